@@ -1,0 +1,73 @@
+# `make run`, `make test`, `make check` work from a fresh clone; each sets up what it needs first.
+# Every prerequisite that is missing is named in one line.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+TESTS ?= tests
+# Prefer the Python that the tests of a release run with; any from 3.10 on will do.
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.10 python3,$(shell command -v $(name) 2>/dev/null)))
+
+.PHONY: help setup run test test-fast check format clean java build-tools
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: java $(VENV)/.installed $(VENV)/.jars  ## virtual environment, the package, Spark's jars; quick the second time
+
+$(VENV)/.installed: pyproject.toml
+	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+	  echo "setup: Python 3.10 or newer is needed: install it (Debian: apt-get install python3 python3-venv), or set PYTHON=" >&2; exit 1
+	fi
+	if ! "$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null; then
+	  echo "setup: $(PYTHON) has no venv module: install it (Debian: apt-get install python3-venv)" >&2; exit 1
+	fi
+	[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV)
+	echo "setup: installing the package and its dependencies into $(VENV)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+$(VENV)/.jars: $(VENV)/.installed lakebed/session.py
+	@$(BIN)/python -m lakebed.session --fetch-jars
+	touch $@
+
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"
+	major=$$("$$java" -version 2>&1 | sed -nE 's/.* version "([0-9]+).*/\1/p' | head -n 1 || true)
+	if [ -z "$$major" ] || [ "$$major" -lt 17 ]; then
+	  echo "setup: Java 17 or newer is needed, found $${major:-none}: install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME" >&2; exit 1
+	fi
+
+build-tools:
+	@command -v mvn >/dev/null || { echo "test: Maven fetches the servers of the tests: install it (Debian: apt-get install maven)" >&2; exit 1; }
+	command -v go >/dev/null || { echo "test: Go builds the S3 server of the tests: install it from https://go.dev/dl" >&2; exit 1; }
+
+run: setup  ## the example pipeline; options go into ARGS, e.g. make run ARGS="--duration 20"
+	@exec $(BIN)/lakebed run examples/orders.yml $(ARGS)
+
+test: setup build-tools  ## all tests, with real servers; TESTS=path narrows, ARGS goes to pytest
+	@$(BIN)/python -m tests.infra.downloads
+	exec $(BIN)/python -m pytest $(TESTS) --durations=15 $(ARGS)
+
+test-fast: setup  ## the tests that need no server and little time
+	@exec $(BIN)/python -m pytest $(TESTS) -m "not slow" $(ARGS)
+
+check: $(VENV)/.installed  ## lint, format, types, imports
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict lakebed
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed  ## put files into the form that `make check` asks for
+	@$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove what was built or fetched, and the example's table
+	rm -rf $(VENV) .build build dist *.egg-info lake/orders .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

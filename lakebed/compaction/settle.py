@@ -1,0 +1,185 @@
+"""Settle: the oldest change parts of the tail become level-0 base parts; what they replace is marked dead.
+
+Act first, then commit: deletion vectors carry new names, so an attempt that does not commit leaves an orphan at most.
+
+1. Take change parts from the old end of the tail, up to ``CHANGES_MAX`` rows a commit (bounded memory).
+2. Resolve them against the base (``parts.resolve``): positions only, no row is rewritten.
+3. Write the deletion vectors, and a part for rows that had to be completed.
+4. Commit: marked parts are removed and added with their new vector, change parts leave the tail and join the base.
+   On a conflict (somebody replaced a part, settled the same change parts, or brought new keys) start again at the newest
+   snapshot: the key index has to read only the parts that are new to it.
+
+Invariants: B1, B2; the tail is settled in order, oldest first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap64
+
+from lakebed.errors import Contention, StoreUnavailable
+from lakebed.manifest.actions import Action, AddPart, ChangePart, CommitInfo, Part, RemoveChangePart, RemovePart
+from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
+from lakebed.parts.changes import TableShape, shape_of
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.engine import connect
+from lakebed.parts.locate import KeyLocator
+from lakebed.parts.resolve import Resolution, resolve
+from lakebed.parts.storage import PartStorage
+from lakebed.parts.write import WrittenPart, write_parts
+
+if TYPE_CHECKING:
+    from lakebed.manifest.deletion_vector import DeletionVector
+
+CHANGES_MAX = 2_000_000
+_ATTEMPTS_MAX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class SettleResult:
+    """What settling did. ``version`` is the last commit's, or the newest seen if there was nothing to settle."""
+
+    version: int
+    commits: int = 0
+    change_parts: int = 0
+    rows: int = 0
+    rows_marked_dead: int = 0
+    base_parts_marked: int = 0
+    late_or_superseded_rows: int = 0
+    completed_rows: int = 0
+    conflicts: int = 0
+    seconds: float = 0.0
+
+
+def settle(
+    log: TableLog,
+    storage: PartStorage,
+    dead_rows: DeadRows,
+    locator: Callable[[TableShape], KeyLocator],
+    engine: str,
+    changes_max: int = CHANGES_MAX,
+) -> SettleResult:
+    """Settle everything that is in the tail now. Raises Contention, StoreUnavailable (settling again is safe)."""
+    started = time.perf_counter()
+    result = SettleResult(version=-1)
+    snapshot = log.refresh()
+    until = snapshot.version
+    while True:
+        change_parts = _oldest([part for part in snapshot.tail_in_order() if part.version <= until], changes_max)
+        if not change_parts:
+            return replace(result, version=snapshot.version, seconds=time.perf_counter() - started)
+        shape = shape_of(snapshot)
+        found = locator(shape)
+        resolution = resolve(snapshot.parts, change_parts, shape, storage, dead_rows, found)
+        actions, step = _actions(snapshot, resolution, shape, storage, dead_rows)
+        touch = Touch(
+            parts={path: _partition(snapshot.parts[path]) for path in resolution.base_dead},
+            change_parts=frozenset(part.domain for part in change_parts),
+            looked_up_keys=True,
+        )
+        info = CommitInfo("SETTLE", "", metrics=_metrics(step), engine=engine)
+        outcome = log.commit(snapshot, actions, info, touch)
+        match outcome:
+            case Committed(version, snapshot):
+                for path, keys in resolution.keys.items():
+                    if path in snapshot.parts:
+                        found.learn(path, keys)
+                result = replace(
+                    result,
+                    version=version,
+                    commits=result.commits + 1,
+                    change_parts=result.change_parts + step.change_parts,
+                    rows=result.rows + step.rows,
+                    rows_marked_dead=result.rows_marked_dead + step.rows_marked_dead,
+                    base_parts_marked=result.base_parts_marked + step.base_parts_marked,
+                    late_or_superseded_rows=result.late_or_superseded_rows + step.late_or_superseded_rows,
+                    completed_rows=result.completed_rows + step.completed_rows,
+                )
+                if log.checkpoint_is_due(snapshot):
+                    log.write_checkpoint(snapshot)
+            case Conflicted(conflict, snapshot):
+                result = replace(result, conflicts=result.conflicts + 1)
+                if result.conflicts > _ATTEMPTS_MAX:
+                    raise Contention(
+                        f"settling gave way {result.conflicts} times to other commits, last to version {conflict.version} "
+                        f"({conflict.kind.value}: {conflict.detail}); is another process settling the same table?"
+                    )
+            case Unknown(version, _, cause):
+                raise StoreUnavailable(f"whether version {version} was written is unknown: {cause}; settle again when the store answers")
+
+
+def _oldest(tail: Sequence[ChangePart], changes_max: int) -> list[ChangePart]:
+    taken: list[ChangePart] = []
+    rows = 0
+    for part in tail:
+        if taken and rows + part.rows > changes_max:
+            break
+        taken.append(part)
+        rows += part.rows
+    return taken
+
+
+def _actions(
+    snapshot: Snapshot, resolution: Resolution, shape: TableShape, storage: PartStorage, dead_rows: DeadRows
+) -> tuple[list[Action], SettleResult]:
+    now_ms = int(time.time() * 1000)
+    kept = [part for part in resolution.change_parts if resolution.keeps(part, shape)]
+    emptied = {path for path, dead in resolution.base_dead.items() if len(dead) == snapshot.parts[path].rows and not _has_tombstones(snapshot.parts[path], shape)}
+    bitmaps: dict[str, BitMap64] = {path: dead for path, dead in resolution.base_dead.items() if path not in emptied}
+    bitmaps |= {part.path: resolution.tail_dead[part.path] for part in kept if part.path in resolution.tail_dead}
+    vectors: Mapping[str, DeletionVector] = dead_rows.write(bitmaps)
+    actions: list[Action] = []
+    marked = 0
+    for path, dead in resolution.base_dead.items():
+        part = snapshot.parts[path]
+        marked += len(dead) - part.dead_rows
+        actions.append(RemovePart(path, now_ms, True, part.deletion_vector, part.bytes, part.partition_values))
+        if path not in emptied:
+            actions.append(AddPart(replace(part, deletion_vector=vectors[path])))
+    actions += [RemoveChangePart(part.domain) for part in resolution.change_parts]
+    actions += [AddPart(part.settled(vectors.get(part.path))) for part in kept]
+    completed = 0
+    if resolution.completed is not None:
+        for written in write_parts(resolution.completed, shape, storage, connect()):
+            completed += written.rows
+            actions.append(AddPart(_completed_part(written, resolution.change_parts)))
+    superseded = sum(len(dead) for dead in resolution.tail_dead.values()) - completed
+    step = SettleResult(
+        version=-1,
+        change_parts=len(resolution.change_parts),
+        rows=resolution.rows,
+        rows_marked_dead=marked,
+        base_parts_marked=len(resolution.base_dead),
+        late_or_superseded_rows=superseded - sum(part.deletes for part in resolution.change_parts),
+        completed_rows=completed,
+    )
+    return actions, step
+
+
+def _has_tombstones(part: Part, shape: TableShape) -> bool:
+    return shape.sequence_by is not None and part.deletes > 0
+
+
+def _completed_part(written: WrittenPart, change_parts: Sequence[ChangePart]) -> Part:
+    blocks = [part.version for part in change_parts]
+    return replace(written.base_part(has_op_column=True), min_block=min(blocks), max_block=max(blocks))
+
+
+def _partition(part: Part) -> tuple[tuple[str, str | None], ...]:
+    return tuple(sorted(part.partition_values.items()))
+
+
+def _metrics(step: SettleResult) -> dict[str, int]:
+    return {
+        "changeParts": step.change_parts,
+        "rows": step.rows,
+        "rowsMarkedDead": step.rows_marked_dead,
+        "basePartsMarked": step.base_parts_marked,
+        "completedRows": step.completed_rows,
+    }

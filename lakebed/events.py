@@ -1,0 +1,92 @@
+"""What happens, as typed values. The core emits them; who wants to know listens (metrics, a display, a user's code).
+
+    from lakebed import events
+    events.listen(print)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+_logger = logging.getLogger("lakebed")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommitted:
+    """A batch of changes stands in the log."""
+
+    table: str
+    version: int
+    rows: int
+    bytes: int
+    parts: int
+    quarantined: int
+    seconds: float
+    commit_seconds: float
+    attempts: int
+    newest_event_seconds: float | None = None  # epoch seconds of the newest event in the batch
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReplayed:
+    """A batch came again after it had been committed, and was left out."""
+
+    table: str
+    query: str
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsLost:
+    """The source dropped records before they were read, and the settings said to go on."""
+
+    table: str
+    source: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Change parts joined the base."""
+
+    table: str
+    version: int
+    change_parts: int
+    rows: int
+    rows_marked_dead: int
+    conflicts: int
+    seconds: float
+    bytes_written: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRefreshed:
+    """A temporary view shows a newer version."""
+
+    table: str
+    view: str
+    version: int
+    seconds: float
+
+
+Event: TypeAlias = BatchCommitted | BatchReplayed | OffsetsLost | Settled | ViewRefreshed
+Listener: TypeAlias = Callable[[Event], None]
+_listeners: list[Listener] = []
+
+
+def listen(listener: Listener) -> Callable[[], None]:
+    """Call ``listener`` with every event of this process; returns what ends it."""
+    _listeners.append(listener)
+    return lambda: _listeners.remove(listener) if listener in _listeners else None
+
+
+def emit(event: Event) -> None:
+    """Tell the listeners. One that fails is logged and does not stop the work."""
+    for listener in list(_listeners):
+        try:
+            listener(event)
+        except Exception:
+            _logger.exception("a listener failed on %s", type(event).__name__)

@@ -1,0 +1,309 @@
+"""Writing one batch of changes: parts first, then one blind commit that carries the batch's id.
+
+1. Each task turns its input into changes, keeps the newest a key, and writes parts under new names (act first).
+2. The driver orders the parts by task and by their place in the task, and commits them with the batch id (then commit).
+   A blind append reads nothing of the table, so it can only be told that the batch is there already (M3), or that the
+   table's metadata changed meanwhile.
+3. Records that can't be used are written to the quarantine table, committed *before* the batch under the same id: a
+   crash in between replays the batch, and the quarantine recognises it.
+4. A truncate in the batch: everything before it goes. Tasks run again with the cut, so that what they write is exactly
+   what came after it; the commit removes the whole table and remembers the cut for records that come late.
+
+Files of an attempt that did not commit are orphans: no log names them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import Contention, InvalidChanges, QuarantineRefused, Retry, StoreUnavailable
+from lakebed.ingest.shape import ORDER_COLUMN, QUARANTINE_SCHEMA, Decoded
+from lakebed.manifest.actions import (
+    Action,
+    AddChangePart,
+    AddPart,
+    CommitInfo,
+    Domain,
+    RemoveChangePart,
+    RemovePart,
+    Transaction,
+)
+from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
+from lakebed.parts.changes import OP_COLUMN, TableShape, newest_per_key, prepare, shape_of
+from lakebed.parts.engine import connect
+from lakebed.parts.storage import open_part_storage
+from lakebed.parts.write import WrittenPart, write_parts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SLICE_ROWS_MAX = 500_000
+SLICE_BYTES_MAX = 256 << 20
+TRUNCATE_DOMAIN = "lakebed.truncate"
+QUARANTINE_SUFFIX = "_quarantine"
+_COMMIT_ATTEMPTS_MAX = 20
+_RESULT_SCHEMA = "kind string, task int, body string"
+
+
+class ChangeStream(Protocol):
+    """Turns a task's input into changes; picklable."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the tasks of a batch wrote, in the order of changes, and what they saw."""
+
+    parts: tuple[WrittenPart, ...] = ()
+    quarantined: tuple[WrittenPart, ...] = ()
+    truncated_at: int | None = None  # order of the newest truncate
+    newest_event_us: int | None = None
+    records_ignored: int = 0
+    records_lost: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """``replayed``: the batch had been committed before, and ``version`` is the newest version instead."""
+
+    version: int
+    snapshot: Snapshot
+    replayed: bool = False
+    attempts: int = 1
+    commit_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """What runs in each task: input in, parts out. ``cut_at`` drops changes before the newest truncate."""
+
+    shape: TableShape
+    root: str
+    stream: ChangeStream
+    cut_at: int | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        task = context.partitionId() if context else 0
+        kinds, bodies = [], []
+        for kind, body in self.run(batches):
+            kinds.append(kind)
+            bodies.append(body)
+        tasks = pa.array([task] * len(kinds), pa.int32())
+        yield pa.RecordBatch.from_arrays([pa.array(kinds, pa.string()), tasks, pa.array(bodies, pa.string())], names=["kind", "task", "body"])
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str]]:
+        """(kind, JSON) of everything written and seen, in order."""
+        connection = connect(threads=1)
+        storage = open_part_storage(self.root)
+        seen: dict[str, int] = {}
+        truncated_at: int | None = None
+        for decoded in self._slices(self.stream(batches)):
+            changes = self._cut(decoded.changes)
+            if len(changes):
+                checked = prepare(changes, self.shape, connection)
+                for part in write_parts(newest_per_key(checked, self.shape, connection), self.shape, storage, connection):
+                    yield "part", part.to_json().decode()
+            if len(decoded.quarantined):
+                quarantine = open_part_storage(self.root + QUARANTINE_SUFFIX)
+                for part in write_parts(decoded.quarantined, TableShape(QUARANTINE_SCHEMA), quarantine, connection):
+                    yield "quarantined", part.to_json().decode()
+            for truncate in decoded.truncates:
+                truncated_at = max(truncate.order, truncated_at or truncate.order)
+            seen["ignored"] = seen.get("ignored", 0) + decoded.ignored
+            if decoded.event_time_max is not None:
+                seen["newest_event_us"] = max(seen.get("newest_event_us", 0), decoded.event_time_max)
+        if truncated_at is not None:
+            seen["truncated_at"] = truncated_at
+        lost = getattr(self.stream, "records_lost", None)
+        if callable(lost) and (count := lost()):
+            seen["lost"] = count
+        yield "seen", json.dumps(seen)
+
+    def _cut(self, changes: pa.Table) -> pa.Table:
+        if ORDER_COLUMN not in changes.column_names:
+            return changes
+        if self.cut_at is not None:
+            changes = changes.filter(pc.greater(changes[ORDER_COLUMN], self.cut_at))
+        return changes.drop_columns([ORDER_COLUMN])
+
+    def _slices(self, stream: Iterator[Decoded]) -> Iterator[Decoded]:
+        """Decoded input in pieces that fit the memory of a task."""
+        held: list[Decoded] = []
+        rows = size = 0
+        for decoded in stream:
+            held.append(decoded)
+            rows += len(decoded.changes)
+            size += decoded.changes.nbytes
+            if rows >= SLICE_ROWS_MAX or size >= SLICE_BYTES_MAX:
+                yield Decoded.concat(held) if len(held) > 1 else held[0]
+                held, rows, size = [], 0, 0
+        if held:
+            yield Decoded.concat(held) if len(held) > 1 else held[0]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """Rows that have the table's columns already (and the hidden ones): what a DataFrame of changes brings.
+
+    ``strict`` raises for rows that violate NOT NULL; else they go to quarantine.
+    """
+
+    shape: TableShape
+    strict: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
+        connection = connect(threads=1)
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            if not len(table):
+                continue
+            try:
+                good, bad = prepare(table, self.shape, connection), QUARANTINE_SCHEMA.empty_table()
+            except InvalidChanges as error:
+                if self.strict:
+                    raise
+                good, bad = _split(table, self.shape, str(error))
+            yield Decoded(good, bad)
+
+
+def _split(table: pa.Table, shape: TableShape, reason: str) -> tuple[pa.Table, pa.Table]:
+    """Row by row, since something in the batch is wrong: what fits, and what does not, with its own reason."""
+    connection = connect(threads=1)
+    good, bad = [], []
+    for row in range(len(table)):
+        piece = table.slice(row, 1)
+        try:
+            good.append(prepare(piece, shape, connection))
+        except InvalidChanges as error:
+            value = json.dumps(piece.to_pylist()[0], default=str).encode()
+            now = pa.scalar(int(time.time() * 1e6), pa.timestamp("us", "UTC")).as_py()
+            bad.append({"key": None, "value": value, "topic": None, "partition": None, "offset": None, "reason": str(error), "time": now})
+    if not bad:
+        raise InvalidChanges(reason)
+    empty = prepare(table.slice(0, 0), shape, connection)
+    return pa.concat_tables([empty, *good]), pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
+
+
+def write_arrow(changes: pa.Table, shape: TableShape, root: str) -> Written:
+    """Parts of an Arrow table that ``prepare`` checked, written by this process."""
+    connection = connect()
+    storage = open_part_storage(root)
+    newest = newest_per_key(changes, shape, connection)
+    return Written(tuple(write_parts(newest, shape, storage, connection)))
+
+
+def write_dataframe(frame: DataFrame, task: WriteTask) -> Written:
+    """Parts of a DataFrame, written by its tasks. A truncate in the batch makes the tasks run again, cut at it."""
+    written = _collect(frame, task)
+    if written.truncated_at is not None and (task.cut_at is None or written.truncated_at > task.cut_at):
+        written = _collect(frame, replace(task, cut_at=written.truncated_at))
+    return written
+
+
+def _collect(frame: DataFrame, task: WriteTask) -> Written:
+    rows = frame.mapInArrow(task, _RESULT_SCHEMA).collect()  # type: ignore[arg-type]
+    parts: list[WrittenPart] = []
+    quarantined: list[WrittenPart] = []
+    seen: list[dict[str, Any]] = []
+    for row in sorted(rows, key=lambda row: int(row["task"])):  # stable: a task's own order stays
+        match row["kind"]:
+            case "part":
+                parts.append(WrittenPart.from_json(row["body"]))
+            case "quarantined":
+                quarantined.append(WrittenPart.from_json(row["body"]))
+            case "seen":
+                seen.append(json.loads(row["body"]))
+    return Written(
+        parts=tuple(parts),
+        quarantined=tuple(quarantined),
+        truncated_at=max((s["truncated_at"] for s in seen if "truncated_at" in s), default=None),
+        newest_event_us=max((s["newest_event_us"] for s in seen if "newest_event_us" in s), default=None),
+        records_ignored=sum(s.get("ignored", 0) for s in seen),
+        records_lost=sum(s.get("lost", 0) for s in seen),
+    )
+
+
+def commit_written(
+    log: TableLog, read: Snapshot, written: Written, batch: Transaction | None, operation: str, engine: str
+) -> BatchResult:
+    """Commit a batch's parts as the newest changes of the table.
+
+    Raises Retry if the table's shape changed meanwhile, Contention, StoreUnavailable (the batch may be replayed).
+    """
+    shape, snapshot = shape_of(read), read
+    started = time.perf_counter()
+    truncates = written.truncated_at is not None
+    for _ in range(_COMMIT_ATTEMPTS_MAX):
+        actions = _actions(snapshot, written, shape)
+        touch = Touch(whole_table=True) if truncates else BLIND
+        metrics = {"rows": written.rows, "bytes": sum(part.bytes for part in written.parts), "parts": len(written.parts)}
+        info = CommitInfo(operation, "", metrics=metrics, blind_append=not truncates, engine=engine)
+        outcome = log.commit(snapshot, actions, info, touch, batch)
+        match outcome:
+            case Committed(version, after, attempts):
+                return BatchResult(version, after, False, attempts, time.perf_counter() - started)
+            case Conflicted(conflict, newest) if conflict.kind is ConflictKind.BATCH:
+                return BatchResult(newest.version, newest, True, 1, time.perf_counter() - started)
+            case Conflicted(_, newest):
+                if shape_of(newest) != shape:
+                    raise Retry("the table's schema or keys changed while the batch was written; apply it again")
+                snapshot = log.refresh()
+            case Unknown(version, _, cause):
+                raise StoreUnavailable(f"whether version {version} was written is unknown: {cause}; apply the same batch again")
+    raise Contention(f"a batch met {_COMMIT_ATTEMPTS_MAX} conflicting commits, one after the other")
+
+
+def _actions(snapshot: Snapshot, written: Written, shape: TableShape) -> list[Action]:
+    actions: list[Action] = []
+    now_ms = int(time.time() * 1000)
+    if written.truncated_at is not None:
+        actions += [RemovePart(p.path, now_ms, True, p.deletion_vector, p.bytes, p.partition_values) for p in snapshot.parts.values()]
+        actions += [RemoveChangePart(domain) for domain in snapshot.tail]
+        actions.append(Domain(TRUNCATE_DOMAIN, json.dumps({"order": written.truncated_at})))
+    if shape.keys:
+        actions += [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(written.parts)]
+    else:
+        actions += [AddPart(part.base_part(has_op_column=False)) for part in written.parts]
+    return actions
+
+
+def truncated_before(snapshot: Snapshot) -> int | None:
+    """The order of the newest truncate that the table saw; changes up to it came too late."""
+    text = snapshot.domains.get(TRUNCATE_DOMAIN)
+    return int(json.loads(text)["order"]) if text else None
+
+
+def refuse_quarantine(written: Written, table: str) -> None:
+    """For ``quarantine: fail``. Raises QuarantineRefused naming the first bad record's reason."""
+    if not written.quarantined:
+        return
+    storage = open_part_storage(table + QUARANTINE_SUFFIX)
+    connection = connect()
+    storage.attach(connection)
+    url = storage.duckdb_url(written.quarantined[0].path)
+    row = connection.execute("select topic, partition, \"offset\", reason from read_parquet(?) limit 1", [url]).fetchone()
+    assert row is not None
+    total = sum(part.rows for part in written.quarantined)
+    raise QuarantineRefused(
+        f"{total} records can't be used; the first is at topic {row[0]}, partition {row[1]}, offset {row[2]}: {row[3]} "
+        "(quarantine: fail is set; with quarantine: table they are set aside and the stream goes on)"
+    )
+
+

@@ -1,0 +1,391 @@
+"""Debezium's change events in JSON become changes of a table.
+
+What an event means
+    c, r, u     upsert of ``after``; a ``u`` whose ``before`` has another key deletes the old key first
+    d           delete of the key in ``before``, or else in the message key
+    t           truncate: given back apart from the changes, since it concerns all partitions
+    m, and a record without a value (a tombstone): ignored, counted
+A delete carries its key and, where ``before`` has it, the table's own ``sequence_by`` column; all else is null.
+
+Algorithm
+    1.  Records with an inline schema are grouped by the schema's text, which is a common prefix of their values; it is
+        cut off and parsed once. What is left looks like an event without a schema.
+    2.  A plan says how each column is read (``json_columns``); it is made from the table's types, the meanings in the
+        schema and a sample of values, and kept until it fails.
+    3.  A slice is parsed by Arrow's JSON parser into ``before``, ``after`` and metadata, columns are finished, and the
+        operation decides with masks which row is an upsert or a delete. What the masks leave goes to the slow path.
+    4.  The slow path (``debezium_record``) reads one record exactly; it also names the reason if it can't.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.ingest.debezium_record import read_event
+from lakebed.ingest.json_columns import (
+    MISSES,
+    ColumnReader,
+    Missed,
+    column_of,
+    json_type,
+    null_unavailable,
+    parse_objects,
+    reader_for,
+)
+from lakebed.ingest.json_values import JsonOptions, Unreadable, is_unavailable, parse
+from lakebed.ingest.meanings import PLAIN, Meaning, columns_of_envelope
+from lakebed.ingest.metadata import kafka_metadata, metadata_path
+from lakebed.ingest.shape import (
+    DELETE,
+    OP_COLUMN,
+    ORDER_COLUMN,
+    SEQUENCE_COLUMN,
+    UNAVAILABLE_COLUMN,
+    UPSERT,
+    ChangeShape,
+    Decoded,
+)
+from lakebed.ingest.slices import (
+    AT_COLUMN,
+    TIME_COLUMN,
+    FastReading,
+    Reading,
+    Record,
+    decode_records,
+    from_arrays,
+)
+
+SCHEMA_FIRST = b'{"schema":'
+PAYLOAD_NEXT = re.compile(r'\s*,\s*"payload"\s*:\s*')
+SCHEMAS_PER_SLICE_MAX = 4
+SCHEMAS_KEPT_MAX = 64
+SAMPLES = 64
+MICROS_PER_MILLI = 1000
+MILLIS_MAX = 9 * 10**15
+Mask = np.ndarray[Any, Any]
+"""One entry a record."""
+
+
+class DebeziumJson:
+    """Decoder of the format ``debezium-json``."""
+
+    def __init__(self, shape: ChangeShape, options: JsonOptions | None = None) -> None:
+        self._shape = shape
+        self._options = options or JsonOptions()
+        metadata_path(shape.sequence_metadata)
+        self._readers: dict[bool, _EventReader] = {}
+
+    def __getstate__(self) -> tuple[ChangeShape, JsonOptions]:
+        return self._shape, self._options
+
+    def __setstate__(self, state: tuple[ChangeShape, JsonOptions]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def decode(self, records: pa.Table, with_order: bool = False) -> Decoded:
+        reader = self._readers.setdefault(with_order, _EventReader(self._shape, self._options, with_order))
+        return decode_records(records, reader, self._shape, with_order=with_order)
+
+
+@dataclass(slots=True)
+class _Source:
+    """Events of one inline schema, or of none."""
+
+    meanings: dict[str, Meaning]
+    samples: dict[str, Any] = field(default_factory=dict)
+    plan: _Plan | None = None
+
+
+class _EventReader:
+    def __init__(self, shape: ChangeShape, options: JsonOptions, with_order: bool) -> None:
+        self._shape = shape
+        self._options = options
+        self._with_order = with_order
+        self._sources: dict[bytes, _Source] = {b"": _Source({})}
+
+    def read_record(self, record: Record) -> Reading:
+        return read_event(record, self._shape, self._options)
+
+    def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
+        values = records.column("value")
+        numbers = np.arange(records.num_rows)
+        handled = np.asarray(values.is_null())
+        ignored = int(handled.sum())
+        tables = []
+        for prefix, chosen in self._groups(values, ~handled):
+            whole = bool(len(chosen) == len(values))
+            some = records if whole else records.take(pa.array(chosen))
+            payloads = some.column("value")
+            if prefix:
+                payloads = pc.binary_slice(payloads, len(prefix), -1)
+            rows, sure, messages = self._read_payloads(prefix, payloads, some, first + numbers[chosen])
+            tables.append(rows)
+            handled[chosen] = sure
+            ignored += messages
+        empty = from_arrays(self._shape, 0, {})
+        return FastReading(pa.concat_tables(tables) if tables else empty, handled, ignored)
+
+    def _groups(self, values: pa.BinaryArray, present: Mask) -> list[tuple[bytes, Mask]]:
+        """Row numbers by the prefix that holds their inline schema. Rows in no group are for the slow path."""
+        inline = np.asarray(pc.fill_null(pc.starts_with(values, SCHEMA_FIRST), False))
+        groups = []
+        if not inline.any():
+            return [(b"", np.flatnonzero(present))] if present.any() else []
+        plain = present & ~inline
+        if plain.any():
+            groups.append((b"", np.flatnonzero(plain)))
+        for _ in range(SCHEMAS_PER_SLICE_MAX):
+            if not inline.any():
+                break
+            prefix = self._prefix_of(values[int(np.argmax(inline))].as_py())
+            same = inline & np.asarray(pc.fill_null(pc.starts_with(values, prefix), False))
+            same &= np.asarray(pc.fill_null(pc.ends_with(values, b"}"), False))
+            if not same.any():
+                break
+            groups.append((prefix, np.flatnonzero(same)))
+            inline &= ~same
+        return groups
+
+    def _prefix_of(self, value: bytes) -> bytes:
+        """All of a value up to its payload; its schema is parsed and kept."""
+        for prefix in self._sources:
+            if prefix and value.startswith(prefix):
+                return prefix
+        text = value.decode("utf-8")
+        schema, end = json.JSONDecoder().raw_decode(text, len(SCHEMA_FIRST))
+        payload = PAYLOAD_NEXT.match(text, end)
+        if payload is None:
+            raise Missed("no payload after the schema")
+        prefix = text[: payload.end()].encode()
+        if len(self._sources) >= SCHEMAS_KEPT_MAX:
+            self._sources = {b"": self._sources[b""]}
+        self._sources[prefix] = _Source(columns_of_envelope(schema))
+        return prefix
+
+    def _read_payloads(
+        self, prefix: bytes, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
+    ) -> tuple[pa.Table, Mask, int]:
+        source = self._sources[prefix]
+        if source.plan is not None:
+            try:
+                return source.plan.read(payloads, records, numbers)
+            except MISSES:
+                pass
+        self._sample(source, payloads)
+        source.plan = _plan(self._shape, self._options, source, self._with_order)
+        return source.plan.read(payloads, records, numbers)
+
+    def _sample(self, source: _Source, payloads: pa.Array) -> None:
+        """Notes a value of every column, so that the plan knows its JSON type."""
+        fresh: dict[str, Any] = {}
+        for number in np.unique(np.linspace(0, len(payloads) - 1, SAMPLES, dtype=np.int64)):
+            try:
+                event = parse(payloads[int(number)].as_py())
+            except Unreadable:
+                continue
+            for side in ("after", "before"):
+                row = event.get(side) if isinstance(event, dict) else None
+                for name, value in row.items() if isinstance(row, dict) else ():
+                    known = json_type(value) is not None and not is_unavailable(value, self._options.unavailable_value)
+                    if known and value != []:
+                        fresh.setdefault(name, value)
+        source.samples.update(fresh)
+
+
+def _plan(shape: ChangeShape, options: JsonOptions, source: _Source, with_order: bool) -> _Plan:
+    readers: dict[str, ColumnReader] = {}
+    for column in shape.columns:
+        meaning = source.meanings.get(column.name, PLAIN)
+        reader = reader_for(column.type, meaning, source.samples.get(column.name), options)
+        if reader is None:
+            raise Missed(f"column {column.name} is read one by one")
+        readers[column.name] = reader
+    return _Plan(shape, options, readers, with_order)
+
+
+class _Plan:
+    """How events of one source are read as a whole."""
+
+    def __init__(
+        self, shape: ChangeShape, options: JsonOptions, readers: dict[str, ColumnReader], with_order: bool
+    ) -> None:
+        self._shape = shape
+        self._options = options
+        self._readers = readers
+        self._with_order = with_order
+        self._before_names = (*shape.keys, *([shape.sequence_column] if shape.sequence_column else []))
+        self._before_names = tuple(dict.fromkeys(self._before_names))
+        self._sequence = metadata_path(shape.sequence_metadata)
+        metadata: dict[str, set[str]] = {"source": {"ts_ms"}, "": {"ts_ms"}}
+        if with_order:
+            metadata["source"] |= {"lsn", "ts_us"}
+        if self._sequence and self._sequence[0] != "kafka":
+            metadata.setdefault(self._sequence[0], set()).add(self._sequence[1])
+        self._schema = self._parse_schema(metadata)
+
+    def _parse_schema(self, metadata: dict[str, set[str]]) -> pa.Schema:
+        def struct(names: tuple[str, ...]) -> pa.StructType:
+            return pa.struct([pa.field(name, self._readers[name].parsed) for name in names])
+
+        fields = [pa.field("after", struct(tuple(self._readers))), pa.field("op", pa.string())]
+        if self._before_names:
+            fields.append(pa.field("before", struct(self._before_names)))
+        for parent, names in metadata.items():
+            integers = [pa.field(name, pa.int64()) for name in sorted(names)]
+            fields += integers if parent == "" else [pa.field(parent, pa.struct(integers))]
+        return pa.schema(fields)
+
+    def read(
+        self, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
+    ) -> tuple[pa.Table, Mask, int]:
+        """Change rows, which records they say all about, and how many of those mean nothing to a table."""
+        events = parse_objects(payloads, self._schema)
+        after = column_of(events, "after")
+        columns, unavailable = self._columns(after.flatten(), tuple(self._readers))
+        before = self._before(events)
+        times = self._times(events, records)
+        metadata = {TIME_COLUMN: times}
+        if self._with_order:
+            metadata[ORDER_COLUMN] = self._order(events, times)
+
+        operation = column_of(events, "op")
+        upsert, delete = self._masks(operation, np.asarray(after.is_valid()), columns, unavailable, before)
+        if self._sequence:
+            sequence = metadata[SEQUENCE_COLUMN] = self._metadata(self._sequence, events, records)
+            ordered = np.asarray(sequence.is_valid())
+            upsert &= ordered
+            delete &= ordered
+        message = np.asarray(pc.fill_null(pc.equal(operation, "m"), False))
+        rows = self._rows(columns, unavailable, before, metadata, operation, upsert, delete, numbers)
+        return rows, upsert | delete | message, int(message.sum())
+
+    def _columns(
+        self, parsed: list[pa.Array], names: tuple[str, ...]
+    ) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
+        columns, unavailable = {}, {}
+        for name, values in zip(names, parsed, strict=True):
+            values, hits = null_unavailable(values, self._options.unavailable_value)
+            columns[name] = self._readers[name].read(values)
+            if hits is not None:
+                unavailable[name] = hits
+        return columns, unavailable
+
+    def _before(self, events: pa.Table) -> dict[str, pa.Array]:
+        if not self._before_names:
+            return {}
+        before = column_of(events, "before")
+        if before.null_count == len(before):
+            types = self._shape.columns
+            return {name: pa.nulls(len(before), types.field(name).type) for name in self._before_names}
+        return self._columns(before.flatten(), self._before_names)[0]
+
+    def _masks(
+        self,
+        operation: pa.Array,
+        has_after: Mask,
+        columns: dict[str, pa.Array],
+        unavailable: dict[str, Mask],
+        before: dict[str, pa.Array],
+    ) -> tuple[Mask, Mask]:
+        keys = self._shape.keys
+        upserts = pa.array(["c", "r", "u"] if keys else ["c", "r"])
+        upsert = np.asarray(pc.is_in(operation, value_set=upserts)) & has_after
+        for name in self._shape.required:
+            if columns[name].null_count:
+                valid = np.asarray(columns[name].is_valid())
+                upsert &= valid if name in keys or name not in unavailable else valid | unavailable[name]
+        delete = np.asarray(pc.fill_null(pc.equal(operation, "d"), False)) & ~has_after & bool(keys)
+        for key in keys:
+            delete &= np.asarray(before[key].is_valid())
+        return upsert, delete
+
+    def _rows(
+        self,
+        columns: dict[str, pa.Array],
+        unavailable: dict[str, Mask],
+        before: dict[str, pa.Array],
+        metadata: dict[str, pa.Array],
+        operation: pa.Array,
+        upsert: Mask,
+        delete: Mask,
+        numbers: Mask,
+    ) -> pa.Table:
+        """One row a record in record order, and one more before it for a key that changed."""
+        count = len(numbers)
+        moved = self._moved(columns, before, operation, upsert)
+        deletes = pa.array(delete)
+        chosen = dict(columns)
+        operations = pa.repeat(pa.scalar(UPSERT, pa.string()), count)
+        if delete.any():
+            for name in self._before_names:
+                chosen[name] = pc.if_else(deletes, before[name], columns[name])
+            operations = pc.if_else(deletes, DELETE, UPSERT)
+        if unavailable:
+            metadata = {**metadata, UNAVAILABLE_COLUMN: _names_of(unavailable, upsert)}
+        at = pa.array(2 * numbers + moved)
+        rows = from_arrays(self._shape, count, {**chosen, **metadata, OP_COLUMN: operations, AT_COLUMN: at})
+        wanted = upsert | delete
+        if not wanted.all():
+            rows = rows.filter(pa.array(wanted))
+        if moved.any():
+            gone = {**before, **metadata, OP_COLUMN: pa.repeat(pa.scalar(DELETE, pa.string()), count)}
+            gone.pop(UNAVAILABLE_COLUMN, None)
+            old = from_arrays(self._shape, count, {**gone, AT_COLUMN: pa.array(2 * numbers)})
+            rows = pa.concat_tables([rows, old.filter(pa.array(moved))])
+        return rows
+
+    def _moved(
+        self,
+        columns: dict[str, pa.Array],
+        before: dict[str, pa.Array],
+        operation: pa.Array,
+        upsert: Mask,
+    ) -> Mask:
+        """Updates whose key before was another one."""
+        moved = np.zeros(len(upsert), bool)
+        known = upsert & np.asarray(pc.fill_null(pc.equal(operation, "u"), False))
+        for key in self._shape.keys:
+            known &= np.asarray(before[key].is_valid())
+        if known.any():
+            for key in self._shape.keys:
+                moved |= known & np.asarray(pc.fill_null(pc.not_equal(before[key], columns[key]), False))
+        return moved
+
+    def _metadata(self, path: tuple[str, str], events: pa.Table, records: pa.RecordBatch) -> pa.Array:
+        parent, name = path
+        if parent == "kafka":
+            return kafka_metadata(records, name)
+        if parent == "":
+            return column_of(events, name)
+        return pc.struct_field(column_of(events, parent), name)
+
+    def _times(self, events: pa.Table, records: pa.RecordBatch) -> pa.Array:
+        """Microseconds: when the source changed the row, else when Debezium saw it, else the record's own time."""
+        millis = pc.coalesce(
+            self._metadata(("source", "ts_ms"), events, records),
+            column_of(events, "ts_ms"),
+            records.column("timestamp").view(pa.int64()),
+        )
+        if (np.abs(np.asarray(millis.fill_null(0))) > MILLIS_MAX).any():
+            raise Missed("times out of range")
+        return pc.multiply(millis, MICROS_PER_MILLI)
+
+    def _order(self, events: pa.Table, times: pa.Array) -> pa.Array:
+        """An order that holds across partitions."""
+        source = column_of(events, "source")
+        return pc.coalesce(pc.struct_field(source, "lsn"), pc.struct_field(source, "ts_us"), times)
+
+
+def _names_of(unavailable: dict[str, Mask], upsert: Mask) -> pa.Array:
+    """Per row the names of its unavailable columns; null where there are none."""
+    lists: list[list[str] | None] = [None] * len(upsert)
+    for name, hits in unavailable.items():
+        for row in np.flatnonzero(hits & upsert):
+            lists[row] = [*(lists[row] or ()), name]
+    return pa.array(lists, pa.list_(pa.string()))

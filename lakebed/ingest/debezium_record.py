@@ -1,0 +1,189 @@
+"""One Debezium event, read exactly: the slow path of ``debezium`` and the one that gives reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lakebed.ingest.json_values import INTEGER, JsonOptions, Unreadable, convert, is_unavailable, parse
+from lakebed.ingest.meanings import PLAIN, Meaning, columns_of_envelope, fields_of
+from lakebed.ingest.metadata import metadata_path
+from lakebed.ingest.shape import (
+    DELETE,
+    OP_COLUMN,
+    ORDER_COLUMN,
+    SEQUENCE_COLUMN,
+    UNAVAILABLE_COLUMN,
+    UPSERT,
+    ChangeShape,
+    Truncate,
+)
+from lakebed.ingest.slices import TIME_COLUMN, Ignored, Reading, Record
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+def read_event(record: Record, shape: ChangeShape, options: JsonOptions) -> Reading:
+    """The changes of one record, at most two. Raises ``Unreadable`` with the reason for the quarantine."""
+    if record.value is None:
+        return Ignored()
+    event, schema = _payload(parse(record.value))
+    if event is None:
+        return Ignored()
+    if not isinstance(event, dict):
+        raise Unreadable("not a JSON object")
+    reading = _Event(event, columns_of_envelope(schema), record, shape, options)
+    match event.get("op"):
+        case "m":
+            return Ignored()
+        case "t":
+            return Truncate(record.topic, record.partition, record.offset, reading.order())
+        case "c" | "r":
+            return [reading.upsert()]
+        case "u":
+            if not shape.keys:
+                raise Unreadable("an update, but the table has no keys to find the row by")
+            return reading.update()
+        case "d":
+            if not shape.keys:
+                raise Unreadable("a delete, but the table has no keys to find the row by")
+            return [reading.delete()]
+        case None:
+            raise Unreadable("no change event: it has no 'op'")
+        case other:
+            raise Unreadable(f"unknown operation {other!r}")
+
+
+def _payload(document: Any) -> tuple[Any, Mapping[str, Any] | None]:
+    """An event with or without the envelope of an inline schema."""
+    if isinstance(document, dict) and "payload" in document and "schema" in document:
+        schema = document["schema"]
+        return document["payload"], schema if isinstance(schema, dict) else None
+    return document, None
+
+
+class _Event:
+    def __init__(
+        self,
+        event: dict[str, Any],
+        meanings: dict[str, Meaning],
+        record: Record,
+        shape: ChangeShape,
+        options: JsonOptions,
+    ) -> None:
+        self._event = event
+        self._meanings = meanings
+        self._record = record
+        self._shape = shape
+        self._options = options
+
+    def update(self) -> list[dict[str, Any]]:
+        new = self.upsert()
+        old = self._image("before")
+        if old is None:
+            return [new]
+        keys = {key: self._value(key, old.get(key)) for key in self._shape.keys}
+        if any(value is None for value in keys.values()) or all(new[key] == value for key, value in keys.items()):
+            return [new]
+        return [self._deleted(keys, old), new]
+
+    def upsert(self) -> dict[str, Any]:
+        after = self._image("after")
+        if after is None:
+            raise Unreadable(f"operation {self._event['op']!r} without 'after'")
+        row: dict[str, Any] = {OP_COLUMN: UPSERT}
+        unavailable = []
+        for column in self._shape.columns:
+            value = after.get(column.name)
+            if is_unavailable(value, self._options.unavailable_value):
+                unavailable.append(column.name)
+                value = None
+            row[column.name] = self._value(column.name, value)
+        self._fill_keys(row)
+        for name in self._shape.columns.names:
+            if row[name] is None and name in self._shape.required and name not in unavailable:
+                raise Unreadable(f"column {name!r} may not be null")
+        if unavailable:
+            row[UNAVAILABLE_COLUMN] = unavailable
+        return row | self._metadata_columns()
+
+    def delete(self) -> dict[str, Any]:
+        if self._event.get("after") is not None:
+            raise Unreadable("a delete with 'after'")
+        before = self._image("before") or {}
+        row = {key: self._value(key, before.get(key)) for key in self._shape.keys}
+        self._fill_keys(row)
+        return self._deleted(row, before)
+
+    def _deleted(self, keys: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+        row = {**keys, OP_COLUMN: DELETE}
+        sequence = self._shape.sequence_column
+        if sequence and sequence not in keys:
+            value = before.get(sequence)
+            sent = not is_unavailable(value, self._options.unavailable_value)
+            row[sequence] = self._value(sequence, value) if sent else None
+        return row | self._metadata_columns()
+
+    def _fill_keys(self, row: dict[str, Any]) -> None:
+        """Takes a key that the row lacks from the message key."""
+        lacking = [key for key in self._shape.keys if row[key] is None]
+        if not lacking:
+            return
+        fields, meanings = self._message_key()
+        for key in lacking:
+            row[key] = self._value(key, fields.get(key), meanings)
+            if row[key] is None:
+                raise Unreadable(f"key {key!r} is null or missing, in the row and in the message key")
+
+    def _message_key(self) -> tuple[dict[str, Any], dict[str, Meaning]]:
+        if self._record.key is None:
+            return {}, {}
+        try:
+            payload, schema = _payload(parse(self._record.key))
+        except Unreadable as error:
+            raise Unreadable(f"message key: {error}") from error
+        return payload if isinstance(payload, dict) else {}, dict(fields_of(schema or {}))
+
+    def _image(self, side: str) -> dict[str, Any] | None:
+        image = self._event.get(side)
+        if image is not None and not isinstance(image, dict):
+            raise Unreadable(f"{side!r} is not a JSON object")
+        return image
+
+    def _value(self, name: str, value: Any, meanings: dict[str, Meaning] | None = None) -> Any:
+        meaning = (self._meanings if meanings is None else meanings).get(name, PLAIN)
+        try:
+            return convert(value, self._shape.columns.field(name).type, meaning, self._options)
+        except Unreadable as error:
+            raise Unreadable(f"column {name!r}: {error}") from error
+
+    def _metadata_columns(self) -> dict[str, Any]:
+        row = {TIME_COLUMN: self._time(), ORDER_COLUMN: self.order()}
+        path = metadata_path(self._shape.sequence_metadata)
+        if path is not None:
+            row[SEQUENCE_COLUMN] = self._metadata(*path)
+            if row[SEQUENCE_COLUMN] is None:
+                raise Unreadable(f"sequence_by {self._shape.sequence_metadata!r} is null, missing or no integer")
+        return row
+
+    def _metadata(self, parent: str, name: str) -> int | None:
+        if parent == "kafka":
+            return int(getattr(self._record, name)) if getattr(self._record, name) is not None else None
+        holder = self._event.get(parent) if parent else self._event
+        value = holder.get(name) if isinstance(holder, dict) else None
+        if isinstance(value, str) and INTEGER.fullmatch(value):
+            value = int(value)
+        whole = isinstance(value, int) and not isinstance(value, bool) and INT64_MIN <= value <= INT64_MAX
+        return value if whole else None
+
+    def _time(self) -> int | None:
+        for millis in (self._metadata("source", "ts_ms"), self._metadata("", "ts_ms"), self._record.timestamp):
+            if millis is not None:
+                return millis * 1000 if abs(millis) * 1000 <= INT64_MAX else None
+        return None
+
+    def order(self) -> int:
+        for value in (self._metadata("source", "lsn"), self._metadata("source", "ts_us"), self._time()):
+            if value is not None:
+                return value
+        return 0

@@ -1,0 +1,140 @@
+"""What a decoder must know of a table, and what it gives back.
+
+Invariants
+    D1  Every record ends as exactly one of: change rows, a quarantined record, a truncate, or counted in ``ignored``.
+    D2  Change rows are in record order; the two rows of a changed key follow each other, the delete first.
+    D3  Decoding is a pure function of the records and the options: a replayed batch gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidSchema
+
+OP_COLUMN = "_lakebed_op"
+SEQUENCE_COLUMN = "_lakebed_seq"
+UNAVAILABLE_COLUMN = "_lakebed_unavailable"
+ORDER_COLUMN = "_lakebed_order"
+UPSERT, DELETE = "u", "d"
+
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("ms", "UTC")),
+    ]
+)
+"""The records that a source gives to a decoder, whatever the source is."""
+
+QUARANTINE_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("time", pa.timestamp("us", "UTC")),
+    ]
+)
+"""A record that could not become a change: its raw bytes, where it was, why, and the record's own time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeShape:
+    """The columns of a table with their nullability, its keys, and what orders the changes of a key.
+
+    ``sequence_by`` names a column of the table or metadata of the event (``source.lsn``, ``ts_ms``, ``kafka.offset``).
+    """
+
+    columns: pa.Schema
+    keys: tuple[str, ...] = ()
+    sequence_by: str | None = None
+
+    def __post_init__(self) -> None:
+        names = self.columns.names
+        for name in names:
+            if name.startswith("_lakebed_"):
+                raise InvalidSchema(f"column {name!r}: names that begin with '_lakebed_' are reserved; rename it")
+        for key in self.keys:
+            if key not in names:
+                raise InvalidSchema(f"key {key!r} is not a column of the table; its columns are {', '.join(names)}")
+
+    @property
+    def sequence_column(self) -> str | None:
+        """The table's own column that orders changes, if it is one."""
+        return self.sequence_by if self.sequence_by in self.columns.names else None
+
+    @property
+    def sequence_metadata(self) -> str | None:
+        """The path into the event's metadata that orders changes, if it is not a column of the table."""
+        return None if self.sequence_column else self.sequence_by
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Columns that must have a value in every upsert."""
+        return frozenset(self.keys) | {field.name for field in self.columns if not field.nullable}
+
+    def change_schema(self, *, with_order: bool = False, with_unavailable: bool = False) -> pa.Schema:
+        """The schema of decoded changes. All fields are nullable: a delete carries its key and nothing else."""
+        fields = [pa.field(field.name, field.type) for field in self.columns]
+        fields.append(pa.field(OP_COLUMN, pa.string()))
+        if self.sequence_metadata:
+            fields.append(pa.field(SEQUENCE_COLUMN, pa.int64()))
+        if with_unavailable:
+            fields.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
+        if with_order:
+            fields.append(pa.field(ORDER_COLUMN, pa.int64()))
+        return pa.schema(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """The source emptied its table here. ``order`` compares with the ``_lakebed_order`` of changes."""
+
+    topic: str
+    partition: int
+    offset: int
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a batch of records became. Event times are microseconds since the epoch."""
+
+    changes: pa.Table
+    quarantined: pa.Table
+    truncates: tuple[Truncate, ...] = ()
+    event_time_min: int | None = None
+    event_time_max: int | None = None
+    ignored: int = 0
+    """Records that mean nothing to a table: tombstones and logical messages."""
+
+    @staticmethod
+    def concat(parts: Iterable[Decoded]) -> Decoded:
+        """Joins what consecutive batches of one range became."""
+        decoded = list(parts)
+        lows = [part.event_time_min for part in decoded if part.event_time_min is not None]
+        highs = [part.event_time_max for part in decoded if part.event_time_max is not None]
+        return Decoded(
+            changes=pa.concat_tables([part.changes for part in decoded], promote_options="default"),
+            quarantined=pa.concat_tables([part.quarantined for part in decoded]),
+            truncates=tuple(truncate for part in decoded for truncate in part.truncates),
+            event_time_min=min(lows, default=None),
+            event_time_max=max(highs, default=None),
+            ignored=sum(part.ignored for part in decoded),
+        )
+
+
+class Decoder(Protocol):
+    """Turns records (``RECORD_SCHEMA``) into changes of one table. Implementations are picklable."""
+
+    def decode(self, records: pa.Table, with_order: bool = False) -> Decoded: ...

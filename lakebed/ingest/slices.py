@@ -1,0 +1,193 @@
+"""Reads records in slices: fast where possible, one by one where not.
+
+    1.  Records are cut into slices of bounded rows and bytes, so memory does not grow with the batch.
+    2.  A slice is read as a whole. What that reading leaves (records it can't vouch for) is read one by one.
+    3.  If it refuses the slice, the slice is halved, until the bad record is among few: those are read one by one. So
+        one bad record costs about one more reading of its slice.
+    4.  Everything is put back into record order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.ingest.json_columns import MISSES
+from lakebed.ingest.json_values import Unreadable
+from lakebed.ingest.shape import (
+    ORDER_COLUMN,
+    QUARANTINE_SCHEMA,
+    UNAVAILABLE_COLUMN,
+    ChangeShape,
+    Decoded,
+    Truncate,
+)
+
+SLICE_ROWS_MAX = 16_384
+SLICE_BYTES_MAX = 16 * 1024 * 1024
+ONE_BY_ONE_ROWS = 32
+
+AT_COLUMN = "_lakebed_at"
+TIME_COLUMN = "_lakebed_time"
+"""Internal to decoding: twice the record's number (plus one for a second row of it), and its event time in micros."""
+
+
+def row_schema(shape: ChangeShape) -> pa.Schema:
+    """Change rows with everything that later steps may want."""
+    return (
+        shape.change_schema(with_order=True, with_unavailable=True)
+        .append(pa.field(AT_COLUMN, pa.int64()))
+        .append(pa.field(TIME_COLUMN, pa.int64()))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record for the slow path; ``timestamp`` is milliseconds since the epoch."""
+
+    key: bytes | None
+    value: bytes | None
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """The record means nothing to a table."""
+
+
+Reading = list[dict[str, Any]] | Truncate | Ignored
+
+
+@dataclass(frozen=True, slots=True)
+class FastReading:
+    rows: pa.Table
+    """``row_schema`` of the shape."""
+    handled: np.ndarray[Any, Any]
+    """Per record of the slice: whether the rows say all about it."""
+    ignored: int = 0
+
+
+class Reader(Protocol):
+    def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
+        """Reads records as a whole; ``first`` is the number of the first one. Raises one of ``MISSES``."""
+
+    def read_record(self, record: Record) -> Reading:
+        """Reads one record exactly. Raises ``Unreadable`` with the reason for the quarantine."""
+
+
+@dataclass(slots=True)
+class _Collected:
+    tables: list[pa.Table] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    truncates: list[Truncate] = field(default_factory=list)
+    ignored: int = 0
+
+
+def decode_records(records: pa.Table, reader: Reader, shape: ChangeShape, *, with_order: bool) -> Decoded:
+    collected = _Collected()
+    first = 0
+    for batch in _slices(records):
+        _read(batch, first, reader, collected)
+        first += batch.num_rows
+    return _assemble(records, collected, shape, with_order)
+
+
+def _slices(records: pa.Table) -> Iterator[pa.RecordBatch]:
+    for batch in records.to_batches(max_chunksize=SLICE_ROWS_MAX):
+        bytes_per_row = max(1, batch.column("value").nbytes // max(1, batch.num_rows))
+        step = max(1, min(SLICE_ROWS_MAX, SLICE_BYTES_MAX // bytes_per_row))
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
+
+
+def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collected) -> None:
+    try:
+        fast = reader.read_slice(batch, first)
+    except MISSES:
+        if batch.num_rows <= ONE_BY_ONE_ROWS:
+            _read_one_by_one(batch, np.arange(batch.num_rows), first, reader, collected)
+            return
+        half = batch.num_rows // 2
+        _read(batch.slice(0, half), first, reader, collected)
+        _read(batch.slice(half), first + half, reader, collected)
+        return
+    collected.tables.append(fast.rows)
+    collected.ignored += fast.ignored
+    if not fast.handled.all():
+        _read_one_by_one(batch, np.flatnonzero(~fast.handled), first, reader, collected)
+
+
+def _read_one_by_one(
+    batch: pa.RecordBatch, chosen: np.ndarray[Any, Any], first: int, reader: Reader, collected: _Collected
+) -> None:
+    some = batch.take(pa.array(chosen))
+    millis = some.column("timestamp").view(pa.int64()).to_pylist()
+    columns = [some.column(name).to_pylist() for name in ("key", "value", "topic", "partition", "offset")]
+    for number, key, value, topic, partition, offset, timestamp in zip(chosen, *columns, millis, strict=True):
+        at = first + int(number)
+        try:
+            reading = reader.read_record(Record(key, value, topic, partition, offset, timestamp))
+        except Unreadable as error:
+            collected.bad.append((at, str(error)))
+            continue
+        if isinstance(reading, Truncate):
+            collected.truncates.append(reading)
+        elif isinstance(reading, Ignored):
+            collected.ignored += 1
+        else:
+            for second, row in enumerate(reading):
+                collected.rows.append({**row, AT_COLUMN: 2 * at + second})
+
+
+def _assemble(records: pa.Table, collected: _Collected, shape: ChangeShape, with_order: bool) -> Decoded:
+    schema = row_schema(shape)
+    tables = list(collected.tables)
+    if collected.rows:
+        columns = [pa.array([row.get(f.name) for row in collected.rows], f.type) for f in schema]
+        tables.append(pa.Table.from_arrays(columns, schema=schema))
+    rows = pa.concat_tables(tables) if tables else schema.empty_table()
+    at = rows.column(AT_COLUMN).to_numpy()
+    if len(at) > 1 and (np.diff(at) < 0).any():
+        rows = rows.take(pa.array(np.argsort(at, kind="stable")))
+    times = pc.min_max(rows.column(TIME_COLUMN)).as_py()
+    dropped = [AT_COLUMN, TIME_COLUMN]
+    if not with_order:
+        dropped.append(ORDER_COLUMN)
+    if rows.column(UNAVAILABLE_COLUMN).null_count == rows.num_rows:
+        dropped.append(UNAVAILABLE_COLUMN)
+    return Decoded(
+        changes=rows.drop_columns(dropped),
+        quarantined=quarantine(records, collected.bad),
+        truncates=tuple(collected.truncates),
+        event_time_min=times["min"],
+        event_time_max=times["max"],
+        ignored=collected.ignored,
+    )
+
+
+def quarantine(records: pa.Table, bad: list[tuple[int, str]]) -> pa.Table:
+    """The bad records, each with its reason; ``bad`` holds (number of the record, reason)."""
+    if not bad:
+        return QUARANTINE_SCHEMA.empty_table()
+    bad = sorted(bad)
+    some = records.take(pa.array([number for number, _ in bad], pa.int64()))
+    columns = [some.column(name) for name in ("key", "value", "topic", "partition", "offset")]
+    reasons = pa.chunked_array([pa.array([reason for _, reason in bad], pa.string())])
+    times = some.column("timestamp").cast(pa.timestamp("us", "UTC"))
+    return pa.table([*columns, reasons, times], schema=QUARANTINE_SCHEMA)
+
+
+def from_arrays(shape: ChangeShape, rows: int, columns: dict[str, pa.Array]) -> pa.Table:
+    """A table of ``row_schema``; columns not given are null."""
+    schema = row_schema(shape)
+    arrays = [columns[f.name] if f.name in columns else pa.nulls(rows, f.type) for f in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -1,0 +1,82 @@
+"""The foreachBatch of an ingest query: one micro-batch in, one commit out, exactly once.
+
+Spark gives a batch the same id and the same input when it comes again after a crash. The id is committed with the batch
+(``txn`` of the log), under the id of the query's checkpoint: so a second run of the query goes on where the first
+stopped, and a query with a new checkpoint is a new one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lakebed import events
+from lakebed.errors import QuarantineRefused
+from lakebed.ingest.batch_writer import (
+    ChangeStream,
+    WriteTask,
+    commit_written,
+    refuse_quarantine,
+    truncated_before,
+    write_dataframe,
+)
+from lakebed.manifest.actions import Transaction
+from lakebed.manifest.table_log import TableLog
+from lakebed.parts.changes import shape_of
+from lakebed.version import ENGINE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_QUERY_ID_PROPERTY = "sql.streaming.queryId"
+
+
+class Ingest:
+    """Called by Structured Streaming with every micro-batch."""
+
+    def __init__(
+        self, table: str, log: TableLog, stream: ChangeStream, quarantine: str, quarantine_log: Callable[[], TableLog]
+    ) -> None:
+        self._table = table
+        self._log = log
+        self._stream = stream
+        self._fail_on_quarantine = quarantine == "fail"
+        self._quarantine_log = quarantine_log
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        started = time.perf_counter()
+        query = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID_PROPERTY)
+        assert query, "Structured Streaming runs every batch under the id of its query"
+        batch = Transaction(f"lakebed.ingest.{query}", batch_id)
+        snapshot = self._log.refresh()
+        if snapshot.transaction_version(batch.app_id) >= batch_id:
+            events.emit(events.BatchReplayed(self._table, batch.app_id, batch_id))
+            return
+        task = WriteTask(shape_of(snapshot), self._table, self._stream, truncated_before(snapshot))
+        written = write_dataframe(frame, task)
+        quarantined = sum(part.rows for part in written.quarantined)
+        if quarantined:
+            if self._fail_on_quarantine:
+                refuse_quarantine(written, self._table)
+                raise QuarantineRefused(f"{quarantined} records can't be used, and quarantine: fail is set")
+            log = self._quarantine_log()
+            aside = type(written)(parts=written.quarantined)
+            commit_written(log, log.refresh(), aside, batch, "QUARANTINE", ENGINE)
+        if written.records_lost:
+            events.emit(events.OffsetsLost(self._table, query, written.records_lost))
+        result = commit_written(self._log, snapshot, written, batch, "STREAMING UPDATE", ENGINE)
+        if result.replayed:
+            events.emit(events.BatchReplayed(self._table, batch.app_id, batch_id))
+            return
+        newest = None if written.newest_event_us is None else written.newest_event_us / 1e6
+        events.emit(
+            events.BatchCommitted(
+                self._table, result.version, written.rows, sum(part.bytes for part in written.parts),
+                len(written.parts), quarantined, time.perf_counter() - started, result.commit_seconds, result.attempts, newest,
+            )
+        )  # fmt: skip
+        if self._log.checkpoint_is_due(result.snapshot, slack=2):  # nobody maintains the table: the writer must
+            self._log.write_checkpoint(result.snapshot)
+
+

@@ -1,0 +1,174 @@
+"""Checkpoints: a snapshot in one Parquet file, as every Delta reader expects it (Delta PROTOCOL.md, "Checkpoints").
+
+A row holds one action, in the column that the action is named by. We write the classic single-file kind and read that,
+and the classic kind in several files that other writers make of large tables.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakebed.errors import Corrupt, Unsupported
+from lakebed.manifest import actions as act
+from lakebed.manifest.actions import AddChangePart, AddPart, Domain, Metadata, Part, Protocol, RemovePart, Transaction
+from lakebed.manifest.snapshot import Snapshot
+
+_STRINGS = pa.map_(pa.string(), pa.string())
+_VECTOR = pa.struct(
+    [
+        ("storageType", pa.string()),
+        ("pathOrInlineDv", pa.string()),
+        ("offset", pa.int32()),
+        ("sizeInBytes", pa.int32()),
+        ("cardinality", pa.int64()),
+    ]
+)
+_SCHEMA = pa.schema(
+    [
+        ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])),
+        (
+            "add",
+            pa.struct(
+                [
+                    ("path", pa.string()),
+                    ("partitionValues", _STRINGS),
+                    ("size", pa.int64()),
+                    ("modificationTime", pa.int64()),
+                    ("dataChange", pa.bool_()),
+                    ("tags", _STRINGS),
+                    ("deletionVector", _VECTOR),
+                    ("stats", pa.string()),
+                ]
+            ),
+        ),
+        (
+            "remove",
+            pa.struct(
+                [
+                    ("path", pa.string()),
+                    ("deletionTimestamp", pa.int64()),
+                    ("dataChange", pa.bool_()),
+                    ("extendedFileMetadata", pa.bool_()),
+                    ("partitionValues", _STRINGS),
+                    ("size", pa.int64()),
+                    ("deletionVector", _VECTOR),
+                ]
+            ),
+        ),
+        (
+            "metaData",
+            pa.struct(
+                [
+                    ("id", pa.string()),
+                    ("name", pa.string()),
+                    ("description", pa.string()),
+                    ("format", pa.struct([("provider", pa.string()), ("options", _STRINGS)])),
+                    ("schemaString", pa.string()),
+                    ("partitionColumns", pa.list_(pa.string())),
+                    ("configuration", _STRINGS),
+                    ("createdTime", pa.int64()),
+                ]
+            ),
+        ),
+        (
+            "protocol",
+            pa.struct(
+                [
+                    ("minReaderVersion", pa.int32()),
+                    ("minWriterVersion", pa.int32()),
+                    ("readerFeatures", pa.list_(pa.string())),
+                    ("writerFeatures", pa.list_(pa.string())),
+                ]
+            ),
+        ),
+        (
+            "domainMetadata",
+            pa.struct([("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]),
+        ),
+    ]
+)
+_MAPS = ("partitionValues", "tags", "configuration")
+
+
+def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
+    """The Parquet file of a snapshot, and how many actions it holds."""
+    columns: dict[str, list[Any]] = {
+        "protocol": [act.protocol_to_json(snapshot.protocol)],
+        "metaData": [act.metadata_to_json(snapshot.metadata)],
+        "txn": [{"appId": t.app_id, "version": t.version, "lastUpdated": t.updated_ms} for t in snapshot.transactions.values()],
+        "domainMetadata": [act.to_json(AddChangePart(part))["domainMetadata"] for part in snapshot.tail.values()]
+        + [{"domain": d, "configuration": c, "removed": False} for d, c in snapshot.domains.items()],
+        "add": [_add_row(part) for part in snapshot.parts.values()],
+        "remove": [act.remove_to_json(action) for action in snapshot.removed.values()],
+    }
+    total = sum(len(rows) for rows in columns.values())
+    arrays, at = {}, 0
+    for name, rows in columns.items():
+        field = _SCHEMA.field(name)
+        values = pa.array([_maps_as_pairs(row) for row in rows], field.type)
+        arrays[name] = pa.concat_arrays([pa.nulls(at, field.type), values, pa.nulls(total - at - len(rows), field.type)])
+        at += len(rows)
+    out = io.BytesIO()
+    pq.write_table(pa.table([arrays[name] for name in _SCHEMA.names], schema=_SCHEMA), out, compression="zstd")
+    return out.getvalue(), total
+
+
+def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
+    """The snapshot that the checkpoint of a version holds, in one file or several. Raises Corrupt, Unsupported."""
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    parts, tail, domains, transactions, removed = {}, {}, {}, {}, {}
+    timestamp_ms = 0
+    for file in files:
+        table = pq.read_table(io.BytesIO(file))
+        if "sidecar" in table.column_names and table["sidecar"].null_count < len(table):
+            raise Unsupported("the table has a v2 checkpoint with sidecars; drop the feature v2Checkpoint first")
+        for name in _SCHEMA.names:
+            if name not in table.column_names:
+                continue
+            column = table[name].drop_null()
+            for body in column.to_pylist(maps_as_pydicts="strict"):
+                action = act.from_json({name: body})
+                match action:
+                    case AddPart(part, _):
+                        parts[part.path] = part
+                    case RemovePart(path):
+                        removed[path] = action
+                    case AddChangePart(change_part):
+                        tail[change_part.domain] = change_part
+                    case Domain(domain, configuration, False):
+                        domains[domain] = configuration
+                    case Transaction(app_id):
+                        transactions[app_id] = action
+                    case Protocol():
+                        protocol = action
+                    case Metadata():
+                        metadata = action
+                    case _:
+                        pass
+    if protocol is None or metadata is None:
+        raise Corrupt(f"the checkpoint of version {version} has no protocol or no metadata")
+    for path in parts:
+        removed.pop(path, None)
+    return Snapshot(version, timestamp_ms, protocol, metadata, parts, tail, domains, transactions, removed)
+
+
+def _add_row(part: Part) -> dict[str, Any]:
+    return act.add_to_json(part, data_change=False)
+
+
+def _maps_as_pairs(row: dict[str, Any]) -> dict[str, Any]:
+    out = dict(row)
+    for name in _MAPS:
+        if isinstance(out.get(name), dict):
+            out[name] = list(out[name].items())
+    if "format" in out:
+        out["format"] = {"provider": out["format"]["provider"], "options": []}
+    return out
+
+

@@ -1,0 +1,37 @@
+"""The stores a log can live in, behind one small protocol.
+
+A log needs three things of a store: read one object, put one object only if its name is free, and list names from a
+point on. ``put_if_absent`` is the only synchronisation between writers, so it must be atomic (invariant M1): see
+``lakebed.manifest.store_probe``.
+
+A put has three outcomes. It landed; somebody else's object has the name; or nobody knows (the answer was lost), which
+the store reports as ``StoreUnavailable`` and the caller settles by reading the name back.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class LogStore(Protocol):
+    """Named immutable objects below one root; names are relative paths with ``/``, such as ``_delta_log/0…0.json``."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Create the object durably; False if the name is taken. Raises StoreUnavailable if the outcome is unknown."""
+        ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """Create or replace the object durably and atomically (a hint or a checkpoint, never a commit)."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The object's bytes. Raises FileNotFoundError if there is none, StoreUnavailable if the store fails."""
+        ...
+
+    def list_from(self, folder: str, start: str) -> list[str]:
+        """Base names of the objects directly in ``folder``, at or after ``start``, in byte order. None: an empty list."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove the object; removing a name that is not there is no error."""
+        ...

@@ -1,0 +1,196 @@
+"""Schemas: between Arrow (what lakebed computes with) and Delta's JSON (what the log holds).
+
+Every Delta primitive type has exactly one Arrow type here, so that a table read back is what was written:
+``timestamp`` is ``timestamp[us, UTC]``, ``timestamp_ntz`` is ``timestamp[us]``; strings and binaries of any Arrow layout
+become plain ones. Types that Delta lacks (unsigned integers, times, durations) are refused by name, never widened in
+silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import orjson
+import pyarrow as pa
+
+from lakebed.errors import InvalidSchema
+from lakebed.settings import suggest
+
+RESERVED_PREFIX = "_lakebed_"
+_FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
+_PRIMITIVES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_NAMES = {arrow: name for name, arrow in _PRIMITIVES.items()}
+
+
+class SparkSchema(Protocol):
+    """What is used of pyspark's StructType, without importing Spark."""
+
+    def json(self) -> str: ...
+
+
+def canonical_schema(schema: pa.Schema | SparkSchema) -> pa.Schema:
+    """The schema of a table from a pyarrow or Spark schema. Raises InvalidSchema naming the column."""
+    if not isinstance(schema, pa.Schema):
+        if not hasattr(schema, "json"):
+            raise InvalidSchema(f"a schema must be a pyarrow.Schema or a Spark StructType, not {type(schema).__name__}")
+        return schema_from_json(schema.json())
+    out = pa.schema([pa.field(f.name, _canonical(f.type, f.name), f.nullable) for f in schema])
+    _check_names(out)
+    return out
+
+
+def schema_to_json(schema: pa.Schema) -> str:
+    """Delta's ``schemaString`` of a canonical schema."""
+    return orjson.dumps({"type": "struct", "fields": [_field_to_json(field) for field in schema]}).decode()
+
+
+def schema_from_json(text: str) -> pa.Schema:
+    """The Arrow schema of Delta's ``schemaString``. Raises InvalidSchema naming the column."""
+    value = orjson.loads(text)
+    schema = pa.schema([_field_from_json(field, field["name"]) for field in value["fields"]])
+    _check_names(schema)
+    return schema
+
+
+def uses_timestamp_ntz(schema: pa.Schema) -> bool:
+    """Whether a column, at any depth, needs Delta's ``timestampNtz`` table feature."""
+    return any(pa.types.is_timestamp(leaf) and leaf.tz is None for field in schema for leaf in _leaves(field.type))
+
+
+def check_columns(names: Iterable[str], schema: pa.Schema, purpose: str) -> None:
+    """Raises InvalidSchema if a named column is missing, listed twice or nested."""
+    seen: set[str] = set()
+    for name in names:
+        index = schema.get_field_index(name)
+        if index < 0:
+            raise InvalidSchema(f"{purpose} names the column {name!r}, which the schema lacks{suggest(name, schema.names)}")
+        if pa.types.is_nested(schema.field(index).type):
+            raise InvalidSchema(f"{purpose} names the column {name!r}, which is {schema.field(index).type}; nested columns can't be used there")
+        if name in seen:
+            raise InvalidSchema(f"{purpose} names the column {name!r} twice")
+        seen.add(name)
+
+
+def _check_names(schema: pa.Schema) -> None:
+    seen: set[str] = set()
+    if not len(schema):
+        raise InvalidSchema("a table needs at least one column")
+    for name in schema.names:
+        if name.lower() in seen:
+            raise InvalidSchema(f"two columns are named {name!r} (names differ by more than case)")
+        seen.add(name.lower())
+        if name.startswith(RESERVED_PREFIX):
+            raise InvalidSchema(f"column {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved")
+    for field in schema:
+        for name in _names_within(field):
+            if not name or any(character in _FORBIDDEN_CHARACTERS for character in name):
+                raise InvalidSchema(f"column {name!r}: a name must not be empty or contain any of ' ,;{{}}()=', tab or newline")
+
+
+def _names_within(field: pa.Field) -> Iterator[str]:
+    yield field.name
+    kind = field.type
+    if pa.types.is_struct(kind):
+        for child in kind:
+            yield from _names_within(child)
+    elif pa.types.is_map(kind):
+        yield from _names_within(pa.field("key", kind.key_type))
+        yield from _names_within(pa.field("value", kind.item_type))
+    elif pa.types.is_list(kind):
+        yield from _names_within(pa.field("element", kind.value_type))
+
+
+def _leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
+    if pa.types.is_struct(kind):
+        for child in kind:
+            yield from _leaves(child.type)
+    elif pa.types.is_map(kind):
+        yield from _leaves(kind.key_type)
+        yield from _leaves(kind.item_type)
+    elif pa.types.is_list(kind):
+        yield from _leaves(kind.value_type)
+    else:
+        yield kind
+
+
+def _canonical(kind: pa.DataType, column: str) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_large_string(kind) or kind == pa.string_view():
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or kind == pa.binary_view():
+        return pa.binary()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if pa.types.is_date64(kind):
+        return pa.date32()
+    if pa.types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+        return pa.decimal128(kind.precision, kind.scale)
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(c.name, _canonical(c.type, f"{column}.{c.name}"), c.nullable) for c in kind])
+    if pa.types.is_map(kind):
+        item = pa.field("value", _canonical(kind.item_type, f"{column}.value"), kind.item_field.nullable)
+        return pa.map_(_canonical(kind.key_type, f"{column}.key"), item)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", _canonical(kind.value_type, f"{column}.element"), kind.value_field.nullable))
+    if kind in _NAMES:
+        return kind
+    hint = "; use a signed integer type" if pa.types.is_unsigned_integer(kind) else ""
+    raise InvalidSchema(f"column {column!r} is {kind}, a type that Delta tables do not have{hint}")
+
+
+def _type_to_json(kind: pa.DataType) -> Any:
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_struct(kind):
+        return {"type": "struct", "fields": [_field_to_json(child) for child in kind]}
+    if pa.types.is_map(kind):
+        return {
+            "type": "map",
+            "keyType": _type_to_json(kind.key_type),
+            "valueType": _type_to_json(kind.item_type),
+            "valueContainsNull": kind.item_field.nullable,
+        }
+    if pa.types.is_list(kind):
+        return {"type": "array", "elementType": _type_to_json(kind.value_type), "containsNull": kind.value_field.nullable}
+    return _NAMES[kind]
+
+
+def _field_to_json(field: pa.Field) -> dict[str, Any]:
+    return {"name": field.name, "type": _type_to_json(field.type), "nullable": field.nullable, "metadata": {}}
+
+
+def _field_from_json(field: dict[str, Any], column: str) -> pa.Field:
+    return pa.field(field["name"], _type_from_json(field["type"], column), field.get("nullable", True))
+
+
+def _type_from_json(kind: Any, column: str) -> pa.DataType:
+    if isinstance(kind, dict):
+        if kind["type"] == "struct":
+            return pa.struct([_field_from_json(child, f"{column}.{child['name']}") for child in kind["fields"]])
+        if kind["type"] == "map":
+            item = pa.field("value", _type_from_json(kind["valueType"], column), kind["valueContainsNull"])
+            return pa.map_(_type_from_json(kind["keyType"], column), item)
+        if kind["type"] == "array":
+            return pa.list_(pa.field("element", _type_from_json(kind["elementType"], column), kind["containsNull"]))
+        raise InvalidSchema(f"column {column!r} has the type {kind['type']!r}, which lakebed does not know")
+    if kind in _PRIMITIVES:
+        return _PRIMITIVES[kind]
+    if decimal := re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", kind):
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    raise InvalidSchema(f"column {column!r} has the type {kind!r}, which lakebed does not know")

@@ -1,0 +1,191 @@
+"""The state of a table at one version: an immutable value and a pure ``apply``.
+
+Invariant M2: ``apply`` is the only way state changes, so replaying commits from any checkpoint gives the same snapshot.
+
+1. A commit's actions are folded into copies of the maps that it touches; the other maps are shared with the old value.
+2. A part whose path is added again with another deletion vector replaces the old one.
+3. Parts whose path left the base are remembered in ``removed`` until they expire: what a cleanup must know of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+
+from lakebed.errors import Corrupt
+from lakebed.manifest.actions import (
+    AddChangePart,
+    AddPart,
+    ChangePart,
+    Commit,
+    CommitInfo,
+    Domain,
+    Metadata,
+    Part,
+    Protocol,
+    RemoveChangePart,
+    RemovePart,
+    Transaction,
+)
+from lakebed.manifest.schema import schema_from_json
+from lakebed.settings import TableSettings, parse_settings
+
+_V = TypeVar("_V")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A table at one version. ``parts`` is the base by path, ``tail`` the change parts by domain."""
+
+    version: int
+    timestamp_ms: int
+    protocol: Protocol
+    metadata: Metadata
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    tail: Mapping[str, ChangePart] = field(default_factory=dict)
+    domains: Mapping[str, str] = field(default_factory=dict)
+    transactions: Mapping[str, Transaction] = field(default_factory=dict)
+    removed: Mapping[str, RemovePart] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return _cached_schema(self.metadata.schema_string)
+
+    @property
+    def settings(self) -> TableSettings:
+        return _cached_settings(self.metadata)
+
+    def tail_in_order(self) -> list[ChangePart]:
+        """The tail, oldest change first."""
+        return sorted(self.tail.values(), key=lambda part: (part.version, part.ordinal, part.path))
+
+    def transaction_version(self, app_id: str) -> int:
+        """The newest batch that an application committed, -1 for none."""
+        transaction = self.transactions.get(app_id)
+        return transaction.version if transaction else -1
+
+
+def replay(commits: Iterable[Commit], start: Snapshot | None = None) -> Snapshot:
+    """The snapshot after the commits, which must be contiguous. Raises Corrupt."""
+    snapshot = start
+    for commit in commits:
+        snapshot = apply(snapshot, commit)
+    if snapshot is None:
+        raise Corrupt("a log without commits has no snapshot")
+    return snapshot
+
+
+def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
+    """The snapshot after one more commit. Pure. Raises Corrupt if the commit does not follow the snapshot."""
+    if snapshot is None:
+        snapshot = _first(commit)
+    elif commit.version != snapshot.version + 1:
+        raise Corrupt(f"version {commit.version} of the log can't follow version {snapshot.version}")
+    parts = _Copy(snapshot.parts)
+    tail = _Copy(snapshot.tail)
+    domains = _Copy(snapshot.domains)
+    transactions = _Copy(snapshot.transactions)
+    removed = _Copy(snapshot.removed)
+    protocol, metadata = snapshot.protocol, snapshot.metadata
+    timestamp_ms = max(snapshot.timestamp_ms, commit.timestamp_ms)
+    # Removes first: a commit that marks rows removes and adds the same path, in either order.
+    for action in commit.actions:
+        if isinstance(action, RemovePart):
+            parts.drop(action.path)
+            removed.set(action.path, action)
+    for action in commit.actions:
+        match action:
+            case AddPart(part, _):
+                parts.set(part.path, part)
+                removed.drop(part.path)
+            case AddChangePart(change_part):
+                tail.set(change_part.domain, change_part)
+            case RemoveChangePart(domain):
+                tail.drop(domain)
+            case Domain(domain, configuration, False):
+                domains.set(domain, configuration)
+            case Domain(domain, _, True):
+                domains.drop(domain)
+            case Transaction(app_id, _, _):
+                transactions.set(app_id, action)
+            case Protocol():
+                protocol = action
+            case Metadata():
+                metadata = action
+            case RemovePart() | CommitInfo() | Domain():
+                pass
+    return Snapshot(
+        version=commit.version,
+        timestamp_ms=timestamp_ms,
+        protocol=protocol,
+        metadata=metadata,
+        parts=parts.now,
+        tail=tail.now,
+        domains=domains.now,
+        transactions=transactions.now,
+        removed=removed.now,
+    )
+
+
+def without_expired(snapshot: Snapshot, horizon_ms: int) -> Snapshot:
+    """The snapshot without the removed parts that left the base before the horizon."""
+    if all(action.deleted_ms >= horizon_ms for action in snapshot.removed.values()):
+        return snapshot
+    kept = {path: action for path, action in snapshot.removed.items() if action.deleted_ms >= horizon_ms}
+    return replace(snapshot, removed=kept)
+
+
+def _first(commit: Commit) -> Snapshot:
+    protocol = next((a for a in commit.actions if isinstance(a, Protocol)), None)
+    metadata = next((a for a in commit.actions if isinstance(a, Metadata)), None)
+    if commit.version != 0 or protocol is None or metadata is None:
+        raise Corrupt(f"version {commit.version} can't begin a log: it needs version 0 with a protocol and metadata")
+    return Snapshot(-1, 0, protocol, metadata)
+
+
+class _Copy(Generic[_V]):
+    """A map that is copied when it is first written to."""
+
+    __slots__ = ("_own", "now")
+
+    def __init__(self, value: Mapping[str, _V]) -> None:
+        self.now: Mapping[str, _V] = value
+        self._own: dict[str, _V] | None = None
+
+    def set(self, key: str, value: _V) -> None:
+        self._writable()[key] = value
+
+    def drop(self, key: str) -> None:
+        if key in self.now:
+            del self._writable()[key]
+
+    def _writable(self) -> dict[str, _V]:
+        if self._own is None:
+            self.now = self._own = dict(self.now)
+        return self._own
+
+
+# Both are pure functions of small strings that recur at every version of a table.
+_schemas: dict[str, pa.Schema] = {}
+_settings: dict[int, tuple[Metadata, TableSettings]] = {}
+
+
+def _cached_schema(text: str) -> pa.Schema:
+    if text not in _schemas:
+        if len(_schemas) > 256:
+            _schemas.clear()
+        _schemas[text] = schema_from_json(text)
+    return _schemas[text]
+
+
+def _cached_settings(metadata: Metadata) -> TableSettings:
+    found = _settings.get(id(metadata))
+    if found is None or found[0] is not metadata:
+        if len(_settings) > 256:
+            _settings.clear()
+        lakebed_only = {k: v for k, v in metadata.configuration.items() if k.startswith("lakebed.")}
+        found = _settings[id(metadata)] = (metadata, parse_settings(lakebed_only))
+    return found[1]

@@ -1,0 +1,251 @@
+"""A batch of changes as Arrow: checked, typed, and reduced to the newest change of each key.
+
+1. ``prepare`` casts a user's columns to the table's, adds the operation column, and checks keys, NOT NULL columns and
+   the sequence. It changes nothing else: rows stay in order, and later rows are newer.
+2. ``newest_per_key`` keeps one change a key: the highest ``sequence_by``, and of equal ones the last. A row that lacks a
+   value its source did not send takes it from the row of the same key before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.settings import suggest
+
+OP_COLUMN = "_lakebed_op"
+SEQUENCE_COLUMN = "_lakebed_seq"
+UNAVAILABLE_COLUMN = "_lakebed_unavailable"
+UPSERT, DELETE = "u", "d"
+_POSITION = "_lakebed_position"
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What a writer of parts must know of a table; small and picklable, so that tasks get it."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...] = ()
+    sort_key: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    partition_by: tuple[str, ...] = ()
+
+    @property
+    def sequence_column(self) -> str | None:
+        """The column of a part's file that orders changes: the table's own, or a hidden one; None without a sequence."""
+        if self.sequence_by is None:
+            return None
+        return self.sequence_by if self.sequence_by in self.schema.names else SEQUENCE_COLUMN
+
+    @property
+    def order_by(self) -> tuple[str, ...]:
+        """The columns that a part's rows are sorted by."""
+        return self.sort_key or self.keys
+
+
+def shape_of(snapshot: Snapshot) -> TableShape:
+    """The shape of a table at a version."""
+    settings = snapshot.settings
+    return TableShape(
+        snapshot.schema, settings.keys, settings.sort_key, settings.sequence_by, snapshot.metadata.partition_columns
+    )  # fmt: skip
+
+
+def quote(name: str) -> str:
+    """An identifier for DuckDB."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_all(names: Iterable[str]) -> str:
+    """Identifiers for DuckDB, separated by commas."""
+    return ", ".join(quote(name) for name in names)
+
+
+def literal(text: str) -> str:
+    """A string literal for DuckDB."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def prepare(
+    changes: pa.Table,
+    shape: TableShape,
+    connection: duckdb.DuckDBPyConnection,
+    apply_as_deletes: str | None = None,
+    except_columns: Sequence[str] = (),
+) -> pa.Table:
+    """The changes with the table's columns and types, plus the operation, and the sequence if it is no column.
+
+    ``changes`` may carry the hidden columns already (from a decoder); then ``apply_as_deletes`` must be None.
+    Raises InvalidChanges naming the column.
+    """
+    if apply_as_deletes is not None and not shape.keys:
+        raise InvalidInput("apply_as_deletes needs a table with keys; this one has none, so it can only be appended to")
+    for name in except_columns:
+        if name not in changes.column_names:
+            raise InvalidInput(f"except_column_list names {name!r}, which the changes lack{suggest(name, changes.column_names)}")
+        if name in shape.keys or name == shape.sequence_by:
+            raise InvalidInput(f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out")
+    deletes = _delete_mask(changes, connection, apply_as_deletes)
+    names, columns = [], []
+    for field in shape.schema:
+        names.append(field.name)
+        if field.name in except_columns:
+            columns.append(pa.nulls(len(changes), field.type))
+        elif field.name in changes.column_names:
+            columns.append(_cast(changes[field.name], field.type, field.name))
+        else:
+            raise InvalidChanges(
+                f"the changes lack the column {field.name!r} of the table{suggest(field.name, changes.column_names)}; "
+                "add it (null where there is no value)"
+            )
+    if shape.keys:
+        names.append(OP_COLUMN)
+        columns.append(pc.if_else(deletes, pa.scalar(DELETE), pa.scalar(UPSERT)) if deletes is not None else pa.repeat(pa.scalar(UPSERT), len(changes)))
+    if shape.sequence_column == SEQUENCE_COLUMN:
+        source = SEQUENCE_COLUMN if SEQUENCE_COLUMN in changes.column_names else str(shape.sequence_by)
+        if source not in changes.column_names:
+            raise InvalidChanges(f"the changes lack the column {source!r}, which sequence_by names{suggest(source, changes.column_names)}")
+        names.append(SEQUENCE_COLUMN)
+        columns.append(changes[source])
+    if UNAVAILABLE_COLUMN in changes.column_names:
+        names.append(UNAVAILABLE_COLUMN)
+        columns.append(changes[UNAVAILABLE_COLUMN])
+    out = pa.table(dict(zip(names, columns, strict=True)))
+    if shape.partition_by:
+        out = _empty_partitions_as_null(out, shape)
+    _check_nulls(out, shape, deletes)
+    return out
+
+
+def newest_per_key(changes: pa.Table, shape: TableShape, connection: duckdb.DuckDBPyConnection) -> pa.Table:
+    """One row a key, in the order of arrival. ``changes`` as ``prepare`` returns it; returned as is without keys."""
+    if not shape.keys or len(changes) < 2:
+        return changes
+    if UNAVAILABLE_COLUMN in changes.column_names:
+        changes = _fill_unavailable(changes, shape)
+    numbered = changes.select([*shape.keys, *_sequence(shape)]).append_column(_POSITION, pa.array(np.arange(len(changes))))
+    order = quote(_POSITION)
+    if shape.sequence_column:
+        order = f"{{'s': {quote(shape.sequence_column)}, 'p': {quote(_POSITION)}}}"
+    newest = connection.sql(
+        f"select arg_max({quote(_POSITION)}, {order}) from numbered group by {quote_all(shape.keys)}"
+    ).fetchnumpy()  # fmt: skip
+    positions = next(iter(newest.values()))
+    if len(positions) == len(changes):
+        return changes
+    return changes.take(pa.array(np.sort(np.asarray(positions))))
+
+
+def _sequence(shape: TableShape) -> list[str]:
+    column = shape.sequence_column
+    return [column] if column and column not in shape.keys else []
+
+
+def _delete_mask(changes: pa.Table, connection: duckdb.DuckDBPyConnection, apply_as_deletes: str | None) -> pa.ChunkedArray | None:
+    if OP_COLUMN in changes.column_names:
+        if apply_as_deletes is not None:
+            raise InvalidInput(f"the changes have the column {OP_COLUMN} already, so apply_as_deletes can't be given too")
+        return pc.equal(changes[OP_COLUMN], DELETE)
+    if apply_as_deletes is None:
+        return None
+    try:
+        mask = connection.sql(f"select coalesce(({apply_as_deletes})::boolean, false) as d from changes").to_arrow_table()
+    except duckdb.Error as error:
+        raise InvalidInput(f"apply_as_deletes={apply_as_deletes!r} can't be evaluated on the changes: {error}") from None
+    return mask["d"]
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
+    if column.type == kind:
+        return column
+    try:
+        if pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type) and (kind.tz is None) != (column.type.tz is None):
+            raise pa.ArrowInvalid("one has a time zone and the other has none")
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidChanges(f"column {name!r}: {column.type} does not fit the table's {kind}: {error}") from None
+
+
+def _check_nulls(changes: pa.Table, shape: TableShape, deletes: pa.ChunkedArray | None) -> None:
+    for name in shape.keys:
+        if changes[name].null_count:
+            row = int(pc.index(pc.is_null(changes[name]), True).as_py())
+            raise InvalidChanges(f"key column {name!r} is null in row {row} of the changes; a key must have a value")
+    for field in shape.schema:
+        if field.nullable or field.name in shape.keys or not changes[field.name].null_count:
+            continue
+        missing = pc.is_null(changes[field.name])
+        if deletes is not None:
+            missing = pc.and_(missing, pc.invert(deletes))
+        if UNAVAILABLE_COLUMN in changes.column_names:
+            named = pa.array([field.name in (names or ()) for names in changes[UNAVAILABLE_COLUMN].to_pylist()])
+            missing = pc.and_(missing, pc.invert(named))
+        if pc.any(missing).as_py():
+            row = int(pc.index(missing, True).as_py())
+            raise InvalidChanges(f"column {field.name!r} is NOT NULL but has no value in row {row} of the changes")
+    sequence = shape.sequence_column
+    if sequence and changes[sequence].null_count:
+        raise InvalidChanges(f"{shape.sequence_by!r} orders the changes (sequence_by) but is null in {changes[sequence].null_count} rows")
+
+
+def _empty_partitions_as_null(changes: pa.Table, shape: TableShape) -> pa.Table:
+    """Delta reads an empty partition value as null; so that every reader agrees, it is null from the start."""
+    for name in shape.partition_by:
+        if pa.types.is_string(changes.schema.field(name).type):
+            index = changes.column_names.index(name)
+            column = pc.if_else(pc.equal(changes[name], ""), pa.scalar(None, pa.string()), changes[name])
+            changes = changes.set_column(index, name, column)
+    return changes
+
+
+def _fill_unavailable(changes: pa.Table, shape: TableShape) -> pa.Table:
+    """Take values that a row's source did not send from the row of the same key before it. Exact, row by row, since rare."""
+    unavailable = changes[UNAVAILABLE_COLUMN].to_pylist()
+    touched = [row for row, names in enumerate(unavailable) if names]
+    if not touched:
+        return changes.drop_columns([UNAVAILABLE_COLUMN])
+    key_columns = [changes[name].to_pylist() for name in shape.keys]
+    ops = changes[OP_COLUMN].to_pylist()
+    sequence = changes[shape.sequence_column].to_pylist() if shape.sequence_column else [0] * len(changes)
+    wanted = {tuple(column[row] for column in key_columns) for row in touched}
+    by_key: dict[tuple[Any, ...], list[int]] = {}
+    for row in range(len(changes)):
+        key = tuple(column[row] for column in key_columns)
+        if key in wanted:
+            by_key.setdefault(key, []).append(row)
+    columns = {name: changes[name].to_pylist() for name in {n for names in unavailable for n in names or ()}}
+    for rows in by_key.values():
+        rows.sort(key=lambda row: (sequence[row], row))
+        fold_unavailable(rows, ops, unavailable, columns)
+    for name, values in columns.items():
+        index = changes.column_names.index(name)
+        changes = changes.set_column(index, name, pa.array(values, changes.schema.field(name).type))
+    index = changes.column_names.index(UNAVAILABLE_COLUMN)
+    return changes.set_column(index, UNAVAILABLE_COLUMN, pa.array(unavailable, pa.list_(pa.string())))
+
+
+def fold_unavailable(rows: Sequence[int], ops: Sequence[str], unavailable: list[Any], columns: dict[str, list[Any]]) -> None:
+    """Fill, in place, the missing values of one key's rows, given oldest first, each from the row before it.
+
+    After a delete there is nothing to take from: the value is null.
+    """
+    for before, row in zip(rows, rows[1:], strict=False):
+        if not unavailable[row]:
+            continue
+        still = []
+        for name in unavailable[row]:
+            if ops[before] == DELETE:
+                columns[name][row] = None
+            elif name in (unavailable[before] or ()):
+                still.append(name)
+            else:
+                columns[name][row] = columns[name][before]
+        unavailable[row] = still

@@ -1,0 +1,76 @@
+"""The bitmaps behind deletion vectors, read once and kept while they are of use."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from pyroaring import BitMap64
+
+from lakebed.manifest.actions import Part
+from lakebed.manifest.deletion_vector import DeletionVector, inline, pack, unpack
+from lakebed.parts.storage import PartStorage
+
+_BYTES_MAX = 128 << 20
+_INLINE_BYTES_MAX = 2048
+
+
+class DeadRows:
+    """Reads and writes deletion vectors of one table; keeps the newest used up to 128 MB. Safe to use from threads."""
+
+    def __init__(self, storage: PartStorage) -> None:
+        self._storage = storage
+        self._kept: OrderedDict[str, tuple[BitMap64, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def of(self, part: Part) -> BitMap64:
+        """The dead rows of a part; empty without a deletion vector. Not to be changed by the caller. Raises Corrupt."""
+        vector = part.deletion_vector
+        if vector is None:
+            return BitMap64()
+        with self._lock:
+            found = self._kept.get(vector.unique_id)
+            if found:
+                self._kept.move_to_end(vector.unique_id)
+                return found[0]
+        path = vector.file_path()
+        if path is None:
+            dead = unpack(vector, None)
+        else:
+            offset = vector.offset or 1
+            framed = self._storage.read_range(path, offset, vector.bytes + 8)
+            dead = unpack(_at_start(vector), b"\x01" + framed)
+        self._keep(vector, dead)
+        return dead
+
+    def write(self, bitmaps: dict[str, BitMap64]) -> dict[str, DeletionVector]:
+        """Deletion vectors for the bitmaps, by the same names: small ones inline, the others in one file."""
+        out: dict[str, DeletionVector] = {}
+        in_file: dict[str, BitMap64] = {}
+        for name, dead in bitmaps.items():
+            vector = inline(dead) if len(dead) <= _INLINE_BYTES_MAX // 2 else None
+            if vector and vector.bytes <= _INLINE_BYTES_MAX:
+                out[name] = vector
+            else:
+                in_file[name] = dead
+        if in_file:
+            path, data, vectors = pack(list(in_file.values()))
+            self._storage.write_bytes(path, data)
+            out.update(zip(in_file, vectors, strict=True))
+        for name, vector in out.items():
+            self._keep(vector, bitmaps[name])
+        return out
+
+    def _keep(self, vector: DeletionVector, dead: BitMap64) -> None:
+        with self._lock:
+            if vector.unique_id not in self._kept:
+                self._kept[vector.unique_id] = (dead, vector.bytes)
+                self._bytes += vector.bytes
+            while self._bytes > _BYTES_MAX and len(self._kept) > 1:
+                _, (_, size) = self._kept.popitem(last=False)
+                self._bytes -= size
+
+
+def _at_start(vector: DeletionVector) -> DeletionVector:
+    return DeletionVector(vector.storage, vector.path_or_inline, 1, vector.bytes, vector.dead_rows)

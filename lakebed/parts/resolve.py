@@ -1,0 +1,276 @@
+"""What the tail means for the base: which rows die, and where. The one place that decides who is newest.
+
+Settling commits a resolution; the merge-on-read view applies the same one without committing it. So both give the same
+rows by construction (invariant B2), and a view of a settled table costs no more than a plain read.
+
+Invariants: a key is live at most once afterwards (B1); only positions are worked out, no row is rewritten.
+
+1. Read key, operation, sequence and position of every row of the given change parts (oldest of the tail first).
+2. Keep the newest change a key: highest sequence, else the last part. The others are dead in their parts.
+3. Look the keys up in the base. Live rows found die: unless, with ``sequence_by``, a live row or a settled delete that
+   was found is newer than the change; then the change is dead on arrival and the base stays.
+4. Deletes are dead rows of their own part. They stay there as tombstones: what step 3 finds for late events.
+5. A newest change that lacks values its source did not send is completed from the row it replaces; the completed row
+   goes into a part of its own, and the incomplete one is dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from lakebed.manifest.actions import ChangePart, Part
+from lakebed.parts.changes import (
+    DELETE,
+    OP_COLUMN,
+    SEQUENCE_COLUMN,
+    UNAVAILABLE_COLUMN,
+    UPSERT,
+    TableShape,
+    fold_unavailable,
+    literal,
+    quote,
+    quote_all,
+)
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.engine import connect
+from lakebed.parts.locate import KeyLocator, payload_columns
+from lakebed.parts.storage import PartStorage
+
+_Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The outcome for some change parts, oldest first.
+
+    ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
+    ``completed``: rows to be added beside them (table columns and hidden ones); ``keys``: what a key index must learn of
+    each change part; ``bytes_read``: key columns read from the change parts, in rows.
+    """
+
+    change_parts: tuple[ChangePart, ...] = ()
+    base_dead: Mapping[str, BitMap64] = field(default_factory=dict)
+    tail_dead: Mapping[str, BitMap64] = field(default_factory=dict)
+    completed: pa.Table | None = None
+    keys: Mapping[str, pa.Table] = field(default_factory=dict)
+    rows: int = 0
+
+    def keeps(self, part: ChangePart, shape: TableShape) -> bool:
+        """Whether a change part is worth having in the base: it has a live row, or deletes that late events must meet."""
+        dead = self.tail_dead.get(part.path)
+        return dead is None or len(dead) < part.rows or (shape.sequence_by is not None and part.deletes > 0)
+
+
+def resolve(
+    base: Mapping[str, Part], change_parts: Sequence[ChangePart], shape: TableShape,
+    storage: PartStorage, dead_rows: DeadRows, locator: KeyLocator,
+) -> Resolution:  # fmt: skip
+    """The resolution of change parts (in order, oldest first) against the base. Reads parts; changes nothing."""
+    if not change_parts:
+        return Resolution()
+    tail = _read_tail(change_parts, shape, storage)
+    newest = _newest(tail, shape, len(change_parts))
+    keys = newest.select(list(shape.keys))
+    hits = locator.lookup(base, keys) if base else None
+    base_new: dict[str, _Rows] = {}
+    late: npt.NDArray[np.bool_] = np.zeros(len(newest), dtype=bool)
+    if hits is not None and len(hits):
+        base_new, late = _dying_rows(hits, newest, base, shape, dead_rows)
+    survives = ~late & (newest["deleted"].to_numpy() == 0)
+    completed = None
+    if any(part.incomplete for part in change_parts):
+        incomplete = survives & newest["incomplete"].to_numpy()
+        completed = _complete(np.flatnonzero(incomplete), newest, change_parts, base_new, base, hits, shape, storage, dead_rows)
+        survives &= ~incomplete
+    tail_dead = _tail_dead(newest, survives, change_parts)
+    base_dead = {path: dead_rows.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()}
+    learned = {part.path: table for part, table in zip(change_parts, _cut(tail, change_parts, shape), strict=True)}
+    return Resolution(tuple(change_parts), base_dead, tail_dead, completed, learned, len(tail))
+
+
+def _read_tail(change_parts: Sequence[ChangePart], shape: TableShape, storage: PartStorage) -> pa.Table:
+    """Keys, sequence, operation and place of every row, part after part and in file order."""
+    connection = connect()
+    storage.attach(connection)
+    columns = list(shape.keys)
+    if shape.sequence_column and shape.sequence_column not in columns:
+        columns.append(shape.sequence_column)
+    tables = []
+    for ordinal, part in enumerate(change_parts):
+        incomplete = f"coalesce(len({UNAVAILABLE_COLUMN}), 0) > 0" if part.incomplete else "false"
+        table = connection.execute(
+            f"select {quote_all(columns)}, {OP_COLUMN} = {literal(DELETE)} as deleted, {incomplete} as incomplete "
+            f"from read_parquet({literal(storage.duckdb_url(part.path))})"
+        ).to_arrow_table()
+        place = {"part": np.full(len(table), ordinal, dtype=np.int32), "row": np.arange(len(table), dtype=np.int64)}
+        for name, values in place.items():
+            table = table.append_column(name, pa.array(values))
+        tables.append(table)
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _newest(tail: pa.Table, shape: TableShape, parts: int) -> pa.Table:
+    """One row a key. Within a part there is one already."""
+    if parts == 1:
+        return tail
+    numbered = tail.append_column("at", pa.array(np.arange(len(tail))))
+    order = "at"
+    if shape.sequence_column:
+        order = f"{{'s': {quote(shape.sequence_column)}, 'at': at}}"
+    rows = connect().sql(f"select arg_max(at, {order}) as newest from numbered group by {quote_all(shape.keys)}").fetchnumpy()
+    positions = np.sort(np.asarray(rows["newest"]))
+    return tail if len(positions) == len(tail) else tail.take(pa.array(positions))
+
+
+def _dying_rows(
+    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], shape: TableShape, dead_rows: DeadRows
+) -> tuple[dict[str, _Rows], npt.NDArray[np.bool_]]:
+    """Base rows that die, by part; and which of the newest changes are late, that is, older than what the base has."""
+    probes = hits["probe"].to_numpy()
+    rows = hits["row"].to_numpy()
+    late = np.zeros(len(newest), dtype=bool)
+    by_part = _by_part(hits["part"])
+    live_at: dict[str, npt.NDArray[np.intp]] = {}
+    for path, at in by_part.items():
+        dead = dead_rows.of(base[path])
+        if len(dead):
+            alive = BitMap64(rows[at].astype(np.uint64)) - dead
+            keep = np.isin(rows[at], np.fromiter(alive, dtype=np.int64, count=len(alive)))
+            live_at[path] = at[keep]
+        else:
+            live_at[path] = at
+    sequence = shape.sequence_column
+    if sequence:
+        counts = np.zeros(len(hits), dtype=bool)
+        for at in live_at.values():
+            counts[at] = True
+        is_delete = pc.fill_null(pc.equal(hits[OP_COLUMN], DELETE), False).to_numpy()
+        stored = pc.cast(hits[sequence], newest.schema.field(sequence).type)
+        newer = pc.fill_null(pc.greater(stored, newest[sequence].take(hits["probe"])), False).to_numpy()
+        late[probes[newer & (counts | is_delete)]] = True
+        live_at = {path: at[~late[probes[at]]] for path, at in live_at.items()}
+    return {path: rows[at] for path, at in live_at.items() if len(at)}, late
+
+
+def _by_part(column: pa.ChunkedArray) -> dict[str, npt.NDArray[np.intp]]:
+    """Indices of the rows of each part."""
+    combined = column.combine_chunks()
+    coded = combined if pa.types.is_dictionary(combined.type) else combined.dictionary_encode()
+    codes = coded.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    bounds = np.searchsorted(codes[order], np.arange(len(coded.dictionary) + 1))
+    return {
+        path: order[bounds[code] : bounds[code + 1]]
+        for code, path in enumerate(coded.dictionary.to_pylist())
+        if bounds[code] < bounds[code + 1]
+    }
+
+
+def _tail_dead(newest: pa.Table, survives: npt.NDArray[np.bool_], change_parts: Sequence[ChangePart]) -> dict[str, BitMap64]:
+    """Dead rows of each change part: all but the survivors."""
+    parts = newest["part"].to_numpy()[survives]
+    rows = newest["row"].to_numpy()[survives]
+    out = {}
+    for ordinal, part in enumerate(change_parts):
+        live = rows[parts == ordinal]
+        if len(live) < part.rows:
+            out[part.path] = BitMap64(range(part.rows)) - BitMap64(live.astype(np.uint64))
+    return out
+
+
+def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], shape: TableShape) -> list[pa.Table]:
+    """What a key index keeps of each change part."""
+    out, at = [], 0
+    for part in change_parts:
+        piece = tail.slice(at, part.rows)
+        at += part.rows
+        table = piece.select(list(shape.keys))
+        for name in payload_columns(shape):
+            if name == OP_COLUMN:
+                ops = pc.if_else(piece["deleted"], pa.scalar(DELETE), pa.scalar(UPSERT))
+                table = table.append_column(OP_COLUMN, ops)
+            elif name not in table.column_names:
+                table = table.append_column(name, piece[name])
+        out.append(table)
+    return out
+
+
+def _complete(
+    wanted: npt.NDArray[np.intp], newest: pa.Table, change_parts: Sequence[ChangePart], base_new: Mapping[str, _Rows],
+    base: Mapping[str, Part], hits: pa.Table | None, shape: TableShape, storage: PartStorage, dead_rows: DeadRows,
+) -> pa.Table | None:  # fmt: skip
+    """Whole rows for the newest changes that lack values. Exact and row by row: such rows are few."""
+    if not len(wanted):
+        return None
+    wanted_keys = newest.select(list(shape.keys)).take(pa.array(wanted))
+    history: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    if hits is not None:
+        probes = set(wanted.tolist())
+        hit_rows = zip(hits["probe"].to_pylist(), hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True)
+        positions: dict[str, list[int]] = {}
+        for probe, path, row in hit_rows:
+            if probe in probes and row not in dead_rows.of(base[path]):
+                positions.setdefault(path, []).append(row)
+        for path, rows in positions.items():
+            for found in _rows_at(path, base[path], rows, shape, storage):
+                history.setdefault(_key(found, shape), []).append({**found, OP_COLUMN: UPSERT, UNAVAILABLE_COLUMN: None})
+    for part in change_parts:
+        for found in _rows_of_keys(part, wanted_keys, shape, storage):
+            history.setdefault(_key(found, shape), []).append(found)
+    out = []
+    for chain in history.values():
+        if shape.sequence_column:
+            chain.sort(key=lambda row: (row.get(shape.sequence_column) is not None, row.get(shape.sequence_column)))
+        unavailable = [row.get(UNAVAILABLE_COLUMN) for row in chain]
+        names = {name for listed in unavailable for name in listed or ()}
+        columns = {name: [row[name] for row in chain] for name in names}
+        fold_unavailable(range(len(chain)), [row[OP_COLUMN] for row in chain], unavailable, columns)
+        out.append({**chain[-1], **{name: values[-1] for name, values in columns.items()}})
+    fields = list(shape.schema) + [pa.field(OP_COLUMN, pa.string())]
+    if shape.sequence_column == SEQUENCE_COLUMN:
+        fields.append(pa.field(SEQUENCE_COLUMN, newest.schema.field(SEQUENCE_COLUMN).type))
+    nullable = pa.schema([field.with_nullable(True) for field in fields])
+    return pa.Table.from_pylist(out, nullable)
+
+
+def _rows_at(path: str, part: Part, rows: Sequence[int], shape: TableShape, storage: PartStorage) -> list[dict[str, Any]]:
+    connection = connect()
+    storage.attach(connection)
+    wanted = pa.table({"row": pa.array(rows, pa.int64())})
+    connection.register("lakebed_wanted", wanted)
+    try:
+        table = connection.execute(
+            f"select * exclude (file_row_number) from read_parquet({literal(storage.duckdb_url(path))}, file_row_number=true) "
+            "where file_row_number in (select row from lakebed_wanted)"
+        ).to_arrow_table()
+    finally:
+        connection.unregister("lakebed_wanted")
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
+
+
+def _rows_of_keys(part: ChangePart, keys: pa.Table, shape: TableShape, storage: PartStorage) -> list[dict[str, Any]]:
+    connection = connect()
+    storage.attach(connection)
+    connection.register("lakebed_keys", keys)
+    try:
+        table = connection.execute(
+            f"select s.* from read_parquet({literal(storage.duckdb_url(part.path))}) s "
+            f"semi join lakebed_keys k using ({quote_all(shape.keys)})"
+        ).to_arrow_table()
+    finally:
+        connection.unregister("lakebed_keys")
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
+
+
+def _key(row: Mapping[str, Any], shape: TableShape) -> tuple[Any, ...]:
+    return tuple(row[name] for name in shape.keys)

@@ -1,0 +1,178 @@
+"""A Spark session with the jars that lakebed needs: built, or a user's own completed.
+
+The jars come once through Spark's own dependency resolution and stay in its cache. Libraries that Spark has already are
+left out, so that no class is there twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lakebed.errors import MissingPrerequisite
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+S3A_PACKAGES = (
+    "org.apache.hadoop:hadoop-aws:3.5.0",
+    "software.amazon.awssdk:s3:2.35.4",
+    "software.amazon.awssdk:s3-transfer-manager:2.35.4",
+    "software.amazon.awssdk:sts:2.35.4",
+    "software.amazon.awssdk:apache-client:2.35.4",
+)
+_EXCLUDED = (
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.apache.hadoop:hadoop-common",
+    "org.apache.parquet:*",
+    "org.apache.logging.log4j:*",
+    "org.slf4j:*",
+    "com.fasterxml.jackson.core:*",
+    "com.fasterxml.jackson.datatype:*",
+    "io.unitycatalog:*",
+    "org.xerial.snappy:*",
+    "com.github.luben:*",
+    "software.amazon.awssdk:bundle",
+    "org.wildfly.openssl:wildfly-openssl",
+    "io.netty:*",
+)
+_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+
+def spark(
+    app_name: str = "lakebed",
+    master: str | None = None,
+    *,
+    s3: bool | None = None,
+    session: SparkSession | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session that reads and writes lakebed tables; the running one, completed, if there is one.
+
+    ``master`` defaults to ``local[*]``; ``s3`` adds the jars for ``s3a://`` (default: if ``AWS_ENDPOINT_URL`` or
+    ``AWS_ACCESS_KEY_ID`` is set); ``session`` is a user's own, which is checked: Delta's jars must be in it.
+    ``conf`` adds or overrides Spark settings. Raises MissingPrerequisite (no Java, no jars).
+    """
+    from pyspark.sql import SparkSession as Session
+
+    own = session or Session.getActiveSession()
+    if own is None:
+        require_java()
+        own = _build(app_name, master, _wants_s3(s3), conf or {})
+    _complete(own)
+    return own
+
+
+def require_java() -> None:
+    """Raises MissingPrerequisite unless a Java of at least 17 can be started."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    hint = "install Java 17 or newer (Debian: openjdk-17-jre-headless) or set JAVA_HOME"
+    if not java or not os.path.exists(java):
+        raise MissingPrerequisite(f"Spark needs Java, and there is none: {hint}")
+    text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    number = text.split('"')[1].split(".")[0] if '"' in text else ""
+    if number.isdigit() and int(number) < 17:
+        raise MissingPrerequisite(f"Spark needs Java 17 or newer, {java} is Java {number}: {hint}")
+
+
+def _wants_s3(s3: bool | None) -> bool:
+    if s3 is not None:
+        return s3
+    return any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID"))
+
+
+def settings(s3: bool) -> dict[str, str]:
+    """The Spark settings that lakebed asks for."""
+    packages = [DELTA_PACKAGE, *(S3A_PACKAGES if s3 else ())]
+    out = {
+        "spark.jars.packages": ",".join(packages),
+        "spark.jars.excludes": ",".join(_EXCLUDED),
+        "spark.sql.extensions": _EXTENSION,
+        "spark.sql.catalog.spark_catalog": _CATALOG,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Delta's own state is read for its schema only: two tasks do, not fifty.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if s3:
+        out |= _s3a()
+    return out
+
+
+def _s3a() -> dict[str, str]:
+    out = {"spark.hadoop.fs.s3a.connection.establish.timeout": "5000"}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        out |= {
+            "spark.hadoop.fs.s3a.endpoint": endpoint,
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+            "spark.hadoop.fs.s3a.connection.ssl.enabled": str(endpoint.startswith("https")).lower(),
+        }
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if region:
+        out["spark.hadoop.fs.s3a.endpoint.region"] = region
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        if value := os.environ.get(name):
+            out[f"spark.executorEnv.{name}"] = value
+    return out
+
+
+def _build(app_name: str, master: str | None, s3: bool, conf: Mapping[str, str]) -> SparkSession:
+    from pyspark.errors import PySparkException, PySparkRuntimeError
+    from pyspark.sql import SparkSession as Session
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    master = master or os.environ.get("LAKEBED_SPARK_MASTER") or "local[*]"
+    builder = Session.builder.appName(app_name).master(master)
+    merged = settings(s3) | {"spark.ui.enabled": "false"}
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        merged |= {"spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
+    for name, value in (merged | dict(conf)).items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkRuntimeError, PySparkException) as error:
+        raise MissingPrerequisite(
+            f"Spark did not start: {str(error).splitlines()[0]} (if its jars could not be fetched, allow access to a Maven "
+            f"repository once, or set spark.jars.repositories; wanted: {merged['spark.jars.packages']})"
+        ) from error
+
+
+def _complete(session: SparkSession) -> None:
+    """Check that a session can read our tables, and register our data sources in it."""
+    jvm = session._jvm
+    assert jvm is not None
+    if type(jvm.io.delta.sql.DeltaSparkSessionExtension).__name__ != "JavaClass":
+        raise MissingPrerequisite(
+            f"this Spark session lacks Delta's jars; start it with spark.jars.packages={DELTA_PACKAGE}, "
+            f"spark.sql.extensions={_EXTENSION} and spark.sql.catalog.spark_catalog={_CATALOG}, or let lakebed.spark() build it"
+        )
+
+
+def main() -> int:
+    """``python -m lakebed.session --fetch-jars``: bring the jars into Spark's cache."""
+    parser = argparse.ArgumentParser(prog="python -m lakebed.session")
+    parser.add_argument("--fetch-jars", action="store_true", help="start a session once, with all optional jars, and stop it")
+    parser.parse_args()
+    try:
+        session = spark("lakebed-fetch-jars", "local[1]", s3=True)
+    except MissingPrerequisite as error:
+        print(f"lakebed: {error}", file=sys.stderr)
+        return 1
+    session.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,686 @@
+"""A table: what users open, change, settle and read. It joins the rooms below and holds no logic of theirs.
+
+    table = lakebed.create("lake/orders", schema, keys=["id"], sequence_by="updated_at")
+    table.apply(changes, apply_as_deletes="op = 'd'")
+    table.settle()
+    table.to_arrow(where="region = 'EU'")
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakebed import events
+from lakebed.compaction.settle import SettleResult, settle
+from lakebed.errors import (
+    Contention,
+    InvalidChanges,
+    InvalidInput,
+    InvalidSchema,
+    StoreUnavailable,
+    TableExists,
+    TableNotFound,
+    Unsupported,
+)
+from lakebed.ingest.batch_writer import (
+    BatchResult,
+    RowChanges,
+    WriteTask,
+    Written,
+    commit_written,
+    truncated_before,
+    write_arrow,
+    write_dataframe,
+)
+from lakebed.ingest.stream import Ingest
+from lakebed.manifest.actions import AddPart, CommitInfo, Metadata, Part, Protocol, RemovePart, Transaction
+from lakebed.manifest.conflicts import BLIND, Touch
+from lakebed.manifest.log_store import LogStore
+from lakebed.manifest.schema import SparkSchema, canonical_schema, check_columns, schema_to_json, uses_timestamp_ntz
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.store_probe import probe
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, TableLog, Unknown, require_writable
+from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, TableShape, prepare, shape_of
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.engine import connect
+from lakebed.parts.key_index import KeyIndex
+from lakebed.parts.locate import IndexLocator, KeyLocator, ScanLocator
+from lakebed.parts.storage import PartStorage, open_part_storage
+from lakebed.settings import PREFIX, TableSettings, check_changeable, parse_settings
+from lakebed.version import ENGINE
+from lakebed.view.merge_on_read import TableView
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_PARTITION_TYPES_REFUSED = (pa.types.is_floating, pa.types.is_binary)
+
+
+def create(
+    path: str | os.PathLike[str],
+    schema: pa.Schema | SparkSchema,
+    keys: Sequence[str] = (),
+    sort_key: Sequence[str] = (),
+    sequence_by: str | None = None,
+    partition_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> Table:
+    """Create a table at a local path or an ``s3://`` one.
+
+    ``schema``: pyarrow or Spark; ``keys``: columns that identify a row (none: an append-only table); ``sort_key``:
+    columns that parts are sorted by (default: the keys); ``sequence_by``: a column of the table or of the changes that
+    orders the changes of a key (default: order of arrival); ``partition_by``: columns that cut the table into
+    partitions; ``properties``: see docs/format.md. Raises TableExists, InvalidSchema, InvalidInput, UnsafeStore.
+    """
+    canonical = canonical_schema(schema)
+    settings = replace(
+        parse_settings(properties or {}), keys=_names(keys, "keys"), sort_key=_names(sort_key, "sort_key"), sequence_by=sequence_by
+    )
+    partition_by = _names(partition_by, "partition_by")
+    check_columns(settings.keys, canonical, "keys")
+    check_columns(settings.sort_key, canonical, "sort_key")
+    check_columns(partition_by, canonical, "partition_by")
+    _check_partitioning(partition_by, canonical)
+    if sequence_by is not None and not settings.keys:
+        raise InvalidInput("sequence_by orders the changes of a key; it needs keys")
+    if sequence_by in canonical.names:
+        check_columns([str(sequence_by)], canonical, "sequence_by")
+    # A key column has a value in every row, so the table says so to every reader.
+    canonical = pa.schema([field.with_nullable(field.nullable and field.name not in settings.keys) for field in canonical])
+    log = _open_log(path)
+    if _is_remote(path):
+        probe(log.store)
+    user_properties = {name: value for name, value in (properties or {}).items() if not name.startswith(PREFIX)}
+    metadata = Metadata(
+        id=str(uuid.uuid4()),
+        schema_string=schema_to_json(canonical),
+        partition_columns=partition_by,
+        configuration=_delta_properties() | user_properties | settings.to_properties(),
+        created_ms=int(time.time() * 1000),
+    )
+    outcome = log.create([_protocol(canonical), metadata], CommitInfo("CREATE TABLE", "", engine=ENGINE))
+    match outcome:
+        case Committed():
+            return Table(path, log)
+        case Conflicted():
+            raise TableExists(f"there is already a table at {path}; open it with lakebed.open, or choose another path")
+        case Unknown(_, _, cause):
+            raise StoreUnavailable(f"whether the table at {path} was created is unknown: {cause}")
+
+
+def open(path: str | os.PathLike[str]) -> Table:
+    """Open a table. Raises TableNotFound, Unsupported (a feature that lakebed lacks)."""
+    log = _open_log(path)
+    try:
+        log.refresh()
+    except TableNotFound:
+        raise TableNotFound(f"there is no table at {path}; create it with lakebed.create") from None
+    return Table(path, log)
+
+
+def convert(path: str | os.PathLike[str], keys: Sequence[str] = (), sort_key: Sequence[str] = (), sequence_by: str | None = None) -> Table:
+    """Adopt an existing Delta table without rewriting its files; from then on only lakebed writes to it.
+
+    The keys are declared, and checked: no null, no value twice. Raises InvalidInput naming a duplicate key, Unsupported
+    naming a feature or property that lakebed lacks, Contention if others keep committing.
+    """
+    table = open(path)
+    if GATE_FEATURE in table._log.refresh().protocol.writer_features:
+        raise TableExists(f"the table at {path} is lakebed's already; open it with lakebed.open")
+    for _ in range(10):
+        snapshot = table._log.refresh()
+        metadata, schema = snapshot.metadata, snapshot.schema
+        _check_convertible(snapshot)
+        settings = TableSettings(keys=_names(keys, "keys"), sort_key=_names(sort_key, "sort_key"), sequence_by=sequence_by)
+        check_columns(settings.keys, schema, "keys")
+        check_columns(settings.sort_key, schema, "sort_key")
+        if sequence_by is not None:
+            check_columns([sequence_by], schema, "sequence_by")
+        if settings.keys:
+            table._check_unique(snapshot, settings.keys)
+        ict = {
+            "delta.inCommitTimestampEnablementVersion": str(snapshot.version + 1),
+            "delta.inCommitTimestampEnablementTimestamp": str(int(time.time() * 1000)),
+        }
+        kept = {name: value for name, value in metadata.configuration.items() if not name.startswith(PREFIX)}
+        adopted = replace(metadata, configuration=kept | _delta_properties() | ict | settings.to_properties())
+        protocol = _protocol(schema)
+        counted = table._count_rows(snapshot)
+        now_ms = int(time.time() * 1000)
+        actions: list[Any] = [protocol, adopted]
+        for part in counted:
+            old = snapshot.parts[part.path]
+            actions += [RemovePart(old.path, now_ms, False, old.deletion_vector, old.bytes, old.partition_values), AddPart(part, False)]
+        touch = Touch(whole_table=True, looked_up_keys=True)
+        gated = replace(snapshot, protocol=protocol)  # what the commit itself makes true
+        outcome = table._log.commit(gated, actions, CommitInfo("CONVERT", "", parameters={"keys": list(keys)}, engine=ENGINE), touch)
+        if isinstance(outcome, Committed):
+            return open(path)
+        if isinstance(outcome, Unknown):
+            raise StoreUnavailable(f"whether the table at {path} was adopted is unknown: {outcome.cause}")
+    raise Contention(f"the table at {path} kept changing while it was adopted; stop its writers and try again")
+
+
+@dataclass(frozen=True, slots=True)
+class TableDetail:
+    """The newest state of a table in figures. Bytes are of live parts; ``dead_rows`` still take space."""
+
+    path: str
+    id: str
+    version: int
+    keys: tuple[str, ...]
+    sort_key: tuple[str, ...]
+    sequence_by: str | None
+    partition_by: tuple[str, ...]
+    parts: int
+    tail_parts: int
+    tail_rows: int
+    rows: int
+    dead_rows: int
+    bytes: int
+
+
+class Table:
+    """One table. Cheap to keep open; safe to use from several threads. Made by ``create``, ``open`` and ``convert``."""
+
+    def __init__(self, path: str | os.PathLike[str], log: TableLog) -> None:
+        self.path = _root(path)
+        self._log = log
+        self._storage: PartStorage = open_part_storage(self.path)
+        self._dead_rows = DeadRows(self._storage)
+        self._index: tuple[TableShape, IndexLocator] | None = None
+        self._index_lock = threading.RLock()
+        self._view = TableView(self.path, self._storage, self._dead_rows, self._reading_locator)
+
+    def __repr__(self) -> str:
+        return f"lakebed.Table({self.path!r}, version={self.version})"
+
+    # -- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self._log.refresh().version
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns."""
+        return self._log.refresh().schema
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties, keys and sort key among them."""
+        return dict(self._log.refresh().metadata.configuration)
+
+    def set_properties(self, properties: Mapping[str, str]) -> int:
+        """Set some properties; returns the version. Raises InvalidInput for one that does not exist or is fixed."""
+        check_changeable(properties)
+        for _ in range(20):
+            snapshot = self._log.refresh()
+            merged = dict(snapshot.metadata.configuration) | dict(properties)
+            parse_settings({name: value for name, value in merged.items() if name.startswith((PREFIX, "delta."))})
+            metadata = replace(snapshot.metadata, configuration=merged)
+            info = CommitInfo("SET TBLPROPERTIES", "", parameters={"properties": dict(properties)}, engine=ENGINE)
+            outcome = self._log.commit(snapshot, [metadata], info, BLIND)
+            if isinstance(outcome, Committed):
+                return outcome.version
+            if isinstance(outcome, Unknown):
+                raise StoreUnavailable(f"whether the properties were set is unknown: {outcome.cause}")
+        raise Contention("others kept changing the table's properties")
+
+    def detail(self) -> pa.Table:
+        """One row: path, keys, counts of parts, rows and bytes at the newest version."""
+        snapshot = self._log.refresh()
+        settings = snapshot.settings
+        parts = snapshot.parts.values()
+        value = TableDetail(
+            path=self.path,
+            id=snapshot.metadata.id,
+            version=snapshot.version,
+            keys=settings.keys,
+            sort_key=settings.sort_key,
+            sequence_by=settings.sequence_by,
+            partition_by=snapshot.metadata.partition_columns,
+            parts=len(parts),
+            tail_parts=len(snapshot.tail),
+            tail_rows=sum(part.rows for part in snapshot.tail.values()),
+            rows=sum(part.live_rows for part in parts),
+            dead_rows=sum(part.dead_rows for part in parts),
+            bytes=sum(part.bytes for part in parts) + sum(part.bytes for part in snapshot.tail.values()),
+        )
+        row = {name: getattr(value, name) for name in TableDetail.__slots__}
+        return pa.Table.from_pylist([{n: list(v) if isinstance(v, tuple) else v for n, v in row.items()}], _DETAIL_SCHEMA)
+
+    def parts(self, version: int | None = None) -> pa.Table:
+        """The parts at a version (default: the newest), a row each: state is ``base`` or ``tail``."""
+        snapshot = self._log.refresh() if version is None else self._log.at_version(version)
+        rows = [
+            {
+                "path": part.path, "state": "base", "level": part.level, "rows": part.rows, "dead_rows": part.dead_rows,
+                "bytes": part.bytes, "min_block": part.min_block, "max_block": part.max_block,
+                "partition": list(part.partition_values.items()), "stats": part.stats,
+            }
+            for part in sorted(snapshot.parts.values(), key=lambda part: (part.level, part.max_block, part.path))
+        ] + [
+            {
+                "path": part.path, "state": "tail", "level": 0, "rows": part.rows, "dead_rows": 0, "bytes": part.bytes,
+                "min_block": part.version, "max_block": part.version, "partition": list(part.partition_values.items()),
+                "stats": part.stats,
+            }
+            for part in snapshot.tail_in_order()
+        ]  # fmt: skip
+        return pa.Table.from_pylist(rows, _PARTS_SCHEMA)
+
+    def timeline(self, last: int = 1000) -> pa.Table:
+        """The newest commits that the log still has, newest first: version, time, operation, metrics."""
+        newest = self._log.refresh().version
+        oldest = max(self._log.oldest_version(), newest - last + 1)
+        rows = []
+        for commit in self._log.commits(oldest, newest):
+            info = commit.info
+            rows.append(
+                {
+                    "version": commit.version,
+                    "timestamp": commit.timestamp_ms,
+                    "operation": info.operation if info else None,
+                    "metrics": [(name, float(value)) for name, value in info.metrics.items()] if info else [],
+                    "engine": info.engine if info else None,
+                }
+            )
+        return pa.Table.from_pylist(rows[::-1], _TIMELINE_SCHEMA)
+
+    # -- changing --------------------------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        changes: pa.Table | DataFrame,
+        apply_as_deletes: str | None = None,
+        except_column_list: Sequence[str] = (),
+        batch_id: int | str | None = None,
+    ) -> int:
+        """Commit one batch of changes; returns the version.
+
+        ``changes``: the table's columns plus those that ``apply_as_deletes`` (a SQL expression such as ``"op = 'd'"``)
+        and ``sequence_by`` name; other columns are ignored. Later rows of a key win unless ``sequence_by`` says
+        otherwise. ``except_column_list``: columns of the changes that are not taken over (they become null).
+        ``batch_id``: a batch with this id is committed once; numbers must increase. A replay writes nothing and
+        returns the newest version. Raises InvalidChanges (nothing was committed), StoreUnavailable, Contention.
+        """
+        started = time.perf_counter()
+        snapshot = self._log.refresh()
+        require_writable(snapshot.protocol)
+        batch = _batch(batch_id)
+        if batch and snapshot.transaction_version(batch.app_id) >= batch.version:
+            events.emit(events.BatchReplayed(self.path, batch.app_id, batch.version))
+            return snapshot.version
+        shape = shape_of(snapshot)
+        if isinstance(changes, pa.RecordBatch):
+            changes = pa.Table.from_batches([changes])
+        if isinstance(changes, pa.Table):
+            prepared = prepare(changes, shape, connect(), apply_as_deletes, except_column_list)
+            written = write_arrow(prepared, shape, self.path)
+        else:
+            frame = changes_frame(changes, shape, apply_as_deletes, except_column_list)
+            task = WriteTask(shape, self.path, RowChanges(shape, strict=True))
+            written = _unwrap(lambda: write_dataframe(frame, task))
+        result = self._commit(snapshot, written, batch, "APPLY", time.perf_counter() - started)
+        return result.version
+
+    def ingest(
+        self,
+        changes: DataFrame,
+        apply_as_deletes: str | None = None,
+        except_column_list: Sequence[str] = (),
+        *,
+        keys: Sequence[str] | None = None,
+        sequence_by: str | None = None,
+        checkpoint: str | None = None,
+        query_name: str = "ingest",
+        quarantine: str = "table",
+        trigger: Mapping[str, Any] | None = None,
+    ) -> StreamingQuery:
+        """Start a streaming query that applies every micro-batch of ``changes`` exactly once; returns it.
+
+        The arguments are those of ``apply``; ``keys`` and ``sequence_by``, if given, must be the table's.
+        ``checkpoint`` defaults to a folder of the query's name inside the table; ``quarantine`` is ``table`` (bad rows
+        go to a table beside this one) or ``fail``; ``trigger`` as for ``DataStreamWriter.trigger``.
+        """
+        snapshot = self._log.refresh()
+        shape = shape_of(snapshot)
+        if keys is not None and tuple(keys) != shape.keys:
+            raise InvalidInput(f"the table's keys are {list(shape.keys)}, not {list(keys)}; keys are fixed when a table is created")
+        if sequence_by is not None and sequence_by != shape.sequence_by:
+            raise InvalidInput(f"the table's sequence_by is {shape.sequence_by!r}, not {sequence_by!r}; it is fixed when a table is created")
+        frame = changes_frame(changes, shape, apply_as_deletes, except_column_list)
+        return self.ingest_with(RowChanges(shape), frame, checkpoint=checkpoint, query_name=query_name, quarantine=quarantine, trigger=trigger)
+
+    def ingest_with(
+        self, stream: Any, frame: DataFrame, *, checkpoint: str | None = None, query_name: str = "ingest",
+        quarantine: str = "table", trigger: Mapping[str, Any] | None = None,
+    ) -> StreamingQuery:  # fmt: skip
+        """Like ``ingest``, for a stream whose tasks turn their input into changes themselves (see ``lakebed.ingest``)."""
+        if quarantine not in ("table", "fail"):
+            raise InvalidInput(f"quarantine is {quarantine!r}; it must be 'table' or 'fail'")
+        ingest = Ingest(self.path, self._log, stream, quarantine, self._quarantine_log)
+        place = checkpoint or f"{self._storage.spark_root}/_lakebed/streams/{query_name}"
+        writer = frame.writeStream.queryName(query_name).option("checkpointLocation", place).foreachBatch(ingest)
+        return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()
+
+    def settle(self) -> SettleResult:
+        """Settle the whole tail, so that every Delta reader sees the changes; returns what it did."""
+        result = settle(self._log, self._storage, self._dead_rows, self._settling_locator, ENGINE)
+        if result.commits or result.conflicts:
+            events.emit(
+                events.Settled(
+                    self.path, result.version, result.change_parts, result.rows, result.rows_marked_dead,
+                    result.conflicts, result.seconds,
+                )
+            )  # fmt: skip
+        return result
+
+    def maintain(self, spark: SparkSession, *, checkpoint: str | None = None, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
+        """Start the sibling streaming query: it follows the log, settles the tail and refreshes views; returns it."""
+        from lakebed.compaction.maintain import maintain
+
+        place = checkpoint or f"{self._storage.spark_root}/_lakebed/streams/maintain"
+        return maintain(spark, self.path, self._step, place, trigger)
+
+    def clean_log(self) -> int:
+        """Checkpoint, and delete log files that nothing within ``lakebed.log_retention`` needs; returns how many."""
+        snapshot = self._log.refresh()
+        self._log.write_checkpoint(snapshot)
+        return self._log.clean(snapshot.settings.log_retention_seconds)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, spark: SparkSession, version: int | None = None, timestamp: str | float | None = None) -> DataFrame:
+        """The table at one version, tail included, as a DataFrame that stays at that version.
+
+        ``timestamp``: epoch seconds, or an ISO text (UTC without an offset); the newest version committed until then.
+        """
+        return self._view.dataframe(spark, self._at(version, timestamp))
+
+    def to_arrow(
+        self, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
+    ) -> pa.Table:
+        """The table at one version, tail included, without Spark. ``where`` is a SQL expression over its columns."""
+        return self._view.arrow(self._at(version, None), columns, where)
+
+    def query(self, sql: str, name: str | None = None) -> pa.Table:
+        """The result of a SQL query (DuckDB's dialect) on the newest version; the table's name is its folder's."""
+        return self._view.query(self._at(None, None), sql, name or Path(self.path).name)
+
+    def create_view(self, spark: SparkSession, name: str) -> None:
+        """Create or replace a temporary view of the newest version; running maintenance keeps it fresh."""
+        self._view.register(spark, name)
+        self._view.refresh(self._log.refresh())
+
+    def changes(self, from_version: int, to_version: int | None = None, spark: SparkSession | None = None) -> DataFrame:
+        """The change rows of the versions from ``from_version`` to ``to_version`` (both included; default: the newest).
+
+        Columns: the table's, then ``_change_type`` (``upsert`` or ``delete``), ``_commit_version``,
+        ``_commit_timestamp``. As a stream: ``spark.readStream.format("lakebed_changes").option("path", …)``.
+        """
+        from lakebed.view.changes import changes_dataframe
+
+        return changes_dataframe(spark, self.path, self._log, from_version, to_version)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """One round of maintenance: settle, then refresh the views."""
+        result = self.settle()
+        snapshot = self._log.refresh()
+        if snapshot.version >= result.version:
+            self._view.refresh(snapshot)
+
+    def _commit(self, snapshot: Snapshot, written: Written, batch: Transaction | None, operation: str, before_seconds: float) -> BatchResult:
+        if not written.parts and batch is None:
+            return BatchResult(snapshot.version, snapshot)
+        result = commit_written(self._log, snapshot, written, batch, operation, ENGINE)
+        if result.replayed and batch:
+            events.emit(events.BatchReplayed(self.path, batch.app_id, batch.version))
+            return result
+        newest = None if written.newest_event_us is None else written.newest_event_us / 1e6
+        events.emit(
+            events.BatchCommitted(
+                self.path, result.version, written.rows, sum(part.bytes for part in written.parts), len(written.parts),
+                sum(part.rows for part in written.quarantined), before_seconds + result.commit_seconds,
+                result.commit_seconds, result.attempts, newest,
+            )
+        )  # fmt: skip
+        if self._log.checkpoint_is_due(result.snapshot, slack=2):  # nobody maintains the table: the writer must
+            self._log.write_checkpoint(result.snapshot)
+        return result
+
+    def _quarantine_log(self) -> TableLog:
+        from lakebed.ingest.batch_writer import QUARANTINE_SUFFIX
+        from lakebed.ingest.shape import QUARANTINE_SCHEMA
+
+        path = self.path + QUARANTINE_SUFFIX
+        try:
+            return open(path)._log
+        except TableNotFound:
+            try:
+                return create(path, QUARANTINE_SCHEMA)._log
+            except TableExists:
+                return open(path)._log
+
+    def _at(self, version: int | None, timestamp: str | float | None) -> Snapshot:
+        if version is not None and timestamp is not None:
+            raise InvalidInput("give a version or a timestamp, not both")
+        if timestamp is not None:
+            return self._log.at_version(self._log.version_at(_epoch_ms(timestamp)))
+        return self._log.refresh() if version is None else self._log.at_version(version)
+
+    def _settling_locator(self, shape: TableShape) -> KeyLocator:
+        """The key index of this process, opened when it is first needed."""
+        with self._index_lock:
+            if self._index is None or self._index[0] != shape:
+                if self._index:
+                    self._index[1].close()
+                keys = {name: shape.schema.field(name).type for name in shape.keys}
+                payload: dict[str, pa.DataType] = {}
+                if shape.sequence_column == SEQUENCE_COLUMN:
+                    payload = {SEQUENCE_COLUMN: pa.int64(), OP_COLUMN: pa.string()}
+                elif shape.sequence_column:
+                    payload = {shape.sequence_column: shape.schema.field(shape.sequence_column).type, OP_COLUMN: pa.string()}
+                index = KeyIndex(_cache_folder() / self._log.refresh().metadata.id, keys, payload)
+                self._index = (shape, IndexLocator(index, shape, self._storage))
+            return self._index[1]
+
+    def _reading_locator(self, shape: TableShape) -> KeyLocator:
+        """The key index if this process has one; a reader alone does not build one."""
+        with self._index_lock:
+            if self._index is not None and self._index[0] == shape:
+                return self._index[1]
+        return ScanLocator(shape, self._storage)
+
+    def _check_unique(self, snapshot: Snapshot, keys: Sequence[str]) -> None:
+        rows = self._view.arrow(snapshot, list(keys), None)
+        connection = connect()
+        listed = ", ".join('"' + name.replace('"', '""') + '"' for name in keys)
+        for name in keys:
+            if rows[name].null_count:
+                raise InvalidInput(f"the column {name!r} can't be a key: it is null in {rows[name].null_count} rows")
+        found = connection.sql(f"select {listed}, count(*) as n from rows group by {listed} having n > 1 limit 1").fetchone()
+        if found:
+            value = dict(zip(keys, found, strict=False))
+            raise InvalidInput(f"{list(keys)} can't be the keys: {value} is in the table {found[-1]} times")
+
+    def _count_rows(self, snapshot: Snapshot) -> list[Part]:
+        """Parts whose log entry lacks the number of rows, with it: positions need it."""
+        connection = connect()
+        self._storage.attach(connection)
+        out = []
+        for part in snapshot.parts.values():
+            if part.rows < 0:
+                row = connection.execute("select count(*) from read_parquet(?)", [self._storage.duckdb_url(part.path)]).fetchone()
+                assert row is not None
+                out.append(replace(part, rows=row[0], stats=f'{{"numRecords":{row[0]}}}'))
+        return out
+
+
+def changes_frame(changes: DataFrame, shape: TableShape, apply_as_deletes: str | None, except_columns: Sequence[str]) -> DataFrame:
+    """A user's DataFrame with the columns that the write tasks expect, the operation worked out by Spark."""
+    from pyspark.sql import functions as F
+
+    if apply_as_deletes is not None and not shape.keys:
+        raise InvalidInput("apply_as_deletes needs a table with keys; this one has none, so it can only be appended to")
+    for name in except_columns:
+        if name not in changes.columns:
+            raise InvalidInput(f"except_column_list names {name!r}, which the changes lack")
+        if name in shape.keys or name == shape.sequence_by:
+            raise InvalidInput(f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out")
+    columns = []
+    for field in shape.schema:
+        if field.name in except_columns:
+            columns.append(F.lit(None).alias(field.name))
+        elif field.name in changes.columns:
+            columns.append(F.col(_quoted(field.name)))
+        else:
+            raise InvalidChanges(f"the changes lack the column {field.name!r} of the table; add it (null where there is no value)")
+    if shape.keys:
+        deleted = F.expr(f"coalesce(cast(({apply_as_deletes}) as boolean), false)") if apply_as_deletes else F.lit(False)
+        columns.append(F.when(deleted, F.lit("d")).otherwise(F.lit("u")).alias(OP_COLUMN))
+    if shape.sequence_column == SEQUENCE_COLUMN:
+        if shape.sequence_by not in changes.columns:
+            raise InvalidChanges(f"the changes lack the column {shape.sequence_by!r}, which sequence_by names")
+        columns.append(F.col(_quoted(shape.sequence_by)).alias(SEQUENCE_COLUMN))
+    return changes.select(*columns)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _unwrap(run: Callable[[], Written]) -> Written:
+    """A task's InvalidChanges as itself, not as the text of a Spark failure."""
+    try:
+        return run()
+    except Exception as error:
+        text = str(error)
+        marker = "lakebed.errors.InvalidChanges: "
+        if marker in text:
+            raise InvalidChanges(text.split(marker, 1)[1].splitlines()[0]) from None
+        raise
+
+
+def _batch(batch_id: int | str | None) -> Transaction | None:
+    if batch_id is None:
+        return None
+    if isinstance(batch_id, str):
+        return Transaction(f"lakebed.batch.{batch_id}", 0)
+    return Transaction("lakebed.apply", batch_id)
+
+
+def _names(names: Sequence[str], purpose: str) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"{purpose} must be column names, not {list(names)!r}")
+    return tuple(names)
+
+
+def _check_partitioning(partition_by: Sequence[str], schema: pa.Schema) -> None:
+    if len(partition_by) == len(schema):
+        raise InvalidSchema("partition_by names every column; at least one must be left in the files")
+    for name in partition_by:
+        kind = schema.field(name).type
+        if any(refused(kind) for refused in _PARTITION_TYPES_REFUSED):
+            raise InvalidSchema(f"partition_by names the column {name!r}, which is {kind}; a partition needs a value that text can hold exactly")
+
+
+def _check_convertible(snapshot: Snapshot) -> None:
+    known = {"appendOnly", "invariants", "deletionVectors", "timestampNtz", "domainMetadata", "inCommitTimestamp", "vacuumProtocolCheck"}
+    beyond = snapshot.protocol.writer_features - known
+    if beyond:
+        raise Unsupported(f"the table uses {', '.join(sorted(beyond))}, which lakebed does not keep; drop the feature first")
+    for name in snapshot.metadata.configuration:
+        if name in ("delta.columnMapping.mode", "delta.enableChangeDataFeed", "delta.appendOnly", "delta.enableRowTracking") or name.startswith("delta.constraints."):
+            if snapshot.metadata.configuration[name] in ("false", "none"):
+                continue
+            raise Unsupported(f"the table has the property {name}, which lakebed does not keep; unset it first")
+    for marker in ("delta.generationExpression", "delta.identity.", "delta.invariants", "CURRENT_DEFAULT"):
+        if marker in snapshot.metadata.schema_string:
+            raise Unsupported(f"a column of the table has {marker}, which lakebed does not keep; drop it first")
+
+
+def _protocol(schema: pa.Schema) -> Protocol:
+    reader = {"deletionVectors"}
+    writer = {"deletionVectors", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", GATE_FEATURE}
+    if uses_timestamp_ntz(schema):
+        reader.add("timestampNtz")
+        writer.add("timestampNtz")
+    return Protocol(3, 7, frozenset(reader), frozenset(writer))
+
+
+def _delta_properties() -> dict[str, str]:
+    return {"delta.enableDeletionVectors": "true", "delta.enableInCommitTimestamps": "true"}
+
+
+def _open_log(path: str | os.PathLike[str]) -> TableLog:
+    store: LogStore = open_store(_root(path))
+    return TableLog(store)
+
+
+def _root(path: str | os.PathLike[str]) -> str:
+    return open_part_storage(os.fspath(path)).root
+
+
+def _is_remote(path: str | os.PathLike[str]) -> bool:
+    return _root(path).startswith("s3")
+
+
+def _cache_folder() -> Path:
+    """Where what can be rebuilt is kept on local disk."""
+    base = os.environ.get("LAKEBED_CACHE_DIR") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lakebed")
+    return Path(base) / "tables"
+
+
+def _epoch_ms(timestamp: str | float) -> int:
+    import datetime
+
+    if isinstance(timestamp, (int, float)):
+        return int(timestamp * 1000)
+    try:
+        moment = datetime.datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+    except ValueError:
+        raise InvalidInput(f"{timestamp!r} is no time; write for example '2026-01-31T12:00:00Z'") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.timezone.utc)
+    return int(moment.timestamp() * 1000)
+
+
+_PARTS_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()), ("state", pa.string()), ("level", pa.int32()), ("rows", pa.int64()),
+        ("dead_rows", pa.int64()), ("bytes", pa.int64()), ("min_block", pa.int64()), ("max_block", pa.int64()),
+        ("partition", pa.map_(pa.string(), pa.string())), ("stats", pa.string()),
+    ]
+)  # fmt: skip
+_TIMELINE_SCHEMA = pa.schema(
+    [
+        ("version", pa.int64()), ("timestamp", pa.timestamp("ms", "UTC")), ("operation", pa.string()),
+        ("metrics", pa.map_(pa.string(), pa.float64())), ("engine", pa.string()),
+    ]
+)  # fmt: skip
+_DETAIL_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()), ("id", pa.string()), ("version", pa.int64()), ("keys", pa.list_(pa.string())),
+        ("sort_key", pa.list_(pa.string())), ("sequence_by", pa.string()), ("partition_by", pa.list_(pa.string())),
+        ("parts", pa.int64()), ("tail_parts", pa.int64()), ("tail_rows", pa.int64()), ("rows", pa.int64()),
+        ("dead_rows", pa.int64()), ("bytes", pa.int64()),
+    ]
+)  # fmt: skip

@@ -1,0 +1,6 @@
+"""The version of the package, and how it signs its commits."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+ENGINE = f"lakebed/{__version__}"

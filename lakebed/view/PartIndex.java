@@ -1,0 +1,440 @@
+import java.time.Instant;
+import java.time.LocalDate;
+import java.time.LocalDateTime;
+import java.time.OffsetDateTime;
+import java.time.ZoneOffset;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+
+import com.fasterxml.jackson.databind.DeserializationFeature;
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.io.WritableComparator;
+import org.apache.spark.sql.catalyst.expressions.And;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.BasePredicate;
+import org.apache.spark.sql.catalyst.expressions.BinaryComparison;
+import org.apache.spark.sql.catalyst.expressions.BindReferences$;
+import org.apache.spark.sql.catalyst.expressions.BitwiseAnd;
+import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.EqualNullSafe;
+import org.apache.spark.sql.catalyst.expressions.EqualTo;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.GreaterThan;
+import org.apache.spark.sql.catalyst.expressions.GreaterThanOrEqual;
+import org.apache.spark.sql.catalyst.expressions.In;
+import org.apache.spark.sql.catalyst.expressions.InSet;
+import org.apache.spark.sql.catalyst.expressions.IsNotNull;
+import org.apache.spark.sql.catalyst.expressions.IsNull;
+import org.apache.spark.sql.catalyst.expressions.LessThan;
+import org.apache.spark.sql.catalyst.expressions.LessThanOrEqual;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.Or;
+import org.apache.spark.sql.catalyst.expressions.Predicate$;
+import org.apache.spark.sql.catalyst.expressions.ShiftLeft;
+import org.apache.spark.sql.catalyst.expressions.ShiftRight;
+import org.apache.spark.sql.catalyst.expressions.StartsWith;
+import org.apache.spark.sql.catalyst.expressions.Add;
+import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.expressions.package$;
+import org.apache.spark.sql.catalyst.types.DataTypeUtils;
+import org.apache.spark.sql.classic.Dataset$;
+import org.apache.spark.sql.execution.datasources.FileIndex;
+import org.apache.spark.sql.execution.datasources.FileStatusWithMetadata;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.LogicalRelation$;
+import org.apache.spark.sql.execution.datasources.PartitionDirectory;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
+import org.apache.spark.sql.types.BinaryType$;
+import org.apache.spark.sql.types.ByteType$;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DateType$;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.DoubleType$;
+import org.apache.spark.sql.types.FloatType$;
+import org.apache.spark.sql.types.IntegerType$;
+import org.apache.spark.sql.types.LongType$;
+import org.apache.spark.sql.types.ShortType$;
+import org.apache.spark.sql.types.StringType$;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimestampNTZType$;
+import org.apache.spark.sql.types.TimestampType$;
+import org.apache.spark.unsafe.types.UTF8String;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * The parts of one version of a table, as a file index that Spark plans its own Parquet scan with.
+ *
+ * Compiled on the driver by Janino, the compiler that Spark itself generates code with; executors never see this class.
+ * Java without lambdas or generics inference, which Janino lacks.
+ *
+ * Every part is a partition of its own: next to the table's partition columns its row holds the part's dead rows
+ * (DEAD_COLUMN, null if none), laid out by lakebed/view/spark_scan.py. The plan filters on them with expressions of
+ * Spark's alone. A part is left out when its statistics show that no row can match; that is only ever an optimization.
+ */
+public final class PartIndex implements FileIndex {
+    private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.USE_BIG_DECIMAL_FOR_FLOATS);
+    private static final String DEAD_COLUMN = "_lakebed_dead";
+    // Delta's writers cut timestamps in statistics to milliseconds, maxima too.
+    private static final long MAX_SLACK_MICROS = 1000L;
+
+    private final Path root;
+    private final StructType partitionSchema;
+    private final String timeZone;
+    private final LinkedHashMap parts; // id -> Part
+    private final long bytes;
+    private final boolean hasDead;
+
+    /** One file; immutable but for its statistics, which are parsed when a query first needs them. */
+    public static final class Part {
+        final PartitionDirectory directory;
+        final long bytes;
+        final boolean hasDead;
+        final String statsText;
+        private volatile JsonNode stats;
+
+        Part(PartitionDirectory directory, long bytes, boolean hasDead, String statsText) {
+            this.directory = directory;
+            this.bytes = bytes;
+            this.hasDead = hasDead;
+            this.statsText = statsText;
+        }
+
+        JsonNode stats() throws Exception {
+            if (stats == null) stats = JSON.readTree(statsText);
+            return stats;
+        }
+    }
+
+    private PartIndex(Path root, StructType partitionSchema, String timeZone, LinkedHashMap parts) {
+        this.root = root;
+        this.partitionSchema = partitionSchema;
+        this.timeZone = timeZone;
+        this.parts = parts;
+        long sum = 0;
+        boolean dead = false;
+        for (Iterator i = parts.values().iterator(); i.hasNext();) {
+            Part part = (Part) i.next();
+            sum += part.bytes;
+            dead |= part.hasDead;
+        }
+        this.bytes = sum;
+        this.hasDead = dead;
+    }
+
+    /** An index without parts; `partitionColumns` is the struct type of the table's partition columns. */
+    public static PartIndex empty(String root, StructType partitionColumns, String timeZone) {
+        StructType schema = partitionColumns.add(DEAD_COLUMN, BinaryType$.MODULE$, true);
+        return new PartIndex(new Path(root), schema, timeZone, new LinkedHashMap());
+    }
+
+    /** The index after `change`, JSON: {"remove": [id], "add": [[id, path, bytes, {column: text}, dead base64, stats]]}. */
+    public PartIndex apply(byte[] change) throws Exception {
+        JsonNode tree = JSON.readTree(change);
+        LinkedHashMap next = new LinkedHashMap(parts);
+        for (Iterator i = tree.get("remove").iterator(); i.hasNext();) next.remove(((JsonNode) i.next()).textValue());
+        for (Iterator i = tree.get("add").iterator(); i.hasNext();) {
+            JsonNode entry = (JsonNode) i.next();
+            next.put(entry.get(0).textValue(), part(entry));
+        }
+        return new PartIndex(root, partitionSchema, timeZone, next);
+    }
+
+    private Part part(JsonNode entry) throws Exception {
+        String name = entry.get(1).textValue();
+        Path path = name.indexOf("://") > 0 || name.startsWith("file:/") ? new Path(name) : new Path(root, new Path(null, null, name));
+        long size = entry.get(2).longValue();
+        byte[] dead = entry.get(4).isNull() ? null : entry.get(4).binaryValue();
+        int columns = partitionSchema.length() - 1;
+        Object[] values = new Object[columns + 1];
+        for (int i = 0; i < columns; i++) {
+            StructField field = partitionSchema.fields()[i];
+            JsonNode text = entry.get(3).get(field.name());
+            if (text == null || text.isNull()) continue;
+            values[i] = partitionValue(text.textValue(), field.dataType());
+        }
+        values[columns] = dead;
+        FileStatus[] status = new FileStatus[] {new FileStatus(size, false, 0, 1L, 0L, path)};
+        PartitionDirectory directory = PartitionDirectory.apply(new GenericInternalRow(values), status);
+        return new Part(directory, size, dead != null, entry.get(5).isNull() ? null : entry.get(5).textValue());
+    }
+
+    private Object partitionValue(String text, DataType type) throws Exception {
+        if (type.equals(BinaryType$.MODULE$)) return text.getBytes("ISO-8859-1");
+        if (text.isEmpty()) return null;
+        Literal literal = Literal.create(UTF8String.fromString(text), StringType$.MODULE$);
+        Object value = new Cast(literal, type, scala.Option.apply(timeZone)).eval(null);
+        if (value == null) throw new IllegalArgumentException("partition value '" + text + "' is no " + type.simpleString());
+        return value;
+    }
+
+    /** The plan of the rows that live: a Parquet scan, a filter on the dead ones if there are any, the table's columns. */
+    public Object dataset(org.apache.spark.sql.classic.SparkSession session, StructType schema, StructType dataSchema, String rowIndexColumn) {
+        StructType fileSchema = hasDead ? dataSchema.add(rowIndexColumn, LongType$.MODULE$, true) : dataSchema;
+        HadoopFsRelation relation = new HadoopFsRelation(
+            this, partitionSchema, fileSchema, scala.Option.empty(), new ParquetFileFormat(),
+            (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.empty(), session);
+        LogicalPlan plan = LogicalRelation$.MODULE$.apply(relation, false);
+        HashMap columns = new HashMap();
+        for (Iterator i = CollectionConverters.asJava(plan.output()).iterator(); i.hasNext();) {
+            Attribute column = (Attribute) i.next();
+            columns.put(column.name(), column);
+        }
+        if (hasDead) {
+            plan = new Filter(alive((Expression) columns.get(DEAD_COLUMN), (Expression) columns.get(rowIndexColumn)), plan);
+        }
+        ArrayList output = new ArrayList();
+        for (int i = 0; i < schema.length(); i++) output.add(columns.get(schema.fields()[i].name()));
+        return Dataset$.MODULE$.ofRows(session, new Project(seq(output), plan));
+    }
+
+    /**
+     * dead IS NULL OR the bit of the row is not set. The layout: an int per block of 1,024 rows says at which byte the bits
+     * of the block stand, big-endian, the first row's bit highest. So shifting the row's word left by the row's number
+     * brings its bit to the sign.
+     */
+    private static Expression alive(Expression dead, Expression row) {
+        Expression block = new Cast(new ShiftRight(row, Literal.create(Integer.valueOf(10), IntegerType$.MODULE$)), IntegerType$.MODULE$, scala.Option.empty());
+        Expression rowInt = new Cast(row, IntegerType$.MODULE$, scala.Option.empty());
+        Expression start = readInt(dead, new ShiftLeft(block, integer(2)));
+        Expression offset = new BitwiseAnd(new ShiftRight(rowInt, integer(3)), integer(124));
+        Expression word = readInt(dead, new Add(start, offset));
+        Expression unset = new GreaterThanOrEqual(new ShiftLeft(word, rowInt), integer(0));
+        return new Or(new IsNull(dead), unset);
+    }
+
+    private static Expression integer(int value) {
+        return Literal.create(Integer.valueOf(value), IntegerType$.MODULE$);
+    }
+
+    private static Expression readInt(Expression bytes, Expression at) {
+        ArrayList arguments = new ArrayList();
+        arguments.add(bytes);
+        arguments.add(at);
+        return new StaticInvoke(WritableComparator.class, IntegerType$.MODULE$, "readInt", seq(arguments), seq(new ArrayList()), true, false, true, scala.Option.empty());
+    }
+
+    private static scala.collection.immutable.Seq seq(List list) {
+        return CollectionConverters.asScala(list).toSeq();
+    }
+
+    // What Spark asks of a file index -----------------------------------------------------------------------------------
+
+    public scala.collection.immutable.Seq rootPaths() {
+        ArrayList paths = new ArrayList();
+        paths.add(root);
+        return seq(paths);
+    }
+
+    public scala.collection.immutable.Seq listFiles(scala.collection.immutable.Seq partitionFilters, scala.collection.immutable.Seq dataFilters) {
+        ArrayList predicates = new ArrayList();
+        for (Iterator i = CollectionConverters.asJava(partitionFilters).iterator(); i.hasNext();) {
+            predicates.add(partitionPredicate((Expression) i.next()));
+        }
+        List filters = CollectionConverters.asJava(dataFilters);
+        ArrayList found = new ArrayList();
+        for (Iterator i = parts.values().iterator(); i.hasNext();) {
+            Part part = (Part) i.next();
+            if (inPartition(part, predicates) && mayMatch(part, filters)) found.add(part.directory);
+        }
+        return seq(found);
+    }
+
+    public String[] inputFiles() {
+        String[] names = new String[parts.size()];
+        int at = 0;
+        for (Iterator i = parts.values().iterator(); i.hasNext();) {
+            FileStatusWithMetadata file = (FileStatusWithMetadata) ((Part) i.next()).directory.files().apply(0);
+            names[at++] = file.getPath().toUri().toString();
+        }
+        return names;
+    }
+
+    public void refresh() {
+        // A version never changes.
+    }
+
+    public long sizeInBytes() {
+        return bytes;
+    }
+
+    public StructType partitionSchema() {
+        return partitionSchema;
+    }
+
+    public String toString() {
+        return "lakebed[" + parts.size() + " parts of " + root + "]";
+    }
+
+    // Which parts may hold a row that matches ----------------------------------------------------------------------------
+
+    /** Partition filters are not evaluated again after the scan, so this must be exact. */
+    private BasePredicate partitionPredicate(Expression filter) {
+        List defaults = CollectionConverters.asJava(DataTypeUtils.toAttributes(partitionSchema));
+        ArrayList columns = new ArrayList(defaults);
+        for (Iterator i = CollectionConverters.asJava(filter.references().toSeq()).iterator(); i.hasNext();) {
+            Attribute used = (Attribute) i.next();
+            for (int at = 0; at < columns.size(); at++) {
+                if (((Attribute) defaults.get(at)).name().equalsIgnoreCase(used.name())) columns.set(at, used);
+            }
+        }
+        
+        return Predicate$.MODULE$.createInterpreted(BindReferences$.MODULE$.bindReference(filter, package$.MODULE$.AttributeSeq(seq(columns)), false));
+    }
+
+    private static boolean inPartition(Part part, List predicates) {
+        for (int i = 0; i < predicates.size(); i++) {
+            if (!((BasePredicate) predicates.get(i)).eval(part.directory.values())) return false;
+        }
+        return true;
+    }
+
+    private static boolean mayMatch(Part part, List filters) {
+        if (part.statsText == null || filters.isEmpty()) return true;
+        try {
+            JsonNode stats = part.stats();
+            for (int i = 0; i < filters.size(); i++) {
+                if (!mayMatch(stats, (Expression) filters.get(i))) return false;
+            }
+        } catch (Exception unreadable) {
+            return true; // statistics that can't be read prove nothing
+        }
+        return true;
+    }
+
+    private static boolean mayMatch(JsonNode stats, Expression filter) {
+        if (filter instanceof And) return mayMatch(stats, ((And) filter).left()) && mayMatch(stats, ((And) filter).right());
+        if (filter instanceof Or) return mayMatch(stats, ((Or) filter).left()) || mayMatch(stats, ((Or) filter).right());
+        if (filter instanceof IsNull) return mayBeNull(stats, ((IsNull) filter).child());
+        if (filter instanceof IsNotNull) return mayBeSet(stats, ((IsNotNull) filter).child());
+        if (filter instanceof In) return mayBeIn(stats, (In) filter);
+        if (filter instanceof InSet) {
+            Expression column = ((InSet) filter).child();
+            for (Iterator i = CollectionConverters.asJava(((InSet) filter).hset()).iterator(); i.hasNext();) {
+                if (mayEqual(stats, column, i.next())) return true;
+            }
+            return false;
+        }
+        if (filter instanceof StartsWith) return mayStartWith(stats, (StartsWith) filter);
+        if (filter instanceof BinaryComparison) return mayCompare(stats, (BinaryComparison) filter);
+        return true;
+    }
+
+    private static boolean mayBeNull(JsonNode stats, Expression column) {
+        if (!(column instanceof AttributeReference)) return true;
+        JsonNode nulls = stats.path("nullCount").path(((AttributeReference) column).name());
+        return !nulls.isIntegralNumber() || nulls.longValue() > 0;
+    }
+
+    private static boolean mayBeSet(JsonNode stats, Expression column) {
+        if (!(column instanceof AttributeReference)) return true;
+        JsonNode nulls = stats.path("nullCount").path(((AttributeReference) column).name());
+        JsonNode rows = stats.path("numRecords");
+        return !nulls.isIntegralNumber() || !rows.isIntegralNumber() || nulls.longValue() < rows.longValue();
+    }
+
+    private static boolean mayBeIn(JsonNode stats, In filter) {
+        for (Iterator i = CollectionConverters.asJava(filter.list()).iterator(); i.hasNext();) {
+            Expression item = (Expression) i.next();
+            if (!(item instanceof Literal) || !item.dataType().equals(filter.value().dataType())) return true;
+            if (mayEqual(stats, filter.value(), ((Literal) item).value())) return true;
+        }
+        return false;
+    }
+
+    private static boolean mayStartWith(JsonNode stats, StartsWith filter) {
+        if (!(filter.left() instanceof AttributeReference) || !(filter.right() instanceof Literal)) return true;
+        AttributeReference column = (AttributeReference) filter.left();
+        Object prefix = ((Literal) filter.right()).value();
+        if (prefix == null || !column.dataType().equals(StringType$.MODULE$)) return prefix != null;
+        Integer low = compare(bound(stats, "minValues", column), prefix, column.dataType(), 0);
+        if (low != null && low.intValue() > 0) {
+            return UTF8String.fromString(bound(stats, "minValues", column).textValue()).startsWith((UTF8String) prefix);
+        }
+        Integer high = compare(bound(stats, "maxValues", column), prefix, column.dataType(), 0);
+        return high == null || high.intValue() >= 0;
+    }
+
+    private static boolean mayCompare(JsonNode stats, BinaryComparison filter) {
+        boolean flipped = filter.left() instanceof Literal;
+        Expression side = flipped ? filter.right() : filter.left();
+        Expression other = flipped ? filter.left() : filter.right();
+        if (!(side instanceof AttributeReference) || !(other instanceof Literal) || !side.dataType().equals(other.dataType())) return true;
+        Object value = ((Literal) other).value();
+        if (filter instanceof EqualNullSafe && value == null) return mayBeNull(stats, side);
+        if (value == null) return false;
+        if (filter instanceof EqualTo || filter instanceof EqualNullSafe) return mayEqual(stats, side, value);
+        boolean orEqual = filter instanceof LessThanOrEqual || filter instanceof GreaterThanOrEqual;
+        boolean less = filter instanceof LessThan || filter instanceof LessThanOrEqual;
+        if (!less && !(filter instanceof GreaterThan) && !(filter instanceof GreaterThanOrEqual)) return true;
+        AttributeReference column = (AttributeReference) side;
+        if (less != flipped) { // column < value: the smallest decides
+            Integer low = compare(bound(stats, "minValues", column), value, column.dataType(), 0);
+            return low == null || low.intValue() < 0 || (orEqual && low.intValue() == 0);
+        }
+        Integer high = compare(bound(stats, "maxValues", column), value, column.dataType(), MAX_SLACK_MICROS);
+        return high == null || high.intValue() > 0 || (orEqual && high.intValue() == 0);
+    }
+
+    private static boolean mayEqual(JsonNode stats, Expression expression, Object value) {
+        if (value == null) return false;
+        if (!(expression instanceof AttributeReference)) return true;
+        AttributeReference column = (AttributeReference) expression;
+        Integer low = compare(bound(stats, "minValues", column), value, column.dataType(), 0);
+        if (low != null && low.intValue() > 0) return false;
+        Integer high = compare(bound(stats, "maxValues", column), value, column.dataType(), MAX_SLACK_MICROS);
+        return high == null || high.intValue() >= 0;
+    }
+
+    private static JsonNode bound(JsonNode stats, String which, AttributeReference column) {
+        return stats.path(which).path(column.name());
+    }
+
+    /** The sign of bound - value, or null where that can't be told. `slack` is added to a bound that is a timestamp. */
+    private static Integer compare(JsonNode bound, Object value, DataType type, long slack) {
+        if (type.equals(StringType$.MODULE$)) {
+            return bound.isTextual() ? Integer.valueOf(UTF8String.fromString(bound.textValue()).binaryCompare((UTF8String) value)) : null;
+        }
+        if (type.equals(LongType$.MODULE$) || type.equals(IntegerType$.MODULE$) || type.equals(ShortType$.MODULE$) || type.equals(ByteType$.MODULE$)) {
+            return bound.isIntegralNumber() ? Integer.valueOf(Long.compare(bound.longValue(), ((Number) value).longValue())) : null;
+        }
+        if (type.equals(DoubleType$.MODULE$) || type.equals(FloatType$.MODULE$)) {
+            double number = ((Number) value).doubleValue();
+            if (!bound.isNumber() || Double.isNaN(number)) return null;
+            double limit = type.equals(FloatType$.MODULE$) ? (double) bound.floatValue() : bound.doubleValue();
+            return Integer.valueOf(limit < number ? -1 : limit > number ? 1 : 0); // -0.0 equals 0.0
+        }
+        if (type instanceof DecimalType) {
+            if (!bound.isNumber()) return null;
+            return Integer.valueOf(bound.decimalValue().compareTo(((Decimal) value).toJavaBigDecimal()));
+        }
+        if (!bound.isTextual()) return null;
+        if (type.equals(DateType$.MODULE$)) {
+            return Integer.valueOf(Long.compare(LocalDate.parse(bound.textValue()).toEpochDay(), ((Number) value).longValue()));
+        }
+        if (type.equals(TimestampType$.MODULE$)) {
+            return Integer.valueOf(Long.compare(micros(OffsetDateTime.parse(bound.textValue()).toInstant()) + slack, ((Number) value).longValue()));
+        }
+        if (type.equals(TimestampNTZType$.MODULE$)) {
+            String text = bound.textValue().endsWith("Z") ? bound.textValue().substring(0, bound.textValue().length() - 1) : bound.textValue();
+            return Integer.valueOf(Long.compare(micros(LocalDateTime.parse(text).toInstant(ZoneOffset.UTC)) + slack, ((Number) value).longValue()));
+        }
+        return null;
+    }
+
+    private static long micros(Instant instant) {
+        return Math.addExact(Math.multiplyExact(instant.getEpochSecond(), 1000000L), (long) (instant.getNano() / 1000));
+    }
+}

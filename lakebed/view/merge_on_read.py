@@ -1,0 +1,144 @@
+"""The merge-on-read view: the base, minus the keys of the tail, plus the tail's newest rows, at one version.
+
+1. The tail of the snapshot is resolved against the base (``parts.resolve``), exactly as settling would, but nothing is
+   committed: the outcome is the dead rows of each part.
+2. The base and the tail's parts, each with its dead rows, are read as if they were settled: by Spark or by DuckDB.
+
+So a view of a settled table is a plain read, and a view with a tail costs one look-up of the tail's keys more. The newest
+resolution is kept: reading one version again resolves nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakebed import events
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts.changes import TableShape, shape_of
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.engine import connect
+from lakebed.parts.locate import KeyLocator
+from lakebed.parts.resolve import Resolution, resolve
+from lakebed.parts.storage import PartStorage
+from lakebed.view.arrow_scan import register_view, to_arrow
+from lakebed.view.scan_file import ScanFile
+from lakebed.view.spark_scan import scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """What a version is read from."""
+
+    version: int
+    files: tuple[ScanFile, ...]
+    completed: pa.Table | None
+
+
+class TableView:
+    """Reads one table at any version, and keeps its registered temporary views fresh."""
+
+    def __init__(
+        self, root: str, storage: PartStorage, dead_rows: DeadRows, locator: Callable[[TableShape], KeyLocator]
+    ) -> None:
+        self._root = root
+        self._storage = storage
+        self._dead_rows = dead_rows
+        self._locator = locator
+        self._newest: _Pinned | None = None
+        self._registered: dict[str, SparkSession] = {}
+        self._shown: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def dataframe(self, spark: SparkSession, snapshot: Snapshot) -> DataFrame:
+        """The snapshot as a DataFrame that stays at it."""
+        pinned = self._pin(snapshot)
+        metadata = snapshot.metadata
+        frame = scan(
+            spark, self._storage.spark_root, metadata.schema_string, metadata.partition_columns, metadata.id, pinned.files
+        )  # fmt: skip
+        if pinned.completed is not None:
+            rows = pinned.completed.select(snapshot.schema.names)
+            frame = frame.unionByName(spark.createDataFrame(rows, frame.schema))
+        return frame
+
+    def arrow(self, snapshot: Snapshot, columns: Sequence[str] | None, where: str | None) -> pa.Table:
+        """The snapshot's rows as Arrow."""
+        pinned = self._pin(snapshot)
+        connection = connect()
+        self._storage.attach(connection)
+        return to_arrow(connection, self._storage, pinned.files, snapshot.schema, columns, where, pinned.completed)
+
+    def query(self, snapshot: Snapshot, sql: str, name: str) -> pa.Table:
+        """The result of a SQL query in which ``name`` is the table."""
+        pinned = self._pin(snapshot)
+        connection = connect()
+        self._storage.attach(connection)
+        register_view(connection, name, self._storage, pinned.files, snapshot.schema, pinned.completed)
+        return connection.execute(sql).to_arrow_table()
+
+    def register(self, spark: SparkSession, name: str) -> None:
+        """Have ``refresh`` keep a temporary view of this name."""
+        with self._lock:
+            self._registered[name] = spark
+            self._shown.pop(name, None)
+
+    def refresh(self, snapshot: Snapshot) -> None:
+        """Let the registered views show the snapshot."""
+        with self._lock:
+            due = {name: spark for name, spark in self._registered.items() if self._shown.get(name, -1) < snapshot.version}
+        for name, spark in due.items():
+            started = time.perf_counter()
+            self.dataframe(spark, snapshot).createOrReplaceTempView(name)
+            with self._lock:
+                self._shown[name] = snapshot.version
+            events.emit(events.ViewRefreshed(self._root, name, snapshot.version, time.perf_counter() - started))
+
+    def _pin(self, snapshot: Snapshot) -> _Pinned:
+        with self._lock:
+            if self._newest is not None and self._newest.version == snapshot.version:
+                return self._newest
+        shape = shape_of(snapshot)
+        resolution = Resolution()
+        if snapshot.tail:
+            resolution = resolve(
+                snapshot.parts, snapshot.tail_in_order(), shape, self._storage, self._dead_rows, self._locator(shape)
+            )  # fmt: skip
+        pinned = _Pinned(snapshot.version, self._files(snapshot, resolution, shape), resolution.completed)
+        with self._lock:
+            if self._newest is None or pinned.version > self._newest.version:
+                self._newest = pinned
+        return pinned
+
+    def _files(self, snapshot: Snapshot, resolution: Resolution, shape: TableShape) -> tuple[ScanFile, ...]:
+        out = []
+        for part in snapshot.parts.values():
+            dead = resolution.base_dead.get(part.path)
+            if dead is not None and len(dead) == part.rows:
+                continue
+            if dead is None and part.deletion_vector:
+                if part.dead_rows == part.rows:
+                    continue
+                dead = self._dead_rows.of(part)
+            committed = part.deletion_vector if part.path not in resolution.base_dead else None
+            out.append(
+                ScanFile(part.path, part.bytes, part.rows, part.partition_values, dead, committed, part.stats)
+            )  # fmt: skip
+        for change_part in resolution.change_parts:
+            dead = resolution.tail_dead.get(change_part.path)
+            if dead is None or len(dead) < change_part.rows:
+                out.append(
+                    ScanFile(
+                        change_part.path, change_part.bytes, change_part.rows, change_part.partition_values, dead, None,
+                        change_part.stats,
+                    )
+                )  # fmt: skip
+        return tuple(out)

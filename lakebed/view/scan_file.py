@@ -1,0 +1,26 @@
+"""A part as a reader sees it: a file, and the rows of it that are dead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyroaring import BitMap64
+
+from lakebed.manifest.deletion_vector import DeletionVector
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFile:
+    """``path`` is relative to the table's root and not url-encoded; ``dead`` holds positions of dead rows, None for none.
+
+    ``deletion_vector`` is set when exactly these dead rows are committed in the log.
+    """
+
+    path: str
+    bytes: int
+    rows: int
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    dead: BitMap64 | None = None
+    deletion_vector: DeletionVector | None = None
+    stats: str | None = None

@@ -1,0 +1,102 @@
+"""Fixtures for real servers, a Spark session, and the marker that keeps slow tests out of the fast subset.
+
+A server that can't be started is a failure, never a skip: a test that did not run proves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+# So that `tests.infra` is found whatever way pytest was started.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.infra.debezium import DebeziumServer
+from tests.infra.fault_proxy import FaultProxy
+from tests.infra.kafka import KafkaServer
+from tests.infra.postgres import PostgresServer
+from tests.infra.s3 import S3Server, aws_environment
+from tests.infra.spark_cluster import SparkCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SERVER_FIXTURES = frozenset({"kafka", "postgres", "debezium", "s3", "flaky_s3", "spark_cluster"})
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: not in the fast subset; what uses a server is slow")
+    # Spark's workers must be the Python that runs the tests, and nothing may listen beyond loopback.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    """A Kafka broker; topics are the tests' own, so give them names of their own."""
+    with KafkaServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server with logical decoding; make a database of your own in it."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def debezium(kafka: KafkaServer, postgres: PostgresServer) -> Iterator[DebeziumServer]:
+    """Debezium between ``postgres`` and ``kafka``: call ``capture``."""
+    with DebeziumServer(kafka, postgres) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """The S3 server without the environment that points at it."""
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: S3Server) -> Iterator[S3Server]:
+    """The S3 server, with the AWS variables set for the length of the test; call ``create_bucket``."""
+    with aws_environment(s3_server.endpoint):
+        yield s3_server
+
+
+@pytest.fixture
+def flaky_s3(s3_server: S3Server) -> Iterator[FaultProxy]:
+    """A proxy to the S3 server, with the AWS variables pointing at it; no faults until the test asks for them."""
+    with FaultProxy(s3_server.ports[0]) as proxy, aws_environment(proxy.endpoint):
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def spark_cluster() -> Iterator[SparkCluster]:
+    """A standalone Spark cluster of two workers, reached by jobs in processes of their own (``run``)."""
+    with SparkCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A local Spark session with Delta and lakebed, shared by all tests."""
+    import lakebed
+
+    session = lakebed.spark(app_name="tests", master="local[2]")
+    yield session
+    session.stop()

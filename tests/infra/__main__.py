@@ -1,0 +1,61 @@
+"""Starts servers by hand, for a look around: ``python -m tests.infra kafka postgres debezium s3 spark``.
+
+It prints the address of each, and stops them all on Ctrl-C. Debezium brings Kafka and PostgreSQL with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from contextlib import ExitStack
+
+from tests.infra.debezium import DebeziumServer
+from tests.infra.downloads import MissingPrerequisite
+from tests.infra.kafka import KafkaServer
+from tests.infra.postgres import SUPERUSER, PostgresServer
+from tests.infra.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
+from tests.infra.server import HOST, ServerFailed
+from tests.infra.spark_cluster import SparkCluster
+
+NAMES = ("kafka", "postgres", "debezium", "s3", "spark")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.infra", description="start real servers on loopback")
+    parser.add_argument("names", nargs="+", choices=NAMES, metavar="NAME", help=" | ".join(NAMES))
+    wanted = set(parser.parse_args().names)
+    if "debezium" in wanted:
+        wanted |= {"kafka", "postgres"}
+    try:
+        with ExitStack() as running:
+            start(wanted, running)
+            print("Ctrl-C stops them", flush=True)
+            signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    except (MissingPrerequisite, ServerFailed) as failed:
+        sys.exit(str(failed))
+
+
+def start(wanted: set[str], running: ExitStack) -> None:
+    """Starts what is wanted, in the order that each needs the other, and prints the addresses."""
+    if "kafka" in wanted:
+        kafka = running.enter_context(KafkaServer())
+        print(f"kafka     {kafka.bootstrap}", flush=True)
+    if "postgres" in wanted:
+        postgres = running.enter_context(PostgresServer())
+        print(f"postgres  postgresql://{SUPERUSER}@{HOST}:{postgres.port}/postgres", flush=True)
+    if "debezium" in wanted:
+        debezium = running.enter_context(DebeziumServer(kafka, postgres))
+        print(f"debezium  http://{HOST}:{debezium.ports[0]}/connectors", flush=True)
+    if "s3" in wanted:
+        s3 = running.enter_context(S3Server())
+        variables = f"AWS_ACCESS_KEY_ID={ACCESS_KEY} AWS_SECRET_ACCESS_KEY={SECRET_KEY} AWS_REGION={REGION}"
+        print(f"s3        AWS_ENDPOINT_URL={s3.endpoint} {variables}", flush=True)
+    if "spark" in wanted:
+        cluster = running.enter_context(SparkCluster())
+        print(f"spark     {cluster.url}", flush=True)
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    main()

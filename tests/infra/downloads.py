@@ -1,0 +1,169 @@
+"""What the servers of the tests are made of: fetched once, kept under ``.build/`` at the root of the repository.
+
+Invariants:
+
+- A folder under ``.build/`` is complete or absent: it is filled beside its final name and renamed into place.
+- Its name carries a hash of what asked for it (the pom, the module and version), so a new version is a new folder.
+- Two processes that want the same thing do the work once: the second waits at a lock file.
+
+Steps of a fetch:
+
+1. Look for the finished folder; if it is there, that is the answer (no lock, no subprocess).
+2. Take the lock, look again, since somebody else may have finished meanwhile.
+3. Run the ordinary client of the registry (``mvn``, ``go``) into a staging folder, then rename.
+
+``python -m tests.infra.downloads`` fetches everything ahead of the first test.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUILD_FOLDER = REPOSITORY / ".build"
+POMS = Path(__file__).resolve().parent / "poms"
+
+MAVEN_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+FETCH_SECONDS_MAX = 900
+
+
+class MissingPrerequisite(RuntimeError):
+    """A program, a package or a registry is missing; the message says what to install."""
+
+
+def kafka_jars() -> Path:
+    """The folder with the broker's jars."""
+    return _maven_jars("kafka")
+
+
+def debezium_jars() -> Path:
+    """The folder with the jars of Kafka Connect and Debezium's PostgreSQL connector."""
+    return _maven_jars("debezium")
+
+
+def versitygw() -> Path:
+    """The S3 server's binary."""
+
+    def build(staging: Path) -> None:
+        go = program("go", "install Go 1.24 or newer (https://go.dev/dl)")
+        _run([go, "install", VERSITYGW], {"GOBIN": str(staging), "GOFLAGS": "-buildvcs=false -modcacherw"})
+
+    return _fetch_once("versitygw", VERSITYGW.encode(), build) / "versitygw"
+
+
+def lakebed_wheel() -> Path:
+    """lakebed itself as a wheel, built anew whenever one of its files changed."""
+    sources = sorted(path for path in (REPOSITORY / "lakebed").rglob("*") if path.is_file() and path.suffix != ".pyc")
+    sources.append(REPOSITORY / "pyproject.toml")
+    content = hashlib.sha256()
+    for path in sources:
+        content.update(str(path.relative_to(REPOSITORY)).encode() + b"\0" + path.read_bytes() + b"\0")
+
+    def build(staging: Path) -> None:
+        # A copy, since build backends leave `build/` and `*.egg-info` beside what they build.
+        copy = staging / "source"
+        shutil.copytree(REPOSITORY / "lakebed", copy / "lakebed", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            if (REPOSITORY / name).exists():
+                shutil.copy(REPOSITORY / name, copy / name)
+        _run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(staging), str(copy)], {})
+        shutil.rmtree(copy)
+
+    folder = _fetch_once("wheel", content.digest(), build)
+    return next(folder.glob("*.whl"))
+
+
+def program(name: str, remedy: str) -> str:
+    """The path of a program that must be installed."""
+    path = shutil.which(name)
+    if path is None:
+        raise MissingPrerequisite(f"the program {name!r} is not on PATH: {remedy}")
+    return path
+
+
+def _maven_jars(name: str) -> Path:
+    pom = POMS / f"{name}.xml"
+
+    def copy_dependencies(staging: Path) -> None:
+        mvn = program("mvn", "install Maven 3.8 or newer (Debian: apt-get install maven)")
+        # Maven writes `target/` beside the pom, so it works on a copy.
+        copied = staging.parent / f"{staging.name}.pom"
+        copied.mkdir()
+        try:
+            shutil.copy(pom, copied / "pom.xml")
+            arguments = [f"-DoutputDirectory={staging}", "-DincludeScope=runtime"]
+            _run([mvn, "-q", "-B", "-f", str(copied / "pom.xml"), MAVEN_GOAL, *arguments], {})
+        finally:
+            shutil.rmtree(copied, ignore_errors=True)
+
+    return _fetch_once(name, pom.read_bytes() + MAVEN_GOAL.encode(), copy_dependencies)
+
+
+def _fetch_once(name: str, content: bytes, build: Callable[[Path], None]) -> Path:
+    folder = BUILD_FOLDER / f"{name}-{hashlib.sha256(content).hexdigest()[:12]}"
+    if folder.is_dir():
+        return folder
+    BUILD_FOLDER.mkdir(exist_ok=True)
+    with _locked(BUILD_FOLDER / f"{folder.name}.lock"):
+        if folder.is_dir():
+            return folder
+        staging = BUILD_FOLDER / f"{folder.name}.{os.getpid()}.partial"
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        try:
+            build(staging)
+            staging.rename(folder)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds an advisory lock; the kernel releases it also when this process is killed."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=FETCH_SECONDS_MAX,
+    )
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-15:])
+        raise MissingPrerequisite(f"`{' '.join(command)}` failed; is the registry reachable? It said:\n{tail}")
+
+
+def fetch_all() -> None:
+    """Fetches every server's parts, and says how long each took."""
+    for name, fetch in (("kafka", kafka_jars), ("debezium", debezium_jars), ("versitygw", versitygw)):
+        started = time.monotonic()
+        path = fetch()
+        seconds = time.monotonic() - started
+        print(
+            f"{name:10} {path.relative_to(REPOSITORY)}" + (f"  ({seconds:.0f} s)" if seconds >= 1 else ""), flush=True
+        )
+
+
+if __name__ == "__main__":
+    try:
+        fetch_all()
+    except MissingPrerequisite as missing:
+        sys.exit(f"tests need more than is here: {missing}")

@@ -1,0 +1,109 @@
+"""A Kafka broker: KRaft, one node, one process, plaintext on loopback."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.infra.downloads import kafka_jars
+from tests.infra.jvm import java_command, properties_text
+from tests.infra.server import HOST, Server, ServerFailed, can_connect
+
+HEAP_MB_MAX = 512
+REQUEST_SECONDS_MAX = 30
+
+
+class KafkaServer(Server):
+    """One broker that is its own controller; ``bootstrap`` is what clients are given."""
+
+    name = "kafka"
+    ports_needed = 2
+
+    def __init__(self, run_folder: Path | None = None, settings: Mapping[str, object] | None = None) -> None:
+        super().__init__(run_folder)
+        self._settings = dict(settings or {})
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.ports[0]}"
+
+    def admin(self) -> AdminClient:
+        """A client for topics, offsets and configuration."""
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Creates a topic and returns its name when the broker knows it."""
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        admin = self.admin()  # held until the answer is here: the client gives up its requests when it goes
+        admin.create_topics([new])[topic].result(REQUEST_SECONDS_MAX)
+        return topic
+
+    def prepare(self) -> None:
+        data = self.run_folder / "data"
+        configuration = self.run_folder / "server.properties"
+        configuration.write_text(properties_text(self._configuration(data)))
+        if (data / "meta.properties").exists():
+            return
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        arguments = ("format", "-t", cluster_id, "-c", str(configuration))
+        done = subprocess.run(
+            java_command(kafka_jars(), self.run_folder, 128, "kafka.tools.StorageTool", *arguments),
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise ServerFailed(f"kafka could not format {data}:\n{done.stdout}{done.stderr}")
+
+    def command(self) -> list[str]:
+        configuration = str(self.run_folder / "server.properties")
+        return java_command(kafka_jars(), self.run_folder, HEAP_MB_MAX, "kafka.Kafka", configuration)
+
+    def is_ready(self) -> bool:
+        if not can_connect(self.ports[0]):
+            return False
+        try:
+            return bool(self.admin().list_topics(timeout=2).brokers)
+        except KafkaException:
+            return False
+
+    def _configuration(self, data: Path) -> dict[str, object]:
+        broker, controller = self.ports
+        single_node: dict[str, object] = {
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 2,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 2,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+        }
+        return {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@{HOST}:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{HOST}:{broker},CONTROLLER://{HOST}:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{broker}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": data,
+            "num.partitions": 2,
+            "num.network.threads": 2,
+            "num.io.threads": 2,
+            # A broker that was killed may come back only when its old session is over; the default is nine seconds.
+            "broker.session.timeout.ms": 3000,
+            "broker.heartbeat.interval.ms": 500,
+            # Consumers of a test are alone in their group: waiting for others to join only costs time.
+            "group.initial.rebalance.delay.ms": 0,
+            # So that tests of retention and compaction see their effect within a second.
+            "log.retention.check.interval.ms": 500,
+            "log.cleaner.backoff.ms": 500,
+            "log.segment.delete.delay.ms": 500,
+            **single_node,
+            **self._settings,
+        }

@@ -1,0 +1,167 @@
+"""Each server starts, does one real thing, survives what it should, and leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from botocore.exceptions import ClientError
+from confluent_kafka import Consumer, Producer
+
+from tests.infra.debezium import DebeziumServer
+from tests.infra.downloads import REPOSITORY
+from tests.infra.kafka import KafkaServer
+from tests.infra.postgres import PostgresServer
+from tests.infra.s3 import S3Server
+from tests.infra.server import Server, ServerFailed, descendants, is_alive
+
+pytestmark = pytest.mark.slow
+
+
+def produce(kafka: KafkaServer, topic: str, values: list[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+
+
+def consume(kafka: KafkaServer, topic: str, count: int, seconds_max: float = 30) -> list[bytes]:
+    """The first ``count`` values of a topic that are not tombstones; fewer when they don't come in time."""
+    settings = {"bootstrap.servers": kafka.bootstrap, "group.id": os.urandom(8).hex(), "auto.offset.reset": "earliest"}
+    consumer = Consumer({**settings, "topic.metadata.refresh.interval.ms": 200})
+    consumer.subscribe([topic])
+    values: list[bytes] = []
+    deadline = time.monotonic() + seconds_max
+    while len(values) < count and time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None and message.value() is not None:
+            values.append(message.value())
+    consumer.close()
+    return values
+
+
+def assert_leaves_nothing_behind(server: Server) -> None:
+    assert server.pid is not None
+    family = [server.pid, *descendants(server.pid)]
+    server.close()
+    assert [pid for pid in family if is_alive(pid)] == []
+    assert not server.run_folder.exists()
+
+
+def test_kafka_keeps_its_records_and_its_address_over_a_crash() -> None:
+    kafka = KafkaServer().start()
+    kafka.create_topic("orders", partitions=2)
+    produce(kafka, "orders", [b"%d" % number for number in range(1000)])
+    address = kafka.bootstrap
+
+    kafka.kill()
+    kafka.start()
+
+    assert kafka.bootstrap == address
+    assert sorted(int(value) for value in consume(kafka, "orders", 1000)) == list(range(1000))
+    assert_leaves_nothing_behind(kafka)
+
+
+def test_postgres_keeps_its_rows_over_a_crash_and_a_restart() -> None:
+    postgres = PostgresServer().start()
+    postgres.create_database("shop")
+    postgres.sql("create table orders(id int primary key, note text); insert into orders values (1, 'a,\"b\"')", "shop")
+    postgres.kill()
+    postgres.start()
+    postgres.restart()
+    assert postgres.sql("select * from orders", "shop") == [["1", 'a,"b"']]
+    assert postgres.sql("show wal_level") == [["logical"]]
+    assert_leaves_nothing_behind(postgres)
+
+
+def test_a_wrong_statement_is_an_error_that_names_it(postgres: PostgresServer) -> None:
+    with pytest.raises(ServerFailed, match="no_such_table"):
+        postgres.sql("select * from no_such_table")
+
+
+def test_changes_of_a_table_arrive_in_kafka_also_after_debezium_crashed(
+    kafka: KafkaServer, postgres: PostgresServer
+) -> None:
+    postgres.create_database("captured")
+    postgres.sql("create table orders(id int primary key, note text); insert into orders values (1, 'old')", "captured")
+    debezium = DebeziumServer(kafka, postgres).start()
+    name = debezium.capture("captured", ["public.orders"], "crash")
+    postgres.sql("update orders set note = 'new'", "captured")
+    assert operations(consume(kafka, "crash.public.orders", 2)) == [("r", "old"), ("u", "new")]
+
+    debezium.kill()
+    postgres.sql("insert into orders values (2, 'while it was down'); delete from orders where id = 1", "captured")
+    debezium.start()
+
+    # Delivery is at least once over a crash: what was sent last may come again.
+    seen = operations(consume(kafka, "crash.public.orders", 5, seconds_max=5))
+    assert list(dict.fromkeys(seen)) == [("r", "old"), ("u", "new"), ("c", "while it was down"), ("d", None)]
+    debezium.release(name)
+    assert postgres.sql("select count(*) from pg_replication_slots where slot_name = 'crash'") == [["0"]]
+    assert_leaves_nothing_behind(debezium)
+
+
+def operations(values: list[bytes]) -> list[tuple[str, str | None]]:
+    events = [json.loads(value) for value in values]
+    return [(event["op"], event["after"] and event["after"]["note"]) for event in events]
+
+
+def test_only_one_of_many_racing_conditional_puts_wins(s3: S3Server) -> None:
+    bucket = s3.create_bucket()
+    client = s3.client(max_pool_connections=8)
+
+    def put(racer: int) -> int | None:
+        try:
+            client.put_object(Bucket=bucket, Key="log/1.json", Body=b"%d" % racer, IfNoneMatch="*")
+            return racer
+        except ClientError as refused:
+            assert refused.response["ResponseMetadata"]["HTTPStatusCode"] in (409, 412)
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        winners = [racer for racer in pool.map(put, range(40)) if racer is not None]
+    assert len(winners) == 1
+    assert client.get_object(Bucket=bucket, Key="log/1.json")["Body"].read() == b"%d" % winners[0]
+
+
+def test_s3_keeps_its_objects_over_a_crash() -> None:
+    s3 = S3Server().start()
+    bucket = s3.create_bucket()
+    s3.client().put_object(Bucket=bucket, Key="a/b", Body=b"kept")
+    s3.kill()
+    s3.start()
+    assert s3.client().get_object(Bucket=bucket, Key="a/b")["Body"].read() == b"kept"
+    assert_leaves_nothing_behind(s3)
+
+
+def test_a_server_that_does_not_come_up_tells_the_end_of_its_log() -> None:
+    kafka = KafkaServer(settings={"num.network.threads": "many"})
+    with pytest.raises(ServerFailed, match=r"num\.network\.threads"):
+        kafka.start()
+    kafka.close()
+
+
+def test_servers_end_with_the_process_that_started_them() -> None:
+    program = """
+import time
+from tests.infra.s3 import S3Server
+server = S3Server().start()
+print(server.pid, flush=True)
+time.sleep(60)
+"""
+    owner = subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    server_pid = int(owner.stdout.readline())
+    assert is_alive(server_pid)
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    deadline = time.monotonic() + 10
+    while is_alive(server_pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(server_pid)
