@@ -34,7 +34,11 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 $(VENV)/.jars: $(VENV)/.installed lakebed/session.py
-	@$(BIN)/python -m lakebed.session --fetch-jars
+	@echo "setup: fetching Spark's jars"
+	if ! $(BIN)/python -m lakebed.session --fetch-jars >$(VENV)/jars.log 2>&1; then
+	  grep '^lakebed:' $(VENV)/jars.log >&2 || { tail -n 15 $(VENV)/jars.log >&2; }
+	  exit 1
+	fi
 	touch $@
 
 java:

@@ -141,7 +141,7 @@ def _actions(
         marked += len(dead) - part.dead_rows
         actions.append(RemovePart(path, now_ms, True, part.deletion_vector, part.bytes, part.partition_values))
         if path not in emptied:
-            actions.append(AddPart(replace(part, deletion_vector=vectors[path])))
+            actions.append(AddPart(part.marked(vectors[path])))
     actions += [RemoveChangePart(part.domain) for part in resolution.change_parts]
     actions += [AddPart(part.settled(vectors.get(part.path))) for part in kept]
     completed = 0

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,7 +38,7 @@ from lakebed.manifest.actions import (
 from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
-from lakebed.parts.changes import OP_COLUMN, TableShape, newest_per_key, prepare, shape_of
+from lakebed.parts.changes import TableShape, newest_per_key, prepare, shape_of
 from lakebed.parts.engine import connect
 from lakebed.parts.storage import open_part_storage
 from lakebed.parts.write import WrittenPart, write_parts

@@ -78,7 +78,7 @@ def parse_objects(values: pa.Array, schema: pa.Schema) -> pa.Table:
     text = values.cast(pa.string())
     if not _braced(values) or pc.any(pc.match_substring_regex(text, TOP_LEVEL_NULL)).as_py():
         raise Missed("not one JSON object per record")
-    whole = pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values.cast(pa.large_binary()))
+    whole = pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
     joined = pc.binary_join(whole, b"\n").buffers()[2]
     table = pj.read_json(
         pa.BufferReader(joined),

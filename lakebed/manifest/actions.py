@@ -56,6 +56,11 @@ class Part:
     def live_rows(self) -> int:
         return self.rows - self.dead_rows
 
+    def marked(self, deletion_vector: DeletionVector | None) -> Part:
+        """The part with these dead rows; its statistics still hold, but no live row need be at their bounds."""
+        stats = _loose(self.stats) if deletion_vector else self.stats
+        return replace(self, deletion_vector=deletion_vector, stats=stats)
+
 
 @dataclass(frozen=True, slots=True)
 class ChangePart:
@@ -89,9 +94,8 @@ class ChangePart:
         return Part(
             path=self.path, rows=self.rows, bytes=self.bytes, level=0, min_block=self.version, max_block=self.version,
             sort_key_version=self.sort_key_version, deletes=self.deletes, has_op_column=True,
-            partition_values=self.partition_values, stats=self.stats, deletion_vector=deletion_vector,
-            modified_ms=self.modified_ms,
-        )  # fmt: skip
+            partition_values=self.partition_values, stats=self.stats, modified_ms=self.modified_ms,
+        ).marked(deletion_vector)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +294,7 @@ def add_to_json(part: Part, data_change: bool = True) -> dict[str, Any]:
         "size": part.bytes,
         "modificationTime": part.modified_ms,
         "dataChange": data_change,
-        "stats": _loose(part.stats) if part.deletion_vector else part.stats,
+        "stats": part.stats,
         "tags": tags,
     }
     if part.deletion_vector:
@@ -359,7 +363,7 @@ def change_part_to_text(part: ChangePart) -> str:
     if part.partition_values:
         value["partition_values"] = dict(part.partition_values)
     if part.stats is not None:
-        value["stats"] = orjson.Fragment(part.stats)
+        value["stats"] = part.stats
     return orjson.dumps(value).decode()
 
 
@@ -370,7 +374,6 @@ def domain_from_json(body: Mapping[str, Any]) -> AddChangePart | RemoveChangePar
     if removed:
         return RemoveChangePart(domain)
     value = orjson.loads(configuration)
-    stats = value.get("stats")
     return AddChangePart(
         ChangePart(
             path=value["path"],
@@ -382,7 +385,7 @@ def domain_from_json(body: Mapping[str, Any]) -> AddChangePart | RemoveChangePar
             incomplete=value.get("incomplete", 0),
             sort_key_version=value.get("sort_key_version"),
             partition_values=value.get("partition_values") or {},
-            stats=None if stats is None else orjson.dumps(stats).decode(),
+            stats=value.get("stats"),
             modified_ms=value.get("modified_ms", 0),
         )
     )

@@ -5,18 +5,19 @@ It makes a settle cost what the batch costs. It is a cache, never the truth: wha
 
 Invariants
 - A part is in `parts` exactly when all of its rows can be found. Parts are immutable, so adding one twice adds it once.
-- The catalog, a small JSON file that is replaced in one step, names every run with its length and checksum. A run that is
-  missing or differs is dropped together with every part that had rows in it; a file that is not named is deleted.
+- The catalog, a small JSON file replaced in one step, names every run with its length and checksum. A run that is
+  missing or differs is dropped with every part that had rows in it; a file that is not named is deleted.
   Nothing waits for the disk (no fsync): after a power cut the checksums find what did not reach it.
 - One process uses a folder, guarded by a lock; a second one gets a fresh temporary folder of its own.
-- A disk that refuses a write costs speed, not correctness: the index logs a warning and is empty from then on.
+- A disk that refuses a write costs speed, not correctness: the index logs a warning, is empty from then on, and refuses
+  to look anything up, so that nobody takes "not indexed" for "not there".
 
 Algorithm
 1. A part becomes a run, or several small parts one, or a big one several (see `key_runs`). Runs are sorted by word
    (see `key_words`) and mapped.
 2. A lookup makes words of its keys, sorts them, searches each run whose range they meet, compares the keys where words
    are hashes, and drops rows of removed parts.
-3. `FANOUT` runs of about one size are merged into one, so that a table of n rows has some FANOUT × log(n) runs. `add` and
+3. `FANOUT` runs of about one size are merged into one, so a table of n rows has some FANOUT * log(n) runs. `add` and
    `sync` merge only what takes milliseconds, `merge_runs` the rest: call it when there is time.
 
 Lookups may run in other threads beside a change: they see the state before or after it. Changes exclude each other.
@@ -38,14 +39,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.errors import InvalidInput, InvalidSchema, MissingPrerequisite
 from lakebed.parts.key_runs import (
     BYTES_MAX,
     PARTS_MAX,
@@ -74,7 +75,7 @@ _SMALLEST_TIER_BYTES = 64 << 10
 
 _log = logging.getLogger(__name__)
 
-Rows = pa.Table | Iterable[pa.RecordBatch]
+Rows: TypeAlias = "pa.Table | Iterable[pa.RecordBatch]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """All that a lookup needs. `codes[i]` maps the ordinals of run i to places in `names`, or to -1 for removed parts."""
+    """All that a lookup needs. `codes[i]` maps the ordinals of run i to places in `names`, removed parts to -1."""
 
     parts: Mapping[str, int]
     placed: tuple[_Placed, ...]
@@ -143,7 +144,7 @@ class KeyIndex:
 
     @property
     def abandoned(self) -> bool:
-        """Whether the local disk refused a write: the index stays empty, and keys must be looked up in the parts."""
+        """Whether the local disk refused a write: the index stays empty, keys must be looked up in the parts."""
         return self._abandoned
 
     @property
@@ -188,7 +189,7 @@ class KeyIndex:
                 self._abandon(error)
 
     def merge_runs(self) -> int:
-        """Merge all runs that are worth it and return how many there are then. Takes up to seconds: call it when idle."""
+        """Merge all runs that are worth it; return how many there are then. Takes up to seconds: call it when idle."""
         with self._mutation:
             if not self._abandoned:
                 try:
@@ -198,11 +199,17 @@ class KeyIndex:
             return self.runs
 
     def lookup(self, keys: pa.Table) -> pa.Table:
-        """Every row of each key: `probe` int64 (row of `keys`), `part` dictionary<string>, `row` int64, payload columns.
+        """Every row of each key: `probe` int64 (row of `keys`), `part` dictionary<string>, `row` int64, payload.
 
         Ordered by probe. A key that occurs in several parts comes several times, one that occurs in none not at all.
+        Raises InvalidInput for a null key or a wrong type, MissingPrerequisite once the index is abandoned.
         """
         state = self._state
+        if self._abandoned:
+            raise MissingPrerequisite(
+                f"the key index in {self._folder} is closed or was given up because the local disk refused a write: "
+                "look the keys up in the parts, or free space and open the index again"
+            )
         encoded = self._encoding.encode(keys)
         words = self._encoding.words(encoded)
         order = np.argsort(words)
@@ -319,7 +326,7 @@ class KeyIndex:
             raise StorageFailed(f"{self._folder / file.name}: {error}") from error
 
     def _abandon(self, error: Exception) -> None:
-        _log.warning("the key index in %s is given up, keys are looked up in the parts instead: %s", self._folder, error)
+        _log.warning("the key index in %s is given up, keys must be looked up in the parts: %s", self._folder, error)
         self._abandoned = True
         self._state = _state({}, ())
         with contextlib.suppress(OSError):
@@ -420,7 +427,9 @@ def _nothing_to_read(part: str) -> pa.Table:
     raise InvalidInput(f"part {part} is to be removed, not read")
 
 
-def _write_catalog(folder: Path, identity: Mapping[str, Any], parts: Mapping[str, int], placed: Sequence[_Placed]) -> None:
+def _write_catalog(
+    folder: Path, identity: Mapping[str, Any], parts: Mapping[str, int], placed: Sequence[_Placed]
+) -> None:
     runs = [
         {
             "name": p.run.file.name,
@@ -449,7 +458,7 @@ def _read_catalog(
             return None
         runs = []
         for run in catalog["runs"]:
-            file = RunFile(Path(run["name"]).name, run["bytes"], run["crc32"], {part: rows for part, rows in run["parts"]})
+            file = RunFile(Path(run["name"]).name, run["bytes"], run["crc32"], dict(run["parts"]))
             runs.append((file, frozenset(file.parts) - set(run["removed"])))
         return catalog["parts"], runs
     except FileNotFoundError:

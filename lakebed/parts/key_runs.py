@@ -6,8 +6,8 @@ the payload columns. Mapped, it costs address space and page cache, not private 
 
 Invariants
 - A run's file is complete before it has its name, and never changes after.
-- A run holds at most `ROWS_MAX` rows, `BYTES_MAX` bytes (of one appended slice or more) and 65,536 parts: what is in memory
-  while it is built is bounded.
+- A run holds at most `ROWS_MAX` rows, `BYTES_MAX` bytes (or a single row) and `PARTS_MAX` parts: the memory that
+  building it takes is bounded.
 
 Searching `n` sorted words
 1. Cut them to the run's range of words: most runs of a growing integer key drop out here.
@@ -77,7 +77,7 @@ class Run:
     fence: Words
 
     def find(self, words: Words) -> tuple[Positions, Positions]:
-        """For ascending `words`: indices into them and, of the same length, the positions in this run that hold them."""
+        """For ascending `words`: indices into them and, as many, the positions in this run that hold the same word."""
         first = int(np.searchsorted(words, self.words[0]))
         last = int(np.searchsorted(words, self.words[-1], side="right"))
         sought = words[first:last]
@@ -239,7 +239,8 @@ def _search(words: Words, fence: Words, sought: Words) -> Positions:
         ahead = at + step
         at = np.where((ahead <= last) & (words[np.minimum(ahead, last)] < sought), ahead, at)
         step //= 2
-    return at + (words[at] < sought)
+    found: Positions = at + (words[at] < sought)
+    return found
 
 
 def _with_equal_neighbours(words: Words, indices: Positions, at: Positions) -> tuple[Positions, Positions]:

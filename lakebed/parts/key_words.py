@@ -8,8 +8,8 @@ Invariants
 Algorithm
 1. `encode` casts every key column to the table's type and then to a form in which equality is equality of bits:
    int64 for integers, dates, timestamps, booleans and normalized floats; binary for strings; decimal128 for decimals.
-2. `words` takes the only column when the key is exact, else lets DuckDB hash the encoded columns: vectorized, some 12 ms
-   a million uuid strings. The hash belongs to a version of DuckDB, so `identity` names it.
+2. `words` takes the only column when the key is exact, else lets DuckDB hash the encoded columns: vectorized, some
+   12 ms a million uuid strings. The hash belongs to a version of DuckDB, so `identity` names it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.parts.engine import connect
@@ -54,7 +53,7 @@ class KeyEncoding:
         return types if self.exact else [*types, f"hash of duckdb {duckdb.__version__}"]
 
     def encode(self, keys: pa.Table) -> pa.RecordBatch:
-        """The key columns of `keys`, one chunk each, in comparable form. Raises InvalidInput for a null or a wrong type."""
+        """The key columns of `keys` in comparable form, one chunk. Raises InvalidInput for a null or a wrong type."""
         return pa.RecordBatch.from_arrays([self._encode(keys, name) for name in self.names], schema=self.schema)
 
     def words(self, encoded: pa.RecordBatch) -> Words:
@@ -87,7 +86,9 @@ class KeyEncoding:
         except pa.ArrowInvalid as error:
             raise InvalidInput(f"key column {name!r} of type {column.type} does not fit {type_}: {error}") from error
         except pa.ArrowNotImplementedError as error:
-            raise InvalidInput(f"key column {name!r} of type {column.type} can't become {type_}: cast it first") from error
+            raise InvalidInput(
+                f"key column {name!r} of type {column.type} can't become {type_}: cast it first"
+            ) from error
 
 
 def _is_exact(type_: pa.DataType) -> bool:
@@ -121,8 +122,8 @@ def _float_bits(values: pa.ChunkedArray) -> pa.Array:
 
 
 def _one_chunk(values: pa.ChunkedArray) -> pa.Array:
-    array = values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks) if values.num_chunks else None
-    if array is None:
+    if not values.num_chunks:
         return pa.array([], values.type)
+    array = values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks)
     # A slice shares its parent's buffers; readers of the raw buffer must see the slice alone.
-    return pc.take(array, pa.array(np.arange(len(array)))) if array.offset else array
+    return array.take(pa.array(np.arange(len(array)))) if array.offset else array

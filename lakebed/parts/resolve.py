@@ -106,7 +106,7 @@ def _read_tail(change_parts: Sequence[ChangePart], shape: TableShape, storage: P
     tables = []
     for ordinal, part in enumerate(change_parts):
         incomplete = f"coalesce(len({UNAVAILABLE_COLUMN}), 0) > 0" if part.incomplete else "false"
-        table = connection.execute(
+        table = connection.sql(
             f"select {quote_all(columns)}, {OP_COLUMN} = {literal(DELETE)} as deleted, {incomplete} as incomplete "
             f"from read_parquet({literal(storage.duckdb_url(part.path))})"
         ).to_arrow_table()
@@ -121,11 +121,11 @@ def _newest(tail: pa.Table, shape: TableShape, parts: int) -> pa.Table:
     """One row a key. Within a part there is one already."""
     if parts == 1:
         return tail
-    numbered = tail.append_column("at", pa.array(np.arange(len(tail))))
-    order = "at"
+    numbered = tail.append_column("place", pa.array(np.arange(len(tail))))
+    order = "place"
     if shape.sequence_column:
-        order = f"{{'s': {quote(shape.sequence_column)}, 'at': at}}"
-    rows = connect().sql(f"select arg_max(at, {order}) as newest from numbered group by {quote_all(shape.keys)}").fetchnumpy()
+        order = f"{{'s': {quote(shape.sequence_column)}, 'p': place}}"
+    rows = connect().sql(f"select arg_max(place, {order}) as newest from numbered group by {quote_all(shape.keys)}").fetchnumpy()
     positions = np.sort(np.asarray(rows["newest"]))
     return tail if len(positions) == len(tail) else tail.take(pa.array(positions))
 
@@ -247,7 +247,7 @@ def _rows_at(path: str, part: Part, rows: Sequence[int], shape: TableShape, stor
     wanted = pa.table({"row": pa.array(rows, pa.int64())})
     connection.register("lakebed_wanted", wanted)
     try:
-        table = connection.execute(
+        table = connection.sql(
             f"select * exclude (file_row_number) from read_parquet({literal(storage.duckdb_url(path))}, file_row_number=true) "
             "where file_row_number in (select row from lakebed_wanted)"
         ).to_arrow_table()
@@ -262,7 +262,7 @@ def _rows_of_keys(part: ChangePart, keys: pa.Table, shape: TableShape, storage: 
     storage.attach(connection)
     connection.register("lakebed_keys", keys)
     try:
-        table = connection.execute(
+        table = connection.sql(
             f"select s.* from read_parquet({literal(storage.duckdb_url(part.path))}) s "
             f"semi join lakebed_keys k using ({quote_all(shape.keys)})"
         ).to_arrow_table()

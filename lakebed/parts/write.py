@@ -84,14 +84,17 @@ def _write_one(
     rows: pa.Table, values: Mapping[str, str | None], shape: TableShape, storage: PartStorage, connection: duckdb.DuckDBPyConnection
 ) -> WrittenPart:
     order = ", ".join(f"{quote(name)} asc nulls first" for name in shape.order_by)
-    query = f"select * from rows {'order by ' + order if order else ''}"
+    query = f"select * from lakebed_rows {'order by ' + order if order else ''}"
 
     def copy(local_path: str) -> Any:
-        relation = connection.execute(
-            f"copy ({query}) to {literal(local_path)} "
-            f"(format parquet, compression zstd, row_group_size {ROW_GROUP_ROWS}, return_stats)"
-        )
-        return relation.fetchall()[0]
+        connection.register("lakebed_rows", rows)
+        try:
+            return connection.execute(
+                f"copy ({query}) to {literal(local_path)} "
+                f"(format parquet, compression zstd, row_group_size {ROW_GROUP_ROWS}, return_stats)"
+            ).fetchall()[0]
+        finally:
+            connection.unregister("lakebed_rows")
 
     path = f"_lakebed/{uuid.uuid4()}.parquet"
     _, count, size, _, column_stats, *_ = storage.write_file(path, copy)

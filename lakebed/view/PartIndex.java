@@ -144,31 +144,31 @@ public final class PartIndex implements FileIndex {
     public PartIndex apply(byte[] change) throws Exception {
         JsonNode tree = JSON.readTree(change);
         LinkedHashMap next = new LinkedHashMap(parts);
-        for (Iterator i = tree.get("remove").iterator(); i.hasNext();) next.remove(((JsonNode) i.next()).textValue());
-        for (Iterator i = tree.get("add").iterator(); i.hasNext();) {
+        for (Iterator i = field(tree, "remove").iterator(); i.hasNext();) next.remove(((JsonNode) i.next()).textValue());
+        for (Iterator i = field(tree, "add").iterator(); i.hasNext();) {
             JsonNode entry = (JsonNode) i.next();
-            next.put(entry.get(0).textValue(), part(entry));
+            next.put(item(entry, 0).textValue(), part(entry));
         }
         return new PartIndex(root, partitionSchema, timeZone, next);
     }
 
     private Part part(JsonNode entry) throws Exception {
-        String name = entry.get(1).textValue();
+        String name = item(entry, 1).textValue();
         Path path = name.indexOf("://") > 0 || name.startsWith("file:/") ? new Path(name) : new Path(root, new Path(null, null, name));
-        long size = entry.get(2).longValue();
-        byte[] dead = entry.get(4).isNull() ? null : entry.get(4).binaryValue();
+        long size = item(entry, 2).longValue();
+        byte[] dead = item(entry, 4).isNull() ? null : item(entry, 4).binaryValue();
         int columns = partitionSchema.length() - 1;
         Object[] values = new Object[columns + 1];
         for (int i = 0; i < columns; i++) {
-            StructField field = partitionSchema.fields()[i];
-            JsonNode text = entry.get(3).get(field.name());
-            if (text == null || text.isNull()) continue;
-            values[i] = partitionValue(text.textValue(), field.dataType());
+            StructField column = partitionSchema.fields()[i];
+            JsonNode text = field(item(entry, 3), column.name());
+            if (!text.isTextual()) continue;
+            values[i] = partitionValue(text.textValue(), column.dataType());
         }
         values[columns] = dead;
         FileStatus[] status = new FileStatus[] {new FileStatus(size, false, 0, 1L, 0L, path)};
         PartitionDirectory directory = PartitionDirectory.apply(new GenericInternalRow(values), status);
-        return new Part(directory, size, dead != null, entry.get(5).isNull() ? null : entry.get(5).textValue());
+        return new Part(directory, size, dead != null, item(entry, 5).isNull() ? null : item(entry, 5).textValue());
     }
 
     private Object partitionValue(String text, DataType type) throws Exception {
@@ -224,6 +224,15 @@ public final class PartIndex implements FileIndex {
         arguments.add(bytes);
         arguments.add(at);
         return new StaticInvoke(WritableComparator.class, IntegerType$.MODULE$, "readInt", seq(arguments), seq(new ArrayList()), true, false, true, scala.Option.empty());
+    }
+
+    // Jackson overrides with a narrower type, which Janino does not see.
+    private static JsonNode field(JsonNode node, String name) {
+        return (JsonNode) node.path(name);
+    }
+
+    private static JsonNode item(JsonNode node, int at) {
+        return (JsonNode) node.path(at);
     }
 
     private static scala.collection.immutable.Seq seq(List list) {
@@ -334,14 +343,14 @@ public final class PartIndex implements FileIndex {
 
     private static boolean mayBeNull(JsonNode stats, Expression column) {
         if (!(column instanceof AttributeReference)) return true;
-        JsonNode nulls = stats.path("nullCount").path(((AttributeReference) column).name());
+        JsonNode nulls = field(field(stats, "nullCount"), ((AttributeReference) column).name());
         return !nulls.isIntegralNumber() || nulls.longValue() > 0;
     }
 
     private static boolean mayBeSet(JsonNode stats, Expression column) {
         if (!(column instanceof AttributeReference)) return true;
-        JsonNode nulls = stats.path("nullCount").path(((AttributeReference) column).name());
-        JsonNode rows = stats.path("numRecords");
+        JsonNode nulls = field(field(stats, "nullCount"), ((AttributeReference) column).name());
+        JsonNode rows = field(stats, "numRecords");
         return !nulls.isIntegralNumber() || !rows.isIntegralNumber() || nulls.longValue() < rows.longValue();
     }
 
@@ -368,9 +377,11 @@ public final class PartIndex implements FileIndex {
     }
 
     private static boolean mayCompare(JsonNode stats, BinaryComparison filter) {
-        boolean flipped = filter.left() instanceof Literal;
-        Expression side = flipped ? filter.right() : filter.left();
-        Expression other = flipped ? filter.left() : filter.right();
+        Expression left = (Expression) filter.left();
+        Expression right = (Expression) filter.right();
+        boolean flipped = left instanceof Literal;
+        Expression side = flipped ? right : left;
+        Expression other = flipped ? left : right;
         if (!(side instanceof AttributeReference) || !(other instanceof Literal) || !side.dataType().equals(other.dataType())) return true;
         Object value = ((Literal) other).value();
         if (filter instanceof EqualNullSafe && value == null) return mayBeNull(stats, side);
@@ -399,7 +410,7 @@ public final class PartIndex implements FileIndex {
     }
 
     private static JsonNode bound(JsonNode stats, String which, AttributeReference column) {
-        return stats.path(which).path(column.name());
+        return field(field(stats, which), column.name());
     }
 
     /** The sign of bound - value, or null where that can't be told. `slack` is added to a bound that is a timestamp. */

@@ -155,7 +155,7 @@ def _read_version(path: str, version: int) -> Iterator[pa.RecordBatch]:
         columns = quote_all(table_schema.names) + (f", {OP_COLUMN}" if has_op else "")
         url = literal(storage.duckdb_url(part))
         try:
-            table = connection.execute(f"select {columns} from read_parquet({url})").to_arrow_table()
+            table = connection.sql(f"select {columns} from read_parquet({url})").to_arrow_table()
         except Exception as error:
             if "No files found" in str(error) or isinstance(error, FileNotFoundError):
                 raise VersionNotFound(f"the change rows of version {version} are no longer kept: {part} is gone") from error

@@ -83,7 +83,7 @@ class TableView:
         connection = connect()
         self._storage.attach(connection)
         register_view(connection, name, self._storage, pinned.files, snapshot.schema, pinned.completed)
-        return connection.execute(sql).to_arrow_table()
+        return connection.sql(sql).to_arrow_table()
 
     def register(self, spark: SparkSession, name: str) -> None:
         """Have ``refresh`` keep a temporary view of this name."""

@@ -2,8 +2,8 @@
 
 Invariants, so that a test may kill the worker at any time and still compare topics with tables:
 
-- ``capture`` returns when the connector streams and has stored its offset. Killed before that, it would begin again with
-  a snapshot, which does not tell of rows deleted meanwhile. Heartbeats make it store one even if nothing changes.
+- ``capture`` returns when the connector streams and has stored its offset. Killed before that, it would begin again
+  with a snapshot, which does not tell of rows deleted meanwhile. Heartbeats make it store one if nothing changes.
 - ``kill`` never hits while the offset file is being written. Standalone Connect truncates and rewrites it in place; a
   torn file would count as none. (A distributed worker keeps offsets in a topic and has no such moment.)
 """

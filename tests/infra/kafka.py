@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import subprocess
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from tests.infra.jvm import java_command, properties_text
 from tests.infra.server import HOST, Server, ServerFailed, can_connect
 
 HEAP_MB_MAX = 512
+CLUSTER_ID = "bGFrZWJlZC10ZXN0cy0wMQ"  # any 16 bytes in base64 that do not begin with a dash
 REQUEST_SECONDS_MAX = 30
 
 
@@ -50,8 +49,7 @@ class KafkaServer(Server):
         configuration.write_text(properties_text(self._configuration(data)))
         if (data / "meta.properties").exists():
             return
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        arguments = ("format", "-t", cluster_id, "-c", str(configuration))
+        arguments = ("format", "-t", CLUSTER_ID, "-c", str(configuration))
         done = subprocess.run(
             java_command(kafka_jars(), self.run_folder, 128, "kafka.tools.StorageTool", *arguments),
             capture_output=True,

@@ -58,6 +58,7 @@ def new_run_folder(name: str) -> Path:
     """A new folder that a server under another user (PostgreSQL) can reach too, unlike pytest's own folders."""
     folder = Path(tempfile.mkdtemp(prefix=f"lakebed-{name}-"))
     folder.chmod(0o755)
+    _REAPER.delete(folder)
     return folder
 
 
@@ -161,7 +162,11 @@ class Server(ABC):
             time.sleep(0.05)
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(self, *raised: object) -> None:
         self.close()
@@ -290,15 +295,19 @@ def _signal_group(pid: int, how: signal.Signals) -> None:
 class _Reaper:
     """Ends the servers of this process when it ends in any way, SIGKILL included.
 
-    A small companion process reads the pids of servers from a pipe; the kernel closes the pipe when this process is
-    gone, and the companion then ends the process groups that were not reported as ended.
+    A small companion process reads the pids of servers, and the folders to delete after them, from a pipe. The kernel
+    closes the pipe when this process is gone; the companion then ends the process groups not reported as ended.
     """
 
     _PROGRAM = """
-import os, signal, sys, time
-watched = set()
+import os, shutil, signal, sys, time
+watched, folders = set(), set()
 for line in sys.stdin:
-    (watched.add if line[0] == "+" else watched.discard)(int(line[1:]))
+    kind, what = line[0], line[1:-1]
+    if kind == "/":
+        folders.add(what)
+    else:
+        (watched.add if kind == "+" else watched.discard)(int(what))
 for how in (signal.SIGINT, signal.SIGKILL) if watched else ():
     for pid in watched:
         try:
@@ -306,12 +315,17 @@ for how in (signal.SIGINT, signal.SIGKILL) if watched else ():
         except OSError:
             pass
     time.sleep(3)
+for folder in folders:
+    shutil.rmtree(folder, ignore_errors=True)
 """
 
     def __init__(self) -> None:
         self._companion: subprocess.Popen[bytes] | None = None
         self._owner_pid = 0
         self._lock = threading.Lock()
+
+    def delete(self, folder: Path) -> None:
+        self._say(f"/{folder}\n")
 
     def watch(self, pid: int) -> None:
         self._say(f"+{pid}\n")

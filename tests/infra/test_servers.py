@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
@@ -152,16 +153,18 @@ def test_servers_end_with_the_process_that_started_them() -> None:
 import time
 from tests.infra.s3 import S3Server
 server = S3Server().start()
-print(server.pid, flush=True)
+print(server.pid, server.run_folder, flush=True)
 time.sleep(60)
 """
     owner = subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
-    server_pid = int(owner.stdout.readline())
+    pid, run_folder = owner.stdout.readline().split()
+    server_pid = int(pid)
     assert is_alive(server_pid)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     deadline = time.monotonic() + 10
-    while is_alive(server_pid) and time.monotonic() < deadline:
+    while (is_alive(server_pid) or Path(run_folder).exists()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not is_alive(server_pid)
+    assert not Path(run_folder).exists()

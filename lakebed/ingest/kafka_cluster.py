@@ -1,0 +1,102 @@
+"""Questions to a Kafka cluster: which partitions are there, and where they begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from lakebed.errors import DataLoss, InvalidInput, Retry
+from lakebed.ingest.kafka_settings import KafkaSettings, without_secrets
+
+Partitions = dict[tuple[str, int], int]
+"""(topic, partition) to an offset."""
+
+
+class KafkaCluster:
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._seen: set[str] = set()
+        try:
+            self._admin = AdminClient({**settings.admin_config(), "error_cb": lambda error: None, "log_level": 0})
+        except (KafkaException, ValueError, TypeError) as error:
+            text = without_secrets(str(error), settings.config)
+            raise InvalidInput(f"kafka: the client refuses its settings: {text}") from None
+
+    def look(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
+        """The partitions that the settings mean, and the ids of their topics."""
+        try:
+            # All topics, not ours by name: asking for a topic by name may create it.
+            metadata = self._admin.list_topics(timeout=self._settings.timeout_seconds).topics
+        except KafkaException as error:
+            raise self._unreachable(error) from None
+        topics = self._settings.chosen({name for name, topic in metadata.items() if topic.error is None})
+        missing = sorted(set(self._settings.topics) - set(topics) - self._seen)
+        if missing:
+            raise InvalidInput(f"kafka: there is no topic {', '.join(missing)}; create it, or fix its name")
+        self._seen.update(topics)
+        partitions = [(topic, number) for topic in topics for number in sorted(metadata[topic].partitions)]
+        return partitions, self._ids(topics)
+
+    def _ids(self, topics: list[str]) -> dict[str, str]:
+        if not topics:
+            return {}
+        try:
+            described = self._admin.describe_topics(
+                TopicCollection(topics), request_timeout=self._settings.timeout_seconds
+            )
+            return {topic: str(answer.result().topic_id) for topic, answer in described.items()}
+        except KafkaException:
+            return {}  # a broker or an ACL that does not tell them: then only offsets reveal a topic created again
+
+    def earliest(self, partitions: list[tuple[str, int]]) -> Partitions:
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
+
+    def latest(self, partitions: list[tuple[str, int]]) -> Partitions:
+        """The ends; with ``read_committed`` the last stable offsets."""
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+
+    def starting(self, partitions: list[tuple[str, int]]) -> Partitions:
+        """Where the settings say to begin."""
+        starting = self._settings.starting_offsets
+        if starting == "latest":
+            return self.latest(partitions)
+        if isinstance(starting, str):
+            return self.earliest(partitions)
+        if set(starting) == {"timestamp"}:
+            found = self._offsets(dict.fromkeys(partitions, OffsetSpec.for_timestamp(starting["timestamp"])))
+            later = [partition for partition, offset in found.items() if offset < 0]
+            return {**found, **(self.latest(later) if later else {})}
+        return {**self.earliest(partitions), **self._listed(starting, partitions)}
+
+    def _listed(self, starting: Mapping[str, Any], partitions: list[tuple[str, int]]) -> Partitions:
+        listed = {(topic, int(number)): offset for topic, offsets in starting.items() for number, offset in offsets.items()}
+        if unknown := sorted(listed.keys() - set(partitions)):
+            topic, partition = unknown[0]
+            raise InvalidInput(f"kafka: starting_offsets names topic {topic!r} partition {partition}, which is not read")
+        return listed
+
+    def _offsets(self, wanted: Mapping[tuple[str, int], OffsetSpec]) -> Partitions:
+        if not wanted:
+            return {}
+        level = IsolationLevel.READ_COMMITTED if self._settings.reads_committed else IsolationLevel.READ_UNCOMMITTED
+        answers = self._admin.list_offsets(
+            {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()},
+            isolation_level=level,
+            request_timeout=self._settings.timeout_seconds,
+        )
+        try:
+            return {(asked.topic, asked.partition): answer.result().offset for asked, answer in answers.items()}
+        except KafkaException as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: KafkaException) -> Exception:
+        cause = error.args[0]
+        text = without_secrets(cause.str(), self._settings.config)
+        if cause.code() in (cause.UNKNOWN_TOPIC_OR_PART, cause._UNKNOWN_TOPIC, cause._UNKNOWN_PARTITION):
+            return DataLoss(f"kafka: a topic that is being read is gone: {text}")
+        if cause.code() in (cause._AUTHENTICATION, cause.SASL_AUTHENTICATION_FAILED, cause.CLUSTER_AUTHORIZATION_FAILED):
+            return InvalidInput(f"kafka refuses access: {text}; check the credentials and the ACLs")
+        return Retry(f"kafka at {self._settings.config['bootstrap.servers']} did not answer: {text}")

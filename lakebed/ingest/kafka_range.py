@@ -1,0 +1,242 @@
+"""The records of one range of one topic partition, exactly: start <= offset < end.
+
+Offsets of a partition are not dense: compaction leaves gaps, transactions leave markers and aborted records. So a
+range is not finished by a count but by position:
+
+    1.  Assign the partition at ``start``.
+    2.  Consume in large batches; records from ``end`` on are dropped.
+    3.  Finished when a record at or beyond ``end`` was seen, or the end of the partition at or beyond it.
+    4.  The broker says that the position is out of range, or the partition ends before ``end``: records are lost. That is
+        ``DataLoss``, or, where the caller counts losses, a jump to the oldest record still there.
+    5.  No progress for ``timeout_seconds``: ``Retry``. Spark runs the task again, the range is the same.
+
+One consumer is kept per process between ranges: connecting and authenticating costs more than a small range.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from lakebed.errors import DataLoss, InvalidInput, LakebedError, Retry
+from lakebed.ingest.kafka_settings import KafkaSettings, without_secrets
+from lakebed.ingest.shape import RECORD_SCHEMA
+
+CONSUME_RECORDS_MAX = 10_000
+POLL_SECONDS = 0.2
+TABLE_RECORDS_MAX = 50_000
+TABLE_BYTES_MAX = 32 * 1024 * 1024
+
+GONE = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_ID,
+)
+OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._NO_OFFSET)
+REFUSED = (
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
+_kept: dict[tuple[int, str], Consumer] = {}
+
+
+def consume_range(
+    settings: KafkaSettings,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    on_loss: Callable[[int], None] | None = None,
+) -> Iterator[pa.Table]:
+    """Tables of ``RECORD_SCHEMA``. ``on_loss`` takes the number of lost offsets; without it a loss is ``DataLoss``."""
+    if start >= end:
+        return
+    consumer = _take(settings)
+    healthy = False
+    try:
+        yield from _Range(consumer, settings, topic, partition, start, end, on_loss).tables()
+        healthy = True
+    except KafkaException as error:
+        raise _translated(error.args[0], settings, topic, partition) from None
+    finally:
+        _give_back(settings, consumer, healthy)
+
+
+def _key(settings: KafkaSettings) -> tuple[int, str]:
+    return os.getpid(), repr(sorted(settings.consumer_config().items()))
+
+
+def _take(settings: KafkaSettings) -> Consumer:
+    kept = _kept.pop(_key(settings), None)
+    if kept is not None:
+        return kept
+    config = settings.consumer_config()
+    try:
+        return Consumer({**config, "error_cb": lambda error: None}, logger=_Silent())
+    except (KafkaException, ValueError, TypeError) as error:
+        raise InvalidInput(f"kafka: the client refuses its settings: {without_secrets(str(error), config)}") from None
+
+
+def _give_back(settings: KafkaSettings, consumer: Consumer, healthy: bool) -> None:
+    if healthy and not _kept:
+        consumer.unassign()
+        _kept[_key(settings)] = consumer
+        return
+    consumer.close()
+    if healthy:
+        for other in [key for key in _kept if key != _key(settings)]:
+            stale = _kept.pop(other)
+            if other[0] == os.getpid():
+                stale.close()
+
+
+class _Silent:
+    """librdkafka prints to standard error otherwise; what matters comes as an error of a call."""
+
+    def log(self, *arguments: Any, **named: Any) -> None:
+        return None
+
+
+def _translated(error: KafkaError, settings: KafkaSettings, topic: str, partition: int) -> LakebedError:
+    text = without_secrets(error.str(), settings.config)
+    if error.code() in REFUSED:
+        return InvalidInput(f"kafka refuses access to topic {topic!r}: {text}; check the credentials and the ACLs")
+    if error.code() in GONE:
+        return DataLoss(f"topic {topic!r} partition {partition} is gone: {text}; it was deleted after its records were planned")
+    return Retry(f"kafka, topic {topic!r} partition {partition}: {text}")
+
+
+class _Range:
+    def __init__(
+        self,
+        consumer: Consumer,
+        settings: KafkaSettings,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        on_loss: Callable[[int], None] | None,
+    ) -> None:
+        self._consumer = consumer
+        self._settings = settings
+        self._topic = topic
+        self._partition = partition
+        self._position = start
+        self._end = end
+        self._on_loss = on_loss
+
+    def tables(self) -> Iterator[pa.Table]:
+        self._seek(self._position)
+        held: list[Message] = []
+        held_bytes = 0
+        progress = time.monotonic()
+        while self._position < self._end:
+            before = self._position
+            messages = self._consumer.consume(CONSUME_RECORDS_MAX, POLL_SECONDS)
+            for message in messages:
+                error = message.error()
+                if error is not None:
+                    self._event(error, message)
+                elif self._position <= message.offset() < self._end:
+                    held.append(message)
+                    held_bytes += len(message)
+                    self._position = message.offset() + 1
+                else:
+                    self._position = max(self._position, min(message.offset(), self._end))
+                if self._position >= self._end:
+                    break
+            if len(held) >= TABLE_RECORDS_MAX or held_bytes >= TABLE_BYTES_MAX:
+                yield self._table(held)
+                held, held_bytes = [], 0
+            if self._position > before:
+                progress = time.monotonic()
+            elif time.monotonic() - progress > self._settings.timeout_seconds:
+                raise Retry(
+                    f"kafka gave nothing of {self._name()} at offset {self._position} (range ends at {self._end}) for "
+                    f"{self._settings.timeout_seconds:g} s; are the brokers {self._settings.config['bootstrap.servers']} up?"
+                )
+        if held:
+            yield self._table(held)
+
+    def _name(self) -> str:
+        return f"topic {self._topic!r} partition {self._partition}"
+
+    def _seek(self, offset: int) -> None:
+        self._position = offset
+        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
+
+    def _event(self, error: KafkaError, message: Message) -> None:
+        """An error in place of a record."""
+        code = error.code()
+        if message.topic() not in (None, self._topic) or message.partition() not in (None, -1, self._partition):
+            return  # a late event of the range before
+        if code == KafkaError._PARTITION_EOF:
+            self._at_end_of_partition(message.offset())
+        elif code in OUT_OF_RANGE:
+            self._out_of_range()
+        elif code in GONE and self._on_loss is not None:
+            self._lose(self._end, str(error))
+        elif code in GONE or code in REFUSED or error.fatal():
+            raise KafkaException(error)
+        # Anything else (a broker that went away, a timeout) librdkafka retries itself; the time without progress bounds it.
+
+    def _at_end_of_partition(self, offset: int) -> None:
+        if offset is None or offset < 0:
+            return
+        if offset >= self._end:
+            self._position = self._end
+            return
+        _, high = self._watermarks()
+        if high < self._end and offset >= self._position:
+            self._lose(self._end, f"the partition ends at offset {high} now; was the topic deleted and created again?")
+
+    def _out_of_range(self) -> None:
+        low, high = self._watermarks()
+        if low > self._position:
+            self._lose(min(low, self._end), f"the oldest record there is at offset {low}")
+            if self._position < self._end:
+                self._seek(self._position)
+        elif high < self._end:
+            self._lose(self._end, f"the partition ends at offset {high} now; was the topic deleted and created again?")
+        else:
+            self._seek(self._position)
+
+    def _watermarks(self) -> tuple[int, int]:
+        found = self._consumer.get_watermark_offsets(
+            TopicPartition(self._topic, self._partition), timeout=self._settings.timeout_seconds
+        )
+        if found is None:
+            raise Retry(f"kafka did not tell the offsets of {self._name()} within {self._settings.timeout_seconds:g} s")
+        return int(found[0]), int(found[1])
+
+    def _lose(self, upto: int, why: str) -> None:
+        if self._on_loss is None:
+            raise DataLoss(
+                f"{self._name()}: offsets {self._position} to {upto - 1} are lost: {why}. "
+                "To go on without them set on_data_loss to 'skip'"
+            )
+        self._on_loss(upto - self._position)
+        self._position = upto
+
+    def _table(self, messages: list[Message]) -> pa.Table:
+        count = len(messages)
+        times = [message.timestamp() for message in messages]
+        columns = [
+            pa.array([message.key() for message in messages], pa.binary()),
+            pa.array([message.value() for message in messages], pa.binary()),
+            pa.repeat(pa.scalar(self._topic, pa.string()), count),
+            pa.repeat(pa.scalar(self._partition, pa.int32()), count),
+            pa.array([message.offset() for message in messages], pa.int64()),
+            pa.array([millis if kind else None for kind, millis in times], pa.int64()).view(pa.timestamp("ms", "UTC")),
+        ]
+        return pa.Table.from_arrays(columns, schema=RECORD_SCHEMA)

@@ -1,0 +1,137 @@
+"""What to read from Kafka, and how clients are configured. Secrets stay out of every text that this module makes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lakebed.errors import InvalidInput
+
+StartingOffsets = str | Mapping[str, Any]
+OnDataLoss = Literal["fail", "skip"]
+
+SENSITIVE = re.compile(r"password|secret|jaas|\.pem$|token|credential|sasl\.oauthbearer\.config", re.IGNORECASE)
+CONSUMER_ONLY = re.compile(
+    r"^(group\.|isolation\.|fetch\.|queued\.|enable\.auto|enable\.partition|auto\.|check\.crcs|max\.poll|session\.|max\.partition)"
+)
+
+CONSUMER_DEFAULTS: dict[str, Any] = {
+    "group.id": "lakebed",  # needed by the client, but no offset is ever committed to it
+    "isolation.level": "read_committed",
+    "allow.auto.create.topics": False,
+    "fetch.wait.max.ms": 100,
+    "fetch.queue.backoff.ms": 20,  # the default of a second would halve the throughput when the queue fills up
+    "queued.max.messages.kbytes": 65_536,
+}
+CONSUMER_FIXED: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """Topics by name or by pattern, where to start, how much a batch may take.
+
+    ``config`` holds librdkafka's own settings (``bootstrap.servers``, ``security.protocol``, ``sasl.*``, ``ssl.*``, ...).
+    ``starting_offsets``: ``earliest``, ``latest``, ``{"timestamp": <epoch milliseconds>}`` or ``{topic: {partition: offset}}``
+    (what it leaves out starts at earliest). It counts for the first batch only; afterwards the checkpoint decides, and
+    partitions that appear later start at earliest.
+    """
+
+    config: Mapping[str, Any]
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    starting_offsets: StartingOffsets = "earliest"
+    max_records_per_batch: int | None = None
+    max_bytes_per_batch: int | None = None
+    on_data_loss: OnDataLoss = "fail"
+    timeout_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.config.get("bootstrap.servers"):
+            raise InvalidInput("kafka: 'bootstrap.servers' is missing; set it to host:port of a broker")
+        if bool(self.topics) == (self.topic_pattern is not None):
+            raise InvalidInput("kafka: name either 'topics' or 'topic_pattern'")
+        if self.topic_pattern is not None:
+            try:
+                re.compile(self.topic_pattern)
+            except re.error as error:
+                raise InvalidInput(f"kafka: topic_pattern {self.topic_pattern!r} is no regular expression: {error}") from error
+        if taken := sorted(CONSUMER_FIXED.keys() & self.config.keys()):
+            raise InvalidInput(f"kafka: {', '.join(taken)} can't be set: lakebed keeps the offsets itself")
+        for name in ("max_records_per_batch", "max_bytes_per_batch"):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise InvalidInput(f"kafka: {name} is {limit}; it must be at least 1")
+        if self.on_data_loss not in ("fail", "skip"):
+            raise InvalidInput(f"kafka: on_data_loss is {self.on_data_loss!r}; use 'fail' or 'skip'")
+        _check_starting(self.starting_offsets)
+
+    def __repr__(self) -> str:
+        what = self.topic_pattern or ", ".join(self.topics)
+        return f"KafkaSettings({what} at {self.config['bootstrap.servers']})"
+
+    def chosen(self, topics: set[str]) -> list[str]:
+        """Which of a cluster's topics are meant."""
+        if self.topic_pattern is None:
+            return sorted(topics.intersection(self.topics))
+        pattern = re.compile(self.topic_pattern)
+        return sorted(topic for topic in topics if pattern.fullmatch(topic) and not topic.startswith("__"))
+
+    def consumer_config(self) -> dict[str, Any]:
+        return {**CONSUMER_DEFAULTS, **self.config, **CONSUMER_FIXED}
+
+    def admin_config(self) -> dict[str, Any]:
+        return {name: value for name, value in self.config.items() if not CONSUMER_ONLY.match(name)}
+
+    @property
+    def reads_committed(self) -> bool:
+        return self.consumer_config()["isolation.level"] == "read_committed"
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "config": dict(self.config),
+                "topics": list(self.topics),
+                "topic_pattern": self.topic_pattern,
+                "starting_offsets": self.starting_offsets,
+                "max_records_per_batch": self.max_records_per_batch,
+                "max_bytes_per_batch": self.max_bytes_per_batch,
+                "on_data_loss": self.on_data_loss,
+                "timeout_seconds": self.timeout_seconds,
+            }
+        )
+
+    @staticmethod
+    def from_json(text: str) -> KafkaSettings:
+        values = json.loads(text)
+        return KafkaSettings(**{**values, "topics": tuple(values["topics"])})
+
+
+def _check_starting(starting: StartingOffsets) -> None:
+    if isinstance(starting, str):
+        if starting not in ("earliest", "latest"):
+            raise InvalidInput(
+                f"kafka: starting_offsets is {starting!r}; use earliest, latest, {{timestamp: <epoch milliseconds>}} "
+                "or {topic: {partition: offset}}"
+            )
+        return
+    if set(starting) == {"timestamp"} and isinstance(starting["timestamp"], int):
+        return
+    for topic, offsets in starting.items():
+        if not isinstance(offsets, Mapping) or not all(isinstance(offset, int) for offset in offsets.values()):
+            raise InvalidInput(f"kafka: starting_offsets of topic {topic!r} must be {{partition: offset}}")
+
+
+def without_secrets(text: str, config: Mapping[str, Any]) -> str:
+    """A client's error text with the values of sensitive settings blotted out."""
+    for name, value in config.items():
+        if SENSITIVE.search(name) and value:
+            text = text.replace(str(value), "***")
+    return text

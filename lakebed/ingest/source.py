@@ -1,0 +1,98 @@
+"""What every source gives to a pipeline, and what runs in a Spark task to turn it into changes.
+
+A source is a streaming DataFrame plus, where that DataFrame holds ranges instead of data, a reader that fetches the
+records of a range inside the task. Three kinds of DataFrame, by ``Source.carries``:
+
+    ranges      one row a range (Kafka offsets, event numbers): ``RangeChanges`` reads and decodes them
+    records     ``RECORD_SCHEMA`` rows (lines of files): ``RecordChanges`` decodes them
+    rows        rows that have the table's columns already
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import pyarrow as pa
+
+from lakebed.ingest.shape import RECORD_SCHEMA, Decoded, Decoder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Carries = Literal["ranges", "records", "rows"]
+RANGE_SCHEMA_DDL = "topic string, partition int, start long, end long"
+"""One row a range, the same for all sources that carry ranges: ``start`` <= offset < ``end``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records of one partition of one topic: start <= offset < end."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class RangeReader(Protocol):
+    """Fetches the records of a range, the same ones every time. Picklable; lives in a task."""
+
+    records_lost: int
+    """Offsets that the source no longer had, where the settings say to go on without them."""
+
+    def read(self, chosen: Range) -> Iterator[pa.Table]:
+        """Tables of ``RECORD_SCHEMA`` in the order of the range."""
+
+
+class Source(Protocol):
+    """Where changes come from."""
+
+    @property
+    def carries(self) -> Carries: ...
+
+    @property
+    def reader(self) -> RangeReader | None:
+        """Reads the ranges; None if the stream carries no ranges."""
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """The streaming DataFrame of a source that carries ranges, records or rows."""
+
+
+def ranges_of(batch: pa.RecordBatch) -> list[Range]:
+    return [Range(row["topic"], row["partition"], row["start"], row["end"]) for row in batch.to_pylist()]
+
+
+@dataclass(slots=True)
+class RangeChanges:
+    """Runs in a task: ranges in, decoded changes out, a bounded number of records at a time."""
+
+    source: RangeReader
+    decoder: Decoder
+    with_order: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
+        for batch in batches:
+            for chosen in ranges_of(batch):
+                for records in self.source.read(chosen):
+                    yield self.decoder.decode(records, self.with_order)
+
+    def records_lost(self) -> int:
+        return self.source.records_lost
+
+
+@dataclass(slots=True)
+class RecordChanges:
+    """Runs in a task: records in (``RECORD_SCHEMA``), decoded changes out."""
+
+    decoder: Decoder
+    with_order: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
+        for batch in batches:
+            if batch.num_rows:
+                yield self.decoder.decode(pa.Table.from_batches([batch]).cast(RECORD_SCHEMA), self.with_order)
+
+    def records_lost(self) -> int:
+        return 0
