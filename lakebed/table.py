@@ -62,7 +62,7 @@ from lakebed.view.merge_on_read import TableView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _PARTITION_TYPES_REFUSED = (pa.types.is_floating, pa.types.is_binary)
 
@@ -645,7 +645,7 @@ def _is_remote(path: str | os.PathLike[str]) -> bool:
 
 def _cache_folder() -> Path:
     """Where what can be rebuilt is kept on local disk."""
-    base = os.environ.get("LAKEBED_CACHE_DIR") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lakebed")
+    base: str = os.environ.get("LAKEBED_CACHE_DIR") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lakebed")
     return Path(base) / "tables"
 
 

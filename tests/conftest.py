@@ -97,6 +97,7 @@ def spark() -> Iterator[SparkSession]:
     """A local Spark session with Delta and lakebed, shared by all tests."""
     import lakebed
 
-    session = lakebed.spark(app_name="tests", master="local[2]")
+    # With S3's jars always, so that what a session can do does not depend on which test came first.
+    session = lakebed.spark(app_name="tests", master="local[2]", s3=True)
     yield session
     session.stop()

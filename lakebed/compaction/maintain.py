@@ -15,7 +15,7 @@ from lakebed.errors import Retry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _logger = logging.getLogger("lakebed.maintain")
 _FAILURES_MAX = 20

@@ -119,11 +119,11 @@ class WriteTask:
             if len(changes):
                 checked = prepare(changes, self.shape, connection)
                 for part in write_parts(newest_per_key(checked, self.shape, connection), self.shape, storage, connection):
-                    yield "part", part.to_json().decode()
+                    yield "part", part.to_json()
             if len(decoded.quarantined):
                 quarantine = open_part_storage(self.root + QUARANTINE_SUFFIX)
                 for part in write_parts(decoded.quarantined, TableShape(QUARANTINE_SCHEMA), quarantine, connection):
-                    yield "quarantined", part.to_json().decode()
+                    yield "quarantined", part.to_json()
             for truncate in decoded.truncates:
                 truncated_at = max(truncate.order, truncated_at or truncate.order)
             seen["ignored"] = seen.get("ignored", 0) + decoded.ignored

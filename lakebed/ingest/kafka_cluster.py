@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
-from lakebed.ingest.kafka_settings import KafkaSettings, without_secrets
+from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, without_secrets
 
 Partitions = dict[tuple[str, int], int]
 """(topic, partition) to an offset."""
@@ -19,10 +20,13 @@ class KafkaCluster:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._seen: set[str] = set()
+
+    @cached_property
+    def _admin(self) -> AdminClient:
         try:
-            self._admin = AdminClient({**settings.admin_config(), "error_cb": lambda error: None, "log_level": 0})
+            return AdminClient({**self._settings.admin_config(), "error_cb": lambda error: None, "log_level": 0})
         except (KafkaException, ValueError, TypeError) as error:
-            text = without_secrets(str(error), settings.config)
+            text = without_secrets(str(error), self._settings.config)
             raise InvalidInput(f"kafka: the client refuses its settings: {text}") from None
 
     def look(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
@@ -72,10 +76,10 @@ class KafkaCluster:
         return {**self.earliest(partitions), **self._listed(starting, partitions)}
 
     def _listed(self, starting: Mapping[str, Any], partitions: list[tuple[str, int]]) -> Partitions:
-        listed = {(topic, int(number)): offset for topic, offsets in starting.items() for number, offset in offsets.items()}
+        listed = {(topic, int(number)): offset for topic, of in starting.items() for number, offset in of.items()}
         if unknown := sorted(listed.keys() - set(partitions)):
             topic, partition = unknown[0]
-            raise InvalidInput(f"kafka: starting_offsets names topic {topic!r} partition {partition}, which is not read")
+            raise InvalidInput(f"kafka: starting_offsets names topic {topic!r} partition {partition}: it is not read")
         return listed
 
     def _offsets(self, wanted: Mapping[tuple[str, int], OffsetSpec]) -> Partitions:
@@ -95,8 +99,8 @@ class KafkaCluster:
     def _unreachable(self, error: KafkaException) -> Exception:
         cause = error.args[0]
         text = without_secrets(cause.str(), self._settings.config)
-        if cause.code() in (cause.UNKNOWN_TOPIC_OR_PART, cause._UNKNOWN_TOPIC, cause._UNKNOWN_PARTITION):
+        if cause.code() in GONE:
             return DataLoss(f"kafka: a topic that is being read is gone: {text}")
-        if cause.code() in (cause._AUTHENTICATION, cause.SASL_AUTHENTICATION_FAILED, cause.CLUSTER_AUTHORIZATION_FAILED):
+        if cause.code() in REFUSED:
             return InvalidInput(f"kafka refuses access: {text}; check the credentials and the ACLs")
         return Retry(f"kafka at {self._settings.config['bootstrap.servers']} did not answer: {text}")

@@ -6,8 +6,8 @@ range is not finished by a count but by position:
     1.  Assign the partition at ``start``.
     2.  Consume in large batches; records from ``end`` on are dropped.
     3.  Finished when a record at or beyond ``end`` was seen, or the end of the partition at or beyond it.
-    4.  The broker says that the position is out of range, or the partition ends before ``end``: records are lost. That is
-        ``DataLoss``, or, where the caller counts losses, a jump to the oldest record still there.
+    4.  The broker says that the position is out of range, or the partition ends before ``end``: records are lost. That
+        is ``DataLoss``, or, where the caller counts losses, a jump to the oldest record still there.
     5.  No progress for ``timeout_seconds``: ``Retry``. Spark runs the task again, the range is the same.
 
 One consumer is kept per process between ranges: connecting and authenticating costs more than a small range.
@@ -24,7 +24,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from lakebed.errors import DataLoss, InvalidInput, LakebedError, Retry
-from lakebed.ingest.kafka_settings import KafkaSettings, without_secrets
+from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, without_secrets
 from lakebed.ingest.shape import RECORD_SCHEMA
 
 CONSUME_RECORDS_MAX = 10_000
@@ -32,21 +32,7 @@ POLL_SECONDS = 0.2
 TABLE_RECORDS_MAX = 50_000
 TABLE_BYTES_MAX = 32 * 1024 * 1024
 
-GONE = (
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-    KafkaError.UNKNOWN_TOPIC_ID,
-)
 OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._NO_OFFSET)
-REFUSED = (
-    KafkaError._AUTHENTICATION,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-)
-
 _kept: dict[tuple[int, str], Consumer] = {}
 
 
@@ -112,7 +98,7 @@ def _translated(error: KafkaError, settings: KafkaSettings, topic: str, partitio
     if error.code() in REFUSED:
         return InvalidInput(f"kafka refuses access to topic {topic!r}: {text}; check the credentials and the ACLs")
     if error.code() in GONE:
-        return DataLoss(f"topic {topic!r} partition {partition} is gone: {text}; it was deleted after its records were planned")
+        return DataLoss(f"topic {topic!r} partition {partition} is gone: {text}; was it deleted?")
     return Retry(f"kafka, topic {topic!r} partition {partition}: {text}")
 
 
@@ -161,9 +147,10 @@ class _Range:
             if self._position > before:
                 progress = time.monotonic()
             elif time.monotonic() - progress > self._settings.timeout_seconds:
+                brokers = self._settings.config["bootstrap.servers"]
                 raise Retry(
-                    f"kafka gave nothing of {self._name()} at offset {self._position} (range ends at {self._end}) for "
-                    f"{self._settings.timeout_seconds:g} s; are the brokers {self._settings.config['bootstrap.servers']} up?"
+                    f"kafka gave nothing of {self._name()} at offset {self._position} (the range ends at {self._end}) "
+                    f"for {self._settings.timeout_seconds:g} s; are the brokers {brokers} up?"
                 )
         if held:
             yield self._table(held)
@@ -188,7 +175,7 @@ class _Range:
             self._lose(self._end, str(error))
         elif code in GONE or code in REFUSED or error.fatal():
             raise KafkaException(error)
-        # Anything else (a broker that went away, a timeout) librdkafka retries itself; the time without progress bounds it.
+        # Anything else (a broker that went away) librdkafka retries itself; the time without progress bounds it.
 
     def _at_end_of_partition(self, offset: int) -> None:
         if offset is None or offset < 0:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from confluent_kafka import KafkaError
+
 from lakebed.errors import InvalidInput
 
 StartingOffsets = str | Mapping[str, Any]
@@ -34,14 +36,29 @@ CONSUMER_FIXED: dict[str, Any] = {
 }
 
 
+GONE = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_ID,
+)
+REFUSED = (
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
     """Topics by name or by pattern, where to start, how much a batch may take.
 
-    ``config`` holds librdkafka's own settings (``bootstrap.servers``, ``security.protocol``, ``sasl.*``, ``ssl.*``, ...).
-    ``starting_offsets``: ``earliest``, ``latest``, ``{"timestamp": <epoch milliseconds>}`` or ``{topic: {partition: offset}}``
-    (what it leaves out starts at earliest). It counts for the first batch only; afterwards the checkpoint decides, and
-    partitions that appear later start at earliest.
+    ``config`` holds librdkafka's own settings (``bootstrap.servers``, ``security.protocol``, ``sasl.*``, ``ssl.*``).
+    ``starting_offsets``: ``earliest``, ``latest``, ``{"timestamp": <epoch milliseconds>}`` or ``{topic: {partition:
+    offset}}`` (what it leaves out starts at earliest). It counts for the first batch only; afterwards the checkpoint
+    decides, and partitions that appear later start at earliest.
     """
 
     config: Mapping[str, Any]
@@ -62,7 +79,8 @@ class KafkaSettings:
             try:
                 re.compile(self.topic_pattern)
             except re.error as error:
-                raise InvalidInput(f"kafka: topic_pattern {self.topic_pattern!r} is no regular expression: {error}") from error
+                what = f"kafka: topic_pattern {self.topic_pattern!r} is no regular expression"
+                raise InvalidInput(f"{what}: {error}") from error
         if taken := sorted(CONSUMER_FIXED.keys() & self.config.keys()):
             raise InvalidInput(f"kafka: {', '.join(taken)} can't be set: lakebed keeps the offsets itself")
         for name in ("max_records_per_batch", "max_bytes_per_batch"):

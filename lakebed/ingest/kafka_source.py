@@ -5,13 +5,14 @@ Invariants
         written into the offset in which it first appears (``begin``), not looked up again.
     K2  With ``read_committed`` a batch ends at the last stable offset: no open transaction is in it.
 
-An offset document: ``{"topics": {topic: {partition: next offset}}, "begin": {topic: {partition: offset}}, "ids": {topic:
-id}}``; ``{}`` is the beginning of time, before the starting offsets were looked up.
+An offset document: ``{"topics": {topic: {partition: next offset}}, "begin": {topic: {partition: offset}}, "ids":
+{topic: id}}``; ``{}`` is the beginning of time, before the starting offsets were looked up.
 
 ``latestOffset``
     1.  Every few seconds: which topics and partitions are there, and which ids have the topics.
     2.  One request for the ends of all partitions. Nothing new: ask again a few times, with pauses, before saying so.
-    3.  New partitions get a ``begin``. A topic with another id, or an end below the position: ``DataLoss``, or a new begin.
+    3.  New partitions get a ``begin``. A topic with another id, or an end below the position: ``DataLoss``, or it
+        begins anew.
     4.  The limits share what a batch may take among the partitions in proportion to what they have.
 """
 
@@ -98,7 +99,7 @@ class KafkaRanges(DataSource):
     def streamReader(self, schema: StructType) -> KafkaRangeStream:
         text = self.options.get(SETTINGS_OPTION)
         if text is None:
-            raise InvalidInput(f"{FORMAT}: option {SETTINGS_OPTION!r} is missing; use KafkaSource(settings).stream(spark)")
+            raise InvalidInput(f"{FORMAT}: option {SETTINGS_OPTION!r} is missing; use KafkaSource.stream")
         return KafkaRangeStream(KafkaSettings.from_json(text))
 
 
@@ -115,6 +116,10 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Partitions = {}
         self._record_bytes: float | None = None
         self._sampled_at = float("-inf")
+
+    def __reduce__(self) -> tuple[type[KafkaRangeStream], tuple[KafkaSettings]]:
+        """Tasks get a copy that only reads: they need no connection for planning."""
+        return KafkaRangeStream, (self._settings,)
 
     # What Spark calls ------------------------------------------------------------------------------------------------
 
@@ -224,7 +229,8 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             records = min(records, self._settings.max_records_per_batch or total)
             if self._settings.max_bytes_per_batch is not None and total:
-                records = min(records, int(self._settings.max_bytes_per_batch / self._bytes_per_record(positions, waiting)))
+                record_bytes = self._bytes_per_record(positions, waiting)
+                records = min(records, int(self._settings.max_bytes_per_batch / record_bytes))
         if records >= total:
             return {p: offset + waiting[p] for p, offset in positions.items()}
         shares = {p: count * records // total for p, count in waiting.items()}

@@ -56,10 +56,7 @@ def _b1_base_changes_add_up(before: Snapshot, commit: Commit) -> Iterator[str]:
             yield f"{path} is removed but is not in the base"
         elif part.deletion_vector != action.deletion_vector:
             yield f"{path} is removed with another deletion vector than it has"
-    for action in commit.actions:
-        if not isinstance(action, AddPart):
-            continue
-        part = action.part
+    for part in (action.part for action in commit.actions if isinstance(action, AddPart)):
         if part.path in before.parts and part.path not in removed:
             yield f"{part.path} is added but is in the base already"
         if part.deletion_vector and not 0 < part.deletion_vector.dead_rows <= part.rows:

@@ -105,7 +105,7 @@ def read_keys(part: Part, shape: TableShape, storage: PartStorage) -> Iterator[p
     partition = [name for name in shape.keys if name in part.partition_values and not part.path.startswith("_lakebed/")]
     if partition:  # foreign files leave partition columns out
         names = [_constant(n, part, shape) if n in partition else quote(n) for n in shape.keys] + names[len(shape.keys) :]
-    yield from connection.execute(f"select {', '.join(names)} from read_parquet({url})").to_arrow_reader(262_144)
+    yield from connection.sql(f"select {', '.join(names)} from read_parquet({url})").to_arrow_reader(262_144)
 
 
 def _constant(name: str, part: Part, shape: TableShape) -> str:

@@ -227,8 +227,8 @@ def _complete(
             history.setdefault(_key(found, shape), []).append(found)
     out = []
     for chain in history.values():
-        if shape.sequence_column:
-            chain.sort(key=lambda row: (row.get(shape.sequence_column) is not None, row.get(shape.sequence_column)))
+        if sequence := shape.sequence_column:
+            chain.sort(key=lambda row: (row.get(sequence) is not None, row.get(sequence)))
         unavailable = [row.get(UNAVAILABLE_COLUMN) for row in chain]
         names = {name for listed in unavailable for name in listed or ()}
         columns = {name: [row[name] for row in chain] for name in names}

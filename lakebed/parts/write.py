@@ -61,11 +61,11 @@ class WrittenPart:
             stats=self.stats, modified_ms=self.modified_ms,
         )  # fmt: skip
 
-    def to_json(self) -> bytes:
-        return orjson.dumps({name: getattr(self, name) for name in self.__slots__})
+    def to_json(self) -> str:
+        return orjson.dumps({name: getattr(self, name) for name in self.__slots__}).decode()
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> WrittenPart:
+    def from_json(cls, text: str) -> WrittenPart:
         return cls(**orjson.loads(text))
 
 

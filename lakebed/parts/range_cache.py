@@ -1,0 +1,169 @@
+"""Range reads of immutable remote files, each byte fetched once while it stays in a bounded memory.
+
+Invariants: what is kept never exceeds ``bytes_max``; a block in flight is awaited, not asked for twice; a file that was
+forgotten (deleted) is never served from memory by a read that begins later.
+
+1. A file is first met by its tail: one request for the last ``TAIL_BYTES`` gives its size, its Parquet footer, and the
+   whole of a small file.
+2. After that reads are cut at multiples of ``BLOCK_BYTES``. Blocks that are neither kept nor in flight are fetched in as few requests as
+   there are gaps, each one range.
+3. Blocks are kept least recently used first out. A run longer than a part of the memory is passed through and not kept:
+   a merge reads everything once and must not push out what settles read again and again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+BLOCK_BYTES = 256 << 10
+TAIL_BYTES = 1 << 20
+CACHE_BYTES_MAX = 128 << 20
+_SIZES_MAX = 100_000
+
+# fetch(file, start, end): the bytes [start, end). fetch_tail(file, length): the last bytes and the size of the file.
+Fetch = Callable[[str, int, int], bytes]
+FetchTail = Callable[[str, int], "tuple[bytes, int]"]
+
+
+class BlockCache:
+    """The memory shared by all readers of a process."""
+
+    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._bytes = 0
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._in_flight: dict[tuple[str, int], Future[bytes]] = {}
+
+    @property
+    def bytes_kept(self) -> int:
+        """Bytes of blocks in memory."""
+        return self._bytes
+
+    def size(self, file: str) -> int | None:
+        """The file's size, if it was met."""
+        with self._lock:
+            return self._sizes.get(file)
+
+    def insert_tail(self, file: str, tail: bytes, size: int) -> None:
+        """Keep the last bytes of a file: those of its blocks that are whole in them."""
+        begin = size - len(tail)
+        with self._lock:
+            self._sizes[file] = size
+            self._sizes.move_to_end(file)
+            while len(self._sizes) > _SIZES_MAX:
+                self._sizes.popitem(last=False)
+            for block in range(-(-begin // BLOCK_BYTES), -(-size // BLOCK_BYTES)):
+                start = block * BLOCK_BYTES - begin
+                self._keep((file, block), tail[start : start + BLOCK_BYTES])
+
+    def forget(self, file: str) -> None:
+        """Drop a file that was deleted."""
+        with self._lock:
+            size = self._sizes.pop(file, 0)
+            for block in range(-(-size // BLOCK_BYTES)):
+                gone = self._blocks.pop((file, block), None)
+                self._bytes -= len(gone or b"")
+
+    def read(self, file: str, start: int, length: int, fetch: Fetch, fetch_tail: FetchTail) -> bytes:
+        """The bytes [start, start + length), cut at the end of the file."""
+        size = self.size(file)
+        if size is None:
+            size = self.meet(file, fetch_tail)
+        end = min(start + length, size)
+        if end <= start:
+            return b""
+        first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
+        blocks = self._blocks_of(file, range(first, last + 1), size, fetch)
+        if first == last:
+            return blocks[first][start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
+        pieces = [blocks[number] for number in range(first, last + 1)]
+        pieces[0] = pieces[0][start - first * BLOCK_BYTES :]
+        pieces[-1] = pieces[-1][: end - last * BLOCK_BYTES]
+        return b"".join(pieces)
+
+    def meet(self, file: str, fetch_tail: FetchTail) -> int:
+        """Fetch a file's tail unless another thread is doing it; its size."""
+        mark = (file, -1)
+        with self._lock:
+            known = self._sizes.get(file)
+            if known is not None:
+                return known
+            others = self._in_flight.get(mark)
+            if others is None:
+                self._in_flight[mark] = mine = Future()
+        if others is not None:
+            return int(others.result())
+        try:
+            tail, size = fetch_tail(file, TAIL_BYTES)
+            self.insert_tail(file, tail, size)
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            mine.set_result(str(size).encode())
+            return size
+        finally:
+            with self._lock:
+                self._in_flight.pop(mark, None)
+
+    def _blocks_of(self, file: str, wanted: range, size: int, fetch: Fetch) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        awaited: dict[int, Future[bytes]] = {}
+        missing: dict[int, Future[bytes]] = {}
+        with self._lock:
+            for number in wanted:
+                key = (file, number)
+                kept = self._blocks.get(key)
+                if kept is not None:
+                    self._blocks.move_to_end(key)
+                    found[number] = kept
+                elif key in self._in_flight:
+                    awaited[number] = self._in_flight[key]
+                else:
+                    missing[number] = self._in_flight[key] = Future()
+        try:
+            for first, last in _runs(list(missing)):
+                data = memoryview(fetch(file, first * BLOCK_BYTES, min((last + 1) * BLOCK_BYTES, size)))
+                keep = len(data) <= self.bytes_max // 8
+                for number in range(first, last + 1):
+                    at = (number - first) * BLOCK_BYTES
+                    block = bytes(data[at : at + BLOCK_BYTES])
+                    found[number] = block
+                    with self._lock:
+                        if keep:
+                            self._keep((file, number), block)
+                        self._in_flight.pop((file, number), None)
+                    missing.pop(number).set_result(block)
+        except BaseException as error:
+            for number, future in missing.items():
+                with self._lock:
+                    self._in_flight.pop((file, number), None)
+                future.set_exception(error)
+            raise
+        for number, future in awaited.items():
+            found[number] = future.result()
+        return found
+
+    def _keep(self, key: tuple[str, int], block: bytes) -> None:
+        old = self._blocks.pop(key, None)
+        self._bytes += len(block) - len(old or b"")
+        self._blocks[key] = block
+        while self._bytes > self.bytes_max:
+            _, gone = self._blocks.popitem(last=False)
+            self._bytes -= len(gone)
+
+
+def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """Ascending numbers as runs without gaps: (first, last)."""
+    at = 0
+    while at < len(numbers):
+        end = at
+        while end + 1 < len(numbers) and numbers[end + 1] == numbers[end] + 1:
+            end += 1
+        yield numbers[at], numbers[end]
+        at = end + 1
