@@ -151,9 +151,9 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [InputPartition(chosen) for chosen in ranges_between(start, end)]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int, int]]:
+    def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int, int, None]]:
         chosen: Range = partition.value
-        yield chosen.topic, chosen.partition, chosen.start, chosen.end
+        yield chosen.topic, chosen.partition, chosen.start, chosen.end, None
 
     # How it decides --------------------------------------------------------------------------------------------------
 

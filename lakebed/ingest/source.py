@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Carries = Literal["ranges", "records", "rows"]
-RANGE_SCHEMA_DDL = "topic string, partition int, start long, end long"
+RANGE_SCHEMA_DDL = "topic string, partition int, start long, end long, clock_micros long"
 """One row a range, the same for all sources that carry ranges: ``start`` <= offset < ``end``."""
 
 
@@ -34,6 +34,8 @@ class Range:
     partition: int
     start: int
     end: int
+    clock_micros: int | None = None
+    """For generated events: the time of event 0 of the stream, in microseconds since the epoch."""
 
 
 class RangeReader(Protocol):
@@ -61,7 +63,7 @@ class Source(Protocol):
 
 
 def ranges_of(batch: pa.RecordBatch) -> list[Range]:
-    return [Range(row["topic"], row["partition"], row["start"], row["end"]) for row in batch.to_pylist()]
+    return [Range(**row) for row in batch.to_pylist()]
 
 
 @dataclass(slots=True)

@@ -1,13 +1,13 @@
 """Does a store keep its word that only one writer can take a name? Asked by racing it, once, before a table trusts it.
 
-Some servers that speak S3 ignore ``If-None-Match``, and some check it and then write, with a gap between: the first kind
-a second put reveals, the second kind only a race. A store that passes is not proven atomic; one that fails is proven not.
+Some servers that speak S3 ignore ``If-None-Match``, and some check it and then write, with a gap between: a second put
+reveals the first kind, only a race the second. A store that passes is not proven atomic; one that fails is proven not.
 
 1. Put a name, then put it again with other bytes: the second must be refused and the first bytes must stay.
-2. In each round, ``contestants`` threads wait for each other and put one new name, each with bytes of its own and of its
-   own length. Exactly one may win, and the name must hold the winner's bytes.
-3. A contestant whose outcome nobody knows (the store was unavailable) is neither a winner nor a loser: then the name may
-   hold its bytes, if there is no other winner.
+2. In each round, ``contestants`` threads wait for each other and put one new name, each with bytes of its own and of
+   its own length. Exactly one may win, and the name must hold the winner's bytes.
+3. A contestant whose outcome nobody knows (the store was unavailable) is neither a winner nor a loser: the name may
+   hold its bytes if there is no other winner.
 4. Remove every name, also after a failure.
 """
 
@@ -25,7 +25,7 @@ _RACE_TIMEOUT_SECONDS = 60
 
 
 def probe(store: LogStore, contestants: int = 8, rounds: int = 4) -> None:
-    """Race the store's ``put_if_absent``. Raises UnsafeStore if it is not atomic, StoreUnavailable if it did not answer."""
+    """Race the store's ``put_if_absent``. Raises UnsafeStore if it is not atomic, StoreUnavailable if it is silent."""
     folder = f"{PROBE_FOLDER}/{uuid.uuid4().hex}"
     names = [f"{folder}-{number}" for number in range(rounds + 1)]
     try:

@@ -5,8 +5,8 @@ forgotten (deleted) is never served from memory by a read that begins later.
 
 1. A file is first met by its tail: one request for the last ``TAIL_BYTES`` gives its size, its Parquet footer, and the
    whole of a small file.
-2. After that reads are cut at multiples of ``BLOCK_BYTES``. Blocks that are neither kept nor in flight are fetched in as few requests as
-   there are gaps, each one range.
+2. After that reads are cut at multiples of ``BLOCK_BYTES``. Blocks that are neither kept nor in flight are fetched in
+   as few requests as there are gaps, each one range.
 3. Blocks are kept least recently used first out. A run longer than a part of the memory is passed through and not kept:
    a merge reads everything once and must not push out what settles read again and again.
 """
@@ -89,13 +89,14 @@ class BlockCache:
     def meet(self, file: str, fetch_tail: FetchTail) -> int:
         """Fetch a file's tail unless another thread is doing it; its size."""
         mark = (file, -1)
+        mine: Future[bytes] = Future()
         with self._lock:
             known = self._sizes.get(file)
             if known is not None:
                 return known
             others = self._in_flight.get(mark)
             if others is None:
-                self._in_flight[mark] = mine = Future()
+                self._in_flight[mark] = mine
         if others is not None:
             return int(others.result())
         try:

@@ -4,7 +4,7 @@ Invariants: a path is readable only when its upload is complete; a failed upload
 (but for a process that dies in it: the bucket's lifecycle rule for incomplete uploads removes those).
 
 Read: every range goes through the process's ``BlockCache``, so footers, small parts and blocks that settles read again
-cost no request. What this process wrote is small enough or not at all in it: a settle right after a write reads no S3.
+cost no request. A small file is in it as soon as it is written: the settle after it asks for nothing.
 Write: one PutObject up to ``SINGLE_PUT_BYTES_MAX``, above it a multipart upload with a few parts in flight.
 """
 
@@ -347,9 +347,7 @@ class RangeFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def open(self, path: str, mode: str = "rb", **_: Any) -> RangeFile:
         """A file to read. Raises FileNotFoundError."""
         if mode != "rb":
-            raise Unsupported(
-                f"{path} can't be opened with mode {mode!r}: DuckDB only reads here, write with write_file"
-            )
+            raise Unsupported(f"{path} can't be opened with mode {mode!r}: write with write_file")
         self._reader.meet(self._path(path))
         return RangeFile(self._reader, self._path(path))
 

@@ -3,11 +3,11 @@
 Invariants
 - A file appears under its path whole and durable, or not at all: a commit may name it as soon as the write returned.
 - Files are immutable and their names are never used again, so what was read once may be kept (see ``range_cache``).
-- Paths are relative to the root, with ``/``, as a human reads them; ``encode_path`` gives the form a Delta log wants.
+- Paths are relative to the root, with ``/``, as a human reads them: not percent-encoded, as they are in the log.
 - A storage is a small picklable value: tasks get it, and open what they need in their own process.
 
 Local files are written beside their place under a hidden name, then fsynced, renamed and their folder fsynced.
-DuckDB reads them directly; objects in S3 it reads through a file system of ours (``s3_storage``): ``attach`` registers it.
+DuckDB reads them directly; objects in S3 it reads through a file system of ours (``s3_storage``) that ``attach`` adds.
 Readers must pass ``hive_partitioning=false`` to DuckDB, else a folder such as ``day=1`` on the way adds a column.
 """
 
@@ -19,11 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
-from urllib.parse import quote, unquote
 
 import duckdb
 
-from lakebed.errors import InvalidInput, MissingPrerequisite, StoreUnavailable, Unsupported
+from lakebed.errors import InvalidInput, MissingPrerequisite, StoreUnavailable
 from lakebed.manifest.stores.counters import OperationCount, RequestCounter, StoreCounters
 from lakebed.manifest.stores.local import fsync_folder, make_folders, temporary_path
 from lakebed.manifest.stores.roots import LocalRoot, parse_root
@@ -36,14 +35,10 @@ __all__ = [
     "OperationCount",
     "PartStorage",
     "StoreCounters",
-    "decode_path",
-    "encode_path",
     "open_part_storage",
 ]
 
 T = TypeVar("T")
-
-_PATH_SAFE = "/=-_.~+,@!$&'()*;"
 
 
 class PartStorage(Protocol):
@@ -122,20 +117,6 @@ def open_part_storage(root: str | os.PathLike[str]) -> PartStorage:
         raise MissingPrerequisite(f"{place} needs boto3: pip install 'lakebed[s3]'") from error
     storage: S3PartStorage = module.S3PartStorage(place)
     return storage
-
-
-def encode_path(path: str) -> str:
-    """A relative path as the ``path`` of an ``add`` or ``remove`` (percent-encoded UTF-8)."""
-    return quote(path, safe=_PATH_SAFE)
-
-
-def decode_path(encoded: str) -> str:
-    """The path a log means; an absolute local one (``file:/…``) stays absolute."""
-    if encoded.startswith("file:"):
-        return "/" + unquote(encoded[len("file:") :]).lstrip("/")
-    if "://" in encoded:
-        raise Unsupported(f"the log names a file outside its table, {encoded!r}; copy the table into one place first")
-    return unquote(encoded)
 
 
 _local_counters: dict[tuple[int, str], RequestCounter] = {}

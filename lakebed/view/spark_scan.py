@@ -7,13 +7,13 @@ Invariants
 
 Algorithm
 1. Spark plans its own vectorized Parquet scan (`HadoopFsRelation` with `ParquetFileFormat`) over a file index of ours,
-   `PartIndex.java`: so predicates, column pruning, nested pruning, splits and dynamic partition pruning are Spark's own.
-   The index is compiled in the driver's JVM by Janino, the compiler that Spark generates its own code with. No executor
-   needs it, no jar is added, nothing is listed and no log is replayed.
+   `PartIndex.java`: so predicates, column pruning, nested pruning, splits and dynamic pruning are Spark's own. The index
+   is compiled in the driver's JVM by Janino, the compiler that Spark generates its own code with. No executor needs it,
+   no jar is added, nothing is listed and no log is replayed.
 2. Each part is a partition of its own; a hidden partition column holds the part's dead rows as bytes, laid out so that
    a row is looked up without a branch (`layout_of_dead_rows`). The Parquet reader numbers the rows of the file.
-3. A filter keeps the rows whose bit is unset. It is made of Spark's expressions and one call of a static Java method that
-   Hadoop has had for decades, compiled into the scan's loop: some nanoseconds a row. A scan without dead rows has no filter.
+3. A filter keeps the rows whose bit is unset. It is made of Spark's expressions and a static Java method that Hadoop has
+   had for decades, compiled into the scan's loop: some nanoseconds a row. A scan without dead rows has no filter.
 4. The index of a table is kept and only the difference to the next version is sent to the JVM, in one call.
 """
 
@@ -24,7 +24,7 @@ import hashlib
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
 from typing import Any
@@ -35,38 +35,11 @@ from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.errors import Corrupt
+from lakebed.view.scan_file import ScanFile
 
 _BLOCK_ROWS = 1024  # PartIndex.java knows it too
 _BLOCK_BYTES = _BLOCK_ROWS // 8
 _INDEXES_MAX = 16
-
-
-@dataclass(frozen=True, slots=True)
-class ScanFile:
-    """A part to read. `path` is relative to the table's root (or a URL) and not percent-encoded.
-
-    `dead` is the bitmap of all dead positions (`BitMap64.serialize()`), None if there is none; `deletion_vector` is the
-    descriptor in the log when it marks exactly that set.
-    """
-
-    path: str
-    size_bytes: int
-    rows: int
-    partition_values: Mapping[str, str | None]
-    dead: bytes | None = None
-    dead_rows: int = 0
-    deletion_vector: Mapping[str, Any] | None = None
-    stats_json: str | None = None
-
-    @property
-    def identity(self) -> str:
-        """Equal for two files only if they have the same live rows."""
-        if self.dead is None or not self.dead_rows:
-            return self.path
-        vector = self.deletion_vector
-        if vector is not None:
-            return f"{self.path}\0{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}"
-        return f"{self.path}\0{hashlib.blake2b(self.dead, digest_size=16).hexdigest()}"
 
 
 @dataclass(slots=True)
@@ -99,8 +72,8 @@ def scan(
 ) -> DataFrame:
     """The live rows of `files` as a DataFrame with the columns of `schema_json` (Delta's ``schemaString``).
 
-    `root` is the table's folder, a local path or a URL. Partition columns are taken from `partition_values`, also where the
-    files hold them. A column that a file lacks is null. Raises Corrupt if a dead position lies outside its file.
+    `root` is the table's folder, a local path or a URL. Partition columns are taken from `partition_values`, also where
+    the files hold them. A column that a file lacks is null. Raises Corrupt if a dead position lies outside its file.
     """
     jvm: Any = spark._jvm
     schema = orjson.loads(schema_json)["fields"]
@@ -113,23 +86,26 @@ def scan(
         known = engine.indexes.get(key)
         if known is None:
             partition_fields = _struct(jvm, [by_name[name] for name in partition_columns])
-            known = _Index(frozenset(), _call_static(jvm, engine.part_index, "empty", _url(root), partition_fields, time_zone))
+            known = _Index(
+                frozenset(), _call_static(jvm, engine.part_index, "empty", _url(root), partition_fields, time_zone)
+            )
         current = engine.indexes[key] = _advance(known, files)
         engine.indexes.move_to_end(key)
         while len(engine.indexes) > _INDEXES_MAX:
             engine.indexes.popitem(last=False)
-    row_index = jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat.ROW_INDEX_TEMPORARY_COLUMN_NAME()
+    parquet = jvm.org.apache.spark.sql.execution.datasources.parquet
+    row_index = parquet.ParquetFileFormat.ROW_INDEX_TEMPORARY_COLUMN_NAME()
     dataset = current.index.dataset(spark._jsparkSession, _struct(jvm, schema), _struct(jvm, data_fields), row_index)
     return DataFrame(dataset, spark)
 
 
-def layout_of_dead_rows(dead: bytes, rows: int, path: str) -> bytes:
+def layout_of_dead_rows(dead: BitMap64, rows: int, path: str) -> bytes:
     """Dead positions as the plan's filter reads them: an int a block of 1,024 rows, then the blocks' bits.
 
-    The int says at which byte the block's bits begin; all blocks without dead rows share one. Everything is big-endian and
-    a block's first row is the highest bit. Raises Corrupt if a position is not below `rows`.
+    The int says at which byte the block's bits begin; all blocks without dead rows share one. Everything is big-endian
+    and a block's first row is the highest bit. Raises Corrupt if a position is not below `rows`.
     """
-    positions = np.frombuffer(BitMap64.deserialize(dead).to_array(), dtype=np.uint64)
+    positions = np.frombuffer(dead.to_array(), dtype=np.uint64)
     blocks = -(-rows // _BLOCK_ROWS)
     if len(positions) and int(positions[-1]) >= rows:
         raise Corrupt(f"{path}: its deletion vector marks row {int(positions[-1])}, but the file has {rows} rows")
@@ -143,7 +119,7 @@ def layout_of_dead_rows(dead: bytes, rows: int, path: str) -> bytes:
 
 def _advance(known: _Index, files: Sequence[ScanFile]) -> _Index:
     """The index of `files`, made from the one before by what differs."""
-    by_identity = {file.identity: file for file in files}
+    by_identity = {_identity(file): file for file in files}
     identities = frozenset(by_identity)
     if identities == known.identities:
         return known
@@ -152,11 +128,20 @@ def _advance(known: _Index, files: Sequence[ScanFile]) -> _Index:
     return _Index(identities, known.index.apply(orjson.dumps(change)))
 
 
+def _identity(file: ScanFile) -> str:
+    """Equal for two files of a table only if they have the same live rows."""
+    if not file.dead:
+        return str(file.path)
+    if file.deletion_vector is not None:
+        return f"{file.path}\0{file.deletion_vector.unique_id}"
+    return f"{file.path}\0{hashlib.blake2b(file.dead.serialize(), digest_size=16).hexdigest()}"
+
+
 def _entry(file: ScanFile) -> list[Any]:
     dead = None
-    if file.dead is not None and file.dead_rows:
+    if file.dead:
         dead = base64.b64encode(layout_of_dead_rows(file.dead, file.rows, file.path)).decode()
-    return [file.identity, file.path, file.size_bytes, dict(file.partition_values), dead, file.stats_json]
+    return [_identity(file), file.path, file.bytes, dict(file.partition_values), dead, file.stats]
 
 
 def _engine(spark: SparkSession) -> _Engine:
@@ -186,4 +171,4 @@ def _struct(jvm: Any, fields: Sequence[Any]) -> Any:
 
 def _url(root: str) -> str:
     """Hadoop knows S3 as s3a."""
-    return "s3a" + root[2:] if root.startswith("s3://") else root
+    return f"s3a{root[2:]}" if root.startswith("s3://") else root

@@ -85,7 +85,7 @@ class LocalLogStore:
         return data
 
     def list_from(self, folder: str, start: str) -> list[str]:
-        """Base names of the objects directly in ``folder``, at or after ``start``, in byte order. None: an empty list."""
+        """Base names of the objects directly in ``folder``, at or after ``start``, in byte order; none is no error."""
         path = os.path.join(self.root, folder)
         self._counter.count("list_from")
         try:

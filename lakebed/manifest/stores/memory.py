@@ -48,7 +48,7 @@ class MemoryLogStore:
         return data
 
     def list_from(self, folder: str, start: str) -> list[str]:
-        """Base names of the objects directly in ``folder``, at or after ``start``, in byte order. None: an empty list."""
+        """Base names of the objects directly in ``folder``, at or after ``start``, in byte order; none is no error."""
         self._counter.count("list_from")
         prefix = folder + "/"
         with self._lock:

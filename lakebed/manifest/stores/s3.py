@@ -1,13 +1,13 @@
 """A log on S3, or on a server that speaks its protocol and honours ``If-None-Match: *`` (see ``store_probe``).
 
-Invariants: False from ``put_if_absent`` means that another object certainly has the name; True that ours certainly has it.
+Invariants: False from ``put_if_absent`` means that another object certainly has the name; True that ours certainly has.
 
 ``put_if_absent``:
 1. PutObject with ``If-None-Match: *``, retried here and nowhere else, a bounded number of times.
 2. 200: ours. 412: taken, by another if every earlier attempt was certainly refused.
-3. An attempt whose fate is unknown (time-out, broken connection, 5xx) may have landed, now or a little later. If a later
-   attempt answers 200, it had not, and ours holds the name. If a later one answers 412, the object there may be our own:
-   StoreUnavailable, and the caller reads the name back to see whose it is.
+3. An attempt whose fate is unknown (time-out, broken connection, 5xx) may have landed, now or a little later. If a
+   later attempt answers 200, it had not, and ours holds the name. If a later one answers 412, the object there may be
+   our own: StoreUnavailable, and the caller reads the name back to see whose it is.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class S3LogStore:
                     time.sleep(backoff_seconds(attempt))
                     continue
                 raise StoreUnavailable(
-                    f"put_if_absent of s3://{self.place.bucket}/{key} got no answer in {ATTEMPTS_MAX} attempts and may or"
-                    f" may not have landed, last: {error}"
+                    f"put_if_absent of s3://{self.place.bucket}/{key} got no answer in {ATTEMPTS_MAX} attempts and"
+                    f" may or may not have landed, last: {error}"
                 ) from error
             self._counter.count("put_if_absent", bytes_written=len(data))
             return True
@@ -105,7 +105,7 @@ class S3LogStore:
         return attempt_again(self._counter, "read", self.place, self.place.key(name), send)
 
     def list_from(self, folder: str, start: str) -> list[str]:
-        """Base names of the objects directly in ``folder``, at or after ``start``, in byte order. None: an empty list."""
+        """Base names of the objects directly in ``folder``, at or after ``start``, in byte order; none is no error."""
         prefix = self.place.key(folder) + "/"
         # StartAfter leaves out the name itself, so begin at a strict prefix of it and drop what comes before.
         request: dict[str, Any] = {"Bucket": self.place.bucket, "Prefix": prefix, "Delimiter": "/"}
@@ -113,8 +113,9 @@ class S3LogStore:
             request["StartAfter"] = prefix + start[:-1]
         names: list[str] = []
         while True:
+            page = dict(request)
 
-            def send(client: Any, page: dict[str, Any] = dict(request)) -> tuple[dict[str, Any], int, int]:  # noqa: B006, B008
+            def send(client: Any, page: dict[str, Any] = page) -> tuple[dict[str, Any], int, int]:
                 return client.list_objects_v2(**page), 0, 0
 
             answer = attempt_again(self._counter, "list_from", self.place, prefix, send)

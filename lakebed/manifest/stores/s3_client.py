@@ -3,8 +3,8 @@
 Invariants: every request that is sent is counted, also a failed one; a request is sent a bounded number of times; an
 error that no retry can cure names the bucket and what to check.
 
-1. ``s3_client()`` gives the process's client (boto3's usual chain of credentials, profile and endpoint). It is thread-safe
-   and pools its connections. A forked child gets its own, since connections must not be shared.
+1. ``s3_client()`` gives the process's client (boto3's usual chain of credentials, profile and endpoint). It is
+   thread-safe and pools its connections. A forked child gets its own, since connections must not be shared.
 2. botocore's own retries are off: ``attempt_again`` is the only loop, so that a caller can know whether an earlier
    attempt may have reached the server (which decides what a refused conditional put means).
 3. ``explain`` turns botocore's errors into ours.
@@ -74,7 +74,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def s3_client() -> Any:
-    """The client for the environment's endpoint and credentials, made once a process (again if the environment changed)."""
+    """The client for the environment's endpoint and credentials, made once a process and environment."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
              "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")  # fmt: skip
     identity = tuple(os.environ.get(name) for name in names)
@@ -124,7 +124,7 @@ def attempt_again(
 ) -> T:
     """Send an idempotent request until it is answered; ``send(client)`` returns (result, bytes read, bytes written).
 
-    Raises FileNotFoundError for a missing key, StoreUnavailable when the attempts are used up, else what ``explain`` says.
+    Raises FileNotFoundError for a missing key, StoreUnavailable when the attempts are used up, else see ``explain``.
     """
     client = s3_client()
     for attempt in range(attempts_max):
@@ -189,8 +189,8 @@ def explain(error: Exception, operation: str, root: S3Root, key: str) -> Excepti
             return FileNotFoundError(place)
         if code in _DENIED_CODES or status_of(error) in (401, 403):
             return InvalidInput(
-                f"{operation} of {place} was denied by bucket {root.bucket!r} ({code}): check the credentials, the clock,"
-                " and that they allow s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject on it"
+                f"{operation} of {place} was denied by bucket {root.bucket!r} ({code}): check the credentials, the"
+                " clock, and that they allow s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject on it"
             )
         if status_of(error) in (301, 307, 400) and code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "301"):
             return InvalidInput(f"bucket {root.bucket!r} is in another region: set AWS_REGION to its region ({error})")

@@ -1,0 +1,150 @@
+"""A streaming source whose rows are ranges of event numbers of the generator.
+
+An offset document: ``{"next": the next event number, "clock": the time of event 0 in epoch microseconds}``; ``{}`` is the
+beginning. Events fall due at the stream's rate. A stream that was stopped goes on with the next event number; its clock
+is moved, so that events are not made for the time in between.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from lakebed.errors import InvalidInput
+from lakebed.ingest.generator import TOPIC, OrderStream
+from lakebed.ingest.source import RANGE_SCHEMA_DDL, Carries, Range
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FORMAT = "lakebed_generator"
+SETTINGS_OPTION = "settings"
+TABLE_EVENTS_MAX = 20_000
+IDLE_WAIT_SECONDS = 0.2
+IDLE_POLL_SECONDS = 0.02
+BEHIND_SECONDS_MAX = 5.0
+"""A stream that comes back later than this goes on from now."""
+
+
+@dataclass(slots=True)
+class GeneratorReader:
+    """Makes the events of a range inside a task."""
+
+    orders: OrderStream
+    records_lost: int = 0
+
+    def read(self, chosen: Range) -> Iterator[pa.Table]:
+        for start in range(chosen.start, chosen.end, TABLE_EVENTS_MAX):
+            yield self.orders.events(start, min(start + TABLE_EVENTS_MAX, chosen.end), chosen.clock_micros or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorSource:
+    """Generated orders as a source of a pipeline; ``tasks`` ranges a batch."""
+
+    orders: OrderStream = field(default_factory=OrderStream)
+    tasks: int = 2
+    max_records_per_batch: int | None = None
+    carries: Carries = field(default="ranges", init=False)
+
+    @property
+    def reader(self) -> GeneratorReader:
+        return GeneratorReader(self.orders)
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        spark.dataSource.register(GeneratedRanges)
+        settings = {"orders": asdict(self.orders), "tasks": self.tasks, "limit": self.max_records_per_batch}
+        return spark.readStream.format(FORMAT).option(SETTINGS_OPTION, json.dumps(settings)).load()
+
+
+class GeneratedRanges(DataSource):
+    """The Spark data source behind ``GeneratorSource``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return RANGE_SCHEMA_DDL
+
+    def streamReader(self, schema: StructType) -> GeneratedRangeStream:
+        text = self.options.get(SETTINGS_OPTION)
+        if text is None:
+            raise InvalidInput(f"{FORMAT}: option {SETTINGS_OPTION!r} is missing; use GeneratorSource.stream")
+        settings = json.loads(text)
+        return GeneratedRangeStream(OrderStream(**settings["orders"]), settings["tasks"], settings["limit"])
+
+
+class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans which events each batch makes."""
+
+    def __init__(self, orders: OrderStream, tasks: int, limit: int | None) -> None:
+        self._orders = orders
+        self._tasks = tasks
+        self._limit = limit
+        self._moved_clock: int | None = None
+        self._asked = False
+        self._stop_micros: int | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._stop_micros = time.time_ns() // 1000
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        deadline = time.monotonic() + IDLE_WAIT_SECONDS
+        while True:
+            end = self._next(start, limit)
+            if end != start or self._stop_micros is not None or time.monotonic() >= deadline:
+                return end
+            time.sleep(IDLE_POLL_SECONDS)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, last = start.get("next", 0), end.get("next", 0)
+        cuts = [first + (last - first) * task // self._tasks for task in range(self._tasks + 1)]
+        ranges = [
+            Range(TOPIC, task, low, high, end["clock"])
+            for task, (low, high) in enumerate(zip(cuts, cuts[1:], strict=False))
+            if high > low
+        ]
+        return [InputPartition(chosen) for chosen in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int, int, int | None]]:
+        chosen: Range = partition.value
+        yield chosen.topic, chosen.partition, chosen.start, chosen.end, chosen.clock_micros
+
+    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        now = time.time_ns() // 1000
+        made = int(start.get("next", 0))
+        last = self._orders.events_max
+        if last is not None and self._stop_micros is not None:
+            due, clock = last, int(start.get("clock", now))  # a bounded stream is available as a whole
+        else:
+            clock = self._clock(start, made, now)
+            due = int((min(now, self._stop_micros or now) - clock) * self._orders.events_per_second / 1e6)
+        if isinstance(limit, ReadMaxRows):
+            due = min(due, made + limit.max_rows)
+        if last is not None:
+            due = min(due, last)
+        return {"next": due, "clock": clock} if due > made else start
+
+    def _clock(self, start: dict[str, Any], made: int, now: int) -> int:
+        """The time of event 0: moved once if the stream begins or comes back late, kept from then on."""
+        if not self._asked:
+            self._asked = True
+            made_seconds = made / self._orders.events_per_second
+            if "clock" not in start or (now - start["clock"]) / 1e6 - made_seconds > BEHIND_SECONDS_MAX:
+                self._moved_clock = now - int(made_seconds * 1e6)
+        return int(start["clock"]) if self._moved_clock is None else self._moved_clock

@@ -1,0 +1,175 @@
+"""Reading parts with DuckDB: exactly the live rows of a list of files, as Arrow or under any SQL, without Spark.
+
+Invariants
+- A dead position is never read, and a row that is not dead is always read.
+- A column that a file lacks is null; a partition column is what the log says, whatever the file holds.
+
+Algorithm
+1. Parts without dead rows are one `read_parquet`; DuckDB prunes columns and row groups as in any query.
+2. Parts with dead rows are another one. The dead rows stand in a small table, a bit string a file, joined by DuckDB's
+   number of the file; a row lives if its bit is unset. Looking up a bit costs some ten nanoseconds. An anti join on
+   (file, row) was measured at twenty times that.
+3. Both are one relation, so the predicate of a query is pushed down into either.
+
+Files are read by an explicit schema whose names are replaced, so that footers need not be compared first and no column
+of a user's can hide DuckDB's own `file_index` and `file_row_number`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Protocol
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from lakebed.errors import Corrupt, InvalidInput
+from lakebed.parts.changes import literal, quote
+from lakebed.view.scan_file import ScanFile
+
+_WILDCARDS = str.maketrans({letter: f"[{letter}]" for letter in "*?["})
+
+
+class ReadableFiles(Protocol):
+    """Where files are: the part of ``PartStorage`` that a read needs."""
+
+    def duckdb_url(self, path: str) -> str: ...
+
+
+def to_arrow(
+    connection: duckdb.DuckDBPyConnection,
+    storage: ReadableFiles,
+    files: Sequence[ScanFile],
+    schema: pa.Schema,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    completed: pa.Table | None = None,
+) -> pa.Table:
+    """The live rows of `files` and the rows of `completed`, as a table of `columns` (default: all of `schema`).
+
+    `where` is a SQL expression over all columns of `schema`. The caller leaves out files that can't match it.
+    Raises InvalidInput for an unknown column or a `where` that DuckDB refuses, Corrupt for a dead position outside its
+    file.
+    """
+    names = list(schema.names if columns is None else columns)
+    for name in names:
+        if name not in schema.names:
+            raise InvalidInput(f"the column {name!r} is not in the table, which has {', '.join(schema.names)}")
+    wanted = pa.schema([schema.field(name) for name in names])
+    view = f"lakebed_read_{uuid.uuid4().hex}"
+    with connection.cursor() as cursor:
+        register_view(cursor, view, storage, files, schema, completed)
+        # Only the predicate is the caller's: a mistake in it is the caller's to mend.
+        query = f"select {', '.join(map(quote, names)) or '1'} from {view}"
+        if where is not None:
+            query += f" where ({where}\n)"
+        try:
+            found = cursor.sql(query).to_arrow_table()
+        except (duckdb.BinderException, duckdb.ParserException, duckdb.ConversionException) as error:
+            raise InvalidInput(f"where={where!r}: {error}") from None
+    return found.cast(wanted) if names else found.select([])
+
+
+def register_view(
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    storage: ReadableFiles,
+    files: Sequence[ScanFile],
+    schema: pa.Schema,
+    completed: pa.Table | None = None,
+) -> None:
+    """Make `name` a temporary view of the live rows on this connection: nothing is read before a query asks for it.
+
+    The view is of these files for good; registering the name again replaces it. Raises Corrupt like `to_arrow`.
+    """
+    kinds = dict(zip(schema.names, map(str, connection.from_arrow(schema.empty_table()).types), strict=True))
+    pieces = []
+    for is_dirty in (False, True):
+        group = [file for file in files if bool(file.dead) == is_dirty]
+        if group:
+            side = f"{name}_{'dead' if is_dirty else 'clean'}"
+            pieces.append(_select(connection, side, storage, group, schema, kinds, is_dirty))
+    if completed is not None and completed.num_rows:
+        connection.register(f"{name}_completed", completed)
+        pieces.append(f"select {', '.join(map(quote, schema.names))} from {quote(f'{name}_completed')}")
+    if not pieces:
+        connection.register(f"{name}_empty", schema.empty_table())
+        pieces.append(f"select * from {quote(f'{name}_empty')}")
+    connection.execute(f"create or replace temp view {quote(name)} as {' union all '.join(pieces)}")
+
+
+def _select(
+    connection: duckdb.DuckDBPyConnection,
+    side: str,
+    storage: ReadableFiles,
+    files: Sequence[ScanFile],
+    schema: pa.Schema,
+    kinds: dict[str, str],
+    is_dirty: bool,
+) -> str:
+    """A query for the live rows of files that all have dead rows, or all have none."""
+    partition_columns = [name for name in schema.names if name in files[0].partition_values]
+    stored = {name: f"c{at}" for at, name in enumerate(schema.names) if name not in partition_columns}
+    entries = [
+        f"{literal(name)}: {{'name': '{alias}', 'type': {literal(kinds[name])}, 'default_value': NULL}}"
+        for name, alias in stored.items()
+    ]
+    # A map must not be empty; a name that no file has does no harm.
+    entries = entries or ["'_lakebed_none': {'name': 'c', 'type': 'INTEGER', 'default_value': NULL}"]
+    urls = ", ".join(literal(storage.duckdb_url(file.path).translate(_WILDCARDS)) for file in files)
+    source = f"read_parquet([{urls}], schema = map {{{', '.join(entries)}}}, hive_partitioning = false) f"
+    outputs = [
+        f"{'f.' + stored[name] if name in stored else f'p.{quote(name)}'} as {quote(name)}" for name in schema.names
+    ]
+    query = f"select {', '.join(outputs)} from {source}"
+    if partition_columns or is_dirty:
+        _create_side_table(connection, side, files, schema, kinds, partition_columns, is_dirty)
+        query += f" join {quote(side)} p on p._lakebed_file = f.file_index"
+    if is_dirty:
+        query += " where get_bit(p._lakebed_dead, f.file_row_number::integer) = 0"
+    return query
+
+
+def _create_side_table(
+    connection: duckdb.DuckDBPyConnection,
+    side: str,
+    files: Sequence[ScanFile],
+    schema: pa.Schema,
+    kinds: dict[str, str],
+    partition_columns: Sequence[str],
+    is_dirty: bool,
+) -> None:
+    """A temporary table of one row a file: its number, its partition values, its dead rows as a bit string."""
+    columns: dict[str, pa.Array] = {"_lakebed_file": pa.array(range(len(files)), pa.int64())}
+    outputs = ["_lakebed_file"]
+    for name in partition_columns:
+        texts = [file.partition_values[name] or None for file in files]
+        if pa.types.is_binary(schema.field(name).type):
+            columns[name] = pa.array([None if text is None else text.encode("latin-1") for text in texts], pa.binary())
+        else:
+            columns[name] = pa.array(texts, pa.string())
+        outputs.append(f"cast({quote(name)} as {kinds[name]}) as {quote(name)}")
+    if is_dirty:
+        columns["_lakebed_dead"] = pa.array([_bits(file) for file in files], pa.large_binary())
+        outputs.append("_lakebed_dead::bit as _lakebed_dead")
+    rows = pa.table(columns)
+    connection.register(f"{side}_rows", rows)
+    connection.execute(
+        f"create or replace temp table {quote(side)} as select {', '.join(outputs)} from {quote(f'{side}_rows')}"
+    )
+    connection.unregister(f"{side}_rows")
+
+
+def _bits(file: ScanFile) -> bytes:
+    """A bit a row, the first row's first; set if the row is dead."""
+    assert file.dead is not None
+    positions = np.frombuffer(file.dead.to_array(), dtype=np.uint64)
+    if int(positions[-1]) >= file.rows:
+        raise Corrupt(
+            f"{file.path}: its deletion vector marks row {int(positions[-1])}, but the file has {file.rows} rows"
+        )
+    flags = np.zeros(file.rows, dtype=bool)
+    flags[positions] = True
+    return np.packbits(flags).tobytes()
