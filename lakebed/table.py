@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +24,9 @@ from lakebed.errors import (
     Contention,
     InvalidChanges,
     InvalidInput,
-    InvalidSchema,
     StoreUnavailable,
     TableExists,
     TableNotFound,
-    Unsupported,
 )
 from lakebed.ingest.batch_writer import (
     BatchResult,
@@ -37,34 +34,33 @@ from lakebed.ingest.batch_writer import (
     WriteTask,
     Written,
     commit_written,
-    truncated_before,
     write_arrow,
     write_dataframe,
 )
 from lakebed.ingest.stream import Ingest
-from lakebed.manifest.actions import AddPart, CommitInfo, Metadata, Part, Protocol, RemovePart, Transaction
-from lakebed.manifest.conflicts import BLIND, Touch
+from lakebed.manifest.actions import CommitInfo, Transaction
+from lakebed.manifest.conflicts import BLIND
+from lakebed.manifest.creation import create_log
 from lakebed.manifest.log_store import LogStore
-from lakebed.manifest.schema import SparkSchema, canonical_schema, check_columns, schema_to_json, uses_timestamp_ntz
+from lakebed.manifest.schema import SparkSchema, canonical_schema
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.store_probe import probe
 from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, TableLog, Unknown, require_writable
+from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown, require_writable
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, TableShape, prepare, shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.key_index import KeyIndex
 from lakebed.parts.locate import IndexLocator, KeyLocator, ScanLocator
 from lakebed.parts.storage import PartStorage, open_part_storage
-from lakebed.settings import PREFIX, TableSettings, check_changeable, parse_settings
+from lakebed.settings import PREFIX, check_changeable, parse_settings
 from lakebed.version import ENGINE
+from lakebed.view import metadata_tables
 from lakebed.view.merge_on_read import TableView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-_PARTITION_TYPES_REFUSED = (pa.types.is_floating, pa.types.is_binary)
 
 
 def create(
@@ -83,34 +79,17 @@ def create(
     orders the changes of a key (default: order of arrival); ``partition_by``: columns that cut the table into
     partitions; ``properties``: see docs/format.md. Raises TableExists, InvalidSchema, InvalidInput, UnsafeStore.
     """
-    canonical = canonical_schema(schema)
     settings = replace(
-        parse_settings(properties or {}), keys=_names(keys, "keys"), sort_key=_names(sort_key, "sort_key"), sequence_by=sequence_by
+        parse_settings(properties or {}),
+        keys=column_names(keys, "keys"),
+        sort_key=column_names(sort_key, "sort_key"),
+        sequence_by=sequence_by,
     )
-    partition_by = _names(partition_by, "partition_by")
-    check_columns(settings.keys, canonical, "keys")
-    check_columns(settings.sort_key, canonical, "sort_key")
-    check_columns(partition_by, canonical, "partition_by")
-    _check_partitioning(partition_by, canonical)
-    if sequence_by is not None and not settings.keys:
-        raise InvalidInput("sequence_by orders the changes of a key; it needs keys")
-    if sequence_by in canonical.names:
-        check_columns([str(sequence_by)], canonical, "sequence_by")
-    # A key column has a value in every row, so the table says so to every reader.
-    canonical = pa.schema([field.with_nullable(field.nullable and field.name not in settings.keys) for field in canonical])
     log = _open_log(path)
-    if _is_remote(path):
+    if _root(path).startswith("s3"):
         probe(log.store)
-    user_properties = {name: value for name, value in (properties or {}).items() if not name.startswith(PREFIX)}
-    metadata = Metadata(
-        id=str(uuid.uuid4()),
-        schema_string=schema_to_json(canonical),
-        partition_columns=partition_by,
-        configuration=_delta_properties() | user_properties | settings.to_properties(),
-        created_ms=int(time.time() * 1000),
-    )
-    outcome = log.create([_protocol(canonical), metadata], CommitInfo("CREATE TABLE", "", engine=ENGINE))
-    match outcome:
+    partitions = column_names(partition_by, "partition_by")
+    match create_log(log, canonical_schema(schema), settings, partitions, properties or {}, ENGINE):
         case Committed():
             return Table(path, log)
         case Conflicted():
@@ -127,68 +106,6 @@ def open(path: str | os.PathLike[str]) -> Table:
     except TableNotFound:
         raise TableNotFound(f"there is no table at {path}; create it with lakebed.create") from None
     return Table(path, log)
-
-
-def convert(path: str | os.PathLike[str], keys: Sequence[str] = (), sort_key: Sequence[str] = (), sequence_by: str | None = None) -> Table:
-    """Adopt an existing Delta table without rewriting its files; from then on only lakebed writes to it.
-
-    The keys are declared, and checked: no null, no value twice. Raises InvalidInput naming a duplicate key, Unsupported
-    naming a feature or property that lakebed lacks, Contention if others keep committing.
-    """
-    table = open(path)
-    if GATE_FEATURE in table._log.refresh().protocol.writer_features:
-        raise TableExists(f"the table at {path} is lakebed's already; open it with lakebed.open")
-    for _ in range(10):
-        snapshot = table._log.refresh()
-        metadata, schema = snapshot.metadata, snapshot.schema
-        _check_convertible(snapshot)
-        settings = TableSettings(keys=_names(keys, "keys"), sort_key=_names(sort_key, "sort_key"), sequence_by=sequence_by)
-        check_columns(settings.keys, schema, "keys")
-        check_columns(settings.sort_key, schema, "sort_key")
-        if sequence_by is not None:
-            check_columns([sequence_by], schema, "sequence_by")
-        if settings.keys:
-            table._check_unique(snapshot, settings.keys)
-        ict = {
-            "delta.inCommitTimestampEnablementVersion": str(snapshot.version + 1),
-            "delta.inCommitTimestampEnablementTimestamp": str(int(time.time() * 1000)),
-        }
-        kept = {name: value for name, value in metadata.configuration.items() if not name.startswith(PREFIX)}
-        adopted = replace(metadata, configuration=kept | _delta_properties() | ict | settings.to_properties())
-        protocol = _protocol(schema)
-        counted = table._count_rows(snapshot)
-        now_ms = int(time.time() * 1000)
-        actions: list[Any] = [protocol, adopted]
-        for part in counted:
-            old = snapshot.parts[part.path]
-            actions += [RemovePart(old.path, now_ms, False, old.deletion_vector, old.bytes, old.partition_values), AddPart(part, False)]
-        touch = Touch(whole_table=True, looked_up_keys=True)
-        gated = replace(snapshot, protocol=protocol)  # what the commit itself makes true
-        outcome = table._log.commit(gated, actions, CommitInfo("CONVERT", "", parameters={"keys": list(keys)}, engine=ENGINE), touch)
-        if isinstance(outcome, Committed):
-            return open(path)
-        if isinstance(outcome, Unknown):
-            raise StoreUnavailable(f"whether the table at {path} was adopted is unknown: {outcome.cause}")
-    raise Contention(f"the table at {path} kept changing while it was adopted; stop its writers and try again")
-
-
-@dataclass(frozen=True, slots=True)
-class TableDetail:
-    """The newest state of a table in figures. Bytes are of live parts; ``dead_rows`` still take space."""
-
-    path: str
-    id: str
-    version: int
-    keys: tuple[str, ...]
-    sort_key: tuple[str, ...]
-    sequence_by: str | None
-    partition_by: tuple[str, ...]
-    parts: int
-    tail_parts: int
-    tail_rows: int
-    rows: int
-    dead_rows: int
-    bytes: int
 
 
 class Table:
@@ -241,64 +158,18 @@ class Table:
 
     def detail(self) -> pa.Table:
         """One row: path, keys, counts of parts, rows and bytes at the newest version."""
-        snapshot = self._log.refresh()
-        settings = snapshot.settings
-        parts = snapshot.parts.values()
-        value = TableDetail(
-            path=self.path,
-            id=snapshot.metadata.id,
-            version=snapshot.version,
-            keys=settings.keys,
-            sort_key=settings.sort_key,
-            sequence_by=settings.sequence_by,
-            partition_by=snapshot.metadata.partition_columns,
-            parts=len(parts),
-            tail_parts=len(snapshot.tail),
-            tail_rows=sum(part.rows for part in snapshot.tail.values()),
-            rows=sum(part.live_rows for part in parts),
-            dead_rows=sum(part.dead_rows for part in parts),
-            bytes=sum(part.bytes for part in parts) + sum(part.bytes for part in snapshot.tail.values()),
-        )
-        row = {name: getattr(value, name) for name in TableDetail.__slots__}
-        return pa.Table.from_pylist([{n: list(v) if isinstance(v, tuple) else v for n, v in row.items()}], _DETAIL_SCHEMA)
+        return metadata_tables.detail(self.path, self._log.refresh())
 
     def parts(self, version: int | None = None) -> pa.Table:
         """The parts at a version (default: the newest), a row each: state is ``base`` or ``tail``."""
         snapshot = self._log.refresh() if version is None else self._log.at_version(version)
-        rows = [
-            {
-                "path": part.path, "state": "base", "level": part.level, "rows": part.rows, "dead_rows": part.dead_rows,
-                "bytes": part.bytes, "min_block": part.min_block, "max_block": part.max_block,
-                "partition": list(part.partition_values.items()), "stats": part.stats,
-            }
-            for part in sorted(snapshot.parts.values(), key=lambda part: (part.level, part.max_block, part.path))
-        ] + [
-            {
-                "path": part.path, "state": "tail", "level": 0, "rows": part.rows, "dead_rows": 0, "bytes": part.bytes,
-                "min_block": part.version, "max_block": part.version, "partition": list(part.partition_values.items()),
-                "stats": part.stats,
-            }
-            for part in snapshot.tail_in_order()
-        ]  # fmt: skip
-        return pa.Table.from_pylist(rows, _PARTS_SCHEMA)
+        return metadata_tables.parts(snapshot)
 
     def timeline(self, last: int = 1000) -> pa.Table:
         """The newest commits that the log still has, newest first: version, time, operation, metrics."""
         newest = self._log.refresh().version
         oldest = max(self._log.oldest_version(), newest - last + 1)
-        rows = []
-        for commit in self._log.commits(oldest, newest):
-            info = commit.info
-            rows.append(
-                {
-                    "version": commit.version,
-                    "timestamp": commit.timestamp_ms,
-                    "operation": info.operation if info else None,
-                    "metrics": [(name, float(value)) for name, value in info.metrics.items()] if info else [],
-                    "engine": info.engine if info else None,
-                }
-            )
-        return pa.Table.from_pylist(rows[::-1], _TIMELINE_SCHEMA)
+        return metadata_tables.timeline(list(self._log.commits(oldest, newest)))
 
     # -- changing --------------------------------------------------------------------------------------------------
 
@@ -507,30 +378,6 @@ class Table:
                 return self._index[1]
         return ScanLocator(shape, self._storage)
 
-    def _check_unique(self, snapshot: Snapshot, keys: Sequence[str]) -> None:
-        rows = self._view.arrow(snapshot, list(keys), None)
-        connection = connect()
-        listed = ", ".join('"' + name.replace('"', '""') + '"' for name in keys)
-        for name in keys:
-            if rows[name].null_count:
-                raise InvalidInput(f"the column {name!r} can't be a key: it is null in {rows[name].null_count} rows")
-        found = connection.sql(f"select {listed}, count(*) as n from rows group by {listed} having n > 1 limit 1").fetchone()
-        if found:
-            value = dict(zip(keys, found, strict=False))
-            raise InvalidInput(f"{list(keys)} can't be the keys: {value} is in the table {found[-1]} times")
-
-    def _count_rows(self, snapshot: Snapshot) -> list[Part]:
-        """Parts whose log entry lacks the number of rows, with it: positions need it."""
-        connection = connect()
-        self._storage.attach(connection)
-        out = []
-        for part in snapshot.parts.values():
-            if part.rows < 0:
-                row = connection.execute("select count(*) from read_parquet(?)", [self._storage.duckdb_url(part.path)]).fetchone()
-                assert row is not None
-                out.append(replace(part, rows=row[0], stats=f'{{"numRecords":{row[0]}}}'))
-        return out
-
 
 def changes_frame(changes: DataFrame, shape: TableShape, apply_as_deletes: str | None, except_columns: Sequence[str]) -> DataFrame:
     """A user's DataFrame with the columns that the write tasks expect, the operation worked out by Spark."""
@@ -585,51 +432,6 @@ def _batch(batch_id: int | str | None) -> Transaction | None:
     return Transaction("lakebed.apply", batch_id)
 
 
-def _names(names: Sequence[str], purpose: str) -> tuple[str, ...]:
-    if isinstance(names, str):
-        return (names,)
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidInput(f"{purpose} must be column names, not {list(names)!r}")
-    return tuple(names)
-
-
-def _check_partitioning(partition_by: Sequence[str], schema: pa.Schema) -> None:
-    if len(partition_by) == len(schema):
-        raise InvalidSchema("partition_by names every column; at least one must be left in the files")
-    for name in partition_by:
-        kind = schema.field(name).type
-        if any(refused(kind) for refused in _PARTITION_TYPES_REFUSED):
-            raise InvalidSchema(f"partition_by names the column {name!r}, which is {kind}; a partition needs a value that text can hold exactly")
-
-
-def _check_convertible(snapshot: Snapshot) -> None:
-    known = {"appendOnly", "invariants", "deletionVectors", "timestampNtz", "domainMetadata", "inCommitTimestamp", "vacuumProtocolCheck"}
-    beyond = snapshot.protocol.writer_features - known
-    if beyond:
-        raise Unsupported(f"the table uses {', '.join(sorted(beyond))}, which lakebed does not keep; drop the feature first")
-    for name in snapshot.metadata.configuration:
-        if name in ("delta.columnMapping.mode", "delta.enableChangeDataFeed", "delta.appendOnly", "delta.enableRowTracking") or name.startswith("delta.constraints."):
-            if snapshot.metadata.configuration[name] in ("false", "none"):
-                continue
-            raise Unsupported(f"the table has the property {name}, which lakebed does not keep; unset it first")
-    for marker in ("delta.generationExpression", "delta.identity.", "delta.invariants", "CURRENT_DEFAULT"):
-        if marker in snapshot.metadata.schema_string:
-            raise Unsupported(f"a column of the table has {marker}, which lakebed does not keep; drop it first")
-
-
-def _protocol(schema: pa.Schema) -> Protocol:
-    reader = {"deletionVectors"}
-    writer = {"deletionVectors", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", GATE_FEATURE}
-    if uses_timestamp_ntz(schema):
-        reader.add("timestampNtz")
-        writer.add("timestampNtz")
-    return Protocol(3, 7, frozenset(reader), frozenset(writer))
-
-
-def _delta_properties() -> dict[str, str]:
-    return {"delta.enableDeletionVectors": "true", "delta.enableInCommitTimestamps": "true"}
-
-
 def _open_log(path: str | os.PathLike[str]) -> TableLog:
     store: LogStore = open_store(_root(path))
     return TableLog(store)
@@ -637,10 +439,6 @@ def _open_log(path: str | os.PathLike[str]) -> TableLog:
 
 def _root(path: str | os.PathLike[str]) -> str:
     return open_part_storage(os.fspath(path)).root
-
-
-def _is_remote(path: str | os.PathLike[str]) -> bool:
-    return _root(path).startswith("s3")
 
 
 def _cache_folder() -> Path:
@@ -663,24 +461,10 @@ def _epoch_ms(timestamp: str | float) -> int:
     return int(moment.timestamp() * 1000)
 
 
-_PARTS_SCHEMA = pa.schema(
-    [
-        ("path", pa.string()), ("state", pa.string()), ("level", pa.int32()), ("rows", pa.int64()),
-        ("dead_rows", pa.int64()), ("bytes", pa.int64()), ("min_block", pa.int64()), ("max_block", pa.int64()),
-        ("partition", pa.map_(pa.string(), pa.string())), ("stats", pa.string()),
-    ]
-)  # fmt: skip
-_TIMELINE_SCHEMA = pa.schema(
-    [
-        ("version", pa.int64()), ("timestamp", pa.timestamp("ms", "UTC")), ("operation", pa.string()),
-        ("metrics", pa.map_(pa.string(), pa.float64())), ("engine", pa.string()),
-    ]
-)  # fmt: skip
-_DETAIL_SCHEMA = pa.schema(
-    [
-        ("path", pa.string()), ("id", pa.string()), ("version", pa.int64()), ("keys", pa.list_(pa.string())),
-        ("sort_key", pa.list_(pa.string())), ("sequence_by", pa.string()), ("partition_by", pa.list_(pa.string())),
-        ("parts", pa.int64()), ("tail_parts", pa.int64()), ("tail_rows", pa.int64()), ("rows", pa.int64()),
-        ("dead_rows", pa.int64()), ("bytes", pa.int64()),
-    ]
-)  # fmt: skip
+def column_names(names: Sequence[str], purpose: str) -> tuple[str, ...]:
+    """The names as a tuple; one name may stand alone. Raises InvalidInput."""
+    if isinstance(names, str):
+        return (names,)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"{purpose} must be column names, not {list(names)!r}")
+    return tuple(names)

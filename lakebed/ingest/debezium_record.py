@@ -32,7 +32,7 @@ def read_event(record: Record, shape: ChangeShape, options: JsonOptions) -> Read
         return Ignored()
     if not isinstance(event, dict):
         raise Unreadable("not a JSON object")
-    reading = _Event(event, columns_of_envelope(schema), record, shape, options)
+    reading = Event(event, columns_of_envelope(schema), record, shape, options)
     match event.get("op"):
         case "m":
             return Ignored()
@@ -62,7 +62,20 @@ def _payload(document: Any) -> tuple[Any, Mapping[str, Any] | None]:
     return document, None
 
 
-class _Event:
+def message_key(record: Record) -> tuple[dict[str, Any], dict[str, Meaning]]:
+    """The members of a record's key and what they mean; nothing for a key that is null or no object."""
+    if record.key is None:
+        return {}, {}
+    try:
+        payload, schema = _payload(parse(record.key))
+    except Unreadable as error:
+        raise Unreadable(f"message key: {error}") from error
+    return payload if isinstance(payload, dict) else {}, dict(fields_of(schema or {}))
+
+
+class Event:
+    """A parsed event and the table whose changes it is read as."""
+
     def __init__(
         self,
         event: dict[str, Any],
@@ -129,20 +142,11 @@ class _Event:
         lacking = [key for key in self._shape.keys if row[key] is None]
         if not lacking:
             return
-        fields, meanings = self._message_key()
+        fields, meanings = message_key(self._record)
         for key in lacking:
             row[key] = self._value(key, fields.get(key), meanings)
             if row[key] is None:
                 raise Unreadable(f"key {key!r} is null or missing, in the row and in the message key")
-
-    def _message_key(self) -> tuple[dict[str, Any], dict[str, Meaning]]:
-        if self._record.key is None:
-            return {}, {}
-        try:
-            payload, schema = _payload(parse(self._record.key))
-        except Unreadable as error:
-            raise Unreadable(f"message key: {error}") from error
-        return payload if isinstance(payload, dict) else {}, dict(fields_of(schema or {}))
 
     def _image(self, side: str) -> dict[str, Any] | None:
         image = self._event.get(side)

@@ -6,9 +6,9 @@ Invariants
     N2  An update or delete is of an order that was created before and is not deleted; an order is deleted at most once.
 
 Which event is what, without looking at the events before it
-    1.  Shares are of ten thousand. Event i creates an order if ``i * inserts // 10,000`` steps up at i, so the number of
-        orders before i is that quotient, and order n was created at a computable event. Deletes take slots of the
-        rest in the same way; all other events are updates.
+    1.  Shares are of ten thousand. Event i creates an order if ``i * inserts / 10,000``, rounded up, steps up at i; so
+        that is the number of orders before i, and order n was created at a computable event. Deletes take slots of
+        the rest in the same way; all other events are updates.
     2.  The k-th delete takes the k-th of a fixed set of orders (every so many), some deletes late, so that it exists.
     3.  An update takes an order by its age: with probability ``skew`` log-uniform (as in Zipf's law, recent ones
         first), else uniform. If that order is deleted by then, its neighbour is taken, which never is.
@@ -112,9 +112,8 @@ def _choose(settings: OrderStream, event: Numbers) -> _Chosen:
     inserts = round(settings.inserts * SHARES_OF)
     deletes = round(settings.deletes * SHARES_OF)
     others = SHARES_OF - inserts
-    orders = event * inserts // SHARES_OF
-    creates = (event + 1) * inserts // SHARES_OF > orders
-    creates |= orders == 0  # before the first order there is nothing to change
+    orders = -(-event * inserts // SHARES_OF)  # rounded up, so that event 0 creates order 0
+    creates = -(-(event + 1) * inserts // SHARES_OF) > orders
     rest = event - orders
     slot = rest * deletes // max(others, 1)
     removes = ~creates & ((rest + 1) * deletes // max(others, 1) > slot) & (slot >= DELETES_LATE)
@@ -145,7 +144,7 @@ def _deleted(order: Numbers, slot: Numbers, inserts: int, deletes: int) -> np.nd
 
 def _created(order: Numbers, inserts: int) -> Numbers:
     """The event that creates an order."""
-    return -(-(order + 1) * SHARES_OF // inserts) - 1
+    return order * SHARES_OF // inserts
 
 
 def _records(settings: OrderStream, chosen: _Chosen, clock_micros: int) -> pa.Table:

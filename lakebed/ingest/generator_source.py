@@ -1,8 +1,8 @@
 """A streaming source whose rows are ranges of event numbers of the generator.
 
-An offset document: ``{"next": the next event number, "clock": the time of event 0 in epoch microseconds}``; ``{}`` is the
-beginning. Events fall due at the stream's rate. A stream that was stopped goes on with the next event number; its clock
-is moved, so that events are not made for the time in between.
+An offset document: ``{"next": the next event number, "clock": the time of event 0 in epoch microseconds}``; ``{}`` is
+the beginning. Events fall due at the stream's rate. A stream that was stopped goes on with the next event number; its
+clock is moved, so that no events are made for the time in between.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -116,7 +117,7 @@ class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cuts = [first + (last - first) * task // self._tasks for task in range(self._tasks + 1)]
         ranges = [
             Range(TOPIC, task, low, high, end["clock"])
-            for task, (low, high) in enumerate(zip(cuts, cuts[1:], strict=False))
+            for task, (low, high) in enumerate(pairwise(cuts))
             if high > low
         ]
         return [InputPartition(chosen) for chosen in ranges]

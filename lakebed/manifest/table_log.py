@@ -25,7 +25,16 @@ from typing import TypeAlias
 import orjson
 
 from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
-from lakebed.manifest.actions import Action, Commit, CommitInfo, Protocol, Transaction, at_version, decode_commit, encode_commit
+from lakebed.manifest.actions import (
+    Action,
+    Commit,
+    CommitInfo,
+    Protocol,
+    Transaction,
+    at_version,
+    decode_commit,
+    encode_commit,
+)
 from lakebed.manifest.checkpoint import decode_checkpoint, encode_checkpoint
 from lakebed.manifest.conflicts import Conflict, ConflictKind, Touch, find_conflict
 from lakebed.manifest.invariants import require_sound

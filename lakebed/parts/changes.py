@@ -114,7 +114,7 @@ def prepare(
         if source not in changes.column_names:
             raise InvalidChanges(f"the changes lack the column {source!r}, which sequence_by names{suggest(source, changes.column_names)}")
         names.append(SEQUENCE_COLUMN)
-        columns.append(changes[source])
+        columns.append(_hidden_sequence(changes[source], source))
     if UNAVAILABLE_COLUMN in changes.column_names:
         names.append(UNAVAILABLE_COLUMN)
         columns.append(changes[UNAVAILABLE_COLUMN])
@@ -172,6 +172,18 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedAr
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidChanges(f"column {name!r}: {column.type} does not fit the table's {kind}: {error}") from None
+
+
+def _hidden_sequence(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """A sequence that is no column of the table is kept as a 64-bit integer; timestamps as microseconds."""
+    if pa.types.is_timestamp(column.type):
+        return _cast(column, pa.timestamp("us", column.type.tz), name).cast(pa.int64())
+    if pa.types.is_integer(column.type):
+        return _cast(column, pa.int64(), name)
+    raise InvalidChanges(
+        f"sequence_by names {name!r}, which is {column.type}; a sequence that is not a column of the table must be an "
+        "integer or a timestamp"
+    )
 
 
 def _check_nulls(changes: pa.Table, shape: TableShape, deletes: pa.ChunkedArray | None) -> None:

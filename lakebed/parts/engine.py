@@ -15,6 +15,7 @@ Rows come back in the order of the files and of the rows in them (`preserve_inse
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import tempfile
@@ -84,3 +85,13 @@ def _forget_inherited() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_inherited)
+
+
+def _close_all() -> None:
+    """DuckDB complains of what is still open when the interpreter is gone."""
+    for database in _databases.values():
+        database.close()
+    _databases.clear()
+
+
+atexit.register(_close_all)

@@ -6,14 +6,14 @@ Invariants
 - A part is left out only if its partition values or its statistics prove that no row of it matches.
 
 Algorithm
-1. Spark plans its own vectorized Parquet scan (`HadoopFsRelation` with `ParquetFileFormat`) over a file index of ours,
-   `PartIndex.java`: so predicates, column pruning, nested pruning, splits and dynamic pruning are Spark's own. The index
+1. Spark plans its own vectorized Parquet scan (`HadoopFsRelation`, `ParquetFileFormat`) over a file index of ours,
+   `PartIndex.java`: predicates, column pruning, nested pruning, splits and dynamic pruning are Spark's own. The index
    is compiled in the driver's JVM by Janino, the compiler that Spark generates its own code with. No executor needs it,
    no jar is added, nothing is listed and no log is replayed.
 2. Each part is a partition of its own; a hidden partition column holds the part's dead rows as bytes, laid out so that
    a row is looked up without a branch (`layout_of_dead_rows`). The Parquet reader numbers the rows of the file.
-3. A filter keeps the rows whose bit is unset. It is made of Spark's expressions and a static Java method that Hadoop has
-   had for decades, compiled into the scan's loop: some nanoseconds a row. A scan without dead rows has no filter.
+3. A filter keeps the rows whose bit is unset. It is made of Spark's expressions and a static method that Hadoop has had
+   for decades, compiled into the scan's loop: some nanoseconds a row. A scan without dead rows has no filter.
 4. The index of a table is kept and only the difference to the next version is sent to the JVM, in one call.
 """
 

@@ -33,7 +33,9 @@ from botocore.exceptions import (
     PartialCredentialsError,
     ProfileNotFound,
     ResponseStreamingError,
+    SSLError,
 )
+from botocore.exceptions import ConnectionError as EndpointError
 from urllib3.exceptions import HTTPError
 
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, StoreUnavailable
@@ -155,7 +157,9 @@ def is_transient(error: Exception) -> bool:
     """May the same request succeed a moment later?"""
     if isinstance(error, ClientError):
         return code_of(error) in _TRANSIENT_CODES or status_of(error) in (409, 429, 500, 502, 503, 504)
-    if isinstance(error, (HTTPClientError, ResponseStreamingError, IncompleteReadError, HTTPError)):
+    if isinstance(error, SSLError):
+        return False  # a certificate does not mend itself
+    if isinstance(error, (EndpointError, HTTPClientError, ResponseStreamingError, IncompleteReadError, HTTPError)):
         return True  # no connection, a time-out, a connection that broke, a short body
     return isinstance(error, (ConnectionError, TimeoutError))
 

@@ -1,0 +1,102 @@
+"""Adopting a Delta table that others wrote: its files stay, its log goes on, and from then on only lakebed writes to it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import orjson
+import pyarrow as pa
+
+from lakebed.errors import Contention, InvalidInput, StoreUnavailable, TableExists
+from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part, RemovePart
+from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.creation import check_adoptable, check_settings, protocol_for, required_properties
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import GATE_FEATURE, Committed, Unknown
+from lakebed.parts.changes import quote_all
+from lakebed.parts.engine import connect
+from lakebed.parts.storage import PartStorage, open_part_storage
+from lakebed.settings import PREFIX, TableSettings
+from lakebed.table import Table, column_names, open
+from lakebed.version import ENGINE
+
+_ATTEMPTS_MAX = 10
+
+
+def convert(
+    path: str | os.PathLike[str], keys: Sequence[str] = (), sort_key: Sequence[str] = (), sequence_by: str | None = None
+) -> Table:
+    """Adopt an existing Delta table without rewriting its files; from then on only lakebed writes to it.
+
+    The keys are declared, and checked: no null, no value twice. Raises TableNotFound, InvalidInput naming a duplicate
+    key, Unsupported naming a feature or property that lakebed lacks, Contention if others keep committing.
+    """
+    table = open(path)
+    log, storage = table._log, open_part_storage(table.path)
+    settings = TableSettings(
+        keys=column_names(keys, "keys"), sort_key=column_names(sort_key, "sort_key"), sequence_by=sequence_by
+    )  # fmt: skip
+    for _ in range(_ATTEMPTS_MAX):
+        snapshot = log.refresh()
+        if GATE_FEATURE in snapshot.protocol.writer_features:
+            raise TableExists(f"the table at {table.path} is lakebed's already; open it with lakebed.open")
+        check_adoptable(snapshot)
+        check_settings(settings, snapshot.schema)
+        if settings.keys:
+            _check_unique(table.to_arrow(list(settings.keys), version=snapshot.version), settings.keys)
+        protocol = protocol_for(snapshot.schema)
+        # The commit is held against the table as it makes it: its own protocol, not the plain one before.
+        read = replace(snapshot, protocol=protocol)
+        actions = _adopting(snapshot, settings, _counted(snapshot, storage))
+        info = CommitInfo("CONVERT", "", parameters={"keys": list(settings.keys)}, engine=ENGINE)
+        outcome = log.commit(read, [protocol, *actions], info, Touch(whole_table=True, looked_up_keys=True))
+        if isinstance(outcome, Committed):
+            return open(path)
+        if isinstance(outcome, Unknown):
+            raise StoreUnavailable(f"whether the table at {table.path} was adopted is unknown: {outcome.cause}")
+    raise Contention(f"the table at {table.path} kept changing while it was adopted; stop its writers and try again")
+
+
+def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Part]) -> list[Action]:
+    now_ms = int(time.time() * 1000)
+    enablement = {
+        "delta.inCommitTimestampEnablementVersion": str(snapshot.version + 1),
+        "delta.inCommitTimestampEnablementTimestamp": str(max(now_ms, snapshot.timestamp_ms + 1)),
+    }
+    kept = {name: value for name, value in snapshot.metadata.configuration.items() if not name.startswith(PREFIX)}
+    configuration = enablement | kept | required_properties() | settings.to_properties()
+    actions: list[Action] = [replace(snapshot.metadata, configuration=configuration)]
+    for part in counted:
+        old = snapshot.parts[part.path]
+        actions.append(RemovePart(old.path, now_ms, False, old.deletion_vector, old.bytes, old.partition_values))
+        actions.append(AddPart(part, False))
+    return actions
+
+
+def _counted(snapshot: Snapshot, storage: PartStorage) -> list[Part]:
+    """Parts whose log entry lacks the number of rows, with it: deletion vectors need it."""
+    connection = connect()
+    storage.attach(connection)
+    out = []
+    for part in snapshot.parts.values():
+        if part.rows < 0:
+            row = connection.execute("select count(*) from read_parquet(?)", [storage.duckdb_url(part.path)]).fetchone()
+            assert row is not None
+            stats = orjson.dumps({**(orjson.loads(part.stats) if part.stats else {}), "numRecords": row[0]}).decode()
+            out.append(replace(part, rows=row[0], stats=stats))
+    return out
+
+
+def _check_unique(rows: pa.Table, keys: Sequence[str]) -> None:
+    for name in keys:
+        if rows[name].null_count:
+            raise InvalidInput(f"the column {name!r} can't be a key: it is null in {rows[name].null_count} rows")
+    listed = quote_all(keys)
+    query = f"select {listed}, count(*) as times from rows group by {listed} having times > 1 limit 1"
+    found = connect().execute(query).fetchone()
+    if found:
+        value = dict(zip(keys, found, strict=False))
+        raise InvalidInput(f"{list(keys)} can't be the keys: {value} is in the table {found[-1]} times")

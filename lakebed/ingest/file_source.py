@@ -1,0 +1,74 @@
+"""Folders of files as a source, through Spark's file source, which remembers what it has read.
+
+    json, debezium-json     one document a line: the stream carries records, decoded as those of Kafka are; the topic is
+                            the file's path, so a bad line in the quarantine tells where it was
+    parquet                 the stream carries rows
+    csv                     the stream carries rows, with a header line and the given schema; a line that does not fit
+                            it ends the stream with an error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from lakebed.errors import InvalidInput
+from lakebed.ingest.source import Carries
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+FileFormat = Literal["json", "debezium-json", "csv", "parquet"]
+FORMATS: tuple[FileFormat, ...] = ("json", "debezium-json", "csv", "parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """Files that appear in ``folder``. ``schema`` names the columns of CSV and Parquet files.
+
+    ``options`` go to Spark's reader (``sep``, ``compression``, ``pathGlobFilter``, ``recursiveFileLookup``, ...).
+    """
+
+    folder: str
+    format: FileFormat
+    schema: pa.Schema | None = None
+    files_per_batch_max: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise InvalidInput(f"files: format is {self.format!r}; use one of {', '.join(FORMATS)}")
+        if self.carries == "rows" and self.schema is None:
+            raise InvalidInput(f"files: format {self.format!r} needs the schema of the files' columns")
+
+    @property
+    def carries(self) -> Carries:
+        return "rows" if self.format in ("csv", "parquet") else "records"
+
+    @property
+    def reader(self) -> None:
+        return None
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        stream = spark.readStream.options(**self.options)
+        if self.files_per_batch_max is not None:
+            stream = stream.option("maxFilesPerTrigger", self.files_per_batch_max)
+        if self.carries == "rows":
+            assert self.schema is not None
+            if self.format == "csv":
+                stream = stream.options(**{"header": "true", "mode": "FAILFAST", **self.options})
+            return stream.format(self.format).schema(from_arrow_schema(self.schema)).load(self.folder)
+        lines = stream.format("text").load(self.folder)
+        return lines.where(F.length(F.trim("value")) > 0).select(
+            F.lit(None).cast("binary").alias("key"),
+            F.col("value").cast("binary").alias("value"),
+            F.col("_metadata.file_path").alias("topic"),
+            F.lit(0).cast("int").alias("partition"),
+            F.lit(None).cast("long").alias("offset"),
+            F.col("_metadata.file_modification_time").alias("timestamp"),
+        )

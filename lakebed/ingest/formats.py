@@ -1,0 +1,40 @@
+"""Decoders by the names that a pipeline file uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args, get_type_hints
+
+from lakebed.errors import InvalidInput
+from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.json_rows import JsonRows
+from lakebed.ingest.json_values import JsonOptions
+from lakebed.ingest.shape import ChangeShape, Decoder
+
+FORMATS = ("debezium-json", "json")
+JSON_OPTIONS = ("timestamp_unit", "decimal_text", "unavailable_value")
+ROW_OPTIONS = ("operation_field", "delete_values")
+
+
+def decoder(format: str, shape: ChangeShape, options: Mapping[str, Any] | None = None) -> Decoder:
+    """The decoder of a format. ``options``: ``JSON_OPTIONS``, and for ``json`` also ``ROW_OPTIONS``."""
+    if format not in FORMATS:
+        raise InvalidInput(f"format {format!r} is unknown; use one of {', '.join(FORMATS)}")
+    given = dict(options or {})
+    allowed = JSON_OPTIONS + (ROW_OPTIONS if format == "json" else ())
+    if unknown := sorted(given.keys() - set(allowed)):
+        raise InvalidInput(f"format {format!r} has no option {unknown[0]!r}; its options are {', '.join(allowed)}")
+    json_options = JsonOptions(**{name: _checked(name, given[name]) for name in JSON_OPTIONS if name in given})
+    if format == "debezium-json":
+        return DebeziumJson(shape, json_options)
+    rows = {name: given[name] for name in ROW_OPTIONS if name in given}
+    if "delete_values" in rows:
+        rows["delete_values"] = tuple(rows["delete_values"])
+    return JsonRows(shape, json_options, **rows)
+
+
+def _checked(name: str, value: Any) -> Any:
+    choices = get_args(get_type_hints(JsonOptions)[name])
+    if (choices and value not in choices) or not isinstance(value, str):
+        raise InvalidInput(f"{name} is {value!r}; use {' or '.join(choices) if choices else 'a string'}")
+    return value

@@ -1,0 +1,170 @@
+"""Flat JSON objects become changes of a table: the format ``json``.
+
+An object has the table's columns as members; others are skipped. A member may say what happened (``operation_field``):
+its value is one of ``delete_values`` or the object is an upsert. A record without a value deletes the key in its message
+key, as in a compacted topic; without such a key it is ignored, and counted.
+
+The values are read as in ``debezium`` (fast by columns, one by one where that fails), where no schema tells more than
+the table does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.ingest.debezium_record import Event, message_key
+from lakebed.ingest.json_columns import MISSES, ColumnReader, Missed, column_of, json_type, parse_objects, reader_for
+from lakebed.ingest.json_values import JsonOptions, Unreadable, parse
+from lakebed.ingest.meanings import PLAIN
+from lakebed.ingest.metadata import kafka_metadata, metadata_path
+from lakebed.ingest.shape import DELETE, OP_COLUMN, ORDER_COLUMN, SEQUENCE_COLUMN, UPSERT, ChangeShape, Decoded
+from lakebed.ingest.slices import (
+    AT_COLUMN,
+    TIME_COLUMN,
+    FastReading,
+    Ignored,
+    Reading,
+    Record,
+    decode_records,
+    from_arrays,
+)
+
+SAMPLES = 64
+MICROS_PER_MILLI = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRows:
+    """Decoder of the format ``json``."""
+
+    shape: ChangeShape
+    options: JsonOptions = field(default_factory=JsonOptions)
+    operation_field: str | None = None
+    delete_values: tuple[str, ...] = ("d", "D", "delete", "DELETE")
+
+    def __post_init__(self) -> None:
+        path = metadata_path(self.shape.sequence_metadata)
+        if path is not None and path[0] != "kafka":
+            raise InvalidSchema(
+                f"sequence_by {self.shape.sequence_by!r}: flat JSON has no such metadata; use a column or kafka.offset"
+            )
+        if self.operation_field and not self.shape.keys:
+            raise InvalidInput(f"operation_field {self.operation_field!r}: a table without keys takes no deletes")
+
+    def decode(self, records: pa.Table, with_order: bool = False) -> Decoded:
+        return decode_records(records, _RowReader(self), self.shape, with_order=with_order)
+
+
+class _RowReader:
+    def __init__(self, decoder: JsonRows) -> None:
+        self._decoder = decoder
+        self._shape = decoder.shape
+        self._options = decoder.options
+        self._operation = decoder.operation_field
+        self._samples: dict[str, Any] = {}
+        self._readers: dict[str, ColumnReader] | None = None
+        self._sequence = metadata_path(decoder.shape.sequence_metadata)
+
+    # One by one ------------------------------------------------------------------------------------------------------
+
+    def read_record(self, record: Record) -> Reading:
+        if record.value is None:
+            if not self._shape.keys or not message_key(record)[0]:
+                return Ignored()
+            return [self._event("before", {}, record).delete()]
+        row = parse(record.value)
+        if not isinstance(row, dict):
+            raise Unreadable("not a JSON object")
+        if self._is_delete(row):
+            return [self._event("before", row, record).delete()]
+        return [self._event("after", row, record).upsert()]
+
+    def _is_delete(self, row: dict[str, Any]) -> bool:
+        if self._operation is None:
+            return False
+        operation = row.get(self._operation)
+        if operation is not None and not isinstance(operation, str):
+            raise Unreadable(f"member {self._operation!r} is no string")
+        return operation in self._decoder.delete_values
+
+    def _event(self, side: str, row: dict[str, Any], record: Record) -> Event:
+        return Event({"op": "json", side: row}, {}, record, self._shape, self._options)
+
+    # As a whole ------------------------------------------------------------------------------------------------------
+
+    def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
+        numbers = first + np.arange(records.num_rows)
+        present = np.asarray(records.column("value").is_valid())
+        handled = np.zeros(records.num_rows, bool)
+        if not present.any():
+            return FastReading(from_arrays(self._shape, 0, {}), handled)
+        some = records if present.all() else records.filter(pa.array(present))
+        rows, sure = self._read_known(some, numbers[present])
+        handled[present] = sure
+        return FastReading(rows, handled)
+
+    def _read_known(
+        self, records: pa.RecordBatch, numbers: np.ndarray[Any, Any]
+    ) -> tuple[pa.Table, np.ndarray[Any, Any]]:
+        if self._readers is not None:
+            try:
+                return self._read_columns(records, numbers, self._readers)
+            except MISSES:
+                pass
+        self._sample(records.column("value"))
+        readers = {}
+        for column in self._shape.columns:
+            reader = reader_for(column.type, PLAIN, self._samples.get(column.name), self._options)
+            if reader is None:
+                raise Missed(f"column {column.name} is read one by one")
+            readers[column.name] = reader
+        self._readers = readers
+        return self._read_columns(records, numbers, readers)
+
+    def _sample(self, values: pa.Array) -> None:
+        for number in np.unique(np.linspace(0, len(values) - 1, SAMPLES, dtype=np.int64)):
+            try:
+                row = parse(values[int(number)].as_py())
+            except Unreadable:
+                continue
+            for name, value in row.items() if isinstance(row, dict) else ():
+                if json_type(value) is not None and value != []:
+                    self._samples[name] = value
+
+    def _read_columns(
+        self, records: pa.RecordBatch, numbers: np.ndarray[Any, Any], readers: dict[str, ColumnReader]
+    ) -> tuple[pa.Table, np.ndarray[Any, Any]]:
+        fields = [pa.field(name, reader.parsed) for name, reader in readers.items()]
+        if self._operation is not None and self._operation not in readers:
+            fields.append(pa.field(self._operation, pa.string()))
+        parsed = parse_objects(records.column("value"), pa.schema(fields))
+        columns = {name: reader.read(column_of(parsed, name)) for name, reader in readers.items()}
+        count = len(numbers)
+        delete = np.zeros(count, bool)
+        if self._operation is not None:
+            values = pa.array(self._decoder.delete_values, pa.string())
+            delete = np.asarray(pc.is_in(column_of(parsed, self._operation).cast(pa.string()), value_set=values))
+        good = np.ones(count, bool)
+        for name in self._shape.required:
+            if columns[name].null_count:
+                good &= np.asarray(columns[name].is_valid()) | (delete if name not in self._shape.keys else False)
+        operations: pa.Array = pa.repeat(pa.scalar(UPSERT, pa.string()), count)
+        if delete.any():
+            deletes = pa.array(delete)
+            operations = pc.if_else(deletes, DELETE, UPSERT)
+            for name in columns.keys() - {*self._shape.keys, self._shape.sequence_column}:
+                columns[name] = pc.if_else(deletes, pa.scalar(None, columns[name].type), columns[name])
+        times = pc.multiply(records.column("timestamp").view(pa.int64()), MICROS_PER_MILLI)
+        metadata = {OP_COLUMN: operations, AT_COLUMN: pa.array(2 * numbers), TIME_COLUMN: times}
+        metadata[ORDER_COLUMN] = times.fill_null(0)
+        if self._sequence:
+            sequence = metadata[SEQUENCE_COLUMN] = kafka_metadata(records, self._sequence[1])
+            good &= np.asarray(sequence.is_valid())
+        rows = from_arrays(self._shape, count, {**columns, **metadata})
+        return rows if good.all() else rows.filter(pa.array(good)), good

@@ -1,0 +1,116 @@
+"""What version 0 of a table says, and what an adopted Delta table must say from then on."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidInput, InvalidSchema, Unsupported
+from lakebed.manifest.actions import CommitInfo, Metadata, Protocol
+from lakebed.manifest.schema import check_columns, schema_to_json, uses_timestamp_ntz
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import GATE_FEATURE, Outcome, TableLog
+from lakebed.settings import PREFIX, TableSettings, check_property_names
+
+_ADOPTABLE = frozenset(
+    {
+        "appendOnly",
+        "deletionVectors",
+        "domainMetadata",
+        "inCommitTimestamp",
+        "invariants",
+        "timestampNtz",
+        "vacuumProtocolCheck",
+    }
+)
+_NOT_KEPT_PROPERTIES = (
+    "delta.columnMapping.mode",
+    "delta.enableChangeDataFeed",
+    "delta.appendOnly",
+    "delta.enableRowTracking",
+)
+_NOT_KEPT_COLUMN_METADATA = ("delta.generationExpression", "delta.identity.", "delta.invariants", "CURRENT_DEFAULT")
+
+
+def create_log(
+    log: TableLog,
+    schema: pa.Schema,
+    settings: TableSettings,
+    partition_by: Sequence[str],
+    properties: Mapping[str, str],
+    engine: str,
+) -> Outcome:
+    """Write version 0. ``schema`` is canonical; ``properties`` are those that are not lakebed's.
+
+    Raises InvalidSchema, InvalidInput naming the column or property.
+    """
+    check_settings(settings, schema)
+    check_columns(partition_by, schema, "partition_by")
+    _check_partitioning(partition_by, schema)
+    check_property_names(properties)
+    # A key has a value in every row, so the table says so to every reader.
+    schema = pa.schema([field.with_nullable(field.nullable and field.name not in settings.keys) for field in schema])
+    others = {name: value for name, value in properties.items() if not name.startswith(PREFIX)}
+    metadata = Metadata(
+        id=str(uuid.uuid4()),
+        schema_string=schema_to_json(schema),
+        partition_columns=tuple(partition_by),
+        configuration=required_properties() | others | settings.to_properties(),
+        created_ms=int(time.time() * 1000),
+    )
+    return log.create([protocol_for(schema), metadata], CommitInfo("CREATE TABLE", "", engine=engine))
+
+
+def protocol_for(schema: pa.Schema) -> Protocol:
+    """Features of a table: readers need deletion vectors, and writers the gate that only lakebed knows."""
+    reader = {"deletionVectors"}
+    writer = {"deletionVectors", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", GATE_FEATURE}
+    if uses_timestamp_ntz(schema):
+        reader.add("timestampNtz")
+        writer.add("timestampNtz")
+    return Protocol(3, 7, frozenset(reader), frozenset(writer))
+
+
+def required_properties() -> dict[str, str]:
+    """Delta's properties that every table of lakebed has."""
+    return {"delta.enableDeletionVectors": "true", "delta.enableInCommitTimestamps": "true"}
+
+
+def check_settings(settings: TableSettings, schema: pa.Schema) -> None:
+    """Raises InvalidSchema, InvalidInput if keys, sort key or sequence do not fit the schema."""
+    check_columns(settings.keys, schema, "keys")
+    check_columns(settings.sort_key, schema, "sort_key")
+    if settings.sequence_by is None:
+        return
+    if not settings.keys:
+        raise InvalidInput("sequence_by orders the changes of a key; it needs keys")
+    if settings.sequence_by in schema.names:
+        check_columns([settings.sequence_by], schema, "sequence_by")
+
+
+def check_adoptable(snapshot: Snapshot) -> None:
+    """Raises Unsupported naming what of a Delta table lakebed would not keep."""
+    beyond = snapshot.protocol.writer_features - _ADOPTABLE
+    if beyond:
+        raise Unsupported(f"the table uses {', '.join(sorted(beyond))}, which lakebed does not keep; drop the feature first")
+    for name, value in snapshot.metadata.configuration.items():
+        kept = name not in _NOT_KEPT_PROPERTIES and not name.startswith("delta.constraints.")
+        if not kept and value.lower() not in ("false", "none"):
+            raise Unsupported(f"the table has the property {name}, which lakebed does not keep; unset it first")
+    for marker in _NOT_KEPT_COLUMN_METADATA:
+        if marker in snapshot.metadata.schema_string:
+            raise Unsupported(f"a column of the table has {marker}, which lakebed does not keep; drop it first")
+
+
+def _check_partitioning(partition_by: Sequence[str], schema: pa.Schema) -> None:
+    if len(partition_by) == len(schema):
+        raise InvalidSchema("partition_by names every column; at least one must be left in the files")
+    for name in partition_by:
+        kind = schema.field(name).type
+        if pa.types.is_floating(kind) or pa.types.is_binary(kind):
+            raise InvalidSchema(
+                f"partition_by names the column {name!r}, which is {kind}; a partition needs a value that text can hold exactly"
+            )
