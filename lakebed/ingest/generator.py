@@ -18,7 +18,7 @@ Which event is what, without looking at the events before it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +50,10 @@ STATUSES = ("paid", "packed", "shipped", "delivered", "returned")
 NOTES = ("call first", "gift wrap", "leave at the door", "fragile", "größer als üblich", '"rush"')
 LSN_OF_EVENT_0 = 50_000_000
 
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Bits: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+Fractions: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +97,20 @@ class _Chosen:
     operation: np.ndarray[Any, np.dtype[np.str_]]
 
 
-def _random(seed: int, stream: int, numbers: Numbers) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _random(seed: int, stream: int, numbers: Numbers) -> Bits:
     """SplitMix64 of (seed, stream, number): 64 random bits each (Steele, Lea and Flood, 2014)."""
     salt = (seed * 0x9E3779B97F4A7C15 + stream * 0xD1B54A32D192ED03) & 0xFFFFFFFFFFFFFFFF
     with np.errstate(over="ignore"):
-        z = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)
+        z: Bits = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+        z = z ^ (z >> np.uint64(31))
+    return z
 
 
-def _uniform(seed: int, stream: int, numbers: Numbers) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return (_random(seed, stream, numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+def _uniform(seed: int, stream: int, numbers: Numbers) -> Fractions:
+    fractions: Fractions = (_random(seed, stream, numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return fractions
 
 
 def _choose(settings: OrderStream, event: Numbers) -> _Chosen:
@@ -136,10 +141,11 @@ def _choose(settings: OrderStream, event: Numbers) -> _Chosen:
     return _Chosen(event, order, happened, operation)
 
 
-def _deleted(order: Numbers, slot: Numbers, inserts: int, deletes: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _deleted(order: Numbers, slot: Numbers, inserts: int, deletes: int) -> Mask:
     """Whether an order is one of those that get deleted, and was by the given number of delete slots."""
     turn = -(-order * deletes // inserts)
-    return (turn * inserts // deletes == order) & (turn + DELETES_LATE < slot + 1)
+    gone: Mask = (turn * inserts // deletes == order) & (turn + DELETES_LATE <= slot)
+    return gone
 
 
 def _created(order: Numbers, inserts: int) -> Numbers:

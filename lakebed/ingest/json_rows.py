@@ -1,8 +1,8 @@
 """Flat JSON objects become changes of a table: the format ``json``.
 
-An object has the table's columns as members; others are skipped. A member may say what happened (``operation_field``):
-its value is one of ``delete_values`` or the object is an upsert. A record without a value deletes the key in its message
-key, as in a compacted topic; without such a key it is ignored, and counted.
+An object has the table's columns as members; others are skipped. A member may say what happened
+(``operation_field``): its value is one of ``delete_values``, or the object is an upsert. A record without a value
+deletes the key in its message key, as in a compacted topic; without such a key it is ignored, and counted.
 
 The values are read as in ``debezium`` (fast by columns, one by one where that fails), where no schema tells more than
 the table does.

@@ -118,7 +118,7 @@ def convert(value: Any, target: pa.DataType, meaning: Meaning, options: JsonOpti
 
 
 def _mismatch(value: Any, wanted: str) -> Unreadable:
-    shown = json.dumps(value, default=str)
+    shown = json.dumps(value, default=float)
     return Unreadable(f"{shown if len(shown) <= 80 else shown[:77] + '...'} is no {wanted}")
 
 

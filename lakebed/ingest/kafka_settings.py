@@ -110,7 +110,7 @@ class KafkaSettings:
 
     @property
     def reads_committed(self) -> bool:
-        return self.consumer_config()["isolation.level"] == "read_committed"
+        return bool(self.consumer_config()["isolation.level"] == "read_committed")
 
     def to_json(self) -> str:
         return json.dumps(

@@ -55,6 +55,7 @@ import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation$;
 import org.apache.spark.sql.execution.datasources.PartitionDirectory;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat$;
 import org.apache.spark.sql.types.BinaryType$;
 import org.apache.spark.sql.types.ByteType$;
 import org.apache.spark.sql.types.DataType;
@@ -91,6 +92,7 @@ public final class PartIndex implements FileIndex {
     private static final long MAX_SLACK_MICROS = 1000L;
 
     private final Path root;
+    private final StructType schema;
     private final StructType partitionSchema;
     private final String timeZone;
     private final LinkedHashMap parts; // id -> Part
@@ -118,8 +120,9 @@ public final class PartIndex implements FileIndex {
         }
     }
 
-    private PartIndex(Path root, StructType partitionSchema, String timeZone, LinkedHashMap parts) {
+    private PartIndex(Path root, StructType schema, StructType partitionSchema, String timeZone, LinkedHashMap parts) {
         this.root = root;
+        this.schema = schema;
         this.partitionSchema = partitionSchema;
         this.timeZone = timeZone;
         this.parts = parts;
@@ -134,10 +137,13 @@ public final class PartIndex implements FileIndex {
         this.hasDead = dead;
     }
 
-    /** An index without parts; `partitionColumns` is the struct type of the table's partition columns. */
-    public static PartIndex empty(String root, StructType partitionColumns, String timeZone) {
-        StructType schema = partitionColumns.add(DEAD_COLUMN, BinaryType$.MODULE$, true);
-        return new PartIndex(new Path(root), schema, timeZone, new LinkedHashMap());
+    /** An index without parts. `schemaJson` is the table's, `partitionColumns` its partition columns in order. */
+    public static PartIndex empty(String root, String schemaJson, List partitionColumns, String timeZone) {
+        StructType schema = (StructType) DataType.fromJson(schemaJson);
+        StructType partitionSchema = new StructType();
+        for (int i = 0; i < partitionColumns.size(); i++) partitionSchema = partitionSchema.add(schema.apply((String) partitionColumns.get(i)));
+        partitionSchema = partitionSchema.add(DEAD_COLUMN, BinaryType$.MODULE$, true);
+        return new PartIndex(new Path(root), schema, partitionSchema, timeZone, new LinkedHashMap());
     }
 
     /** The index after `change`, JSON: {"remove": [id], "add": [[id, path, bytes, {column: text}, dead base64, stats]]}. */
@@ -149,7 +155,7 @@ public final class PartIndex implements FileIndex {
             JsonNode entry = (JsonNode) i.next();
             next.put(item(entry, 0).textValue(), part(entry));
         }
-        return new PartIndex(root, partitionSchema, timeZone, next);
+        return new PartIndex(root, schema, partitionSchema, timeZone, next);
     }
 
     private Part part(JsonNode entry) throws Exception {
@@ -181,8 +187,14 @@ public final class PartIndex implements FileIndex {
     }
 
     /** The plan of the rows that live: a Parquet scan, a filter on the dead ones if there are any, the table's columns. */
-    public Object dataset(org.apache.spark.sql.classic.SparkSession session, StructType schema, StructType dataSchema, String rowIndexColumn) {
-        StructType fileSchema = hasDead ? dataSchema.add(rowIndexColumn, LongType$.MODULE$, true) : dataSchema;
+    public Object dataset(org.apache.spark.sql.classic.SparkSession session) {
+        String rowIndex = ParquetFileFormat$.MODULE$.ROW_INDEX_TEMPORARY_COLUMN_NAME();
+        StructType fileSchema = new StructType();
+        for (int i = 0; i < schema.length(); i++) {
+            StructField field = schema.fields()[i];
+            if (!partitionSchema.getFieldIndex(field.name()).isDefined()) fileSchema = fileSchema.add(field);
+        }
+        if (hasDead) fileSchema = fileSchema.add(rowIndex, LongType$.MODULE$, true);
         HadoopFsRelation relation = new HadoopFsRelation(
             this, partitionSchema, fileSchema, scala.Option.empty(), new ParquetFileFormat(),
             (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.empty(), session);
@@ -193,7 +205,7 @@ public final class PartIndex implements FileIndex {
             columns.put(column.name(), column);
         }
         if (hasDead) {
-            plan = new Filter(alive((Expression) columns.get(DEAD_COLUMN), (Expression) columns.get(rowIndexColumn)), plan);
+            plan = new Filter(alive((Expression) columns.get(DEAD_COLUMN), (Expression) columns.get(rowIndex)), plan);
         }
         ArrayList output = new ArrayList();
         for (int i = 0; i < schema.length(); i++) output.add(columns.get(schema.fields()[i].name()));

@@ -44,8 +44,9 @@ _INDEXES_MAX = 16
 
 @dataclass(slots=True)
 class _Index:
-    """A `PartIndex` in the JVM and the identities of the files that it holds."""
+    """A `PartIndex` in the JVM, the files that it holds, and their identities."""
 
+    files: Sequence[ScanFile]
     identities: frozenset[str]
     index: Any
 
@@ -54,8 +55,15 @@ class _Index:
 class _Engine:
     """What is kept for one JVM: the compiled class and the newest index of some tables."""
 
+    jvm: Any
     part_index: Any
     indexes: OrderedDict[tuple[str, ...], _Index]
+
+    def empty_index(self, *arguments: object) -> Any:
+        """`PartIndex.empty`; py4j can't reach a compiled class by name."""
+        method = next(method for method in self.part_index.getMethods() if method.getName() == "empty")
+        values = [_java_list(self.jvm, value) if isinstance(value, list) else value for value in arguments]
+        return method.invoke(None, _java_list(self.jvm, values).toArray())
 
 
 _engines: weakref.WeakKeyDictionary[Any, _Engine] = weakref.WeakKeyDictionary()
@@ -75,28 +83,19 @@ def scan(
     `root` is the table's folder, a local path or a URL. Partition columns are taken from `partition_values`, also where
     the files hold them. A column that a file lacks is null. Raises Corrupt if a dead position lies outside its file.
     """
-    jvm: Any = spark._jvm
-    schema = orjson.loads(schema_json)["fields"]
     time_zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
     key = (root, table_id, schema_json, *partition_columns, time_zone)
-    by_name = {field["name"]: field for field in schema}
-    data_fields = [field for field in schema if field["name"] not in partition_columns]
     with _guard:
         engine = _engine(spark)
         known = engine.indexes.get(key)
         if known is None:
-            partition_fields = _struct(jvm, [by_name[name] for name in partition_columns])
-            known = _Index(
-                frozenset(), _call_static(jvm, engine.part_index, "empty", _url(root), partition_fields, time_zone)
-            )
+            empty = engine.empty_index(root, schema_json, list(partition_columns), time_zone)
+            known = _Index((), frozenset(), empty)
         current = engine.indexes[key] = _advance(known, files)
         engine.indexes.move_to_end(key)
         while len(engine.indexes) > _INDEXES_MAX:
             engine.indexes.popitem(last=False)
-    parquet = jvm.org.apache.spark.sql.execution.datasources.parquet
-    row_index = parquet.ParquetFileFormat.ROW_INDEX_TEMPORARY_COLUMN_NAME()
-    dataset = current.index.dataset(spark._jsparkSession, _struct(jvm, schema), _struct(jvm, data_fields), row_index)
-    return DataFrame(dataset, spark)
+    return DataFrame(current.index.dataset(spark._jsparkSession), spark)
 
 
 def layout_of_dead_rows(dead: BitMap64, rows: int, path: str) -> bytes:
@@ -119,13 +118,15 @@ def layout_of_dead_rows(dead: BitMap64, rows: int, path: str) -> bytes:
 
 def _advance(known: _Index, files: Sequence[ScanFile]) -> _Index:
     """The index of `files`, made from the one before by what differs."""
+    if files is known.files and isinstance(files, tuple):
+        return known
     by_identity = {_identity(file): file for file in files}
     identities = frozenset(by_identity)
     if identities == known.identities:
-        return known
+        return _Index(files, identities, known.index)
     added = [by_identity[name] for name in by_identity if name not in known.identities]
     change = {"remove": sorted(known.identities - identities), "add": [_entry(file) for file in added]}
-    return _Index(identities, known.index.apply(orjson.dumps(change)))
+    return _Index(files, identities, known.index.apply(orjson.dumps(change)))
 
 
 def _identity(file: ScanFile) -> str:
@@ -152,23 +153,13 @@ def _engine(spark: SparkSession) -> _Engine:
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
         compiler.cook(package_files("lakebed.view").joinpath("PartIndex.java").read_text())
-        engine = _engines[gateway] = _Engine(compiler.getClassLoader().loadClass("PartIndex"), OrderedDict())
+        part_index = compiler.getClassLoader().loadClass("PartIndex")
+        engine = _engines[gateway] = _Engine(jvm, part_index, OrderedDict())
     return engine
 
 
-def _call_static(jvm: Any, cls: Any, name: str, *arguments: Any) -> Any:
-    """Call a static method of a class that py4j can't reach by name."""
-    method = next(m for m in cls.getMethods() if m.getName() == name)
-    values = jvm.java.util.ArrayList()
-    for argument in arguments:
-        values.add(argument)
-    return method.invoke(None, values.toArray())
-
-
-def _struct(jvm: Any, fields: Sequence[Any]) -> Any:
-    return jvm.org.apache.spark.sql.types.DataType.fromJson(orjson.dumps({"type": "struct", "fields": fields}).decode())
-
-
-def _url(root: str) -> str:
-    """Hadoop knows S3 as s3a."""
-    return f"s3a{root[2:]}" if root.startswith("s3://") else root
+def _java_list(jvm: Any, items: Sequence[object]) -> Any:
+    out = jvm.java.util.ArrayList()
+    for item in items:
+        out.add(item)
+    return out

@@ -314,7 +314,7 @@ for how in (signal.SIGINT, signal.SIGKILL) if watched else ():
             os.killpg(pid, how)
         except OSError:
             pass
-    time.sleep(3)
+    time.sleep(2 if how is signal.SIGINT else 0.2)
 for folder in folders:
     shutil.rmtree(folder, ignore_errors=True)
 """

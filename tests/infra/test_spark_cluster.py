@@ -21,7 +21,8 @@ session = (
     .config("spark.submit.pyFiles", os.environ["SPARK_PY_FILES"])
     .config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
     .config("spark.executor.memory", "512m")
-    .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").config("spark.cores.max", sys.argv[1])
+    .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    .config("spark.cores.max", sys.argv[1])
     .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")  # no task before all those cores are there
     .config("spark.locality.wait", "0")
     .getOrCreate()

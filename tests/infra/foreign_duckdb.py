@@ -1,0 +1,108 @@
+"""DuckDB's Delta extension as a foreign reader: another DuckDB than lakebed's own, in a process of its own.
+
+The extension comes from the Python registry for one exact version of DuckDB, which is not the one that lakebed computes
+with, and two versions can't live in one process. So both are installed into a folder of their own under ``.build/``, and
+a small program that sees that folder first runs the queries and answers in Arrow.
+
+    with ForeignDuckDB() as duckdb:
+        rows = duckdb.read("/lake/orders")                       # the newest version
+        rows = duckdb.query("select count(*) from delta_scan('/lake/orders')")
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+from typing_extensions import Self
+
+from tests.infra.downloads import _fetch_once, _run
+
+PACKAGES = ("duckdb==1.4.4", "duckdb-ext==0.1.2", "duckdb-ext-delta==1.4.4.20260205")
+
+_PROGRAM = """
+import json, pathlib, sys
+import duckdb, pyarrow as pa
+[extension] = pathlib.Path(sys.argv[1]).rglob("delta.duckdb_extension")
+connection = duckdb.connect(config={"autoinstall_known_extensions": False, "threads": 1})
+connection.execute(f"load '{extension}'")
+connection.execute("set TimeZone = 'UTC'")
+for line in sys.stdin:
+    try:
+        rows = connection.execute(json.loads(line)).fetch_arrow_table()
+    except Exception as error:
+        rows = pa.table({"lakebed_error": [f"{type(error).__name__}: {error}"]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as out:
+        out.write_table(rows)
+    answer = sink.getvalue().to_pybytes()
+    sys.stdout.buffer.write(len(answer).to_bytes(8, "big") + answer)
+    sys.stdout.buffer.flush()
+"""
+
+
+class ForeignError(RuntimeError):
+    """What the foreign DuckDB said when it refused a query."""
+
+
+def foreign_packages() -> Path:
+    """The folder with the foreign DuckDB and its Delta extension."""
+
+    def install(staging: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        _run([*pip, "--target", str(staging), *PACKAGES], {})
+
+    return _fetch_once("foreign-duckdb", f"{PACKAGES} {sys.version_info[:2]}".encode(), install)
+
+
+class ForeignDuckDB:
+    """The process; queries are answered one after the other."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        folder = foreign_packages()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, str(folder)],
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            cast(BinaryIO, process.stdin).close()
+            process.wait(30)
+
+    def query(self, sql: str) -> pa.Table:
+        """The rows of one query. Raises ForeignError."""
+        assert self._process is not None, "use it in a with statement"
+        into, out = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
+        into.write(json.dumps(sql).encode() + b"\n")
+        into.flush()
+        size = int.from_bytes(out.read(8), "big")
+        if not size:
+            raise ForeignError(f"the foreign DuckDB ended with code {self._process.wait()}")
+        rows = pa.ipc.open_stream(out.read(size)).read_all()
+        if rows.column_names == ["lakebed_error"]:
+            raise ForeignError(rows["lakebed_error"][0].as_py())
+        return rows
+
+    def read(self, table: str | os.PathLike[str], version: int | None = None, columns: str = "*") -> pa.Table:
+        """A Delta table at one version (default: the newest)."""
+        path = str(table).replace("'", "''")
+        if version is None:
+            return self.query(f"select {columns} from delta_scan('{path}')")
+        self.query(f"attach '{path}' as at_version (type delta, version {int(version)})")
+        try:
+            return self.query(f"select {columns} from at_version")
+        finally:
+            self.query("detach at_version")

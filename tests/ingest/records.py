@@ -1,0 +1,62 @@
+"""Builds records as a source would give them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lakebed.ingest.shape import RECORD_SCHEMA
+
+Value = bytes | str | dict[str, Any] | None
+
+
+def as_bytes(value: Value) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def records(values: Sequence[Value], keys: Sequence[Value] | None = None, topic: str = "shop.orders") -> pa.Table:
+    """One record a value, at offsets 0, 1, ... of partition 3, a second apart."""
+    count = len(values)
+    return pa.table(
+        [
+            pa.array([as_bytes(key) for key in keys or [None] * count], pa.binary()),
+            pa.array([as_bytes(value) for value in values], pa.binary()),
+            pa.array([topic] * count, pa.string()),
+            pa.array([3] * count, pa.int32()),
+            pa.array(range(count), pa.int64()),
+            pa.array(range(0, 1000 * count, 1000), pa.int64()).cast(pa.timestamp("ms", "UTC")),
+        ],
+        schema=RECORD_SCHEMA,
+    )
+
+
+def event(
+    op: str, after: dict[str, Any] | None = None, before: dict[str, Any] | None = None, lsn: int = 1
+) -> dict[str, Any]:
+    """A change event as Debezium's PostgreSQL connector writes it, without its schema."""
+    return {
+        "before": before,
+        "after": after,
+        "source": {"connector": "postgresql", "ts_ms": 1_700_000_000_000 + lsn, "lsn": lsn, "table": "orders"},
+        "transaction": None,
+        "op": op,
+        "ts_ms": 1_700_000_000_500 + lsn,
+    }
+
+
+def with_schema(change: dict[str, Any], fields: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The event inside the envelope that a JSON converter with schemas writes."""
+    row = {"type": "struct", "fields": list(fields), "optional": True}
+    schema = {
+        "type": "struct",
+        "fields": [{**row, "field": "before"}, {**row, "field": "after"}, {"type": "string", "field": "op"}],
+        "name": "shop.orders.Envelope",
+    }
+    return {"schema": schema, "payload": change}

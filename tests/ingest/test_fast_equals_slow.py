@@ -1,0 +1,144 @@
+"""The reading by columns and the reading one by one agree, whatever the records are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakebed.ingest import debezium, json_rows
+from lakebed.ingest.json_columns import Missed
+from lakebed.ingest.shape import ChangeShape, Decoded, Decoder
+from tests.ingest.records import event, records, with_schema
+
+COLUMNS = pa.schema(
+    [
+        pa.field("id", pa.int64(), False),
+        pa.field("small", pa.int16()),
+        pa.field("ratio", pa.float64()),
+        pa.field("flag", pa.bool_()),
+        pa.field("text", pa.string(), False),
+        pa.field("raw", pa.binary()),
+        pa.field("money", pa.decimal128(12, 2)),
+        pa.field("day", pa.date32()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("local", pa.timestamp("us")),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("point", pa.struct([("x", pa.int64())])),
+    ]
+)
+FIELDS = [
+    {"type": "int64", "field": "id"},
+    {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}, "field": "money"},
+    {"type": "int64", "name": "io.debezium.time.NanoTimestamp", "field": "at"},
+    {"type": "int32", "name": "io.debezium.time.Date", "field": "day"},
+]
+TEXTS = st.one_of(
+    st.text(max_size=8), st.sampled_from(["__debezium_unavailable_value", "AQI=", "12.50", "NaN", "", "1e2"])
+)
+NUMBERS = st.one_of(
+    st.integers(-(2**70), 2**70),
+    st.integers(-100, 100),
+    st.sampled_from([2**53 + 1, 2**63 - 1, -(2**63), 2**31, 1_700_000_000_000, 1_700_000_000_000_000, 10**18]),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+ANY = st.one_of(
+    st.none(), st.booleans(), NUMBERS, TEXTS, st.lists(TEXTS, max_size=2), st.fixed_dictionaries({"x": NUMBERS})
+)
+LIKELY: dict[str, st.SearchStrategy[Any]] = {
+    "id": st.integers(0, 3),
+    "small": st.integers(-(2**15), 2**15 - 1),
+    "ratio": st.floats(allow_nan=False, allow_infinity=False),
+    "flag": st.booleans(),
+    "text": st.text(max_size=8),
+    "raw": st.sampled_from(["AQI=", "", "AAAA", "/w=="]),
+    "money": st.sampled_from(["12.50", "-0.01", "AQI=", "/w==", 5, 0.25, -1]),
+    "day": st.one_of(st.integers(-10_000, 30_000), st.sampled_from(["2024-02-29", "1969-12-31"])),
+    "at": st.one_of(
+        st.integers(-(10**18), 2 * 10**18), st.sampled_from(["2024-02-29T12:00:00Z", "2024-02-29T12:00:00.5+01:00"])
+    ),
+    "local": st.one_of(st.integers(-(10**15), 2 * 10**15), st.sampled_from(["2024-02-29T12:00:00", "2024-02-29"])),
+    "tags": st.lists(st.one_of(st.none(), st.text(max_size=3)), max_size=3),
+    "point": st.fixed_dictionaries({"x": st.integers(-5, 5)}),
+}
+MOSTLY_GOOD = st.fixed_dictionaries(
+    {"id": LIKELY["id"], "text": LIKELY["text"]}, optional={name: st.one_of(st.none(), likely) for name, likely in LIKELY.items() if name not in ("id", "text")}
+)
+WILD = st.dictionaries(st.sampled_from(COLUMNS.names), ANY, max_size=6)
+ROWS = st.one_of(MOSTLY_GOOD, MOSTLY_GOOD, MOSTLY_GOOD, WILD)
+EVENTS = st.builds(
+    event,
+    st.sampled_from(["c", "u", "u", "d", "r", "m", "t", "x"]),
+    st.one_of(ROWS, st.none()),
+    st.one_of(st.none(), ROWS),
+    st.integers(0, 1000),
+)
+BROKEN = st.sampled_from(
+    [None, "", "{", "null", '{"op":"c"} {"op":"c"}', '{"op":null}', b"\xff", '{"op":"c"}null{"op":"d"}']
+)
+VALUES = st.lists(
+    st.one_of(EVENTS, EVENTS, EVENTS, EVENTS.map(lambda change: with_schema(change, FIELDS)), BROKEN),
+    min_size=1,
+    max_size=60,
+)
+
+
+@contextmanager
+def only_one_by_one() -> Iterator[None]:
+    """The fast reading refuses everything."""
+    with (
+        patch.object(debezium, "parse_objects", side_effect=Missed("off")),
+        patch.object(json_rows, "parse_objects", side_effect=Missed("off")),
+    ):
+        yield
+
+
+def assert_same(fast: Decoded, slow: Decoded) -> None:
+    assert fast.changes.to_pylist() == slow.changes.to_pylist()
+    assert fast.changes.schema == slow.changes.schema
+    assert fast.quarantined.to_pylist() == slow.quarantined.to_pylist()
+    assert fast.truncates == slow.truncates
+    assert (fast.event_time_min, fast.event_time_max, fast.ignored) == (
+        slow.event_time_min,
+        slow.event_time_max,
+        slow.ignored,
+    )
+
+
+def check(decoder: Decoder, table: pa.Table) -> None:
+    fast = decoder.decode(table, True)
+    with only_one_by_one():
+        slow = decoder.decode(table, True)
+    assert_same(fast, slow)
+
+
+@settings(max_examples=300, deadline=None)
+@given(VALUES, st.sampled_from([None, "source.lsn", "small", "kafka.offset"]), st.booleans())
+def test_events_are_read_the_same_by_columns_and_one_by_one(
+    values: list[Any], sequence_by: str | None, keyed: bool
+) -> None:
+    shape = ChangeShape(COLUMNS, ("id",) if keyed else (), sequence_by)
+    check(debezium.DebeziumJson(shape), records(values, [{"id": i} if i % 2 else None for i in range(len(values))]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(MOSTLY_GOOD, MOSTLY_GOOD, WILD, BROKEN), min_size=1, max_size=60), st.booleans())
+def test_flat_objects_are_read_the_same_by_columns_and_one_by_one(values: list[Any], keyed: bool) -> None:
+    shape = ChangeShape(COLUMNS, ("id",) if keyed else ())
+    rows = json_rows.JsonRows(shape, operation_field="text" if keyed else None, delete_values=("", "a"))
+    check(rows, records(values, [{"id": i} if i % 2 else None for i in range(len(values))]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(MOSTLY_GOOD.map(lambda row: event("c", row)), min_size=1, max_size=20), st.integers(1, 7))
+def test_where_a_batch_is_cut_does_not_matter(values: list[Any], cut: int) -> None:
+    decoder = debezium.DebeziumJson(ChangeShape(COLUMNS, ("id",)))
+    table = records(values)
+    pieces = [decoder.decode(table.slice(start, cut)) for start in range(0, len(values), cut)]
+    whole = debezium.DebeziumJson(ChangeShape(COLUMNS, ("id",))).decode(table)
+    assert_same(Decoded.concat(pieces), whole)

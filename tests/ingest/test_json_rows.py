@@ -1,0 +1,71 @@
+"""What flat JSON objects become."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.ingest.formats import decoder
+from lakebed.ingest.shape import ChangeShape
+from tests.ingest.records import records
+
+COLUMNS = pa.schema(
+    [
+        pa.field("id", pa.int64(), False),
+        pa.field("amount", pa.decimal128(8, 2), False),
+        pa.field("at", pa.timestamp("us", "UTC")),
+    ]
+)
+SHAPE = ChangeShape(COLUMNS, ("id",))
+
+
+def rows(changes: pa.Table) -> list[tuple[Any, ...]]:
+    return [(row["id"], row["amount"], row["_lakebed_op"]) for row in changes.to_pylist()]
+
+
+def test_objects_are_upserts_and_members_that_are_no_columns_are_skipped() -> None:
+    decoded = decoder("json", SHAPE).decode(records([{"id": 1, "amount": "1.50", "extra": [1, {"a": 2}]}]))
+    assert rows(decoded.changes) == [(1, Decimal("1.50"), "u")]
+
+
+def test_a_member_may_say_that_the_row_is_deleted() -> None:
+    decoded = decoder("json", SHAPE, {"operation_field": "op", "delete_values": ["gone"]}).decode(
+        records([{"id": 1, "amount": 1, "op": "new"}, {"id": 1, "amount": 9, "op": "gone"}, {"id": 2, "op": "gone"}])
+    )
+    assert rows(decoded.changes) == [(1, Decimal("1.00"), "u"), (1, None, "d"), (2, None, "d")]
+
+
+def test_a_record_without_a_value_deletes_the_key_of_its_message() -> None:
+    decoded = decoder("json", SHAPE).decode(records([{"id": 5, "amount": 1}, None, None], [None, {"id": 5}, None]))
+    assert rows(decoded.changes) == [(5, Decimal("1.00"), "u"), (5, None, "d")]
+    assert decoded.ignored == 1
+
+
+def test_bad_objects_are_quarantined_with_a_reason() -> None:
+    good = [{"id": i, "amount": i} for i in range(200)]
+    decoded = decoder("json", SHAPE).decode(
+        records([*good, "{", {"id": 1}, {"amount": 1}, {"id": 1, "amount": "12,50"}])
+    )
+    assert len(rows(decoded.changes)) == 200
+    first, *others = decoded.quarantined.column("reason").to_pylist()
+    assert first.startswith("not JSON")
+    assert others == [
+        "column 'amount' may not be null",
+        "key 'id' is null or missing, in the row and in the message key",
+        "column 'amount': \"12,50\" is no base64",
+    ]
+
+
+def test_a_wrong_option_names_the_right_ones() -> None:
+    with pytest.raises(InvalidInput, match=r"format 'avro' is unknown; use one of debezium-json, json"):
+        decoder("avro", SHAPE)
+    with pytest.raises(InvalidInput, match=r"has no option 'operation_field'"):
+        decoder("debezium-json", SHAPE, {"operation_field": "op"})
+    with pytest.raises(InvalidInput, match=r"timestamp_unit is 'days'; use auto or ms or us or ns"):
+        decoder("json", SHAPE, {"timestamp_unit": "days"})
+    with pytest.raises(InvalidSchema, match="flat JSON has no such metadata"):
+        decoder("json", ChangeShape(COLUMNS, ("id",), "source.lsn"))

@@ -1,0 +1,296 @@
+"""Those who share the log: what each does in one life, from its start to its end or its crash.
+
+An actor keeps in memory only what a process would: a crash loses it. What a process finds again on disk (the batch that
+a streaming query had begun) is kept in ``Disk``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyroaring import BitMap64
+
+from lakebed.errors import StoreUnavailable, VersionNotFound
+from lakebed.manifest.actions import (
+    Action,
+    AddChangePart,
+    AddPart,
+    ChangePart,
+    CommitInfo,
+    Domain,
+    Metadata,
+    Part,
+    Protocol,
+    RemoveChangePart,
+    RemovePart,
+    Transaction,
+)
+from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
+from lakebed.manifest.deletion_vector import inline, unpack
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
+from tests.simulation.auditor import Auditor
+from tests.simulation.world import Actor, World
+
+ROWS = 100
+RETENTION_SECONDS = 300
+SCHEMA = '{"type":"struct","fields":[{"name":"k","type":"long","nullable":false,"metadata":{}}]}'
+
+
+@dataclass
+class Disk:
+    """What survives a crash of one writer: the batch it had begun, and whether it was told that it is committed."""
+
+    batch: int = 0
+    acknowledged: int = -1
+
+
+@dataclass
+class Cast:
+    """The world, the auditor, and how an actor opens the log."""
+
+    world: World
+    auditor: Auditor
+    open_log: Callable[[Actor], TableLog]
+    disks: dict[str, Disk] = field(default_factory=dict)
+    files: int = 0
+
+    def new_path(self, kind: str) -> str:
+        """A name that was never used, as a uuid would be."""
+        self.files += 1
+        return f"_lakebed/{kind}-{self.files}.parquet"
+
+
+def create(cast: Cast, log: TableLog) -> None:
+    """Write version 0."""
+    protocol = Protocol(
+        3, 7, frozenset({"deletionVectors"}),
+        frozenset({"deletionVectors", "domainMetadata", "appendOnly", "invariants", GATE_FEATURE}),
+    )  # fmt: skip
+    metadata = Metadata("simulated", SCHEMA, (), {"delta.enableDeletionVectors": "true", "lakebed.keys": '["k"]'})
+    outcome = log.create([protocol, metadata], CommitInfo("CREATE TABLE", ""))
+    assert isinstance(outcome, Committed)
+
+
+def writer(cast: Cast) -> Callable[[Actor], None]:
+    """Appends its batches one after the other; after a crash it replays the one it had begun."""
+
+    def live(actor: Actor) -> None:
+        disk = cast.disks.setdefault(actor.name, Disk())
+        log = cast.open_log(actor)
+        while not (cast.world.closing and disk.acknowledged == disk.batch):
+            if disk.acknowledged == disk.batch:
+                disk.batch += 1
+            paths = [cast.new_path("change") for _ in range(cast.world.random.choice((1, 1, 2)))]
+            # The rows of a batch stand in all its parts; the auditor counts the first one as the batch.
+            for ordinal, path in enumerate(paths):
+                cast.auditor.contents[path] = ((actor.name, disk.batch),) if ordinal == 0 else ()
+            _append(cast, log, actor, disk, paths)
+
+    return live
+
+
+def _append(cast: Cast, log: TableLog, actor: Actor, disk: Disk, paths: list[str]) -> None:
+    actions = [AddChangePart(ChangePart(path, -1, ordinal, ROWS, 1000, stats=_stats(ROWS))) for ordinal, path in enumerate(paths)]
+    batch = Transaction(actor.name, disk.batch)
+    try:
+        snapshot = log.refresh()
+        outcome = log.commit(snapshot, actions, CommitInfo("WRITE", "", blind_append=True), BLIND, batch)
+    except StoreUnavailable:
+        return
+    _check(cast, actor, outcome)
+    match outcome:
+        case Committed(version, _):
+            assert cast.auditor.states[version].transactions[actor.name] == disk.batch
+            disk.acknowledged = disk.batch
+        case Conflicted(conflict, _) if conflict.kind is ConflictKind.BATCH:
+            assert cast.auditor.holds((actor.name, disk.batch)), f"batch {disk.batch} is called committed but is not"
+            disk.acknowledged = disk.batch
+        case _:
+            pass  # the same batch is tried again
+
+
+def settler(cast: Cast) -> Callable[[Actor], None]:
+    """Moves the oldest change parts to the base, and marks rows of parts that are there."""
+
+    def live(actor: Actor) -> None:
+        log = cast.open_log(actor)
+        while not cast.world.closing:
+            try:
+                snapshot = log.refresh()
+                tail = snapshot.tail_in_order()[: cast.world.random.randint(1, 4)]
+                if not tail:
+                    cast.world.pause(actor)
+                    continue
+                marked = _some(cast, sorted(snapshot.parts), 2)
+                actions: list[Action] = [action for path in marked for action in _mark_one_row(snapshot.parts[path])]
+                for part in tail:
+                    actions += [RemoveChangePart(part.domain), AddPart(part.settled(None))]
+                touch = Touch(
+                    parts={path: () for path in marked},
+                    change_parts=frozenset(part.domain for part in tail),
+                    looked_up_keys=True,
+                )
+                _check(cast, actor, log.commit(snapshot, actions, CommitInfo("SETTLE", ""), touch))
+            except StoreUnavailable:
+                continue
+
+    return live
+
+
+def merger(cast: Cast) -> Callable[[Actor], None]:
+    """Replaces some base parts by one of the next level that holds their live rows."""
+
+    def live(actor: Actor) -> None:
+        log = cast.open_log(actor)
+        while not cast.world.closing:
+            try:
+                snapshot = log.refresh()
+                chosen = [snapshot.parts[path] for path in _some(cast, sorted(snapshot.parts), 4)]
+                if len(chosen) < 2:
+                    cast.world.pause(actor)
+                    continue
+                path = cast.new_path("merged")
+                cast.auditor.contents[path] = tuple(b for part in chosen for b in cast.auditor.contents[part.path])
+                rows = sum(part.live_rows for part in chosen)
+                merged = Part(
+                    path, rows, 1000, stats=_stats(rows), level=1 + max(part.level for part in chosen),
+                    min_block=min(part.min_block for part in chosen), max_block=max(part.max_block for part in chosen),
+                )  # fmt: skip
+                removes = [RemovePart(part.path, 0, False, part.deletion_vector, part.bytes, {}) for part in chosen]
+                touch = Touch(parts={part.path: () for part in chosen})
+                _check(
+                    cast, actor,
+                    log.commit(snapshot, [*removes, AddPart(merged, False)], CommitInfo("MERGE PARTS", ""), touch),
+                )  # fmt: skip
+            except StoreUnavailable:
+                continue
+
+    return live
+
+
+def caretaker(cast: Cast) -> Callable[[Actor], None]:
+    """Writes checkpoints and cleans the log."""
+
+    def live(actor: Actor) -> None:
+        log = cast.open_log(actor)
+        for _ in range(6):
+            if cast.world.closing:
+                return
+            try:
+                snapshot = log.refresh()
+                cast.auditor.require(snapshot, f"{actor.name} refreshed")
+                log.write_checkpoint(snapshot)
+                if cast.world.random.random() < 0.7:
+                    log.clean(RETENTION_SECONDS)
+            except StoreUnavailable:
+                pass
+            for _ in range(12):
+                cast.world.pause(actor)
+
+    return live
+
+
+def setter(cast: Cast) -> Callable[[Actor], None]:
+    """Sets and unsets a domain and changes the metadata now and then, which others must notice."""
+
+    def live(actor: Actor) -> None:
+        log = cast.open_log(actor)
+        for number in range(3):
+            if cast.world.closing:
+                return
+            try:
+                snapshot = log.refresh()
+                name = "lakebed.simulated"
+                actions: list[Action] = [Domain(name, str(number), name in snapshot.domains)]
+                if number == 2:
+                    configuration = {**snapshot.metadata.configuration, "note": str(snapshot.version)}
+                    actions.append(
+                        Metadata("simulated", SCHEMA, (), configuration, snapshot.metadata.created_ms)
+                    )
+                # A removal must meet what it removes, so it stands only on the table as it was read.
+                touch = Touch(whole_table=True)
+                _check(cast, actor, log.commit(snapshot, actions, CommitInfo("SET", ""), touch))
+            except StoreUnavailable:
+                pass
+            for _ in range(10):
+                cast.world.pause(actor)
+
+    return live
+
+
+def reader(cast: Cast) -> Callable[[Actor], None]:
+    """Reads the newest version and old ones, long-lived and freshly opened."""
+
+    def live(actor: Actor) -> None:
+        log = cast.open_log(actor)
+        for _ in range(8):
+            if cast.world.closing:
+                return
+            floor = cast.auditor.newest.version
+            try:
+                snapshot = log.refresh()
+                cast.auditor.require(snapshot, f"{actor.name} refreshed")
+                assert snapshot.version >= floor, f"{actor.name} got {snapshot.version} after {floor} stood"
+                wanted = cast.world.random.randint(0, snapshot.version)
+                readable = cast.auditor.oldest_readable()
+                try:
+                    old = log.at_version(wanted)
+                    assert old.version == wanted
+                    cast.auditor.require(old, f"{actor.name} asked for {wanted}")
+                except VersionNotFound:
+                    readable = max(readable, cast.auditor.oldest_readable())
+                    assert wanted < readable, f"version {wanted} was refused, but is kept (from {readable} on)"
+            except StoreUnavailable:
+                pass
+            for _ in range(6):
+                cast.world.pause(actor)
+
+    return live
+
+
+def _check(cast: Cast, actor: Actor, outcome: Outcome) -> None:
+    match outcome:
+        case Committed(version, snapshot):
+            cast.world.counts["committed"] += 1
+            cast.world.note(actor.name, f"committed {version}")
+            cast.auditor.require(snapshot, f"{actor.name} committed")
+        case Conflicted(conflict, snapshot):
+            cast.world.counts["conflicted"] += 1
+            cast.world.note(actor.name, f"conflicted with {conflict.version}: {conflict.kind.value}")
+            cast.auditor.require(snapshot, f"{actor.name} conflicted")
+        case Unknown(version, _, _):
+            cast.world.counts["unknown"] += 1
+            cast.world.note(actor.name, f"unknown {version}")
+
+
+def _mark_one_row(part: Part) -> list[Action]:
+    dead = BitMap64() if part.deletion_vector is None else unpack(part.deletion_vector, None)
+    row = next((row for row in range(part.rows) if row not in dead), None)
+    if row is None:
+        return []
+    dead.add(row)
+    return [
+        RemovePart(part.path, 0, True, part.deletion_vector, part.bytes, {}),
+        AddPart(part.marked(inline(dead))),
+    ]
+
+
+def _stats(rows: int) -> str:
+    return '{"numRecords":%d}' % rows
+
+
+def _some(cast: Cast, paths: list[str], count_max: int) -> list[str]:
+    return sorted(cast.world.random.sample(paths, min(len(paths), cast.world.random.randint(0, count_max))))
+
+
+def final_check(cast: Cast, log: TableLog, snapshot: Snapshot) -> None:
+    """With nothing failing any more: everything acknowledged is there, and every version that is kept reads right."""
+    assert snapshot.version == cast.auditor.newest.version
+    cast.auditor.require(snapshot, "a fresh reader")
+    for name, disk in cast.disks.items():
+        assert disk.acknowledged == disk.batch, f"{name} did not finish batch {disk.batch}"
+        assert snapshot.transaction_version(name) == disk.batch
+    for version in range(cast.auditor.oldest_readable(), snapshot.version + 1):
+        cast.auditor.require(log.at_version(version), "a fresh reader going back")

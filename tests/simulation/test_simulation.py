@@ -1,0 +1,52 @@
+"""Some worlds of the simulation, and the simulation itself. More of them: ``python -m tests.simulation --seeds 1000``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
+from tests.simulation.run import simulate
+
+
+@pytest.mark.parametrize("first", range(0, 200, 25))
+def test_no_version_is_lost_or_doubled_and_no_batch_comes_twice(first: int) -> None:
+    total: Counter[str] = Counter()
+    for seed in range(first, first + 25):
+        total += simulate(seed).counts
+    for happened in ("crash", "before", "after", "delayed", "committed", "conflicted"):
+        assert total[happened] > 0, f"seeds from {first} on: nothing of the kind {happened!r} happened"
+
+
+def test_a_seed_is_the_same_world_every_time() -> None:
+    assert simulate(7).trace == simulate(7).trace
+    assert simulate(7).trace != simulate(11).trace
+
+
+def test_the_same_worlds_on_a_real_disk(tmp_path: Path) -> None:
+    for seed in range(1, 5):
+        on_disk = simulate(seed, 200, lambda seed=seed: LocalLogStore(str(tmp_path / str(seed))))
+        assert on_disk.trace == simulate(seed, 200).trace
+
+
+def test_the_auditor_sees_a_store_whose_put_if_absent_overwrites() -> None:
+    class Overwriting(MemoryLogStore):
+        def put_if_absent(self, name: str, data: bytes) -> bool:
+            self.put(name, data)
+            return True
+
+    with pytest.raises(AssertionError, match="M1: version .* was written twice"):
+        for seed in range(20):
+            simulate(seed, new_store=Overwriting)
+
+
+def test_the_auditor_sees_a_store_that_forgets_a_commit() -> None:
+    class Forgetful(MemoryLogStore):
+        def put_if_absent(self, name: str, data: bytes) -> bool:
+            return name.endswith("00000012.json") or super().put_if_absent(name, data)
+
+    with pytest.raises(AssertionError, match=r"seed \d+"):
+        for seed in range(20):
+            simulate(seed, new_store=Forgetful)

@@ -1,0 +1,120 @@
+"""Arrow reads: the live rows and nothing else, with the predicate where it belongs."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap64
+
+from lakebed.errors import Corrupt, InvalidInput
+from lakebed.parts.engine import connect
+from lakebed.view.arrow_scan import register_view, to_arrow
+from lakebed.view.scan_file import ScanFile
+from tests.view.conftest import SCHEMA, Parts, random_rows, same_rows
+
+
+@pytest.fixture
+def connection() -> duckdb.DuckDBPyConnection:
+    return connect(threads=2)
+
+
+def test_dead_rows_are_not_read_and_all_others_are(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
+    rng = random.Random(1)
+    for at, dead in enumerate([[], [0], [2999], range(3000), range(1000, 1100), rng.sample(range(3000), 900)]):
+        parts.add(random_rows(3000, at, at * 3000), list(dead))
+    found = to_arrow(connection, parts, parts.files, SCHEMA)
+    assert found.schema == SCHEMA
+    assert same_rows(found.to_pylist(), parts.rows)
+
+
+@pytest.mark.parametrize(
+    "where", ["id % 7 = 3", "name like 'z%' and flag", "place.x = 3 or name is null", "id between 500 and 700 -- few"]
+)
+def test_a_predicate_selects_among_the_live_rows(parts: Parts, connection: duckdb.DuckDBPyConnection, where: str) -> None:
+    parts.add(random_rows(3000, 1), list(range(0, 3000, 3)))
+    parts.add(random_rows(1000, 2, 3000))
+    expected = duckdb.from_arrow(pa.Table.from_pylist(parts.rows, SCHEMA)).filter(f"({where}\n)").project("id")
+    found = to_arrow(connection, parts, parts.files, SCHEMA, ["id"], where)
+    assert sorted(found["id"].to_pylist()) == sorted(id for (id,) in expected.fetchall())
+
+
+def test_columns_come_in_the_order_asked_for(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
+    parts.add(random_rows(10, 1), [1])
+    assert to_arrow(connection, parts, parts.files, SCHEMA, ["name", "id"]).column_names == ["name", "id"]
+
+
+def test_a_table_without_parts_is_empty(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
+    found = to_arrow(connection, parts, [], SCHEMA, where="id > 3")
+    assert found.num_rows == 0
+    assert found.schema == SCHEMA
+
+
+def test_completed_rows_are_part_of_the_table(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
+    parts.add(random_rows(10, 1), [0])
+    completed = pa.Table.from_pylist(random_rows(5, 2, 100), SCHEMA)
+    found = to_arrow(connection, parts, parts.files, SCHEMA, ["id"], "id > 7", completed)
+    assert sorted(found["id"].to_pylist()) == [8, 9, 100, 101, 102, 103, 104]
+
+
+def test_a_column_that_a_file_lacks_is_null(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
+    old = Parts(tmp_path, pa.schema([("a", pa.int64())]))
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    (tmp_path / "_lakebed").mkdir()
+    duckdb.sql(f"copy (select 1 a) to '{tmp_path}/_lakebed/old.parquet'")
+    duckdb.sql(f"copy (select 'x' b, 2 a, 'u' _lakebed_op) to '{tmp_path}/_lakebed/new.parquet'")
+    files = [ScanFile("_lakebed/old.parquet", 1, 1), ScanFile("_lakebed/new.parquet", 1, 1)]
+    found = to_arrow(connection, old, files, schema)
+    assert found.sort_by("a").to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": "x"}]
+
+
+def test_columns_named_like_duckdbs_own_do_no_harm(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
+    names = ["file_row_number", "file_index", "filename"]
+    schema = pa.schema([(name, pa.int64()) for name in names])
+    duckdb.sql(f"copy (select r file_row_number, 5 file_index, 6 filename from range(9, 4, -1) t(r)) to '{tmp_path}/f.parquet'")
+    files = [ScanFile("f.parquet", 1, 5, {}, BitMap64([0, 4]))]
+    found = to_arrow(connection, Parts(tmp_path), files, schema)
+    assert found["file_row_number"].to_pylist() == [8, 7, 6]
+
+
+def test_partition_values_come_from_the_log(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
+    schema = pa.schema([("day", pa.date32()), ("a", pa.int64()), ("kind", pa.string())])
+    duckdb.sql(f"copy (select r a from range(3) t(r)) to '{tmp_path}/plain.parquet'")
+    duckdb.sql(f"copy (select r a, 'wrong' kind from range(3) t(r)) to '{tmp_path}/x[1]*.parquet'")
+    files = [
+        ScanFile("plain.parquet", 1, 3, {"day": "2024-02-29", "kind": "k"}),
+        ScanFile("x[1]*.parquet", 1, 3, {"day": None, "kind": ""}, BitMap64([1])),
+    ]
+    found = to_arrow(connection, Parts(tmp_path), files, schema, where="kind is null").to_pylist()
+    assert found == [{"day": None, "a": 0, "kind": None}, {"day": None, "a": 2, "kind": None}]
+    by_day = to_arrow(connection, Parts(tmp_path), files, schema, ["a"], "day = date '2024-02-29'")
+    assert by_day["a"].to_pylist() == [0, 1, 2]
+
+
+def test_any_sql_runs_on_a_registered_view(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
+    parts.add(random_rows(2000, 1), list(range(500)))
+    parts.add(random_rows(2000, 2, 2000))
+    register_view(connection, "my orders", parts, parts.files, SCHEMA)
+    assert connection.sql('select count(*), min(id) from "my orders"').fetchall() == [(3500, 500)]
+    plan = connection.sql('explain select name from "my orders" where id = 5').fetchall()[0][1]
+    assert "Filters" in plan
+    register_view(connection, "my orders", parts, parts.files[1:], SCHEMA)
+    assert connection.sql('select count(*) from "my orders"').fetchall() == [(2000,)]
+
+
+def test_an_unknown_column_is_named(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
+    parts.add(random_rows(10, 1))
+    with pytest.raises(InvalidInput, match="'nmae'"):
+        to_arrow(connection, parts, parts.files, SCHEMA, ["nmae"])
+    with pytest.raises(InvalidInput, match="nmae"):
+        to_arrow(connection, parts, parts.files, SCHEMA, where="nmae = 'x'")
+
+
+def test_a_dead_row_outside_its_file_is_corruption(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
+    file = replace(parts.add(random_rows(10, 1)), dead=BitMap64([10]))
+    with pytest.raises(Corrupt, match="row 10, but the file has 10 rows"):
+        to_arrow(connection, parts, [file], SCHEMA)
