@@ -3,9 +3,9 @@
     python benchmarks/key_lookup.py [--rows 1000000 10000000 50000000] [--keys int uuid] [--folder FOLDER]
 
 A batch: 70 % updates of recent keys (skewed), 20 % new keys, 10 % keys from anywhere. Each case runs in a process of
-its own, so that its peak memory is its own. `first` is the first lookup after the index was opened again (its pages are in
-the page cache but not mapped). Private memory is what the process allocated; mapped memory is page cache that the
-system takes back when it needs to. `parts` adds 2,000 small parts one after the other, as settled batches come.
+its own, so that its peak memory is its own. `first` is the first lookup after the index was opened again (its pages are
+in the page cache but not mapped). Private memory is what the process allocated; mapped memory is page cache that the
+system takes back when it needs to. `in 2,000 parts` adds the rows part by part, as settled batches come.
 """
 
 from __future__ import annotations

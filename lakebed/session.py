@@ -138,7 +138,8 @@ def _build(app_name: str, master: str | None, s3: bool, conf: Mapping[str, str])
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         merged |= {"spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
-    for name, value in (merged | dict(conf)).items():
+    merged |= conf
+    for name, value in merged.items():
         builder = builder.config(name, value)
     try:
         return builder.getOrCreate()

@@ -8,7 +8,8 @@ range is not finished by a count but by position:
     3.  Finished when a record at or beyond ``end`` was seen, or the end of the partition at or beyond it.
     4.  The broker says that the position is out of range, or the partition ends before ``end``: records are lost. That
         is ``DataLoss``, or, where the caller counts losses, a jump to the oldest record still there.
-    5.  No progress for ``timeout_seconds``: ``Retry``. Spark runs the task again, the range is the same.
+    5.  No progress for a while: ask whether the partition is still there, for the client does not say so by itself. No
+        progress for ``timeout_seconds``: ``Retry``. Spark runs the task again, the range is the same.
 
 One consumer is kept per process between ranges: connecting and authenticating costs more than a small range.
 """
@@ -29,6 +30,7 @@ from lakebed.ingest.shape import RECORD_SCHEMA
 
 CONSUME_RECORDS_MAX = 10_000
 POLL_SECONDS = 0.2
+STALL_SECONDS = 2.0
 TABLE_RECORDS_MAX = 50_000
 TABLE_BYTES_MAX = 32 * 1024 * 1024
 
@@ -125,7 +127,7 @@ class _Range:
         self._seek(self._position)
         held: list[Message] = []
         held_bytes = 0
-        progress = time.monotonic()
+        progress = checked = time.monotonic()
         while self._position < self._end:
             before = self._position
             messages = self._consumer.consume(CONSUME_RECORDS_MAX, POLL_SECONDS)
@@ -145,13 +147,16 @@ class _Range:
                 yield self._table(held)
                 held, held_bytes = [], 0
             if self._position > before:
-                progress = time.monotonic()
+                progress = checked = time.monotonic()
             elif time.monotonic() - progress > self._settings.timeout_seconds:
                 brokers = self._settings.config["bootstrap.servers"]
                 raise Retry(
                     f"kafka gave nothing of {self._name()} at offset {self._position} (the range ends at {self._end}) "
                     f"for {self._settings.timeout_seconds:g} s; are the brokers {brokers} up?"
                 )
+            elif time.monotonic() - checked > STALL_SECONDS:
+                self._check_still_there()
+                checked = time.monotonic()
         if held:
             yield self._table(held)
 
@@ -198,12 +203,22 @@ class _Range:
         else:
             self._seek(self._position)
 
+    def _check_still_there(self) -> None:
+        try:
+            found = self._consumer.list_topics(self._topic, timeout=STALL_SECONDS).topics.get(self._topic)
+        except KafkaException:
+            return  # the brokers may come back
+        if found is None or (found.error is not None and found.error.code() not in GONE):
+            return
+        if found.error is not None or self._partition not in found.partitions:
+            self._lose(self._end, "the topic or partition is gone; was it deleted?")
+
     def _watermarks(self) -> tuple[int, int]:
         found = self._consumer.get_watermark_offsets(
             TopicPartition(self._topic, self._partition), timeout=self._settings.timeout_seconds
         )
         if found is None:
-            raise Retry(f"kafka did not tell the offsets of {self._name()} within {self._settings.timeout_seconds:g} s")
+            raise Retry(f"kafka did not tell where {self._name()} begins and ends")
         return int(found[0]), int(found[1])
 
     def _lose(self, upto: int, why: str) -> None:

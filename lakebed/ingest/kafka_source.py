@@ -268,6 +268,8 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def ranges_between(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
     """What a batch from one offset document to another reads, in a fixed order."""
+    if start == end:  # what begins there was read already
+        return []
     positions = {**_partitions(start.get("topics", {})), **_partitions(end.get("begin", {}))}
     ends = _partitions(end.get("topics", {}))
     return [Range(*p, positions[p], ends[p]) for p in sorted(ends) if p in positions and ends[p] > positions[p]]

@@ -362,7 +362,7 @@ class KeyIndex:
         for path in self._folder.iterdir():
             if path.name not in named and path.suffix in (SUFFIX, TEMPORARY_SUFFIX):
                 path.unlink(missing_ok=True)
-        if not named:
+        if not self._state.parts:
             (self._folder / _CATALOG).unlink(missing_ok=True)
 
 

@@ -131,8 +131,9 @@ def partition_text(value: Any) -> str | None:
         return "true" if value else "false"
     if isinstance(value, datetime.datetime):
         if value.tzinfo is not None:
-            return value.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+            value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+            return value.isoformat(timespec="microseconds") + "Z"
+        return value.isoformat(" ", timespec="microseconds")  # strftime would write the year 1 in one digit
     if isinstance(value, bytes):
         return value.decode("latin-1")
     return str(value)
@@ -187,8 +188,11 @@ def _timestamp_bound(text: str, kind: pa.DataType, is_max: bool) -> str | None:
     if moment.microsecond % 1000:
         moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
         if is_max:
-            moment += datetime.timedelta(milliseconds=1)
-    out = moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+            try:
+                moment += datetime.timedelta(milliseconds=1)
+            except OverflowError:  # the last millisecond of the year 9999 has none after it
+                return None
+    out = moment.replace(tzinfo=None).isoformat(timespec="milliseconds")
     return out + "Z" if kind.tz else out
 
 

@@ -51,6 +51,11 @@ def debezium_jars() -> Path:
     return _maven_jars("debezium")
 
 
+def spark_kafka_jars() -> Path:
+    """The folder with Spark's own Kafka source, which a benchmark compares with."""
+    return _maven_jars("spark-kafka")
+
+
 def versitygw() -> Path:
     """The S3 server's binary."""
 

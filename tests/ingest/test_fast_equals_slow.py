@@ -67,7 +67,8 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "point": st.fixed_dictionaries({"x": st.integers(-5, 5)}),
 }
 MOSTLY_GOOD = st.fixed_dictionaries(
-    {"id": LIKELY["id"], "text": LIKELY["text"]}, optional={name: st.one_of(st.none(), likely) for name, likely in LIKELY.items() if name not in ("id", "text")}
+    {"id": LIKELY["id"], "text": LIKELY["text"]},
+    optional={name: st.one_of(st.none(), likely) for name, likely in LIKELY.items() if name not in ("id", "text")},
 )
 WILD = st.dictionaries(st.sampled_from(COLUMNS.names), ANY, max_size=6)
 ROWS = st.one_of(MOSTLY_GOOD, MOSTLY_GOOD, MOSTLY_GOOD, WILD)

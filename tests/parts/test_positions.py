@@ -86,7 +86,7 @@ def test_a_folder_named_like_a_partition_does_not_replace_the_column_in_the_file
 
 
 def test_key_columns_may_have_any_name(tmp_path: Path) -> None:
-    columns = {'say "k"': [1, 2], "filename": ["a", "b"], "probe": [0, 0]}
+    columns: dict[str, Any] = {'say "k"': [1, 2], "filename": ["a", "b"], "probe": [0, 0]}
     url = write(tmp_path / "a.parquet", **columns)
     assert as_rows(find_positions(connect(), [url], pa.table(columns), list(columns))) == [(0, url, 0), (1, url, 1)]
 
@@ -189,7 +189,8 @@ def test_cursors_with_the_same_limits_share_one_database_and_work_in_several_thr
 def test_what_does_not_fit_into_memory_spills(tmp_path: Path) -> None:
     connection = connect(memory_bytes_max=48 << 20, threads=1, temp_folder=tmp_path / "spill")
     row = connection.execute(
-        "SELECT max(n), count(DISTINCT i) FROM (SELECT i, row_number() OVER (ORDER BY hash(i)) n FROM range(2000000) t(i))"
+        "SELECT max(n), count(DISTINCT i) "
+        "FROM (SELECT i, row_number() OVER (ORDER BY hash(i)) n FROM range(2000000) t(i))"
     )
     assert row.fetchone() == (2_000_000, 2_000_000)
 

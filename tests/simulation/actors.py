@@ -92,7 +92,10 @@ def writer(cast: Cast) -> Callable[[Actor], None]:
 
 
 def _append(cast: Cast, log: TableLog, actor: Actor, disk: Disk, paths: list[str]) -> None:
-    actions = [AddChangePart(ChangePart(path, -1, ordinal, ROWS, 1000, stats=_stats(ROWS))) for ordinal, path in enumerate(paths)]
+    actions = [
+        AddChangePart(ChangePart(path, -1, ordinal, ROWS, 1000, stats=_stats(ROWS)))
+        for ordinal, path in enumerate(paths)
+    ]
     batch = Transaction(actor.name, disk.batch)
     try:
         snapshot = log.refresh()
@@ -206,9 +209,7 @@ def setter(cast: Cast) -> Callable[[Actor], None]:
                 actions: list[Action] = [Domain(name, str(number), name in snapshot.domains)]
                 if number == 2:
                     configuration = {**snapshot.metadata.configuration, "note": str(snapshot.version)}
-                    actions.append(
-                        Metadata("simulated", SCHEMA, (), configuration, snapshot.metadata.created_ms)
-                    )
+                    actions.append(Metadata("simulated", SCHEMA, (), configuration, snapshot.metadata.created_ms))
                 # A removal must meet what it removes, so it stands only on the table as it was read.
                 touch = Touch(whole_table=True)
                 _check(cast, actor, log.commit(snapshot, actions, CommitInfo("SET", ""), touch))

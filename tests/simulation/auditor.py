@@ -105,13 +105,17 @@ class Auditor:
             broken = violations(self._snapshot, commit)
             assert not broken, f"version {version} breaks {broken}"
         self._snapshot = apply(self._snapshot, commit)
-        assert state_of(self._snapshot) == after, f"version {version} is applied as {state_of(self._snapshot)}, not {after}"
+        assert state_of(self._snapshot) == after, (
+            f"version {version} is applied as {state_of(self._snapshot)}, not {after}"
+        )
         self.states[version] = self.newest = after
         self.commits_kept.add(version)
 
     def _checkpoint(self, version: int, data: bytes) -> None:
         found = state_of(decode_checkpoint(version, [data]))
-        assert found == self.states[version], f"M2: the checkpoint of {version} holds {found}, not {self.states[version]}"
+        assert found == self.states[version], (
+            f"M2: the checkpoint of {version} holds {found}, not {self.states[version]}"
+        )
         self.checkpoints_kept.add(version)
 
 
@@ -132,7 +136,9 @@ def _fold(before: State, version: int, data: bytes) -> State:
             name = domain["domain"]
             if name.startswith("lakebed.part."):
                 if domain["removed"]:
-                    path = next(path for path in tail if path.endswith(f"/{name.removeprefix('lakebed.part.')}.parquet"))
+                    path = next(
+                        path for path in tail if path.endswith(f"/{name.removeprefix('lakebed.part.')}.parquet")
+                    )
                     del tail[path]
                 else:
                     value = json.loads(domain["configuration"])

@@ -142,7 +142,11 @@ class World:
             actor.cut_off -= 1
             return "before" if self.random.random() < 0.9 else "after"
         draw = self.random.random()
-        for fate, rate in (("before", self.faults.before), ("after", self.faults.after), ("delayed", self.faults.delayed)):
+        for fate, rate in (
+            ("before", self.faults.before),
+            ("after", self.faults.after),
+            ("delayed", self.faults.delayed),
+        ):
             if draw < rate:
                 if fate == "delayed" and not can_be_delayed:
                     return "works"
@@ -238,6 +242,7 @@ class FailingStore:
 
         def delete() -> None:
             self._inner.delete(name)
+            self._world.counts["deleted"] += 1
             self._gone(name)
 
         self._run(f"delete {name}", delete)

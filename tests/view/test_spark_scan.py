@@ -192,9 +192,9 @@ def _id_stats(at: int) -> str:
 
 def test_a_delta_table_reads_as_delta_reads_it(spark: SparkSession, tmp_path: Path) -> None:
     root = str(tmp_path / "a table")
-    source = pa.Table.from_pylist([dict(row, p=f"a b/{row['id'] % 3}:%41=ä") for row in random_rows(4000, 4)])
-    source = source.cast(pa.schema([*SCHEMA, ("p", pa.string())]))
-    frame = spark.createDataFrame(source).selectExpr("*", "if(id % 5 = 0, null, date_add(date'2024-01-01', id % 2)) as q")
+    rows = [dict(row, p=f"a b/{row['id'] % 3}:%41=ä") for row in random_rows(4000, 4)]
+    source = pa.Table.from_pylist(rows, pa.schema([*SCHEMA, ("p", pa.string())]))
+    frame = spark.createDataFrame(source).selectExpr("*", "if(id % 5 = 0, null, date_add(date'2024-01-01', cast(id % 2 as int))) as q")
     options = {"delta.enableDeletionVectors": "true"}
     frame.repartition(2).write.format("delta").partitionBy("p", "q").options(**options).save(root)
     spark.sql(f"delete from delta.`{root}` where id % 4 = 1 or (q is null and id < 1000)")

@@ -1,0 +1,64 @@
+"""How old changes are when they are committed, and when every reader sees them.
+
+A batch tells when its newest event happened. Streams are near to time order, so the events of a batch happened between
+the newest of the batch before and its own newest; they are taken as evenly spread over that time, ``POINTS`` of them
+standing for the batch. The first batch of a run has no batch before it: its newest event stands alone.
+
+Visible means settled: in the base, so that every Delta reader sees it. A table without keys needs no settling.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from lakebed.events import BatchCommitted, Settled
+
+POINTS = 8
+_PENDING_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Aged:
+    """Rows and their ages in seconds, ``POINTS`` or one of them."""
+
+    rows: int
+    ages_seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    version: int
+    rows: int
+    happened: tuple[float, ...]
+
+
+class FreshnessMeter:
+    """Follows the batches of one table from their events to their settling. Not thread-safe: the caller locks."""
+
+    def __init__(self) -> None:
+        self._newest: float | None = None
+        self._pending: deque[_Pending] = deque(maxlen=_PENDING_MAX)
+
+    def committed(self, batch: BatchCommitted, now: float) -> Aged | None:
+        """The ages of a batch's events at its commit; None if it does not tell when they happened."""
+        newest = batch.newest_event_seconds
+        if newest is None or not batch.rows:
+            return None
+        oldest = newest if self._newest is None else min(self._newest, newest)
+        self._newest = max(newest, self._newest or newest)
+        steps = POINTS if oldest < newest else 1
+        happened = tuple(newest - (newest - oldest) * step / steps for step in range(steps))
+        self._pending.append(_Pending(batch.version, batch.rows, happened))
+        return _aged(self._pending[-1], now)
+
+    def settled(self, settled: Settled, now: float) -> list[Aged]:
+        """The ages of the events that became visible to every reader."""
+        out = []
+        while self._pending and self._pending[0].version < settled.version:
+            out.append(_aged(self._pending.popleft(), now))
+        return out
+
+
+def _aged(pending: _Pending, now: float) -> Aged:
+    return Aged(pending.rows, tuple(max(0.0, now - moment) for moment in pending.happened))

@@ -1,0 +1,189 @@
+"""Events and table states as Prometheus metrics, in a registry of their own. docs/metrics.md explains every one.
+
+    metrics = Metrics()
+    stop = events.listen(metrics)
+    server = metrics.serve("127.0.0.1", 9464)
+
+A scrape reads what is in memory: it never touches a table.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
+
+from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.events import BatchCommitted, BatchReplayed, Event, OffsetsLost, Settled, ViewRefreshed
+from lakebed.monitoring.freshness import Aged, FreshnessMeter
+from lakebed.monitoring.table_state import TableState
+from lakebed.version import __version__
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_COMMIT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+_FRESHNESS_SECONDS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+
+
+class Metrics:
+    """Listens to events of all tables of this process."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.registry = CollectorRegistry()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._meters: dict[str, FreshnessMeter] = {}
+        self._levels: dict[str, set[int]] = {}
+        info = Info("lakebed", "The version of lakebed that runs.", registry=self.registry)
+        info.info({"version": __version__})
+
+        self._batches = self._counter("lakebed_batches", "Batches committed.")
+        self._replayed = self._counter("lakebed_batches_replayed", "Batches that came again and were left out.")
+        self._rows = self._counter("lakebed_ingested_rows", "Changes committed, the newest of a key in each batch.")
+        self._ingested_bytes = self._counter("lakebed_ingested_bytes", "Bytes of the change parts that ingest wrote.")
+        self._quarantined = self._counter("lakebed_quarantined_records", "Records put aside into the quarantine.")
+        self._lost = self._counter("lakebed_lost_records", "Records that the source dropped before they were read.")
+        self._attempts = self._counter("lakebed_commit_attempts", "Attempts to commit batches; more than batches: races.")
+        self._batch_seconds = self._histogram("lakebed_batch_seconds", "From a batch's start to its commit.", _SECONDS)
+        self._commit_seconds = self._histogram("lakebed_commit_seconds", "The commit of a batch alone.", _COMMIT_SECONDS)
+
+        self._settles = self._counter("lakebed_settles", "Rounds of settling that committed something.")
+        self._settled_rows = self._counter("lakebed_settled_rows", "Change rows that joined the base.")
+        self._settled_parts = self._counter("lakebed_settled_parts", "Change parts that joined the base.")
+        self._dead = self._counter("lakebed_marked_dead_rows", "Rows of the base that settling marked dead.")
+        self._conflicts = self._counter("lakebed_settle_conflicts", "Settles that started again after a commit of others.")
+        self._settle_seconds = self._histogram("lakebed_settle_seconds", "A round of settling.", _SECONDS)
+        self._written = self._counter(
+            "lakebed_written_bytes", "Bytes of parts and deletion vectors written; the log is left out.", "by"
+        )
+        self._freshness = self._histogram(
+            "lakebed_freshness_seconds", "Age of changes when committed, and when every reader sees them.",
+            _FRESHNESS_SECONDS, "stage",
+        )  # fmt: skip
+        self._refreshes = self._counter("lakebed_view_refreshes", "Refreshes of temporary views.", "view")
+        self._errors = self._counter("lakebed_errors", "Errors that stopped or restarted a query.", "error")
+
+        self._version = self._gauge("lakebed_version", "The newest version of the table.")
+        self._newest_event = self._gauge("lakebed_newest_event_timestamp_seconds", "When the newest event committed happened.")
+        self._table_rows = self._gauge("lakebed_table_rows", "Live rows of the base.")
+        self._dead_rows = self._gauge("lakebed_table_dead_rows", "Dead rows that still take space in the base.")
+        self._table_bytes = self._gauge("lakebed_table_bytes", "Bytes of the parts of base and tail.")
+        self._tail_parts = self._gauge("lakebed_tail_parts", "Change parts not yet settled.")
+        self._tail_rows = self._gauge("lakebed_tail_rows", "Rows of the change parts not yet settled.")
+        self._parts = self._gauge("lakebed_parts", "Parts of the base.", "level")
+        self._observed = self._gauge("lakebed_observed_timestamp_seconds", "When the figures of the table were taken.")
+
+    def __call__(self, event: Event) -> None:
+        now = self._clock()
+        with self._lock:
+            match event:
+                case BatchCommitted():
+                    self._batch(event, now)
+                case Settled():
+                    self._settle(event, now)
+                case BatchReplayed():
+                    self._replayed.labels(event.table).inc()
+                case OffsetsLost():
+                    self._lost.labels(event.table).inc(event.records)
+                case ViewRefreshed():
+                    self._refreshes.labels(event.table, event.view).inc()
+
+    def observe(self, table: str, state: TableState) -> None:
+        """Set the gauges of a table."""
+        with self._lock:
+            self._version.labels(table).set(state.version)
+            self._table_rows.labels(table).set(state.rows)
+            self._dead_rows.labels(table).set(state.dead_rows)
+            self._table_bytes.labels(table).set(state.bytes)
+            self._tail_parts.labels(table).set(state.tail_parts)
+            self._tail_rows.labels(table).set(state.tail_rows)
+            counts = dict(state.parts_by_level)
+            for level in self._levels.setdefault(table, set()) | counts.keys():
+                self._parts.labels(table, str(level)).set(counts.get(level, 0))
+            self._levels[table] |= counts.keys()
+            self._observed.labels(table).set(self._clock())
+
+    def failed(self, table: str, error: BaseException) -> None:
+        """Count an error by its class."""
+        self._errors.labels(table, type(error).__name__).inc()
+
+    def serve(self, host: str, port: int) -> MetricsServer:
+        """Answer scrapes on a port (0: any free one) until closed. Raises MissingPrerequisite if it is taken."""
+        try:
+            server, thread = start_http_server(port, host, self.registry)
+        except OSError as error:
+            raise MissingPrerequisite(
+                f"metrics can't be served on {host}:{port} ({error.strerror or error}); set metrics.port in the pipeline "
+                "file or --metrics-port to a free port, or to 'off'"
+            ) from None
+        except OverflowError:
+            raise InvalidInput(f"metrics.port is {port}; it must be between 0 and 65535") from None
+        return MetricsServer(server, thread, host, int(server.server_port))
+
+    def _batch(self, event: BatchCommitted, now: float) -> None:
+        table = event.table
+        self._batches.labels(table).inc()
+        self._rows.labels(table).inc(event.rows)
+        self._ingested_bytes.labels(table).inc(event.bytes)
+        self._written.labels(table, "ingest").inc(event.bytes)
+        self._quarantined.labels(table).inc(event.quarantined)
+        self._attempts.labels(table).inc(event.attempts)
+        self._batch_seconds.labels(table).observe(event.seconds)
+        self._commit_seconds.labels(table).observe(event.commit_seconds)
+        self._version.labels(table).set(event.version)
+        if event.newest_event_seconds is not None:
+            self._newest_event.labels(table).set(event.newest_event_seconds)
+        if aged := self._meter(table).committed(event, now):
+            self._age(table, "committed", aged)
+
+    def _settle(self, event: Settled, now: float) -> None:
+        table = event.table
+        self._settles.labels(table).inc()
+        self._settled_rows.labels(table).inc(event.rows)
+        self._settled_parts.labels(table).inc(event.change_parts)
+        self._dead.labels(table).inc(event.rows_marked_dead)
+        self._conflicts.labels(table).inc(event.conflicts)
+        self._settle_seconds.labels(table).observe(event.seconds)
+        self._written.labels(table, "settle").inc(event.bytes_written)
+        self._version.labels(table).set(event.version)
+        for aged in self._meter(table).settled(event, now):
+            self._age(table, "visible", aged)
+
+    def _age(self, table: str, stage: str, aged: Aged) -> None:
+        for age in aged.ages_seconds:
+            self._freshness.labels(table, stage).observe(age)
+
+    def _meter(self, table: str) -> FreshnessMeter:
+        return self._meters.setdefault(table, FreshnessMeter())
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, ("table", *labels), registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, ("table", *labels), registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, text, ("table", *labels), buckets=buckets, registry=self.registry)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsServer:
+    """A running endpoint."""
+
+    _server: WSGIServer
+    _thread: threading.Thread
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Stop answering and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=5)

@@ -1,0 +1,169 @@
+"""The figures of one run, gathered from the events of this process: what a display shows and a summary tells.
+
+Write amplification is the bytes of parts and deletion vectors written into the table by this process, divided by the
+bytes of the change parts that ingest wrote. So 1.0 means that nothing was written but the changes; the log is left out.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lakebed.events import BatchCommitted, BatchReplayed, Event, OffsetsLost, Settled
+from lakebed.monitoring.freshness import Aged, FreshnessMeter
+
+RATE_SECONDS = 10.0
+SAMPLES_MAX = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """Seconds from the event; None before the first."""
+
+    newest: float | None = None
+    p50: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A run up to one moment. ``rows`` are changes committed (the newest a key and batch)."""
+
+    seconds: float
+    rows: int
+    rows_per_second: float
+    batches: int
+    replayed: int
+    quarantined: int
+    lost: int
+    bytes_ingested: int
+    bytes_written: int
+    settled_rows: int
+    settle_conflicts: int
+    version: int | None
+    committed: Ages
+    visible: Ages
+    last_error: str | None
+
+    @property
+    def rows_per_second_overall(self) -> float:
+        return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def write_amplification(self) -> float | None:
+        """See the module; None before the first batch."""
+        return self.bytes_written / self.bytes_ingested if self.bytes_ingested else None
+
+
+class _Sample:
+    """Ages of bounded number, each row with the same chance to be in it (reservoir, Vitter 1985, over batches)."""
+
+    def __init__(self) -> None:
+        self.newest: float | None = None
+        self._ages: list[float] = []
+        self._seen = 0
+        self._random = random.Random(0)
+
+    def add(self, aged: Aged) -> None:
+        self.newest = aged.ages_seconds[0]
+        for age in aged.ages_seconds:
+            self._seen += 1
+            if len(self._ages) < SAMPLES_MAX:
+                self._ages.append(age)
+            elif (place := self._random.randrange(self._seen)) < SAMPLES_MAX:
+                self._ages[place] = age
+
+    def ages(self) -> Ages:
+        if not self._ages:
+            return Ages()
+        ordered = sorted(self._ages)
+        last = len(ordered) - 1
+        return Ages(self.newest, ordered[round(last * 0.5)], ordered[round(last * 0.99)])
+
+
+class Progress:
+    """Listens to the events of one table; ``figures`` may be asked from any thread."""
+
+    def __init__(self, table: str, clock: Callable[[], float] = time.time) -> None:
+        self._table = table
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._started = clock()
+        self._meter = FreshnessMeter()
+        self._committed = _Sample()
+        self._visible = _Sample()
+        self._recent: deque[tuple[float, int]] = deque()
+        self._rows = self._batches = self._replayed = self._quarantined = self._lost = 0
+        self._bytes_ingested = self._bytes_written = self._settled_rows = self._conflicts = 0
+        self._version: int | None = None
+        self._last_error: str | None = None
+
+    def __call__(self, event: Event) -> None:
+        if event.table != self._table:
+            return
+        now = self._clock()
+        with self._lock:
+            match event:
+                case BatchCommitted():
+                    self._batch(event, now)
+                case Settled():
+                    self._version = max(event.version, self._version or 0)
+                    self._settled_rows += event.rows
+                    self._conflicts += event.conflicts
+                    self._bytes_written += event.bytes_written
+                    for aged in self._meter.settled(event, now):
+                        self._visible.add(aged)
+                case BatchReplayed():
+                    self._replayed += 1
+                case OffsetsLost():
+                    self._lost += event.records
+
+    def failed(self, error: str) -> None:
+        """Note what went wrong last."""
+        with self._lock:
+            self._last_error = error
+
+    def restart_clock(self) -> None:
+        """Count the time of the run from now on."""
+        with self._lock:
+            self._started = self._clock()
+
+    def figures(self) -> Figures:
+        """The figures now."""
+        now = self._clock()
+        with self._lock:
+            while self._recent and self._recent[0][0] < now - RATE_SECONDS:
+                self._recent.popleft()
+            span = min(RATE_SECONDS, max(now - self._started, 1e-3))
+            return Figures(
+                seconds=now - self._started,
+                rows=self._rows,
+                rows_per_second=sum(rows for _, rows in self._recent) / span,
+                batches=self._batches,
+                replayed=self._replayed,
+                quarantined=self._quarantined,
+                lost=self._lost,
+                bytes_ingested=self._bytes_ingested,
+                bytes_written=self._bytes_written,
+                settled_rows=self._settled_rows,
+                settle_conflicts=self._conflicts,
+                version=self._version,
+                committed=self._committed.ages(),
+                visible=self._visible.ages(),
+                last_error=self._last_error,
+            )
+
+    def _batch(self, event: BatchCommitted, now: float) -> None:
+        self._batches += 1
+        self._rows += event.rows
+        self._quarantined += event.quarantined
+        self._bytes_ingested += event.bytes
+        self._bytes_written += event.bytes
+        self._version = max(event.version, self._version or 0)
+        self._recent.append((now, event.rows))
+        if aged := self._meter.committed(event, now):
+            self._committed.add(aged)

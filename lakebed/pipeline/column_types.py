@@ -1,0 +1,111 @@
+"""Column types as people write them: Delta's names, SQL's, and ``array<…>``, ``map<…, …>``, ``struct<name: …, …>``.
+
+    order_id: long not null
+    lines: array<struct<sku: string, pieces: int>>
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from lakebed.errors import InvalidSchema
+from lakebed.manifest.schema import schema_from_json
+from lakebed.settings import suggest
+
+_NAMES = {
+    "string": "string", "long": "long", "integer": "integer", "short": "short", "byte": "byte", "float": "float",
+    "double": "double", "boolean": "boolean", "binary": "binary", "date": "date", "timestamp": "timestamp",
+    "timestamp_ntz": "timestamp_ntz", "bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte",
+    "text": "string", "varchar": "string", "bool": "boolean", "real": "float",
+}  # fmt: skip
+_TOKEN = re.compile(r"\s*(decimal\s*\(\s*\d+\s*(?:,\s*\d+\s*)?\)|[A-Za-z0-9_]+|[<>,:])")
+_NOT_NULL = re.compile(r"\s+not\s+null\s*$", re.IGNORECASE)
+
+
+def table_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """The schema of columns given as name and type. Raises InvalidSchema naming the column."""
+    return schema_from_json(orjson.dumps({"fields": [_field(name, text) for name, text in columns.items()]}).decode())
+
+
+def _field(name: str, text: str) -> dict[str, Any]:
+    kind = _NOT_NULL.sub("", text)
+    parser = _TypeText(name, kind)
+    return {"name": name, "type": parser.whole(), "nullable": kind == text}
+
+
+class _TypeText:
+    """A recursive descent over the tokens of one type."""
+
+    def __init__(self, column: str, text: str) -> None:
+        self._column = column
+        self._text = text
+        self._tokens: list[str] = []
+        position = 0
+        while text[position:].strip():
+            match = _TOKEN.match(text, position)
+            if not match:
+                raise self._wrong(f"{text[position:].strip()!r} is not understood")
+            self._tokens.append(match[1])
+            position = match.end()
+        self._next = 0
+
+    def whole(self) -> Any:
+        kind = self._kind()
+        if self._next < len(self._tokens):
+            raise self._wrong(f"{self._tokens[self._next]!r} is too much")
+        return kind
+
+    def _kind(self) -> Any:
+        token = self._take().lower()
+        if token.startswith("decimal"):
+            digits = re.findall(r"\d+", token)
+            return f"decimal({digits[0] if digits else 10},{digits[1] if len(digits) > 1 else 0})"
+        match token:
+            case "array":
+                self._expect("<")
+                element = self._kind()
+                self._expect(">")
+                return {"type": "array", "elementType": element, "containsNull": True}
+            case "map":
+                self._expect("<")
+                key = self._kind()
+                self._expect(",")
+                value = self._kind()
+                self._expect(">")
+                return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+            case "struct":
+                return {"type": "struct", "fields": self._fields()}
+        if token not in _NAMES:
+            known = [*_NAMES, "decimal", "array", "map", "struct"]
+            raise self._wrong(f"there is no type {token!r}{suggest(token, known)}")
+        return _NAMES[token]
+
+    def _fields(self) -> list[dict[str, Any]]:
+        self._expect("<")
+        out = []
+        while True:
+            name = self._take()
+            self._expect(":")
+            out.append({"name": name, "type": self._kind(), "nullable": True})
+            if (token := self._take()) == ">":
+                return out
+            if token != ",":
+                raise self._wrong(f"',' or '>' must stand where {token!r} is")
+
+    def _take(self) -> str:
+        if self._next >= len(self._tokens):
+            raise self._wrong("it ends too early")
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def _expect(self, token: str) -> None:
+        if (found := self._take()) != token:
+            raise self._wrong(f"{token!r} must stand where {found!r} is")
+
+    def _wrong(self, reason: str) -> InvalidSchema:
+        return InvalidSchema(f"column {self._column!r} has the type {self._text!r}: {reason}")

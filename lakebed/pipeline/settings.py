@@ -1,0 +1,233 @@
+"""What a pipeline file says, as frozen values: docs/pipeline.md explains every key.
+
+``load`` parses, checks and returns it; nothing outside the file is looked at but the environment's variables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidInput
+from lakebed.pipeline.binding import bind, convert, mapping_of
+from lakebed.pipeline.column_types import table_schema
+from lakebed.pipeline.document import Document, Node, parse
+from lakebed.settings import suggest
+
+SOURCES = ("kafka", "files", "generator")
+FORMATS = ("debezium-json", "json", "csv", "parquet")
+METRICS_PORT = 9464
+
+
+@dataclass(frozen=True, slots=True)
+class TableSection:
+    """The table: created when it is missing, compared with what is there else."""
+
+    path: str
+    schema: Mapping[str, str] = field(default_factory=dict)
+    """Column name to type, in order; may be left out for a table that exists."""
+    keys: tuple[str, ...] = ()
+    sort_key: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    partition_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> pa.Schema | None:
+        """The schema as Arrow. Raises InvalidSchema."""
+        return table_schema(self.schema) if self.schema else None
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSection:
+    """``source: {kind: kafka}``."""
+
+    config: Mapping[str, Any] = field(repr=False)
+    """librdkafka's settings, as they are."""
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    starting_offsets: str | Mapping[str, Any] = "earliest"
+    max_records_per_batch: int | None = None
+    max_bytes_per_batch: int | None = None
+    on_data_loss: Literal["fail", "skip"] = "fail"
+    timeout_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSection:
+    """``source: {kind: files}``."""
+
+    folder: str
+    files_per_batch_max: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of Spark's reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorSection:
+    """``source: {kind: generator}``."""
+
+    events_per_second: float = 1000.0
+    seed: int = 1
+    inserts: float = 0.25
+    deletes: float = 0.05
+    skew: float = 0.8
+    late: float = 0.0
+    late_events_max: int = 10_000
+    events_max: int | None = None
+    tasks: int = 2
+    max_records_per_batch: int | None = None
+
+
+SourceSection = KafkaSection | FilesSection | GeneratorSection
+_SOURCE_SECTIONS: dict[str, type[Any]] = {"kafka": KafkaSection, "files": FilesSection, "generator": GeneratorSection}
+
+
+@dataclass(frozen=True, slots=True)
+class DebeziumFormat:
+    """``format: {kind: debezium-json}``."""
+
+    timestamp_unit: Literal["auto", "ms", "us", "ns"] = "auto"
+    decimal_text: Literal["auto", "precise", "string"] = "auto"
+    unavailable_value: str = "__debezium_unavailable_value"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFormat:
+    """``format: {kind: json}``."""
+
+    operation_field: str | None = None
+    delete_values: tuple[str, ...] = ("d", "D", "delete", "DELETE")
+    timestamp_unit: Literal["auto", "ms", "us", "ns"] = "auto"
+    decimal_text: Literal["auto", "precise", "string"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsFormat:
+    """``format: {kind: csv}`` and ``parquet``: the files' columns are the table's, and those named here."""
+
+    extra_columns: Mapping[str, str] = field(default_factory=dict)
+    apply_as_deletes: str | None = None
+    except_columns: tuple[str, ...] = ()
+
+
+FormatSection = DebeziumFormat | JsonFormat | RowsFormat
+_FORMAT_SECTIONS: dict[str, type[Any]] = {
+    "debezium-json": DebeziumFormat, "json": JsonFormat, "csv": RowsFormat, "parquet": RowsFormat,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSection:
+    """Where Prometheus finds the metrics; no port, no metrics; port 0 is any free one."""
+
+    port: int | None = METRICS_PORT
+    host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSection:
+    """The Spark session."""
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One pipeline. ``document`` blots out its secrets in texts."""
+
+    table: TableSection
+    source_kind: str
+    source: SourceSection
+    format_kind: str
+    format: FormatSection
+    document: Document = field(repr=False)
+    trigger_seconds: float = 0.0
+    quarantine: Literal["table", "fail"] = "table"
+    maintain: bool = True
+    checkpoint: str | None = None
+    metrics: MetricsSection = field(default_factory=MetricsSection)
+    spark: SparkSection = field(default_factory=SparkSection)
+
+
+@dataclass(frozen=True, slots=True)
+class _TopLevel:
+    """The keys of the file that are not a choice of kinds."""
+
+    table: TableSection
+    trigger_seconds: float = 0.0
+    quarantine: Literal["table", "fail"] = "table"
+    maintain: bool = True
+    checkpoint: str | None = None
+    metrics: MetricsSection = field(default_factory=MetricsSection)
+    spark: SparkSection = field(default_factory=SparkSection)
+
+
+_CHOICES = ("source", "format")
+
+
+def load(file: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> Pipeline:
+    """Read a pipeline file. Raises InvalidInput naming the file, the line and the key."""
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no pipeline file {os.fspath(file)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"the pipeline file {os.fspath(file)} can't be read: {error}") from None
+    return parse_pipeline(text, os.fspath(file), environment)
+
+
+def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None = None) -> Pipeline:
+    """Like ``load``, for a text."""
+    document = parse(text, file, environment)
+    root = document.root
+    members = mapping_of(document, root)
+    known = [*_TopLevel.__slots__, *_CHOICES]
+    for key, node in members.items():
+        if key not in known:
+            raise document.error(node, f"there is no such key{suggest(key, known) or '; there are ' + ', '.join(known)}")
+    top = bind(document, root, _TopLevel, left_out=_CHOICES)
+    if top.trigger_seconds < 0:
+        raise document.error(members["trigger_seconds"], "it must be at least 0 (as fast as possible)")
+    if top.metrics.port is not None and not 0 <= top.metrics.port <= 65535:
+        raise document.error(members["metrics"], "the port must be between 0 and 65535, or null for no metrics")
+    source_kind, source = _choice(document, root, "source", _SOURCE_SECTIONS, None)
+    default = "debezium-json" if source_kind == "generator" else None
+    format_kind, format_section = _choice(document, root, "format", _FORMAT_SECTIONS, default)
+    if source_kind == "generator" and format_kind != "debezium-json":
+        raise document.error(members["format"], "the generator makes debezium-json, so leave the format out")
+    if source_kind == "kafka" and format_kind in ("csv", "parquet"):
+        raise document.error(members["format"], f"records of Kafka can't be {format_kind}; use debezium-json or json")
+    try:
+        _ = top.table.columns
+    except InvalidInput as error:
+        schema = mapping_of(document, members["table"])["schema"]
+        raise document.error(schema, str(error)) from None
+    return Pipeline(
+        top.table, source_kind, source, format_kind, format_section, document, top.trigger_seconds, top.quarantine,
+        top.maintain, top.checkpoint, top.metrics, top.spark,
+    )  # fmt: skip
+
+
+def _choice(
+    document: Document, root: Node, key: str, sections: Mapping[str, type[Any]], default: str | None
+) -> tuple[str, Any]:
+    """The kind and the settings of a section that says what it is by ``kind``."""
+    node = mapping_of(document, root).get(key)
+    if node is None:
+        if default is None:
+            raise document.error(root, f"the key {key!r} is missing")
+        return default, sections[default]()
+    if isinstance(node.value, str):  # `format: json` is short for `format: {kind: json}`
+        node = replace(node, value={"kind": replace(node, name=f"{key}.kind")})
+    members = mapping_of(document, node)
+    if "kind" not in members:
+        raise document.error(node, f"the key 'kind' is missing: one of {', '.join(sections)}")
+    kind = convert(document, members["kind"], Literal[tuple(sections)])  # type: ignore[valid-type]
+    return kind, bind(document, node, sections[kind], left_out=("kind",))

@@ -1,0 +1,103 @@
+"""A pipeline's source and format, attached to a table: the streaming query that ingests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.ingest.formats import decoder
+from lakebed.ingest.generator import OrderStream
+from lakebed.ingest.shape import ChangeShape, Decoder
+from lakebed.ingest.source import RangeChanges, RecordChanges, Source
+from lakebed.pipeline.column_types import table_schema
+from lakebed.pipeline.settings import FilesSection, GeneratorSection, KafkaSection, Pipeline, RowsFormat
+from lakebed.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+QUERY_NAME = "ingest"
+
+
+def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> StreamingQuery:
+    """Start the query. Raises InvalidInput for what does not fit the table."""
+    common: dict[str, Any] = {
+        "checkpoint": pipeline.checkpoint,
+        "query_name": QUERY_NAME,
+        "quarantine": pipeline.quarantine,
+        "trigger": trigger(pipeline.trigger_seconds),
+    }
+    source = open_source(pipeline, table.schema)
+    frame = source.stream(spark)
+    if isinstance(pipeline.format, RowsFormat):
+        rows = pipeline.format
+        return table.ingest(frame, rows.apply_as_deletes, rows.except_columns, **common)
+    decoding = open_decoder(pipeline, table)
+    # The order across partitions places a truncate; a flat JSON object can't be one.
+    with_order = pipeline.format_kind == "debezium-json"
+    reader = source.reader
+    changes = RecordChanges(decoding, with_order) if reader is None else RangeChanges(reader, decoding, with_order)
+    return table.ingest_with(changes, frame, **common)
+
+
+def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:
+    """The source that the file describes, checked; no connection is made."""
+    section = pipeline.source
+    if isinstance(section, KafkaSection):
+        return _kafka(section)
+    if isinstance(section, FilesSection):
+        from lakebed.ingest.file_source import FileSource
+
+        schema = None
+        if isinstance(pipeline.format, RowsFormat):
+            extra = table_schema(pipeline.format.extra_columns) if pipeline.format.extra_columns else pa.schema([])
+            schema = pa.schema([*columns, *extra])
+        return FileSource(
+            section.folder, pipeline.format_kind, schema, section.files_per_batch_max, section.options  # type: ignore[arg-type]
+        )  # fmt: skip
+    from lakebed.ingest.generator_source import GeneratorSource
+
+    return GeneratorSource(order_stream(section), section.tasks, section.max_records_per_batch)
+
+
+def order_stream(section: GeneratorSection) -> OrderStream:
+    """How the generated stream looks."""
+    values = asdict(section)
+    return OrderStream(**{name: values[name] for name in OrderStream.__slots__})
+
+
+def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
+    """The decoder of the format for a table's columns."""
+    detail = table.detail().to_pylist()[0]
+    shape = ChangeShape(table.schema, tuple(detail["keys"]), detail["sequence_by"])
+    options = {name: value for name, value in asdict(pipeline.format).items() if value is not None}  # type: ignore[arg-type]
+    return decoder(pipeline.format_kind, shape, options)
+
+
+def with_rate(pipeline: Pipeline, events_per_second: float) -> Pipeline:
+    """The pipeline with another rate of its generator. Raises InvalidInput if it has none."""
+    if not isinstance(pipeline.source, GeneratorSection):
+        raise InvalidInput(f"--rate is for the generator; the source of {pipeline.document.file} is {pipeline.source_kind}")
+    return replace(pipeline, source=replace(pipeline.source, events_per_second=events_per_second))
+
+
+def trigger(seconds: float) -> Mapping[str, str]:
+    """A Spark trigger of so many seconds; 0 is as fast as possible."""
+    return {"processingTime": f"{round(seconds * 1000)} milliseconds"}
+
+
+def _kafka(section: KafkaSection) -> Source:
+    try:
+        from lakebed.ingest.kafka_settings import KafkaSettings
+        from lakebed.ingest.kafka_source import KafkaSource
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        raise MissingPrerequisite("the source kafka needs confluent-kafka: pip install 'lakebed[kafka]'") from None
+    values = {name: getattr(section, name) for name in KafkaSection.__slots__}
+    return KafkaSource(KafkaSettings(**values))

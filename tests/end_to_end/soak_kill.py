@@ -1,0 +1,27 @@
+"""``make soak-kill``: twenty kills -9 of a running pipeline (``KILLS=50 SEED=3`` for others), then the comparison."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tests.end_to_end.kills import kill_and_compare
+from tests.infra.kafka import KafkaServer
+from tests.infra.server import new_run_folder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.end_to_end.soak_kill", description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--records-per-second", type=int, default=3000)
+    parser.add_argument("--folder", type=Path, help="where the tables go; default: a folder that is deleted afterwards")
+    given = parser.parse_args()
+    folder = given.folder or new_run_folder("soak-kill")
+    with KafkaServer() as kafka:
+        print(kill_and_compare(kafka, folder, given.kills, given.seed, given.records_per_second))
+    print("nothing was lost and nothing came twice")
+
+
+if __name__ == "__main__":
+    main()

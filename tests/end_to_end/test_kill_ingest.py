@@ -1,0 +1,16 @@
+"""A pipeline that is killed again and again loses nothing and writes nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.end_to_end.kills import kill_and_compare
+from tests.infra.kafka import KafkaServer
+
+KILLS, SEED, RECORDS_PER_SECOND = 5, 7, 2000
+
+
+def test_killed_again_and_again_nothing_is_lost_and_nothing_comes_twice(kafka: KafkaServer, tmp_path: Path) -> None:
+    outcome = kill_and_compare(kafka, tmp_path, KILLS, SEED, RECORDS_PER_SECOND)
+    print(outcome)
+    assert outcome.live_rows and outcome.unreadable, "the topic held nothing to compare"

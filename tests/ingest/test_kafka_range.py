@@ -1,0 +1,186 @@
+"""Consuming exactly a range of offsets, whatever happened to the partition."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from lakebed.errors import DataLoss, InvalidInput, Retry
+from lakebed.ingest.kafka_range import consume_range
+from lakebed.ingest.kafka_settings import KafkaSettings, without_secrets
+from lakebed.ingest.shape import RECORD_SCHEMA
+from tests.infra.kafka import KafkaServer
+
+
+@pytest.fixture
+def topic(kafka: KafkaServer) -> str:
+    return kafka.create_topic(f"range-{uuid4().hex[:8]}")
+
+
+def settings(kafka: KafkaServer, topic: str, **more: Any) -> KafkaSettings:
+    config = {"bootstrap.servers": kafka.bootstrap, "topic.metadata.propagation.max.ms": 1000, "log_level": 0}
+    return KafkaSettings(config, topics=(topic,), **{"timeout_seconds": 20, **more})
+
+
+def produce(kafka: KafkaServer, topic: str, numbers: Iterator[int] | range, key: str = "{}") -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5})
+    for number in numbers:
+        producer.produce(topic, str(number), key.format(number), partition=0)
+        if number % 10_000 == 0:
+            producer.flush()
+    producer.flush()
+
+
+def offsets(chosen: KafkaSettings, start: int, end: int, lost: list[int] | None = None) -> list[int]:
+    on_loss = None if lost is None else lost.append
+    tables = list(consume_range(chosen, chosen.topics[0], 0, start, end, on_loss))
+    assert all(table.schema == RECORD_SCHEMA for table in tables)
+    return [offset for table in tables for offset in table.column("offset").to_pylist()]
+
+
+def test_a_range_gives_its_records_and_no_others(kafka: KafkaServer, topic: str) -> None:
+    before_ms = time.time_ns() // 1_000_000
+    produce(kafka, topic, range(1000))
+    chosen = settings(kafka, topic)
+    assert offsets(chosen, 10, 990) == list(range(10, 990))
+    assert offsets(chosen, 0, 1) == [0]
+    assert offsets(chosen, 999, 1000) == [999]
+    assert offsets(chosen, 5, 5) == []
+    (table,) = consume_range(chosen, topic, 0, 7, 8)
+    assert table.select(["key", "value", "topic", "partition"]).to_pylist() == [
+        {"key": b"7", "value": b"7", "topic": topic, "partition": 0}
+    ]
+    (millis,) = table.column("timestamp").cast(pa.int64()).to_pylist()
+    assert before_ms <= millis <= time.time_ns() // 1_000_000
+
+
+def test_null_keys_and_values_stay_null(kafka: KafkaServer, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(topic, None, None)
+    producer.produce(topic, b"", b"")
+    producer.flush()
+    (table,) = consume_range(settings(kafka, topic), topic, 0, 0, 2)
+    assert table.column("key").to_pylist() == table.column("value").to_pylist() == [None, b""]
+
+
+def test_aborted_transactions_and_markers_are_passed_over(kafka: KafkaServer, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
+    producer.init_transactions()
+    for transaction in range(4):
+        producer.begin_transaction()
+        for number in range(3):
+            producer.produce(topic, f"{transaction}.{number}")
+        producer.flush()
+        if transaction % 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    # Offsets 0-2 committed, 3 marker, 4-6 aborted, 7 marker, 8-10 committed, 11 marker, 12-14 aborted, 15 marker.
+    chosen = settings(kafka, topic)
+    assert offsets(chosen, 0, 16) == [0, 1, 2, 8, 9, 10]
+    assert offsets(chosen, 3, 8) == []
+    assert offsets(chosen, 11, 16) == []
+    assert offsets(chosen, 2, 9) == [2, 8]
+    uncommitted = settings(kafka, topic)
+    uncommitted = KafkaSettings({**uncommitted.config, "isolation.level": "read_uncommitted"}, (topic,))
+    assert offsets(uncommitted, 0, 16) == [0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14]
+
+
+def test_gaps_that_compaction_left_are_passed_over(kafka: KafkaServer) -> None:
+    config = {
+        "cleanup.policy": "compact",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "0",
+    }
+    topic = kafka.create_topic(f"compacted-{uuid4().hex[:8]}", config=config)
+    chosen = settings(kafka, topic)
+    produce(kafka, topic, range(300), key="same")
+    time.sleep(0.3)
+    produce(kafka, topic, range(2), key="roll-{}")
+    deadline = time.monotonic() + 60
+    while len(left := offsets(chosen, 0, 302)) > 3:
+        assert time.monotonic() < deadline, "the broker did not compact"
+        time.sleep(1)
+        produce(kafka, topic, range(1), key="roll-0")  # a new record closes the segment, so that it can be cleaned
+    assert set(left) <= {299, 300, 301}
+    assert offsets(chosen, 0, 299) == []
+    assert offsets(chosen, 100, 300) == [299]
+
+
+def test_records_that_the_broker_deleted_are_a_loss(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, range(100))
+    admin = kafka.admin()
+    admin.delete_records([TopicPartition(topic, 0, 40)])[TopicPartition(topic, 0)].result()
+    chosen = settings(kafka, topic)
+    with pytest.raises(DataLoss, match=rf"topic '{topic}' partition 0: offsets 10 to 39 are lost: .* offset 40"):
+        offsets(chosen, 10, 100)
+    lost: list[int] = []
+    assert offsets(chosen, 10, 100, lost) == list(range(40, 100))
+    assert lost == [30]
+    assert offsets(chosen, 10, 20, lost) == []
+    assert lost == [30, 10]
+
+
+def test_a_partition_shorter_than_the_range_is_a_loss(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, range(10))
+    chosen = settings(kafka, topic)
+    with pytest.raises(DataLoss, match="the partition ends at offset 10 now"):
+        offsets(chosen, 5, 20)
+    with pytest.raises(DataLoss, match="offsets 15 to 19 are lost"):
+        offsets(chosen, 15, 20)
+    lost: list[int] = []
+    assert offsets(chosen, 5, 20, lost) == [5, 6, 7, 8, 9]
+    assert lost == [10]
+
+
+def test_a_topic_that_is_gone_is_a_loss(kafka: KafkaServer, topic: str) -> None:
+    missing = settings(kafka, "never-" + topic)
+    with pytest.raises(DataLoss, match=f"topic 'never-{topic}' partition 0: .* gone; was it deleted"):
+        offsets(missing, 0, 5)
+
+
+def test_a_broker_that_is_away_is_worth_a_retry_and_the_next_try_gives_the_same_records() -> None:
+    with KafkaServer() as own:
+        topic = own.create_topic("orders")
+        produce(own, topic, range(200_000))
+        chosen = settings(own, topic, timeout_seconds=3)
+        tables = consume_range(chosen, topic, 0, 0, 200_001)  # one more than there is
+        got = next(tables).num_rows
+        own.kill()
+        with pytest.raises(Retry, match=r"kafka gave nothing of topic 'orders' partition 0 .* for 3 s"):
+            for table in tables:
+                got += table.num_rows
+        assert got <= 200_000
+        own.start()
+        produce(own, topic, range(1))
+        assert offsets(settings(own, topic), 0, 200_001) == list(range(200_001))
+
+
+def test_settings_pass_through_and_secrets_stay_out_of_errors(kafka: KafkaServer) -> None:
+    config = {"bootstrap.servers": kafka.bootstrap, "sasl.password": "hunter2", "ssl.key.password": 5}
+    chosen = KafkaSettings({**config, "no.such.setting": "hunter2"}, ("orders",))
+    with pytest.raises(InvalidInput, match=r"no\.such\.setting") as caught:
+        offsets(chosen, 0, 1)
+    assert "hunter2" not in str(caught.value) + repr(chosen)
+    assert without_secrets("password hunter2 refused", config) == "password *** refused"
+
+
+def test_offsets_are_lakebeds_own() -> None:
+    with pytest.raises(InvalidInput, match=r"enable\.auto\.commit can't be set"):
+        KafkaSettings({"bootstrap.servers": "127.0.0.1:9", "enable.auto.commit": True}, ("orders",))
+
+
+def test_no_offset_is_committed_to_the_group(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, range(10))
+    offsets(settings(kafka, topic), 0, 10)
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "lakebed"})
+    (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=10)
+    consumer.close()
+    assert committed.offset < 0

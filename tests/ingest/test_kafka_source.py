@@ -1,0 +1,250 @@
+"""Which offsets the batches of a Kafka stream read."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+
+from lakebed.errors import DataLoss, InvalidInput
+from lakebed.ingest.kafka_settings import KafkaSettings
+from lakebed.ingest.kafka_source import KafkaRangeStream, KafkaSource
+from lakebed.ingest.source import Range
+from tests.infra.kafka import KafkaServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Offset = dict[str, Any]
+
+
+@pytest.fixture
+def topic(kafka: KafkaServer) -> str:
+    return kafka.create_topic(f"source-{uuid4().hex[:8]}", partitions=2)
+
+
+def stream(kafka: KafkaServer, *topics: str, **more: Any) -> KafkaRangeStream:
+    return KafkaRangeStream(KafkaSettings({"bootstrap.servers": kafka.bootstrap}, topics, **more))
+
+
+def produce(kafka: KafkaServer, topic: str, count: int, partition: int = 0, size: int = 10) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for _ in range(count):
+        producer.produce(topic, "x" * size, partition=partition)
+    producer.flush()
+
+
+def ask(source: KafkaRangeStream, start: Offset, limit: ReadLimit | None = None) -> Offset:
+    """The next offset, as Spark gets it: through JSON."""
+    source._looked_at = float("-inf")  # look for new partitions at every call
+    end = source.latestOffset(start, source.getDefaultReadLimit() if limit is None else limit)
+    decoded: Offset = json.loads(json.dumps(end))
+    return decoded
+
+
+def planned(source: KafkaRangeStream, start: Offset, end: Offset) -> list[tuple[str, int, int, int]]:
+    ranges = [partition.value for partition in source.partitions(start, end)]
+    return [(chosen.topic, chosen.partition, chosen.start, chosen.end) for chosen in ranges]
+
+
+def test_batches_follow_each_other_without_gap_or_overlap(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, 10, partition=0)
+    produce(kafka, topic, 5, partition=1)
+    source = stream(kafka, topic)
+    first = ask(source, source.initialOffset())
+    assert planned(source, {}, first) == [(topic, 0, 0, 10), (topic, 1, 0, 5)]
+    produce(kafka, topic, 1, partition=1)
+    second = ask(source, first)
+    assert planned(source, first, second) == [(topic, 1, 5, 6)]
+    assert "begin" not in second
+
+
+def test_nothing_new_gives_the_same_offset_after_a_short_wait(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, 1)
+    source = stream(kafka, topic)
+    first = ask(source, {})
+    started = time.monotonic()
+    assert ask(source, first) == first
+    assert 0.15 < time.monotonic() - started < 2
+    assert planned(source, first, first) == []
+
+
+def test_a_replayed_batch_reads_the_same_even_if_the_start_was_latest(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, 7)
+    source = stream(kafka, topic, starting_offsets="latest")
+    first = ask(source, {})
+    assert planned(source, {}, first) == []
+    produce(kafka, topic, 2)
+    second = ask(source, first)
+    restarted = stream(kafka, topic, starting_offsets="latest")
+    assert planned(restarted, {}, first) == []
+    assert planned(restarted, first, second) == [(topic, 0, 7, 9)]
+
+
+def test_a_stream_may_start_at_a_time_or_at_given_offsets(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, 3)
+    time.sleep(0.05)
+    now_ms = time.time_ns() // 1_000_000
+    time.sleep(0.05)
+    produce(kafka, topic, 2)
+    source = stream(kafka, topic, starting_offsets={"timestamp": now_ms})
+    assert planned(source, {}, ask(source, {})) == [(topic, 0, 3, 5)]
+    source = stream(kafka, topic, starting_offsets={topic: {"0": 4}})
+    assert planned(source, {}, ask(source, {})) == [(topic, 0, 4, 5)]
+    with pytest.raises(InvalidInput, match="partition 9: it is not read"):
+        ask(stream(kafka, topic, starting_offsets={topic: {"9": 4}}), {})
+
+
+def test_partitions_and_topics_that_appear_start_at_earliest(kafka: KafkaServer, topic: str) -> None:
+    config = {"bootstrap.servers": kafka.bootstrap}
+    source = KafkaRangeStream(KafkaSettings(config, topic_pattern=topic + ".*", starting_offsets="latest"))
+    first = ask(source, {})
+    admin = kafka.admin()
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result()
+    other = kafka.create_topic(topic + "-other")
+    produce(kafka, topic, 4, partition=2)
+    produce(kafka, other, 3)
+    end, ranges = first, []
+    deadline = time.monotonic() + 20
+    while len(ranges) < 2 and time.monotonic() < deadline:
+        after = ask(source, end)
+        ranges += planned(source, end, after)
+        end = after
+    assert sorted(ranges) == [(topic, 2, 0, 4), (other, 0, 0, 3)]
+
+
+def test_a_batch_takes_no_more_than_its_limit_of_records(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, 90, partition=0)
+    produce(kafka, topic, 10, partition=1)
+    source = stream(kafka, topic, max_records_per_batch=20)
+    offset: Offset = {}
+    read = {0: 0, 1: 0}
+    for _ in range(5):
+        after = ask(source, offset)
+        ranges = planned(source, offset, after)
+        assert sum(end - start for _, _, start, end in ranges) == 20
+        for _, partition, start, end in ranges:
+            assert start == read[partition]
+            read[partition] = end
+        offset = after
+    assert read == {0: 90, 1: 10}
+    everything = ask(source, {}, ReadAllAvailable())
+    assert planned(source, {}, everything) == [(topic, 0, 0, 90), (topic, 1, 0, 10)]
+
+
+def test_a_batch_takes_about_its_limit_of_bytes(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, 500, size=1000)
+    source = stream(kafka, topic, max_bytes_per_batch=100_000)
+    ((_, _, start, end),) = planned(source, {}, ask(source, {}))
+    assert start == 0
+    assert 80 <= end <= 110
+
+
+def test_an_open_transaction_is_not_read_before_it_ends(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, 2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, "open", partition=0)
+    producer.flush()
+    produce(kafka, topic, 3)
+    source = stream(kafka, topic)
+    first = ask(source, {})
+    assert planned(source, {}, first) == [(topic, 0, 0, 2)]
+    producer.commit_transaction()
+    deadline = time.monotonic() + 10
+    while (second := ask(source, first)) == first:
+        assert time.monotonic() < deadline
+    assert planned(source, first, second)[0][:3] == (topic, 0, 2)
+
+
+def test_available_now_stops_at_what_was_there(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, 10)
+    source = stream(kafka, topic, max_records_per_batch=6)
+    source.prepareForTriggerAvailableNow()
+    produce(kafka, topic, 10)
+    first = ask(source, {})
+    second = ask(source, first)
+    assert planned(source, {}, first) + planned(source, first, second) == [(topic, 0, 0, 6), (topic, 0, 6, 10)]
+    assert ask(source, second) == second
+
+
+def test_a_topic_created_again_is_a_loss_or_starts_over(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, 5)
+    source = stream(kafka, topic)
+    first = ask(source, {})
+    admin = kafka.admin()
+    admin.delete_topics([topic])[topic].result()
+    deadline = time.monotonic() + 20
+    while topic in kafka.admin().list_topics(timeout=5).topics:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(DataLoss, match=f"topics {topic} are gone"):
+        ask(source, first)
+    kafka.create_topic(topic, partitions=2)
+    produce(kafka, topic, 8)
+    with pytest.raises(DataLoss, match="was deleted and created again"):
+        ask(source, first)
+    skipping = stream(kafka, topic, on_data_loss="skip")
+    second = ask(skipping, first)
+    assert planned(skipping, first, second) == [(topic, 0, 0, 8)]
+    assert ask(skipping, second) == second
+
+
+def test_a_topic_that_does_not_exist_is_named(kafka: KafkaServer) -> None:
+    with pytest.raises(InvalidInput, match="there is no topic no-such-topic; create it, or fix its name"):
+        ask(stream(kafka, "no-such-topic"), {})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"topics": ()}, "name either 'topics' or 'topic_pattern'"),
+        ({"starting_offsets": "newest"}, "starting_offsets is 'newest'; use earliest"),
+        ({"max_records_per_batch": 0}, "max_records_per_batch is 0; it must be at least 1"),
+        ({"on_data_loss": "ignore"}, "use 'fail' or 'skip'"),
+        ({"config": {}}, "'bootstrap.servers' is missing"),
+    ],
+)
+def test_wrong_settings_are_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        KafkaSettings(**{"config": {"bootstrap.servers": "127.0.0.1:9"}, "topics": ("orders",), **wrong})
+
+
+def test_settings_survive_the_way_to_the_tasks() -> None:
+    settings = KafkaSettings({"bootstrap.servers": "a:1", "sasl.password": "p"}, ("x",), max_bytes_per_batch=5)
+    assert KafkaSettings.from_json(settings.to_json()) == settings
+
+
+def test_a_query_reads_every_record_once_over_restarts(
+    kafka: KafkaServer, topic: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    source = KafkaSource(KafkaSettings({"bootstrap.servers": kafka.bootstrap}, (topic,), max_records_per_batch=700))
+    seen: dict[int, set[int]] = {0: set(), 1: set()}
+
+    def collect(batch: DataFrame, batch_id: int) -> None:
+        for row in batch.collect():
+            for table in source.reader.read(Range(**row.asDict())):
+                offsets = set(table.column("offset").to_pylist())
+                assert not offsets & seen[row["partition"]]
+                seen[row["partition"]] |= offsets
+
+    for turn in range(1, 3):
+        produce(kafka, topic, 1000, partition=0)
+        produce(kafka, topic, 500, partition=1)
+        query = (
+            source.stream(spark)
+            .writeStream.foreachBatch(collect)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        assert seen == {0: set(range(1000 * turn)), 1: set(range(500 * turn))}
