@@ -16,8 +16,8 @@ from lakebed.manifest.conflicts import Touch
 from lakebed.manifest.creation import check_adoptable, check_settings, protocol_for, required_properties
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Unknown
-from lakebed.parts.changes import quote_all
 from lakebed.parts.engine import connect
+from lakebed.parts.sql import parquet, quote_all, registered
 from lakebed.parts.storage import PartStorage, open_part_storage
 from lakebed.settings import PREFIX, TableSettings
 from lakebed.table import Table, column_names, open
@@ -83,7 +83,7 @@ def _counted(snapshot: Snapshot, storage: PartStorage) -> list[Part]:
     out = []
     for part in snapshot.parts.values():
         if part.rows < 0:
-            row = connection.execute("select count(*) from read_parquet(?)", [storage.duckdb_url(part.path)]).fetchone()
+            row = connection.execute(f"select count(*) from {parquet(storage.duckdb_url(part.path))}").fetchone()
             assert row is not None
             stats = orjson.dumps({**(orjson.loads(part.stats) if part.stats else {}), "numRecords": row[0]}).decode()
             out.append(replace(part, rows=row[0], stats=stats))
@@ -95,8 +95,10 @@ def _check_unique(rows: pa.Table, keys: Sequence[str]) -> None:
         if rows[name].null_count:
             raise InvalidInput(f"the column {name!r} can't be a key: it is null in {rows[name].null_count} rows")
     listed = quote_all(keys)
-    query = f"select {listed}, count(*) as times from rows group by {listed} having times > 1 limit 1"
-    found = connect().execute(query).fetchone()
+    connection = connect()
+    with registered(connection, "lakebed_rows", rows) as name:
+        query = f"select {listed}, count(*) as times from {name} group by {listed} having times > 1 limit 1"
+        found = connection.execute(query).fetchone()
     if found:
         value = dict(zip(keys, found, strict=False))
         raise InvalidInput(f"{list(keys)} can't be the keys: {value} is in the table {found[-1]} times")

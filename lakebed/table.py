@@ -51,7 +51,7 @@ from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, TableShape, prepar
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.key_index import KeyIndex
-from lakebed.parts.locate import IndexLocator, KeyLocator, ScanLocator
+from lakebed.parts.locate import IndexLocator, KeyLocator, ScanLocator, payload_types
 from lakebed.parts.storage import PartStorage, open_part_storage
 from lakebed.settings import PREFIX, check_changeable, parse_settings
 from lakebed.version import ENGINE
@@ -245,7 +245,9 @@ class Table:
             raise InvalidInput(f"quarantine is {quarantine!r}; it must be 'table' or 'fail'")
         ingest = Ingest(self.path, self._log, stream, quarantine, self._quarantine_log)
         place = checkpoint or f"{self._storage.spark_root}/_lakebed/streams/{query_name}"
-        writer = frame.writeStream.queryName(query_name).option("checkpointLocation", place).foreachBatch(ingest)
+        # Named after the table too: one session may run the queries of many tables.
+        name = f"{query_name} {self.path}"
+        writer = frame.writeStream.queryName(name).option("checkpointLocation", place).foreachBatch(ingest)
         return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()
 
     def settle(self) -> SettleResult:
@@ -362,12 +364,7 @@ class Table:
                 if self._index:
                     self._index[1].close()
                 keys = {name: shape.schema.field(name).type for name in shape.keys}
-                payload: dict[str, pa.DataType] = {}
-                if shape.sequence_column == SEQUENCE_COLUMN:
-                    payload = {SEQUENCE_COLUMN: pa.int64(), OP_COLUMN: pa.string()}
-                elif shape.sequence_column:
-                    payload = {shape.sequence_column: shape.schema.field(shape.sequence_column).type, OP_COLUMN: pa.string()}
-                index = KeyIndex(_cache_folder() / self._log.refresh().metadata.id, keys, payload)
+                index = KeyIndex(_cache_folder() / self._log.refresh().metadata.id, keys, payload_types(shape))
                 self._index = (shape, IndexLocator(index, shape, self._storage))
             return self._index[1]
 

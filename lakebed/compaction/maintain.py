@@ -40,5 +40,5 @@ def maintain(
             _logger.warning("maintenance of %s will try again: %s", path, error)
 
     frame = spark.readStream.format("lakebed_log").option("path", path).load()
-    writer = frame.writeStream.queryName("maintain").option("checkpointLocation", checkpoint).foreachBatch(on_batch)
+    writer = frame.writeStream.queryName(f"maintain {path}").option("checkpointLocation", checkpoint).foreachBatch(on_batch)
     return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()

@@ -40,6 +40,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.parts.changes import TableShape, newest_per_key, prepare, shape_of
 from lakebed.parts.engine import connect
+from lakebed.parts.sql import parquet
 from lakebed.parts.storage import open_part_storage
 from lakebed.parts.write import WrittenPart, write_parts
 
@@ -218,7 +219,7 @@ def write_dataframe(frame: DataFrame, task: WriteTask) -> Written:
 
 
 def _collect(frame: DataFrame, task: WriteTask) -> Written:
-    rows = frame.mapInArrow(task, _RESULT_SCHEMA).collect()  # type: ignore[arg-type]
+    rows = frame.mapInArrow(task, _RESULT_SCHEMA).collect()
     parts: list[WrittenPart] = []
     quarantined: list[WrittenPart] = []
     seen: list[dict[str, Any]] = []
@@ -297,8 +298,8 @@ def refuse_quarantine(written: Written, table: str) -> None:
     storage = open_part_storage(table + QUARANTINE_SUFFIX)
     connection = connect()
     storage.attach(connection)
-    url = storage.duckdb_url(written.quarantined[0].path)
-    row = connection.execute("select topic, partition, \"offset\", reason from read_parquet(?) limit 1", [url]).fetchone()
+    scan = parquet(storage.duckdb_url(written.quarantined[0].path))
+    row = connection.execute(f'select topic, partition, "offset", reason from {scan} limit 1').fetchone()
     assert row is not None
     total = sum(part.rows for part in written.quarantined)
     raise QuarantineRefused(

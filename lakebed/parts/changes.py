@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts.sql import quote, quote_all, registered
 from lakebed.settings import suggest
 
 OP_COLUMN = "_lakebed_op"
@@ -57,21 +58,6 @@ def shape_of(snapshot: Snapshot) -> TableShape:
     return TableShape(
         snapshot.schema, settings.keys, settings.sort_key, settings.sequence_by, snapshot.metadata.partition_columns
     )  # fmt: skip
-
-
-def quote(name: str) -> str:
-    """An identifier for DuckDB."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def quote_all(names: Iterable[str]) -> str:
-    """Identifiers for DuckDB, separated by commas."""
-    return ", ".join(quote(name) for name in names)
-
-
-def literal(text: str) -> str:
-    """A string literal for DuckDB."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def prepare(
@@ -135,9 +121,9 @@ def newest_per_key(changes: pa.Table, shape: TableShape, connection: duckdb.Duck
     order = quote(_POSITION)
     if shape.sequence_column:
         order = f"{{'s': {quote(shape.sequence_column)}, 'p': {quote(_POSITION)}}}"
-    newest = connection.sql(
-        f"select arg_max({quote(_POSITION)}, {order}) from numbered group by {quote_all(shape.keys)}"
-    ).fetchnumpy()  # fmt: skip
+    with registered(connection, "lakebed_numbered", numbered) as name:
+        query = f"select arg_max({quote(_POSITION)}, {order}) from {name} group by {quote_all(shape.keys)}"
+        newest = connection.sql(query).fetchnumpy()
     positions = next(iter(newest.values()))
     if len(positions) == len(changes):
         return changes
@@ -157,7 +143,9 @@ def _delete_mask(changes: pa.Table, connection: duckdb.DuckDBPyConnection, apply
     if apply_as_deletes is None:
         return None
     try:
-        mask = connection.sql(f"select coalesce(({apply_as_deletes})::boolean, false) as d from changes").to_arrow_table()
+        with registered(connection, "changes", changes) as name:
+            query = f"select coalesce(({apply_as_deletes})::boolean, false) as d from {name}"
+            mask = connection.sql(query).to_arrow_table()
     except duckdb.Error as error:
         raise InvalidInput(f"apply_as_deletes={apply_as_deletes!r} can't be evaluated on the changes: {error}") from None
     return mask["d"]

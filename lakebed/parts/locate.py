@@ -1,25 +1,28 @@
 """Finding the rows of keys in base parts: by the key index where there is one, else by reading key columns.
 
 Both ways give the same rows: a table of ``probe`` (row of the keys asked for), ``part`` (its path), ``row`` (position),
-and for a table with ``sequence_by`` the sequence and the operation of what was found. Dead rows are among them.
+and for a table with ``sequence_by`` what decides who is newer: the sequence and the operation of what was found, under
+the names of the hidden columns. Dead rows are among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.manifest.actions import Part
-from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape, literal, quote
+from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
 from lakebed.parts.engine import connect
 from lakebed.parts.key_index import KeyIndex
 from lakebed.parts.positions import find_positions
 from lakebed.parts.prune import may_contain
+from lakebed.parts.sql import columns_with_partition, literal, parquet, quote, registered, sql_type
 from lakebed.parts.storage import PartStorage
+
+_BATCH_ROWS = 262_144
 
 
 class KeyLocator(Protocol):
@@ -32,29 +35,37 @@ class KeyLocator(Protocol):
         ...
 
 
-def payload_columns(shape: TableShape) -> tuple[str, ...]:
-    """What a lookup returns beside positions: what decides who is newer."""
-    sequence = shape.sequence_column
-    return () if sequence is None else (sequence, OP_COLUMN)
+def payload_types(shape: TableShape) -> dict[str, pa.DataType]:
+    """What a lookup returns beside positions."""
+    if shape.sequence_column is None:
+        return {}
+    hidden = shape.sequence_column == SEQUENCE_COLUMN
+    kind = pa.int64() if hidden else shape.schema.field(shape.sequence_column).type
+    return {SEQUENCE_COLUMN: kind, OP_COLUMN: pa.string()}
 
 
 class IndexLocator:
-    """Looks keys up in an index on local disk that follows the base."""
+    """Looks keys up in an index on local disk that follows the base; without one (disk full), reads key columns."""
 
     def __init__(self, index: KeyIndex, shape: TableShape, storage: PartStorage) -> None:
         self._index = index
         self._shape = shape
         self._storage = storage
-        self._base: Mapping[str, Part] = {}
+        self._without = ScanLocator(shape, storage)
 
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
-        if self._index.parts != base.keys():
+        if not self._index.abandoned and self._index.parts != base.keys():
             self._index.sync(base.keys(), lambda path: read_keys(base[path], self._shape, self._storage))
-        return self._index.lookup(keys)
+        return self._without.lookup(base, keys) if self._index.abandoned else self._index.lookup(keys)
 
     def learn(self, path: str, rows: pa.Table) -> None:
-        if path not in self._index.parts:
+        if not self._index.abandoned and path not in self._index.parts:
             self._index.add(path, rows)
+
+    def tidy(self) -> None:
+        """Merge small runs of the index; for when there is nothing else to do."""
+        if not self._index.abandoned:
+            self._index.merge_runs()
 
     def close(self) -> None:
         self._index.close()
@@ -70,73 +81,86 @@ class ScanLocator:
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
         bounds = {name: pc.min_max(keys[name]).as_py() for name in self._shape.keys} if len(keys) else {}
         near = [part for part in base.values() if may_contain(part, bounds, self._shape.schema)]
-        payload = payload_columns(self._shape)
-        found: list[pa.Table] = []
-        connection = connect()
-        self._storage.attach(connection)
-        for has_op, has_sequence, parts in _alike(near, self._shape):
-            urls = {self._storage.duckdb_url(part.path): part.path for part in parts}
-            stored = [name for name in payload if (name == OP_COLUMN and has_op) or (name != OP_COLUMN and has_sequence)]
-            rows = find_positions(connection, list(urls), keys, self._shape.keys, stored)
-            paths = pa.array([urls[url] for url in rows["file"].to_pylist()], pa.string())
-            columns = {"probe": rows["probe"], "part": paths, "row": rows["row"]}
-            for name in payload:
-                columns[name] = rows[name] if name in stored else _absent(name, len(rows))
-            found.append(pa.table(columns))
-        if not found:
-            return pa.table({"probe": pa.array([], pa.int64()), "part": pa.array([], pa.string()), "row": pa.array([], pa.int64())})
-        return pa.concat_tables(found, promote_options="permissive")
+        in_files = [part for part in near if stores_partition_columns(part) or not self._foreign_keys(part)]
+        found = [self._scan(group, keys) for group in _alike(in_files)]
+        found += [self._read(part, keys) for part in near if part not in in_files]
+        types = {"probe": pa.int64(), "part": pa.string(), "row": pa.int64(), **payload_types(self._shape)}
+        schema = pa.schema(list(types.items()))
+        return pa.concat_tables([table.select(schema.names).cast(schema) for table in found] or [schema.empty_table()])
 
     def learn(self, path: str, rows: pa.Table) -> None:
         """Nothing is kept, so there is nothing to learn."""
+
+    def _foreign_keys(self, part: Part) -> bool:
+        return any(name in part.partition_values for name in self._shape.keys)
+
+    def _scan(self, parts: Sequence[Part], keys: pa.Table) -> pa.Table:
+        """Parts whose files have the same hidden columns."""
+        connection = connect()
+        self._storage.attach(connection)
+        urls = {self._storage.duckdb_url(part.path): part.path for part in parts}
+        source = {SEQUENCE_COLUMN: self._shape.sequence_column, OP_COLUMN: OP_COLUMN}
+        stored = {
+            name: str(source[name])
+            for name in payload_types(self._shape)
+            if (parts[0].has_op_column if name == OP_COLUMN else _has_sequence(parts[0], self._shape))
+        }
+        rows = find_positions(connection, list(urls), keys, self._shape.keys, list(stored.values()))
+        paths = pa.array([urls[url] for url in rows["file"].to_pylist()], pa.string())
+        columns = {"probe": rows["probe"], "part": paths, "row": rows["row"]}
+        for name, kind in payload_types(self._shape).items():
+            absent = pa.scalar(UPSERT if name == OP_COLUMN else None, kind)
+            columns[name] = rows[stored[name]] if name in stored else pa.repeat(absent, len(rows))
+        return pa.table(columns)
+
+    def _read(self, part: Part, keys: pa.Table) -> pa.Table:
+        """A part of a foreign writer that leaves key columns out of the file, since the partition tells them."""
+        connection = connect()
+        probes = keys.append_column("_lakebed_probe", pa.array(range(len(keys)), pa.int64()))
+        stored = pa.Table.from_batches(read_keys(part, self._shape, self._storage))
+        stored = stored.append_column("_lakebed_row", pa.array(range(len(stored)), pa.int64()))
+        same = " and ".join(f"s.{quote(name)} = p.{quote(name)}" for name in self._shape.keys)
+        payload = "".join(f", s.{name}" for name in payload_types(self._shape))
+        with registered(connection, "lakebed_probes", probes), registered(connection, "lakebed_stored", stored):
+            return connection.sql(
+                f"select p._lakebed_probe as probe, {literal(part.path)} as part, s._lakebed_row as row{payload} "
+                f"from lakebed_stored s join lakebed_probes p on {same}"
+            ).to_arrow_table()
 
 
 def read_keys(part: Part, shape: TableShape, storage: PartStorage) -> Iterator[pa.RecordBatch]:
     """The keys (and payload) of a part's rows, in file order."""
     connection = connect()
     storage.attach(connection)
-    has_sequence = _has_sequence(part, shape)
-    names = [quote(name) for name in shape.keys]
-    for name in payload_columns(shape):
-        stored = (name == OP_COLUMN and part.has_op_column) or (name != OP_COLUMN and has_sequence)
-        default = literal(UPSERT) if name == OP_COLUMN else "null::bigint"
-        names.append(quote(name) if stored else f"{default} as {quote(name)}")
-    url = literal(storage.duckdb_url(part.path))
-    partition = [name for name in shape.keys if name in part.partition_values and not part.path.startswith("_lakebed/")]
-    if partition:  # foreign files leave partition columns out
-        names = [_constant(n, part, shape) if n in partition else quote(n) for n in shape.keys] + names[len(shape.keys) :]
-    yield from connection.sql(f"select {', '.join(names)} from read_parquet({url})").to_arrow_reader(262_144)
+    columns = columns_with_partition(shape.keys, part.partition_values, stores_partition_columns(part), shape.schema)
+    for name, kind in payload_types(shape).items():
+        if name == OP_COLUMN:
+            columns.append(quote(OP_COLUMN) if part.has_op_column else f"{literal(UPSERT)} as {quote(OP_COLUMN)}")
+        elif _has_sequence(part, shape):
+            columns.append(f"{quote(str(shape.sequence_column))} as {quote(SEQUENCE_COLUMN)}")
+        else:
+            columns.append(f"null::{sql_type(kind)} as {quote(SEQUENCE_COLUMN)}")
+    query = f"select {', '.join(columns)} from {parquet(storage.duckdb_url(part.path))}"
+    yield from connection.sql(query).to_arrow_reader(_BATCH_ROWS)
 
 
-def _constant(name: str, part: Part, shape: TableShape) -> str:
-    value = part.partition_values[name]
-    text = "null" if value is None else literal(value)
-    return f"cast({text} as {_sql_type(shape.schema.field(name).type)}) as {quote(name)}"
+def stores_partition_columns(part: Part) -> bool:
+    """Whether a part's file has the partition columns: ours do, other writers leave them out."""
+    return part.path.startswith("_lakebed/")
 
 
-def _sql_type(kind: pa.DataType) -> str:
-    empty = pa.table({"a": pa.nulls(0, kind)})
-    return str(duckdb.from_arrow(empty).types[0])
-
-
-def _alike(parts: Sequence[Part], shape: TableShape) -> Iterator[tuple[bool, bool, list[Part]]]:
-    """The parts by which hidden columns their files have."""
-    groups: dict[tuple[bool, bool], list[Part]] = {}
-    for part in parts:
-        groups.setdefault((part.has_op_column, _has_sequence(part, shape)), []).append(part)
-    for (has_op, has_sequence), members in groups.items():
-        yield has_op, has_sequence, members
+def has_hidden_sequence(part: Part) -> bool:
+    """Whether a part of a table with a hidden sequence has it: those that lakebed wrote do."""
+    return part.path.startswith("_lakebed/")
 
 
 def _has_sequence(part: Part, shape: TableShape) -> bool:
-    # A hidden sequence is in every part that lakebed wrote; a table's own column is in every part.
-    return shape.sequence_column != SEQUENCE_COLUMN or part.has_op_column or part.path.startswith("_lakebed/")
+    return shape.sequence_column != SEQUENCE_COLUMN or has_hidden_sequence(part)
 
 
-def _absent(name: str, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(UPSERT), count) if name == OP_COLUMN else pa.nulls(count)
-
-
-def index_parts(base: Collection[Part]) -> int:
-    """Rows that an index of these parts would hold."""
-    return sum(part.rows for part in base)
+def _alike(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """The parts by which hidden columns their files have."""
+    groups: dict[tuple[bool, bool], list[Part]] = {}
+    for part in parts:
+        groups.setdefault((part.has_op_column, has_hidden_sequence(part)), []).append(part)
+    yield from groups.values()

@@ -35,13 +35,11 @@ from lakebed.parts.changes import (
     UPSERT,
     TableShape,
     fold_unavailable,
-    literal,
-    quote,
-    quote_all,
 )
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
-from lakebed.parts.locate import KeyLocator, payload_columns
+from lakebed.parts.locate import KeyLocator, has_hidden_sequence, stores_partition_columns
+from lakebed.parts.sql import columns_with_partition, literal, parquet, quote, quote_all, registered
 from lakebed.parts.storage import PartStorage
 
 _Rows = npt.NDArray[np.int64]
@@ -108,7 +106,7 @@ def _read_tail(change_parts: Sequence[ChangePart], shape: TableShape, storage: P
         incomplete = f"coalesce(len({UNAVAILABLE_COLUMN}), 0) > 0" if part.incomplete else "false"
         table = connection.sql(
             f"select {quote_all(columns)}, {OP_COLUMN} = {literal(DELETE)} as deleted, {incomplete} as incomplete "
-            f"from read_parquet({literal(storage.duckdb_url(part.path))})"
+            f"from {parquet(storage.duckdb_url(part.path))}"
         ).to_arrow_table()
         place = {"part": np.full(len(table), ordinal, dtype=np.int32), "row": np.arange(len(table), dtype=np.int64)}
         for name, values in place.items():
@@ -125,7 +123,10 @@ def _newest(tail: pa.Table, shape: TableShape, parts: int) -> pa.Table:
     order = "place"
     if shape.sequence_column:
         order = f"{{'s': {quote(shape.sequence_column)}, 'p': place}}"
-    rows = connect().sql(f"select arg_max(place, {order}) as newest from numbered group by {quote_all(shape.keys)}").fetchnumpy()
+    connection = connect()
+    with registered(connection, "lakebed_numbered", numbered) as name:
+        query = f"select arg_max(place, {order}) as newest from {name} group by {quote_all(shape.keys)}"
+        rows = connection.sql(query).fetchnumpy()
     positions = np.sort(np.asarray(rows["newest"]))
     return tail if len(positions) == len(tail) else tail.take(pa.array(positions))
 
@@ -153,7 +154,7 @@ def _dying_rows(
         for at in live_at.values():
             counts[at] = True
         is_delete = pc.fill_null(pc.equal(hits[OP_COLUMN], DELETE), False).to_numpy()
-        stored = pc.cast(hits[sequence], newest.schema.field(sequence).type)
+        stored = pc.cast(hits[SEQUENCE_COLUMN], newest.schema.field(sequence).type)
         newer = pc.fill_null(pc.greater(stored, newest[sequence].take(hits["probe"])), False).to_numpy()
         late[probes[newer & (counts | is_delete)]] = True
         live_at = {path: at[~late[probes[at]]] for path, at in live_at.items()}
@@ -193,12 +194,9 @@ def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], shape: TableShape) 
         piece = tail.slice(at, part.rows)
         at += part.rows
         table = piece.select(list(shape.keys))
-        for name in payload_columns(shape):
-            if name == OP_COLUMN:
-                ops = pc.if_else(piece["deleted"], pa.scalar(DELETE), pa.scalar(UPSERT))
-                table = table.append_column(OP_COLUMN, ops)
-            elif name not in table.column_names:
-                table = table.append_column(name, piece[name])
+        if shape.sequence_column:
+            ops = pc.if_else(piece["deleted"], pa.scalar(DELETE), pa.scalar(UPSERT))
+            table = table.append_column(SEQUENCE_COLUMN, piece[shape.sequence_column]).append_column(OP_COLUMN, ops)
         out.append(table)
     return out
 
@@ -245,14 +243,15 @@ def _rows_at(path: str, part: Part, rows: Sequence[int], shape: TableShape, stor
     connection = connect()
     storage.attach(connection)
     wanted = pa.table({"row": pa.array(rows, pa.int64())})
-    connection.register("lakebed_wanted", wanted)
-    try:
+    names = list(shape.schema.names)
+    columns = columns_with_partition(names, part.partition_values, stores_partition_columns(part), shape.schema)
+    if shape.sequence_column == SEQUENCE_COLUMN and has_hidden_sequence(part):
+        columns.append(SEQUENCE_COLUMN)
+    with registered(connection, "lakebed_wanted", wanted):
         table = connection.sql(
-            f"select * exclude (file_row_number) from read_parquet({literal(storage.duckdb_url(path))}, file_row_number=true) "
+            f"select {', '.join(columns)} from {parquet(storage.duckdb_url(path), 'file_row_number=true')} "
             "where file_row_number in (select row from lakebed_wanted)"
         ).to_arrow_table()
-    finally:
-        connection.unregister("lakebed_wanted")
     found: list[dict[str, Any]] = table.to_pylist()
     return found
 
@@ -260,14 +259,11 @@ def _rows_at(path: str, part: Part, rows: Sequence[int], shape: TableShape, stor
 def _rows_of_keys(part: ChangePart, keys: pa.Table, shape: TableShape, storage: PartStorage) -> list[dict[str, Any]]:
     connection = connect()
     storage.attach(connection)
-    connection.register("lakebed_keys", keys)
-    try:
+    with registered(connection, "lakebed_keys", keys):
         table = connection.sql(
-            f"select s.* from read_parquet({literal(storage.duckdb_url(part.path))}) s "
+            f"select s.* from {parquet(storage.duckdb_url(part.path))} s "
             f"semi join lakebed_keys k using ({quote_all(shape.keys)})"
         ).to_arrow_table()
-    finally:
-        connection.unregister("lakebed_keys")
     found: list[dict[str, Any]] = table.to_pylist()
     return found
 

@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import duckdb
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.manifest.actions import ChangePart, Part
-from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, TableShape, literal, quote
+from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, TableShape
+from lakebed.parts.sql import literal, quote, registered
 from lakebed.parts.storage import PartStorage
 
 ROW_GROUP_ROWS = 122_880
@@ -87,14 +89,11 @@ def _write_one(
     query = f"select * from lakebed_rows {'order by ' + order if order else ''}"
 
     def copy(local_path: str) -> Any:
-        connection.register("lakebed_rows", rows)
-        try:
+        with registered(connection, "lakebed_rows", rows):
             return connection.execute(
                 f"copy ({query}) to {literal(local_path)} "
                 f"(format parquet, compression zstd, row_group_size {ROW_GROUP_ROWS}, return_stats)"
             ).fetchall()[0]
-        finally:
-            connection.unregister("lakebed_rows")
 
     path = f"_lakebed/{uuid.uuid4()}.parquet"
     _, count, size, _, column_stats, *_ = storage.write_file(path, copy)
@@ -104,6 +103,22 @@ def _write_one(
         incomplete = sum(bool(names) for names in rows[UNAVAILABLE_COLUMN].to_pylist())
     stats = delta_stats(count, column_stats, shape.schema)
     return WrittenPart(path, count, size, deletes or 0, incomplete, dict(values), stats, int(time.time() * 1000))
+
+
+def _without_offsets(rows: pa.Table) -> pa.Table:
+    """The same rows; those structs within structs that DuckDB refuses to read from a slice are copied."""
+    for index, field in enumerate(rows.schema):
+        if _has_struct_in_struct(field.type):
+            rows = rows.set_column(index, field, rows.column(index).take(pa.array(np.arange(len(rows)))))
+    return rows
+
+
+def _has_struct_in_struct(kind: pa.DataType, within: bool = False) -> bool:
+    if pa.types.is_struct(kind):
+        return within or any(_has_struct_in_struct(child.type, True) for child in kind)
+    if pa.types.is_map(kind):
+        return _has_struct_in_struct(kind.key_type, within) or _has_struct_in_struct(kind.item_type, within)
+    return pa.types.is_list(kind) and _has_struct_in_struct(kind.value_type, within)
 
 
 def _by_partition(rows: pa.Table, shape: TableShape) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
@@ -169,13 +184,20 @@ def _bound(text: str, kind: pa.DataType, is_max: bool) -> Any:
     if pa.types.is_date(kind):
         return text if len(text) == 10 else None
     if pa.types.is_string(kind):
-        if len(text) <= _STRING_BOUND_CHARACTERS:
-            return text
-        cut = text[:_STRING_BOUND_CHARACTERS]
-        return cut + _HIGHEST_CHARACTER if is_max else cut
+        return _string_bound(text, is_max)
     if pa.types.is_timestamp(kind):
         return _timestamp_bound(text, kind, is_max)
     return None
+
+
+def _string_bound(text: str, is_max: bool) -> str:
+    """A maximum is cut where the character that goes is not the highest one, so that the highest one is above it."""
+    cut = _STRING_BOUND_CHARACTERS
+    while is_max and text[cut : cut + 1] == _HIGHEST_CHARACTER:
+        cut += 1
+    if len(text) <= cut:
+        return text
+    return text[:cut] + _HIGHEST_CHARACTER if is_max else text[:cut]
 
 
 def _timestamp_bound(text: str, kind: pa.DataType, is_max: bool) -> str | None:

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import Corrupt, InvalidInput
-from lakebed.parts.changes import literal, quote
+from lakebed.parts.sql import literal, quote
 from lakebed.view.scan_file import ScanFile
 
 _WILDCARDS = str.maketrans({letter: f"[{letter}]" for letter in "*?["})

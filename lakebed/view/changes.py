@@ -22,8 +22,9 @@ from lakebed.errors import InvalidInput, MissingPrerequisite, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.changes import DELETE, OP_COLUMN, literal, quote_all
+from lakebed.parts.changes import DELETE, OP_COLUMN
 from lakebed.parts.engine import connect
+from lakebed.parts.sql import parquet, quote_all
 from lakebed.parts.storage import open_part_storage
 
 if TYPE_CHECKING:
@@ -153,9 +154,8 @@ def _read_version(path: str, version: int) -> Iterator[pa.RecordBatch]:
         else:
             continue
         columns = quote_all(table_schema.names) + (f", {OP_COLUMN}" if has_op else "")
-        url = literal(storage.duckdb_url(part))
         try:
-            table = connection.sql(f"select {columns} from read_parquet({url})").to_arrow_table()
+            table = connection.sql(f"select {columns} from {parquet(storage.duckdb_url(part))}").to_arrow_table()
         except Exception as error:
             if "No files found" in str(error) or isinstance(error, FileNotFoundError):
                 raise VersionNotFound(f"the change rows of version {version} are no longer kept: {part} is gone") from error

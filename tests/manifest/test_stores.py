@@ -204,7 +204,7 @@ def test_a_file_system_without_hard_links_is_refused_by_name(tmp_path: Path, mon
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
-    with pytest.raises(Unsupported, match="_delta_log.*hard links"):
+    with pytest.raises(Unsupported, match=r"_delta_log.*hard links"):
         LocalLogStore(str(tmp_path)).put_if_absent(name_of(0), b"1")
     assert os.listdir(tmp_path / "_delta_log") == []
 
@@ -399,13 +399,13 @@ def test_missing_credentials_say_what_to_set(s3: S3Server, monkeypatch: pytest.M
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(MissingPrerequisite, match=f"{bucket}.*AWS_ACCESS_KEY_ID"):
+    with pytest.raises(MissingPrerequisite, match=rf"{bucket}.*AWS_ACCESS_KEY_ID"):
         open_store(f"s3://{bucket}/t").read("x")
 
 
 def test_an_unknown_profile_says_what_to_set(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    with pytest.raises(InvalidInput, match="nobody.*AWS_PROFILE"):
+    with pytest.raises(InvalidInput, match=r"nobody.*AWS_PROFILE"):
         open_store("s3://bucket/t").read("x")
 
 

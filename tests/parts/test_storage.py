@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import duckdb
@@ -314,9 +315,7 @@ def test_any_range_equals_the_slice_and_memory_stays_bounded(
     if bytes_max > 2 * size:
         asked = sorted(remote.ranges)
         whole_blocks = [(start, end) for start, end in asked if start % BLOCK_BYTES == 0]
-        assert all(a[1] <= b[0] for a, b in zip(whole_blocks, whole_blocks[1:], strict=False)), (
-            "nothing asked for twice"
-        )
+        assert all(a[1] <= b[0] for a, b in pairwise(whole_blocks)), "nothing asked for twice"
 
 
 def test_threads_that_want_the_same_bytes_share_one_request() -> None:

@@ -7,7 +7,7 @@ a streaming query had begun) is kept in ``Disk``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap64
 
@@ -30,7 +30,7 @@ from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
 from lakebed.manifest.deletion_vector import inline, unpack
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
-from tests.simulation.auditor import Auditor
+from tests.simulation.auditor import COUNTED_DOMAIN, COUNTED_PROPERTY, Auditor
 from tests.simulation.world import Actor, World
 
 ROWS = 100
@@ -73,45 +73,67 @@ def create(cast: Cast, log: TableLog) -> None:
     assert isinstance(outcome, Committed)
 
 
-def writer(cast: Cast) -> Callable[[Actor], None]:
-    """Appends its batches one after the other; after a crash it replays the one it had begun."""
+def writer(cast: Cast, app: str) -> Callable[[Actor], None]:
+    """Appends the batches of a streaming query one after the other; after a crash it replays the one it had begun.
+
+    Two actors may run the same query, as when a driver that was given up goes on beside its successor.
+    """
 
     def live(actor: Actor) -> None:
-        disk = cast.disks.setdefault(actor.name, Disk())
+        disk = cast.disks.setdefault(app, Disk())
         log = cast.open_log(actor)
         while not (cast.world.closing and disk.acknowledged == disk.batch):
             if disk.acknowledged == disk.batch:
                 disk.batch += 1
+            number = disk.batch
             paths = [cast.new_path("change") for _ in range(cast.world.random.choice((1, 1, 2)))]
-            # The rows of a batch stand in all its parts; the auditor counts the first one as the batch.
-            for ordinal, path in enumerate(paths):
-                cast.auditor.contents[path] = ((actor.name, disk.batch),) if ordinal == 0 else ()
-            _append(cast, log, actor, disk, paths)
+            for ordinal, path in enumerate(paths):  # the first part of a batch stands for it
+                cast.auditor.contents[path] = ((app, number),) if ordinal == 0 else ()
+            outcome = _append(cast, log, actor, paths, Transaction(app, number))
+            match outcome:
+                case Committed(version, _):
+                    assert cast.auditor.states[version].transactions[app] == number
+                    disk.acknowledged = max(disk.acknowledged, number)
+                case Conflicted(conflict, _) if conflict.kind is ConflictKind.BATCH:
+                    assert cast.auditor.holds((app, number)), f"batch {number} is called committed but is not"
+                    disk.acknowledged = max(disk.acknowledged, number)
+                case _:
+                    pass  # the same batch is tried again
 
     return live
 
 
-def _append(cast: Cast, log: TableLog, actor: Actor, disk: Disk, paths: list[str]) -> None:
+def plain_writer(cast: Cast) -> Callable[[Actor], None]:
+    """Appends without a batch id: what it wrote must stand once, though nothing but the commit's own id can tell."""
+
+    def live(actor: Actor) -> None:
+        log = cast.open_log(actor)
+        while not cast.world.closing:
+            path = cast.new_path("plain")
+            cast.auditor.contents[path] = ()
+            outcome = _append(cast, log, actor, [path], None)
+            if isinstance(outcome, Committed):
+                assert path in cast.auditor.states[outcome.version].tail
+            elif isinstance(outcome, Conflicted):
+                assert outcome.conflict.kind is ConflictKind.METADATA, f"a blind append gave way to {outcome.conflict}"
+            for _ in range(5):
+                cast.world.pause(actor)
+
+    return live
+
+
+def _append(cast: Cast, log: TableLog, actor: Actor, paths: list[str], batch: Transaction | None) -> Outcome | None:
     actions = [
         AddChangePart(ChangePart(path, -1, ordinal, ROWS, 1000, stats=_stats(ROWS)))
         for ordinal, path in enumerate(paths)
     ]
-    batch = Transaction(actor.name, disk.batch)
     try:
         snapshot = log.refresh()
         outcome = log.commit(snapshot, actions, CommitInfo("WRITE", "", blind_append=True), BLIND, batch)
     except StoreUnavailable:
-        return
+        return None
     _check(cast, actor, outcome)
-    match outcome:
-        case Committed(version, _):
-            assert cast.auditor.states[version].transactions[actor.name] == disk.batch
-            disk.acknowledged = disk.batch
-        case Conflicted(conflict, _) if conflict.kind is ConflictKind.BATCH:
-            assert cast.auditor.holds((actor.name, disk.batch)), f"batch {disk.batch} is called committed but is not"
-            disk.acknowledged = disk.batch
-        case _:
-            pass  # the same batch is tried again
+    return outcome
 
 
 def settler(cast: Cast) -> Callable[[Actor], None]:
@@ -196,26 +218,25 @@ def caretaker(cast: Cast) -> Callable[[Actor], None]:
 
 
 def setter(cast: Cast) -> Callable[[Actor], None]:
-    """Sets and unsets a domain and changes the metadata now and then, which others must notice."""
+    """Counts up a property and a domain: each says one more than what was read, so an update that is lost shows."""
 
     def live(actor: Actor) -> None:
         log = cast.open_log(actor)
-        for number in range(3):
-            if cast.world.closing:
-                return
+        while not cast.world.closing:
             try:
                 snapshot = log.refresh()
-                name = "lakebed.simulated"
-                actions: list[Action] = [Domain(name, str(number), name in snapshot.domains)]
-                if number == 2:
-                    configuration = {**snapshot.metadata.configuration, "note": str(snapshot.version)}
-                    actions.append(Metadata("simulated", SCHEMA, (), configuration, snapshot.metadata.created_ms))
-                # A removal must meet what it removes, so it stands only on the table as it was read.
-                touch = Touch(whole_table=True)
-                _check(cast, actor, log.commit(snapshot, actions, CommitInfo("SET", ""), touch))
+                if cast.world.random.random() < 0.5:
+                    domain = Domain(COUNTED_DOMAIN, str(int(snapshot.domains.get(COUNTED_DOMAIN, 0)) + 1))
+                    outcome = log.commit(snapshot, [domain], CommitInfo("SET", ""), Touch(whole_table=True))
+                else:
+                    counted = int(snapshot.metadata.configuration.get(COUNTED_PROPERTY, 0)) + 1
+                    configuration = {**snapshot.metadata.configuration, COUNTED_PROPERTY: str(counted)}
+                    metadata = replace(snapshot.metadata, configuration=configuration)
+                    outcome = log.commit(snapshot, [metadata], CommitInfo("SET", ""), BLIND)
+                _check(cast, actor, outcome)
             except StoreUnavailable:
                 pass
-            for _ in range(10):
+            for _ in range(5):
                 cast.world.pause(actor)
 
     return live
@@ -279,7 +300,7 @@ def _mark_one_row(part: Part) -> list[Action]:
 
 
 def _stats(rows: int) -> str:
-    return '{"numRecords":%d}' % rows
+    return f'{{"numRecords":{rows}}}'
 
 
 def _some(cast: Cast, paths: list[str], count_max: int) -> list[str]:

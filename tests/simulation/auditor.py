@@ -3,6 +3,7 @@
 The fold here shares no code with ``lakebed.manifest``: it reads the JSON lines. After every version:
 - M1: the version follows the last one, and was never written before, also not before a cleanup.
 - M3 and nothing lost: base and tail hold each batch that the transactions claim exactly once, and no other.
+- No update is lost: counters in a property and in a domain go up by one.
 - The numbered invariants of ``lakebed.manifest.invariants`` hold for the commit.
 After every checkpoint, M2: what it decodes to is the state that was folded for its version.
 """
@@ -20,6 +21,8 @@ from lakebed.manifest.invariants import violations
 from lakebed.manifest.snapshot import Snapshot, apply
 
 Batch = tuple[str, int]
+COUNTED_DOMAIN = "lakebed.counted"
+COUNTED_PROPERTY = "counted"
 
 
 @dataclass(frozen=True)
@@ -142,15 +145,20 @@ def _fold(before: State, version: int, data: bytes) -> State:
                     del tail[path]
                 else:
                     value = json.loads(domain["configuration"])
+                    assert value["path"] not in tail, f"version {version} adds {value['path']} to the tail again"
+                    assert value["path"] not in base, f"version {version} adds {value['path']}, which was settled"
                     tail[value["path"]] = (value["version"], value["ordinal"])
-            elif domain["removed"]:
-                del domains[name]
             else:
+                assert int(domain["configuration"]) == int(domains.get(name, 0)) + 1, (
+                    f"{version}: lost update of {name}"
+                )
                 domains[name] = domain["configuration"]
         elif transaction := action.get("txn"):
             last = transactions.get(transaction["appId"], -1)
             assert transaction["version"] == last + 1, f"M3: batch {transaction['version']} follows {last}"
             transactions[transaction["appId"]] = transaction["version"]
         elif metadata := action.get("metaData"):
+            counted = [int(kept.get(COUNTED_PROPERTY, 0)) for kept in (configuration, metadata["configuration"])]
+            assert version == 0 or counted[1] == counted[0] + 1, f"{version}: lost update of the properties"
             configuration = metadata["configuration"]
     return State(version, base, tail, transactions, domains, configuration)

@@ -12,8 +12,8 @@ from unittest.mock import patch
 from lakebed.manifest import table_log
 from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.log_store import LogStore
-from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.table_log import TableLog
 from tests.simulation import actors
 from tests.simulation.auditor import Auditor
@@ -28,7 +28,7 @@ def _decoded(version: int, files: tuple[bytes, ...]) -> Snapshot:
 
 
 def decode_once(version: int, files: list[bytes]) -> Snapshot:
-    """``decode_checkpoint``, remembering: a pure function of bytes that every opened log calls, and half of the time."""
+    """``decode_checkpoint``, remembered: a pure function of bytes, called by every log that is opened."""
     return _decoded(version, tuple(files))
 
 
@@ -47,7 +47,7 @@ class Report:
 
 
 def simulate(seed: int, steps: int = STEPS, new_store: Callable[[], LogStore] = MemoryLogStore) -> Report:
-    """Run one world. Raises AssertionError naming the seed, with the end of the trace, if anybody was right to complain."""
+    """Run one world. Raises AssertionError naming the seed, with the end of the trace, if anybody complains."""
     calm = seed % 4 == 0  # every fourth world has no faults, so that races alone are seen too
     world = World(seed, Faults(0, 0, 0, 0, 0) if calm else Faults())
     auditor = Auditor()
@@ -62,13 +62,17 @@ def simulate(seed: int, steps: int = STEPS, new_store: Callable[[], LogStore] = 
         inner_log = TableLog(_Watched(inner, auditor), clock=lambda: world.now, sleep=lambda _: None)
         actors.create(cast, inner_log)
         for number in range(world.random.randint(1, 3)):
-            world.add(f"writer-{number}", actors.writer(cast))
+            world.add(f"writer-{number}", actors.writer(cast, f"query-{number}"))
+        if world.random.random() < 0.3:
+            world.add("twin-0", actors.writer(cast, "query-0"))
+        world.add("plain", actors.plain_writer(cast), 0.5)
         for number in range(world.random.randint(1, 2)):
             world.add(f"settler-{number}", actors.settler(cast))
         world.add("merger", actors.merger(cast), 0.7)
         for number in range(world.random.randint(1, 2)):
             world.add(f"caretaker-{number}", actors.caretaker(cast))
-        world.add("setter", actors.setter(cast), 0.5)
+        for number in range(2):
+            world.add(f"setter-{number}", actors.setter(cast), 0.4)
         world.add("reader", actors.reader(cast))
         with patch.object(table_log, "decode_checkpoint", decode_once):
             world.run(steps)

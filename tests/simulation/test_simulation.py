@@ -1,4 +1,4 @@
-"""Some worlds of the simulation, and the simulation itself. More of them: ``python -m tests.simulation --seeds 1000``."""
+"""Some worlds of the simulation, and its own eyes. More of them: ``python -m tests.simulation --seeds 1000``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from lakebed.manifest import table_log
+from lakebed.manifest.actions import Commit, Transaction
+from lakebed.manifest.conflicts import Conflict, ConflictKind, Touch, find_conflict
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
 from tests.simulation.run import simulate
 
+SLOW = [pytest.param(first, marks=pytest.mark.slow) for first in range(100, 400, 25)]
 
-@pytest.mark.parametrize("first", range(0, 200, 25))
+
+@pytest.mark.parametrize("first", [*range(0, 100, 25), *SLOW])
 def test_no_version_is_lost_or_doubled_and_no_batch_comes_twice(first: int) -> None:
     total: Counter[str] = Counter()
     for seed in range(first, first + 25):
@@ -37,9 +42,21 @@ def test_the_auditor_sees_a_store_whose_put_if_absent_overwrites() -> None:
             self.put(name, data)
             return True
 
-    with pytest.raises(AssertionError, match="M1: version .* was written twice"):
+    with pytest.raises(AssertionError, match=r"M1: version .* was written twice"):
         for seed in range(20):
             simulate(seed, new_store=Overwriting)
+
+
+@pytest.mark.parametrize("kind", [ConflictKind.BATCH, ConflictKind.METADATA, ConflictKind.PARTS, ConflictKind.TABLE])
+def test_the_auditor_sees_a_log_that_ignores_conflicts(kind: ConflictKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ignoring(touch: Touch, batch: Transaction | None, scope: str, winner: Commit) -> Conflict | None:
+        conflict = find_conflict(touch, batch, scope, winner)
+        return None if conflict and conflict.kind is kind else conflict
+
+    monkeypatch.setattr(table_log, "find_conflict", ignoring)
+    with pytest.raises(AssertionError, match=r"seed \d+"):
+        for seed in range(60):
+            simulate(seed)
 
 
 def test_the_auditor_sees_a_store_that_forgets_a_commit() -> None:

@@ -160,7 +160,7 @@ class World:
         self._delayed.append((what, land))
 
     def _step(self) -> None:
-        if self._delayed and (self.closing or self.random.random() < 0.1):
+        if self._delayed and (self.closing or self.random.random() < 0.04):
             what, land = self._delayed.pop(self.random.randrange(len(self._delayed)))
             self.note("network", f"lands {what}")
             land()

@@ -35,7 +35,9 @@ def test_dead_rows_are_not_read_and_all_others_are(parts: Parts, connection: duc
 @pytest.mark.parametrize(
     "where", ["id % 7 = 3", "name like 'z%' and flag", "place.x = 3 or name is null", "id between 500 and 700 -- few"]
 )
-def test_a_predicate_selects_among_the_live_rows(parts: Parts, connection: duckdb.DuckDBPyConnection, where: str) -> None:
+def test_a_predicate_selects_among_the_live_rows(
+    parts: Parts, connection: duckdb.DuckDBPyConnection, where: str
+) -> None:
     parts.add(random_rows(3000, 1), list(range(0, 3000, 3)))
     parts.add(random_rows(1000, 2, 3000))
     expected = duckdb.from_arrow(pa.Table.from_pylist(parts.rows, SCHEMA)).filter(f"({where}\n)").project("id")
@@ -75,7 +77,9 @@ def test_a_column_that_a_file_lacks_is_null(tmp_path: Path, connection: duckdb.D
 def test_columns_named_like_duckdbs_own_do_no_harm(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
     names = ["file_row_number", "file_index", "filename"]
     schema = pa.schema([(name, pa.int64()) for name in names])
-    duckdb.sql(f"copy (select r file_row_number, 5 file_index, 6 filename from range(9, 4, -1) t(r)) to '{tmp_path}/f.parquet'")
+    duckdb.sql(
+        f"copy (select r file_row_number, 5 file_index, 6 filename from range(9, 4, -1) t(r)) to '{tmp_path}/f.parquet'"
+    )
     files = [ScanFile("f.parquet", 1, 5, {}, BitMap64([0, 4]))]
     found = to_arrow(connection, Parts(tmp_path), files, schema)
     assert sorted(found["file_row_number"].to_pylist()) == [6, 7, 8]

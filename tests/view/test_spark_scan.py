@@ -118,7 +118,10 @@ def test_predicates_give_the_same_rows_with_and_without_statistics(spark: SparkS
     rng = random.Random(9)
     for at in range(0, 15000, 1500):
         parts.add(rows[at : at + 1500], rng.sample(range(1500), 200), row_group_rows=15000)
-    pruned, whole = read(spark, parts), scan(spark, str(parts.root), parts.schema_json, [], "other", parts.without_stats())
+    pruned, whole = (
+        read(spark, parts),
+        scan(spark, str(parts.root), parts.schema_json, [], "other", parts.without_stats()),
+    )
     live = pa.Table.from_pylist(parts.rows, SCHEMA)
     spark.createDataFrame(live.select(["id"])).createOrReplaceTempView("live_ids")
     for predicate in PREDICATES:
@@ -140,7 +143,14 @@ def test_parts_that_cannot_match_are_not_opened(spark: SparkSession, parts: Part
 
 def test_predicates_and_columns_reach_the_parquet_reader(spark: SparkSession, parts: Parts) -> None:
     parts.add(random_rows(100, 1), [5])
-    plan = read(spark, parts).where("id > 20 and place.x = 3").select("name")._jdf.queryExecution().executedPlan().toString()
+    plan = (
+        read(spark, parts)
+        .where("id > 20 and place.x = 3")
+        .select("name")
+        ._jdf.queryExecution()
+        .executedPlan()
+        .toString()
+    )
     assert "PushedFilters: [IsNotNull(id), IsNotNull(place.x), GreaterThan(id,20), EqualTo(place.x,3)]" in plan
     schema = plan.split("ReadSchema: struct<")[1]
     assert schema.startswith("id:bigint,name:string,place:struct<x:int>")
@@ -180,24 +190,27 @@ def test_a_dead_row_outside_its_file_is_corruption(spark: SparkSession, parts: P
 
 def test_ten_thousand_parts_are_planned_in_one_call_and_then_kept(spark: SparkSession, parts: Parts) -> None:
     one = parts.add(random_rows(100, 1), [5])
-    many = tuple(replace(one, path=f"_lakebed/{at}.parquet", stats=_id_stats(at)) for at in range(1, 10_000)) + (one,)
+    many = (one, *(replace(one, path=f"_lakebed/{at}.parquet", stats=_id_stats(at)) for at in range(1, 10_000)))
     frame = read(spark, parts, many)
     assert files_read(frame.where("id = 50")) == 1
     assert frame.where("id = 50").count() == 1
 
 
 def _id_stats(at: int) -> str:
-    return f'{{"numRecords":100,"minValues":{{"id":{at * 100}}},"maxValues":{{"id":{at * 100 + 99}}},"nullCount":{{"id":0}}}}'
+    bounds = f'"minValues":{{"id":{at * 100}}},"maxValues":{{"id":{at * 100 + 99}}}'
+    return f'{{"numRecords":100,{bounds},"nullCount":{{"id":0}}}}'
 
 
 def test_a_delta_table_reads_as_delta_reads_it(spark: SparkSession, tmp_path: Path) -> None:
     root = str(tmp_path / "a table")
-    rows = [dict(row, p=f"a b/{row['id'] % 3}:%41=ä") for row in random_rows(4000, 4)]
+    rows = [dict(row, p=f"a b/{row['id'] % 3}:%41=ä") for row in random_rows(1200, 4)]
     source = pa.Table.from_pylist(rows, pa.schema([*SCHEMA, ("p", pa.string())]))
-    frame = spark.createDataFrame(source).selectExpr("*", "if(id % 5 = 0, null, date_add(date'2024-01-01', cast(id % 2 as int))) as q")
+    frame = spark.createDataFrame(source).selectExpr(
+        "*", "if(id % 5 = 0, null, date_add(date'2024-01-01', cast(id % 2 as int))) as q"
+    )
     options = {"delta.enableDeletionVectors": "true"}
     frame.repartition(2).write.format("delta").partitionBy("p", "q").options(**options).save(root)
-    spark.sql(f"delete from delta.`{root}` where id % 4 = 1 or (q is null and id < 1000)")
+    spark.sql(f"delete from delta.`{root}` where id % 4 = 1 or (q is null and id < 300)")
     spark.sql(f"delete from delta.`{root}` where small > 0 and id % 3 = 0")
     delta = spark.read.format("delta").load(root)
     files = committed_files(Path(root))
@@ -205,17 +218,22 @@ def test_a_delta_table_reads_as_delta_reads_it(spark: SparkSession, tmp_path: Pa
     schema_json = delta.schema.json()
     ours = scan(spark, root, schema_json, ["p", "q"], "delta", files)
     assert ours.schema == delta.schema
-    comparable = [*(name for name in delta.columns if name != "counts"), "map_entries(counts) as counts"]
-    for predicate in ("true", "q is null", "q = date'2024-01-02' and p like '%1:%'", "p > 'a b/1' and id < 900 or q is null"):
-        left, right = (side.where(predicate).selectExpr(*comparable) for side in (ours, delta))
-        assert left.count() == right.count(), predicate
-        assert left.exceptAll(right).count() == 0, predicate
+    for predicate in (
+        "true",
+        "q is null",
+        "q = date'2024-01-02' and p like '%1:%'",
+        "p > 'a b/1' and id < 600 or q is null",
+    ):
+        ids = [sorted(row.id for row in side.where(predicate).select("id").collect()) for side in (ours, delta)]
+        assert ids[0] == ids[1], predicate
     assert 0 < files_read(ours.where("q is null")) < len(files)
 
     schema = source.schema.append(pa.field("q", pa.date32()))
-    found = to_arrow(connect(threads=2), Parts(Path(root)), files, schema)
     by_id = [("id", "ascending")]
-    assert found.sort_by(by_id).to_pylist() == delta.select(*schema.names).toArrow().cast(schema).sort_by(by_id).to_pylist()
+    expected = delta.select(*schema.names).toArrow().cast(schema).sort_by(by_id).to_pylist()
+    assert ours.select(*schema.names).toArrow().cast(schema).sort_by(by_id).to_pylist() == expected
+    without_spark = to_arrow(connect(threads=2), Parts(Path(root)), files, schema)
+    assert without_spark.sort_by(by_id).to_pylist() == expected
 
 
 def test_session_time_and_values_survive(spark: SparkSession, parts: Parts) -> None:

@@ -1,0 +1,34 @@
+"""Why a streaming query ended: lakebed's own error out of the text of Spark's."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from lakebed import errors
+from lakebed.errors import LakebedError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_OWN = re.compile(r"lakebed\.errors\.([A-Za-z]+): ([^\n]*)")
+_ROOT = re.compile(r"^(?:Caused by: )?(?:[\w.$]+(?:Exception|Error)): ([^\n]+)$", re.MULTILINE)
+
+
+def failure_of(query: StreamingQuery, name: str) -> LakebedError | None:
+    """The error of a query that failed; None if it runs, or was stopped."""
+    error = query.exception()
+    return None if error is None else failure_in(str(error), name)
+
+
+def failure_in(text: str, name: str) -> LakebedError:
+    """The error in the text of a failed query."""
+    found = list(_OWN.finditer(text))
+    for match in reversed(found):
+        kind = getattr(errors, match[1], None)
+        if isinstance(kind, type) and issubclass(kind, LakebedError):
+            return kind(match[2].strip())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if re.match(r"^[A-Za-z_][\w.]*(Error|Exception): ", line)]
+    said = python[-1] if python else (lines[0] if lines else "no reason given")
+    return LakebedError(f"the {name} query failed: {said}")

@@ -1,0 +1,212 @@
+"""From PostgreSQL under pgbench through Debezium and Kafka into lakebed, and whether every reader then sees the same rows.
+
+1.  Capture the tables, start an ingest query and a maintenance query for each, start pgbench.
+2.  In the middle of it truncate two tables; a little before its end stop maintaining, so that a tail is left.
+3.  Wait until Debezium has sent everything and lakebed has ingested all that Kafka holds.
+4.  Compare the view (tail and all) with PostgreSQL; settle; compare every foreign reader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+from confluent_kafka import Consumer, TopicPartition
+
+import lakebed
+from lakebed.ingest.formats import decoder
+from lakebed.ingest.kafka_settings import KafkaSettings
+from lakebed.ingest.kafka_source import KafkaSource
+from lakebed.ingest.shape import ChangeShape
+from lakebed.ingest.source import RangeChanges
+from tests.end_to_end.progress import ingested_ends, wait_until
+from tests.end_to_end.source_database import TABLES, Load, SourceDatabase, SourceTable
+from tests.foreign.readers import comparable, delta_rs, delta_spark, foreign_duckdb
+from tests.infra.debezium import DebeziumServer
+from tests.infra.foreign_duckdb import ForeignDuckDB
+from tests.infra.kafka import KafkaServer
+from tests.infra.postgres import PostgresServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TRUNCATE_AT, STOP_MAINTAINING_AT = 0.5, 0.9
+UNAVAILABLE = b"__debezium_unavailable_value"
+
+
+@dataclass
+class Followed:
+    """One table of the source and what follows it."""
+
+    source: SourceTable
+    topic: str
+    table: lakebed.Table
+    ingest: StreamingQuery
+    maintain: StreamingQuery
+
+
+@dataclass
+class Outcome:
+    """What happened, for whoever reads the output of a long run."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    events: dict[str, dict[str, int]] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    tail_parts: dict[str, int] = field(default_factory=dict)
+    completed_rows: int = 0
+    caught_up_seconds: float = 0.0
+    pgbench: str = ""
+
+
+@dataclass(frozen=True)
+class Servers:
+    kafka: KafkaServer
+    postgres: PostgresServer
+    debezium: DebeziumServer
+    spark: SparkSession
+    duckdb: ForeignDuckDB
+
+
+def load_and_compare(
+    servers: Servers, folder: Path, seconds: int, transactions_per_second: int, say: Callable[[str], None] = print
+) -> Outcome:
+    """Runs the whole; raises AssertionError naming the reader and the table that differ from PostgreSQL."""
+    prefix = f"load{time.time_ns()}"
+    database = SourceDatabase(servers.postgres, prefix)
+    topics = {
+        table.name: servers.kafka.create_topic(f"{prefix}.public.{table.name}", table.partitions) for table in TABLES
+    }
+    followed = [_follow(servers, table, topics[table.name], folder / table.name) for table in TABLES]
+    outcome = Outcome()
+    try:
+        slot = servers.debezium.capture(
+            prefix, [f"public.{table.name}" for table in TABLES], prefix, {"skipped.operations": "none"}
+        )
+        say("captured; pgbench starts")
+        with Load(servers.postgres, database, folder, seconds, transactions_per_second) as load:
+            load.wait_until_share(TRUNCATE_AT)
+            database.truncate_under_load()
+            load.wait_until_share(STOP_MAINTAINING_AT)
+            for one in followed:
+                one.maintain.stop()
+        outcome.pgbench = load.report
+        ended = time.monotonic()
+        database.wait_until_sent(slot, wait_until)
+        for one in followed:
+            _wait_until_ingested(servers.kafka, one)
+        outcome.caught_up_seconds = time.monotonic() - ended
+        say(f"caught up {outcome.caught_up_seconds:.1f} s after the end of pgbench")
+    finally:
+        for one in followed:
+            one.maintain.stop()
+            one.ingest.stop()
+    for one in followed:
+        _compare(servers, database, one, outcome)
+        outcome.events[one.source.name] = dict(events_of(servers.kafka, one))
+        say(f"{one.source.name}: {outcome.rows[one.source.name]} rows, {outcome.events[one.source.name]}")
+    servers.debezium.release(slot)
+    return outcome
+
+
+def _follow(servers: Servers, source: SourceTable, topic: str, path: Path) -> Followed:
+    table = lakebed.create(path, source.schema, keys=source.keys, sequence_by=source.sequence_by)
+    kafka = KafkaSource(KafkaSettings({"bootstrap.servers": servers.kafka.bootstrap}, (topic,)))
+    shape = ChangeShape(table.schema, source.keys, source.sequence_by)
+    changes = RangeChanges(kafka.reader, decoder("debezium-json", shape, {"decimal_text": "precise"}), with_order=True)
+    ingest = table.ingest_with(changes, kafka.stream(servers.spark), query_name="ingest")
+    return Followed(source, topic, table, ingest, table.maintain(servers.spark))
+
+
+def _wait_until_ingested(kafka: KafkaServer, one: Followed) -> None:
+    ends = {(one.topic, number): end for number, end in topic_ends(kafka, one).items()}
+
+    def is_ingested() -> bool:
+        failure = one.ingest.exception()
+        assert failure is None, f"the ingest query of {one.source.name} failed: {failure}"
+        return ingested_ends(one.table.path) == ends
+
+    wait_until(is_ingested, f"{one.source.name} was not ingested up to {ends}")
+
+
+def _compare(servers: Servers, database: SourceDatabase, one: Followed, outcome: Outcome) -> None:
+    table, name = one.table, one.source.name
+    expected = comparable(database.rows(one.source), one.source.schema)
+    outcome.rows[name] = len(expected)
+    outcome.tail_parts[name] = table.detail()["tail_parts"][0].as_py()
+    assert not Path(f"{table.path}_quarantine").exists(), f"{name}: records were quarantined: {_quarantined(table)}"
+
+    def same(reader: str, rows: list[str]) -> None:
+        missing, surplus = Counter(expected) - Counter(rows), Counter(rows) - Counter(expected)
+        assert not missing and not surplus, (
+            f"{name}, {reader}: {missing.total()} rows of PostgreSQL are missing, e.g. {list(missing)[:1]}; "
+            f"{surplus.total()} rows are not PostgreSQL's, e.g. {list(surplus)[:1]}"
+        )
+
+    def own(when: str) -> None:
+        same(f"to_arrow {when}", comparable(table.to_arrow(), one.source.schema))
+        same(f"Spark view {when}", comparable(table.read(servers.spark).toArrow(), one.source.schema))
+
+    own("with a tail")
+    table.settle()
+    own("after the last settle")
+    same("delta-rs", delta_rs(table))
+    same("DuckDB's Delta extension", foreign_duckdb(table, servers.duckdb))
+    same("delta-spark", delta_spark(table, servers.spark))
+    outcome.versions[name] = table.version
+    metrics = [dict(entry or ()) for entry in table.timeline(1_000_000)["metrics"].to_pylist()]
+    outcome.completed_rows += int(sum(entry.get("completedRows", 0) for entry in metrics))
+
+
+def _quarantined(table: lakebed.Table) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = lakebed.open(f"{table.path}_quarantine").to_arrow().slice(0, 3).to_pylist()
+    return rows
+
+
+def topic_ends(kafka: KafkaServer, one: Followed) -> dict[int, int]:
+    """The end of every partition of the table's topic."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "ends"})
+    try:
+        partitions = range(one.source.partitions)
+        return {n: consumer.get_watermark_offsets(TopicPartition(one.topic, n), timeout=30)[1] for n in partitions}
+    finally:
+        consumer.close()
+
+
+def events_of(kafka: KafkaServer, one: Followed) -> Counter[str]:
+    """How many events of each operation Kafka holds; ``unavailable`` are those that lack a value."""
+    counts: Counter[str] = Counter()
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "events", "enable.auto.commit": False})
+    try:
+        for number, end in topic_ends(kafka, one).items():
+            consumer.assign([TopicPartition(one.topic, number, 0)])
+            position = 0
+            while position < end:
+                messages = consumer.consume(10_000, 10)
+                assert messages, f"{one.topic} partition {number} gave nothing at offset {position} of {end}"
+                for message in messages:
+                    value = message.value()
+                    counts["tombstone" if value is None else orjson.loads(value)["op"]] += 1
+                    counts["unavailable"] += UNAVAILABLE in (value or b"")
+                    counts["moved"] += any(header == "__debezium.oldkey" for header, _ in message.headers() or ())
+                position = messages[-1].offset() + 1
+    finally:
+        consumer.close()
+    return counts
+
+
+def assert_everything_awkward_happened(outcome: Outcome) -> None:
+    """A comparison proves little if what is hard about it did not occur."""
+    awkward = outcome.events["awkward"]
+    for what in ("r", "c", "u", "d", "tombstone", "unavailable", "moved"):
+        assert awkward.get(what), f"the awkward table had no event of kind {what!r}: {awkward}"
+    for name in ("prices", "pgbench_history"):
+        assert outcome.events[name].get("t") == 1, f"{name} was not truncated once: {outcome.events[name]}"
+    assert outcome.completed_rows, "no row was completed from the one before it"
+    assert outcome.tail_parts["awkward"], "the awkward table had no tail when the view was compared"
+

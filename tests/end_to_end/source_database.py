@@ -1,0 +1,189 @@
+"""A PostgreSQL database under pgbench: its tables, what keeps changing them, and their rows as lakebed must show them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from typing_extensions import Self
+
+from tests.infra.postgres import PostgresServer
+
+STATEMENTS = Path(__file__).with_name("source_database.sql")
+CLIENTS = 4
+# pgbench's own transaction touches four tables; the others have scripts of their own.
+SCRIPTS = {
+    "awkward": "\\set what random(0, 99)\n\\set a random_zipfian(1, 300, 1.1)\n\\set b random(1, 300)\n"
+    "select change_awkward(:what, :a, :b);\n",
+    "prices": "\\set id random(1, 50)\n\\set what random(0, 9)\n"
+    "insert into prices values (:id, 'price ' || :what) on conflict (id) do update set note = excluded.note;\n"
+    "delete from prices where id = 50 - :id and :what = 0;\n",
+}
+WEIGHTS = {"tpcb-like": 5, "awkward": 4, "prices": 1}
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table, and how lakebed is told to keep it. ``partitions`` are those of its topic."""
+
+    name: str
+    schema: pa.Schema
+    keys: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    partitions: int = 1
+
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema(list(columns.items()))
+
+
+# Topics of tables that are truncated have one partition: Debezium orders a truncate only within its own.
+TABLES = (
+    SourceTable(
+        "pgbench_accounts",
+        _schema(aid=pa.int32(), bid=pa.int32(), abalance=pa.int32(), filler=pa.string()),
+        ("aid",),
+        partitions=3,
+    ),
+    SourceTable(
+        "pgbench_branches", _schema(bid=pa.int32(), bbalance=pa.int32(), filler=pa.string()), ("bid",), "source.lsn"
+    ),
+    SourceTable(
+        "pgbench_tellers",
+        _schema(tid=pa.int32(), bid=pa.int32(), tbalance=pa.int32(), filler=pa.string()),
+        ("tid",),
+        "source.lsn",
+        partitions=2,
+    ),
+    SourceTable(
+        "pgbench_history",
+        _schema(
+            tid=pa.int32(), bid=pa.int32(), aid=pa.int32(), delta=pa.int32(), mtime=pa.timestamp("us"), filler=pa.string()
+        ),
+    ),
+    SourceTable(
+        "awkward",
+        pa.schema(
+            [
+                ("region", pa.string()),
+                ("number", pa.int32()),
+                ("note", pa.string()),
+                ("amount", pa.decimal128(20, 6)),
+                ("at", pa.timestamp("us", "UTC")),
+                ("day", pa.date32()),
+                ("tag", pa.string()),
+                ("doc", pa.string()),
+                ("words", pa.list_(pa.string())),
+                ("raw", pa.binary()),
+                ("big", pa.string()),
+                ("größe", pa.float64()),
+                ("flag", pa.bool_()),
+            ]
+        ),
+        ("region", "number"),
+        partitions=3,
+    ),
+    SourceTable("prices", _schema(id=pa.int32(), note=pa.string()), ("id",)),
+)
+
+
+class SourceDatabase:
+    """One database with ``TABLES``, filled by ``pgbench -i``."""
+
+    def __init__(self, postgres: PostgresServer, name: str) -> None:
+        self._postgres = postgres
+        self.name = postgres.create_database(name)
+        postgres.pgbench(name, "-i", "-q", "-s", "1")
+        self.sql(STATEMENTS.read_text())
+        self.sql("select change_awkward(0, n, 0) from generate_series(1, 200) n")
+
+    def sql(self, statements: str) -> list[list[str]]:
+        return self._postgres.sql(statements, self.name)
+
+    def rows(self, table: SourceTable) -> pa.Table:
+        """The table's rows in the types that lakebed keeps them in."""
+        columns = ", ".join(f'{_as_json(field)} as "{field.name}"' for field in table.schema)
+        lines = self.sql(f"select row_to_json(r)::text from (select {columns} from {table.name}) r")
+        rows = [json.loads(line) for (line,) in lines]
+        arrays = [pa.array([_value(row[field.name], field.type) for row in rows], field.type) for field in table.schema]
+        return pa.Table.from_arrays(arrays, schema=table.schema)
+
+    def truncate_under_load(self) -> None:
+        """Empties two tables that clients write to, one of them with rows before and after it in the same transaction."""
+        self.sql("truncate pgbench_history")
+        self.sql(
+            "begin; insert into prices values (-1, 'gone'), (-2, 'gone') on conflict do nothing; truncate prices; "
+            "insert into prices values (-2, 'after the truncate'); commit"
+        )
+
+    def wait_until_sent(self, slot: str, wait_until: Callable[..., None]) -> None:
+        """Returns when the connector of the slot has sent, and Kafka has acknowledged, everything until now."""
+        [[here]] = self.sql("select pg_current_wal_lsn()")
+        reached = f"select confirmed_flush_lsn >= '{here}' from pg_replication_slots where slot_name = '{slot}'"
+        wait_until(lambda: self.sql(reached) == [["t"]], f"Debezium did not send everything up to {here}")
+
+
+class Load:
+    """pgbench with several clients in a thread; leaving the block waits for its end."""
+
+    def __init__(
+        self, postgres: PostgresServer, database: SourceDatabase, folder: Path, seconds: int, transactions_per_second: int
+    ) -> None:
+        options = ["-n", "-c", str(CLIENTS), "-T", str(seconds), "-R", str(transactions_per_second), "-b", f"tpcb-like@{WEIGHTS['tpcb-like']}"]
+        for name, text in SCRIPTS.items():
+            script = folder / f"{name}.sql"
+            script.write_text(text)
+            options += ["-f", f"{script}@{WEIGHTS[name]}"]
+        self._run = lambda: postgres.pgbench(database.name, *options)
+        self._thread = threading.Thread(target=self._main, name="pgbench")
+        self._failure: BaseException | None = None
+        self.seconds = seconds
+        self.report = ""
+        self.started = 0.0
+
+    def __enter__(self) -> Self:
+        self.started = time.monotonic()
+        self._thread.start()
+        return self
+
+    def wait_until_share(self, share: float) -> None:
+        """Returns when this share of the time is over."""
+        time.sleep(max(0.0, self.started + share * self.seconds - time.monotonic()))
+
+    def __exit__(self, *raised: object) -> None:
+        self._thread.join()
+        if self._failure is not None and raised[0] is None:
+            raise self._failure
+
+    def _main(self) -> None:
+        try:
+            self.report = self._run()
+        except BaseException as failure:  # told by the thread that waits
+            self._failure = failure
+
+
+def _as_json(field: pa.Field) -> str:
+    """An expression whose JSON form is exact."""
+    name = f'"{field.name}"'
+    if pa.types.is_timestamp(field.type):
+        return f"(extract(epoch from {name}) * 1000000)::bigint"
+    if pa.types.is_date(field.type):
+        return f"{name} - date '1970-01-01'"
+    if pa.types.is_binary(field.type):
+        return f"encode({name}, 'hex')"
+    return name if pa.types.is_list(field.type) or not pa.types.is_string(field.type) else f"{name}::text"
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_binary(kind):
+        return bytes.fromhex(value)
+    return Decimal(value) if pa.types.is_decimal(kind) else value
