@@ -2,10 +2,10 @@
 
     python -m benchmarks.read_paths [--rows 1000000] [--batches 20] [--runs 15] [--open-cost BYTES]
 
-1. A table of the orders workload is filled and settled after each batch: one base part with dead rows in clusters, and a
-   small level-0 part a batch, most of them with dead rows.
-2. Every way to read it runs in turn within one round of one session, so that noise falls on all alike. Rounds before the
-   measured ones warm up. A way that must give the live rows is checked against the others in every round.
+1. A table of the orders workload is filled and settled after each batch: one base part with dead rows in clusters, and
+   a small level-0 part a batch, most of them with dead rows.
+2. Every way to read it runs in turn within one round of one session, so noise falls on all alike. Rounds before the
+   measured ones warm up. A way that must give the live rows is checked against the plain ones in every round.
 """
 
 from __future__ import annotations

@@ -159,6 +159,11 @@ def _complete(session: SparkSession) -> None:
             f"this Spark session lacks Delta's jars; start it with spark.jars.packages={DELTA_PACKAGE}, "
             f"spark.sql.extensions={_EXTENSION} and spark.sql.catalog.spark_catalog={_CATALOG}, or let lakebed.spark() build it"
         )
+    from lakebed.compaction.log_source import LogSource  # who does not use Spark need not wait for its import
+    from lakebed.view.changes import ChangesSource
+
+    for source in (LogSource, ChangesSource):
+        session.dataSource.register(source)
 
 
 def main() -> int:

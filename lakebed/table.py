@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from lakebed import events
 from lakebed.compaction.settle import SettleResult, settle
+from lakebed.compaction.wide import WideLocator
 from lakebed.errors import (
     Contention,
     InvalidChanges,
@@ -43,7 +44,7 @@ from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.creation import create_log
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.schema import SparkSchema, canonical_schema
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot
 from lakebed.manifest.store_probe import probe
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown, require_writable
@@ -61,6 +62,8 @@ from lakebed.view.merge_on_read import TableView
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+_CLEAN_LOG_SECONDS = 3600.0
 
 
 def create(
@@ -118,6 +121,7 @@ class Table:
         self._dead_rows = DeadRows(self._storage)
         self._index: tuple[TableShape, IndexLocator] | None = None
         self._index_lock = threading.RLock()
+        self._cleaned_at = time.monotonic()
         self._view = TableView(self.path, self._storage, self._dead_rows, self._reading_locator)
 
     def __repr__(self) -> str:
@@ -185,8 +189,8 @@ class Table:
         ``changes``: the table's columns plus those that ``apply_as_deletes`` (a SQL expression such as ``"op = 'd'"``)
         and ``sequence_by`` name; other columns are ignored. Later rows of a key win unless ``sequence_by`` says
         otherwise. ``except_column_list``: columns of the changes that are not taken over (they become null).
-        ``batch_id``: a batch with this id is committed once; numbers must increase. A replay writes nothing and
-        returns the newest version. Raises InvalidChanges (nothing was committed), StoreUnavailable, Contention.
+        ``batch_id``: a batch with this id is committed once: numbers must increase, a text is remembered for
+        seven days. A replay writes nothing and returns the newest version. Raises InvalidChanges (nothing was committed), StoreUnavailable, Contention.
         """
         started = time.perf_counter()
         snapshot = self._log.refresh()
@@ -250,9 +254,14 @@ class Table:
         writer = frame.writeStream.queryName(name).option("checkpointLocation", place).foreachBatch(ingest)
         return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()
 
-    def settle(self) -> SettleResult:
-        """Settle the whole tail, so that every Delta reader sees the changes; returns what it did."""
-        result = settle(self._log, self._storage, self._dead_rows, self._settling_locator, ENGINE)
+    def settle(self, spark: SparkSession | None = None) -> SettleResult:
+        """Settle the whole tail, so that every Delta reader sees the changes; returns what it did.
+
+        Runs in this process; with ``spark``, a wide look-up (a backlog of keys) runs as Spark tasks.
+        Raises Contention, StoreUnavailable (settling again is safe).
+        """
+        locator = self._settling_locator if spark is None else self._wide_locator(spark)
+        result = settle(self._log, self._storage, self._dead_rows, locator, ENGINE)
         if result.commits or result.conflicts:
             events.emit(
                 events.Settled(
@@ -267,7 +276,7 @@ class Table:
         from lakebed.compaction.maintain import maintain
 
         place = checkpoint or f"{self._storage.spark_root}/_lakebed/streams/maintain"
-        return maintain(spark, self.path, self._step, place, trigger)
+        return maintain(spark, self.path, lambda: self._step(spark), place, trigger)
 
     def clean_log(self) -> int:
         """Checkpoint, and delete log files that nothing within ``lakebed.log_retention`` needs; returns how many."""
@@ -311,12 +320,21 @@ class Table:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _step(self) -> None:
-        """One round of maintenance: settle, then refresh the views."""
-        result = self.settle()
-        snapshot = self._log.refresh()
-        if snapshot.version >= result.version:
-            self._view.refresh(snapshot)
+    def _step(self, spark: SparkSession) -> None:
+        """One round of maintenance: settle, refresh the views; with nothing to settle, tidy up."""
+        result = self.settle(spark)
+        self._view.refresh(self._log.refresh())
+        if result.commits:
+            return
+        with self._index_lock:
+            if self._index:
+                self._index[1].tidy()
+        if time.monotonic() - self._cleaned_at > _CLEAN_LOG_SECONDS:
+            self._cleaned_at = time.monotonic()
+            self.clean_log()
+
+    def _wide_locator(self, spark: SparkSession) -> Callable[[TableShape], KeyLocator]:
+        return lambda shape: WideLocator(self._settling_locator(shape), spark, shape, self.path)
 
     def _commit(self, snapshot: Snapshot, written: Written, batch: Transaction | None, operation: str, before_seconds: float) -> BatchResult:
         if not written.parts and batch is None:
@@ -425,7 +443,7 @@ def _batch(batch_id: int | str | None) -> Transaction | None:
     if batch_id is None:
         return None
     if isinstance(batch_id, str):
-        return Transaction(f"lakebed.batch.{batch_id}", 0)
+        return Transaction(f"{NAMED_BATCH_PREFIX}{batch_id}", 0)
     return Transaction("lakebed.apply", batch_id)
 
 

@@ -34,6 +34,7 @@ from lakebed.manifest.schema import schema_from_json
 from lakebed.settings import TableSettings, parse_settings
 
 _V = TypeVar("_V")
+NAMED_BATCH_PREFIX = "lakebed.batch."
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +132,17 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
 
 
 def without_expired(snapshot: Snapshot, horizon_ms: int) -> Snapshot:
-    """The snapshot without the removed parts that left the base before the horizon."""
-    if all(action.deleted_ms >= horizon_ms for action in snapshot.removed.values()):
-        return snapshot
-    kept = {path: action for path, action in snapshot.removed.items() if action.deleted_ms >= horizon_ms}
-    return replace(snapshot, removed=kept)
+    """The snapshot without what nobody needs after the horizon: removed parts, and batches named by a text of their own.
+
+    Numbered batches stay for good: a stream may rest for as long as it likes.
+    """
+    removed = {path: action for path, action in snapshot.removed.items() if action.deleted_ms >= horizon_ms}
+    batches = {
+        app_id: batch
+        for app_id, batch in snapshot.transactions.items()
+        if not app_id.startswith(NAMED_BATCH_PREFIX) or (batch.updated_ms or horizon_ms) >= horizon_ms
+    }
+    return replace(snapshot, removed=removed, transactions=batches)
 
 
 def _first(commit: Commit) -> Snapshot:

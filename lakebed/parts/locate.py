@@ -44,6 +44,12 @@ def payload_types(shape: TableShape) -> dict[str, pa.DataType]:
     return {SEQUENCE_COLUMN: kind, OP_COLUMN: pa.string()}
 
 
+def lookup_schema(shape: TableShape) -> pa.Schema:
+    """The columns of a lookup's result."""
+    types = {"probe": pa.int64(), "part": pa.string(), "row": pa.int64(), **payload_types(shape)}
+    return pa.schema(list(types.items()))
+
+
 class IndexLocator:
     """Looks keys up in an index on local disk that follows the base; without one (disk full), reads key columns."""
 
@@ -84,8 +90,7 @@ class ScanLocator:
         in_files = [part for part in near if stores_partition_columns(part) or not self._foreign_keys(part)]
         found = [self._scan(group, keys) for group in _alike(in_files)]
         found += [self._read(part, keys) for part in near if part not in in_files]
-        types = {"probe": pa.int64(), "part": pa.string(), "row": pa.int64(), **payload_types(self._shape)}
-        schema = pa.schema(list(types.items()))
+        schema = lookup_schema(self._shape)
         return pa.concat_tables([table.select(schema.names).cast(schema) for table in found] or [schema.empty_table()])
 
     def learn(self, path: str, rows: pa.Table) -> None:

@@ -147,10 +147,10 @@ def partition_text(value: Any) -> str | None:
     if isinstance(value, datetime.datetime):
         if value.tzinfo is not None:
             value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-            return value.isoformat(timespec="microseconds") + "Z"
-        return value.isoformat(" ", timespec="microseconds")  # strftime would write the year 1 in one digit
+            return str(value.isoformat(timespec="microseconds")) + "Z"
+        return str(value.isoformat(" ", timespec="microseconds"))  # strftime would write the year 1 in one digit
     if isinstance(value, bytes):
-        return value.decode("latin-1")
+        return str(value, "latin-1")
     return str(value)
 
 

@@ -28,7 +28,6 @@ from lakebed.parts.resolve import Resolution, resolve
 from lakebed.parts.storage import PartStorage
 from lakebed.view.arrow_scan import register_view, to_arrow
 from lakebed.view.scan_file import ScanFile
-from lakebed.view.spark_scan import scan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +59,8 @@ class TableView:
 
     def dataframe(self, spark: SparkSession, snapshot: Snapshot) -> DataFrame:
         """The snapshot as a DataFrame that stays at it."""
+        from lakebed.view.spark_scan import scan  # readers without Spark need not wait for its import
+
         pinned = self._pin(snapshot)
         metadata = snapshot.metadata
         frame = scan(

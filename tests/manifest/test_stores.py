@@ -319,7 +319,8 @@ def test_with_failing_requests_no_acknowledged_version_is_lost_or_doubled(s3: S3
     flaky_s3.set_rates(FaultRates(before=0.01, reset=0.01, after=0.02), seed=7)
 
     def write(writer: int) -> list[str]:
-        store, stands, version = open_store(root), [], 0
+        store, version = open_store(root), 0
+        stands: list[str] = []
         while len(stands) < 60:
             mine = f"{writer}-{len(stands)}"
             try:

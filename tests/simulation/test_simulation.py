@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_a_seed_is_the_same_world_every_time() -> None:
 
 def test_the_same_worlds_on_a_real_disk(tmp_path: Path) -> None:
     for seed in range(1, 5):
-        on_disk = simulate(seed, 200, lambda seed=seed: LocalLogStore(str(tmp_path / str(seed))))
+        on_disk = simulate(seed, 200, partial(LocalLogStore, str(tmp_path / str(seed))))
         assert on_disk.trace == simulate(seed, 200).trace
 
 

@@ -20,9 +20,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from lakebed.errors import StoreUnavailable
 from lakebed.manifest.log_store import LogStore
+
+T = TypeVar("T")
 
 STEPS_MAX_TO_QUIESCE = 20_000
 TRACE_LINES = 60
@@ -74,7 +77,7 @@ class World:
         self.closing = False  # no more faults, and actors end when they have nothing unfinished
         self.stopped = False
         self._actors: list[Actor] = []
-        self._delayed: list[tuple[str, Callable[[], None]]] = []
+        self._delayed: list[tuple[str, Callable[[], object]]] = []
         self._scheduler = threading.Semaphore(0)
         self._failure: BaseException | None = None
 
@@ -155,7 +158,7 @@ class World:
             draw -= rate
         return "works"
 
-    def delay(self, what: str, land: Callable[[], None]) -> None:
+    def delay(self, what: str, land: Callable[[], object]) -> None:
         """Keep a put that is still under way."""
         self._delayed.append((what, land))
 
@@ -247,7 +250,7 @@ class FailingStore:
 
         self._run(f"delete {name}", delete)
 
-    def _run(self, what: str, act: Callable[[], object], can_be_delayed: bool = False):  # type: ignore[no-untyped-def]
+    def _run(self, what: str, act: Callable[[], T], can_be_delayed: bool = False) -> T:
         world, actor = self._world, self._actor
         world.pause(actor)
         world.counts["operations"] += 1
@@ -257,7 +260,7 @@ class FailingStore:
         if fate == "before":
             raise StoreUnavailable(f"simulated: {what} failed")
         if fate == "delayed":
-            world.delay(what, lambda: (act(), None)[1])
+            world.delay(what, act)
             world.may_crash(actor, f"after {what}")
             raise StoreUnavailable(f"simulated: the answer to {what} was lost, and it has not landed yet")
         result = act()

@@ -1,0 +1,181 @@
+"""What ``lakebed run`` shows: a live panel on a terminal, a line every few seconds elsewhere, and a closing summary."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+import pyarrow as pa
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from lakebed.cli.output import print_table
+from lakebed.errors import LakebedError
+from lakebed.monitoring.progress import Ages
+from lakebed.monitoring.table_state import TableState
+from lakebed.pipeline.run import Look, Outcome
+from lakebed.pipeline.settings import Pipeline
+
+LINE_SECONDS = 5.0
+SAMPLE_ROWS = 5
+
+
+class LiveDisplay:
+    """A panel that is drawn over and over."""
+
+    def __init__(self, pipeline: Pipeline, console: Console) -> None:
+        self._pipeline = pipeline
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> LiveDisplay:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def __call__(self, look: Look) -> None:
+        self._live.update(panel(look, self._pipeline))
+
+
+class PlainDisplay:
+    """A line when the phase changes, and every few seconds."""
+
+    def __init__(self) -> None:
+        self._phase: str | None = None
+        self._at = 0.0
+
+    def __enter__(self) -> PlainDisplay:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def __call__(self, look: Look) -> None:
+        changed = look.phase != self._phase
+        if not changed and time.monotonic() - self._at < LINE_SECONDS:
+            return
+        self._phase, self._at = look.phase, time.monotonic()
+        text = look.phase if changed and look.phase != "running" else line(look)
+        if changed and look.phase == "running" and look.metrics_url:
+            text = f"running; metrics at {look.metrics_url}"
+        print(time.strftime("%H:%M:%S"), text, flush=True)
+
+
+def display(pipeline: Pipeline) -> LiveDisplay | PlainDisplay:
+    """The display that suits where stdout goes."""
+    console = Console(file=sys.stdout)
+    return LiveDisplay(pipeline, console) if console.is_terminal else PlainDisplay()
+
+
+def line(look: Look) -> str:
+    """A run in one line."""
+    figures, state = look.figures, look.state
+    parts = [
+        f"{figures.rows:,} rows in ({figures.rows_per_second:,.0f}/s)",
+        f"committed after {_seconds(figures.committed.newest)}, visible after {_seconds(figures.visible.newest)}",
+    ]
+    if state:
+        parts += [f"version {state.version}", f"tail {state.tail_parts} parts {state.tail_rows:,} rows", _levels(state)]
+    parts.append(f"write amplification {_ratio(figures.write_amplification)}")
+    if figures.last_error:
+        parts.append(f"last error: {figures.last_error}")
+    return " · ".join(parts)
+
+
+def panel(look: Look, pipeline: Pipeline) -> Panel:
+    """A run as a panel."""
+    figures, state = look.figures, look.state
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    grid.add_row("rows in", f"{figures.rows:,}   {figures.rows_per_second:,.0f}/s   in {figures.batches:,} batches")
+    grid.add_row("committed", _ages(figures.committed))
+    grid.add_row("visible", _ages(figures.visible))
+    if state:
+        grid.add_row("version", f"{state.version:,}")
+        grid.add_row("tail", f"{state.tail_parts:,} parts   {state.tail_rows:,} rows not yet settled")
+        grid.add_row("base", f"{state.rows:,} rows   {state.dead_rows:,} dead   {_bytes(state.bytes)}")
+        grid.add_row("parts", _levels(state))
+    grid.add_row("write amplification", _ratio(figures.write_amplification))
+    aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]
+    if aside:
+        grid.add_row("put aside", "   ".join(aside))
+    grid.add_row("last error", Text(figures.last_error, style="red") if figures.last_error else "none")
+    foot = Text(f"{look.phase}   {figures.seconds:,.0f} s   metrics {look.metrics_url or 'off'}   Ctrl-C stops", style="dim")
+    return Panel(Group(grid, foot), title=Text(f"lakebed   {pipeline.table.path}"), box=box.ROUNDED, expand=False)
+
+
+def summary(outcome: Outcome, pipeline: Pipeline, log: str | None = None) -> None:
+    """What a run did, a few rows, and where to look next."""
+    figures, state, path = outcome.figures, outcome.state, pipeline.table.path
+    rows = [
+        ("rows in", f"{figures.rows:,} in {figures.batches:,} batches, {figures.rows_per_second_overall:,.0f}/s"),
+        ("table", f"{state.rows:,} rows at version {state.version:,}"),
+        ("committed", f"p50 {_seconds(figures.committed.p50)}, p99 {_seconds(figures.committed.p99)} after the event"),
+        ("visible", f"p50 {_seconds(figures.visible.p50)}, p99 {_seconds(figures.visible.p99)} after the event"),
+        ("parts", f"{_levels(state)}; tail {state.tail_parts} parts, {state.tail_rows:,} rows; {_bytes(state.bytes)}"),
+        ("write amplification", _ratio(figures.write_amplification)),
+    ]
+    aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]
+    if aside:
+        rows.append(("put aside", ", ".join(aside)))
+    print(f"\nlakebed ran for {figures.seconds:,.1f} s: {path}")
+    for name, text in rows:
+        print(f"  {name:<20}{text}")
+    name = outcome.table.path.rstrip("/").rsplit("/", 1)[-1]
+    try:
+        sample = outcome.table.query(f'select * from "{name}" limit {SAMPLE_ROWS}', name)
+    except LakebedError as error:
+        print(f"\nno rows can be shown: {error}")
+    else:
+        print(f"\n{len(sample)} of its rows, read through the view:\n")
+        print_table(_narrow(sample), sys.stdout)
+    print(f"\nnext:  lakebed query {path} 'select count(*) from \"{name}\"'")
+    print(f"       lakebed parts {path}     lakebed timeline {path}", flush=True)
+
+
+def _narrow(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+def _aside(quarantined: int, lost: int, replayed: int) -> list[tuple[int, str]]:
+    named = [(quarantined, "records in quarantine"), (lost, "records lost at the source"), (replayed, "batches replayed")]
+    return [(count, what) for count, what in named if count]
+
+
+def _ages(ages: Ages) -> str:
+    if ages.newest is None:
+        return "-"
+    return f"{_seconds(ages.newest)} after the event   p50 {_seconds(ages.p50)}   p99 {_seconds(ages.p99)}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _levels(state: TableState) -> str:
+    listed = "  ".join(f"level {level}: {count}" for level, count in state.parts_by_level)
+    return listed or "no parts"
+
+
+def _bytes(value: int) -> str:
+    size = float(value)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"

@@ -1,0 +1,37 @@
+"""What the command's exit code says to the script that called it.
+
+    0   it did what was asked, also when it was stopped by Ctrl-C or SIGTERM
+    1   it failed: lost records, a refused record, a corrupt table, a query that failed
+    2   wrong input: the command line, the pipeline file, the path, the SQL
+    3   something is missing: Java, a package, Spark's jars, a free port
+    4   nothing is wrong: try again later (the store did not answer, others kept committing)
+  130   it was told twice to stop, and did so at once
+"""
+
+from __future__ import annotations
+
+from lakebed.errors import (
+    InvalidInput,
+    LakebedError,
+    MissingPrerequisite,
+    Retry,
+    TableExists,
+    TableNotFound,
+    Unsupported,
+    VersionNotFound,
+)
+
+OK, FAILED, WRONG_INPUT, MISSING, TRY_AGAIN, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+
+def exit_code_of(error: LakebedError) -> int:
+    """The exit code for an error."""
+    match error:
+        case InvalidInput() | TableNotFound() | TableExists() | VersionNotFound() | Unsupported():
+            return WRONG_INPUT
+        case MissingPrerequisite():
+            return MISSING
+        case Retry():
+            return TRY_AGAIN
+        case _:
+            return FAILED

@@ -1,0 +1,191 @@
+"""Arguments in, exit code out: ``main`` is the command.
+
+Errors of lakebed are one line on stderr; anything else is a bug and says so (``--debug`` shows the trace). A reader that
+goes away (``| head``) is no error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from lakebed.cli import exit_codes
+from lakebed.errors import InvalidInput, LakebedError
+from lakebed.version import __version__
+
+_EXIT_CODES = "exit codes:\n" + "\n".join((exit_codes.__doc__ or "").splitlines()[2:])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        code = command(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Python flushes stdout once more at its end; what is left goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.OK
+    except LakebedError as error:
+        if options.debug:
+            raise
+        _complain(str(error))
+        return exit_codes.exit_code_of(error)
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+    except Exception as error:
+        if options.debug:
+            raise
+        _complain(f"unexpected {type(error).__name__}: {error}; --debug shows where")
+        return exit_codes.FAILED
+
+
+def _complain(message: str) -> None:
+    print("lakebed: " + " ".join(message.split()), file=sys.stderr)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong arguments are one line too."""
+
+    def error(self, message: str) -> NoReturn:
+        _complain(f"{message} ({self.prog} --help shows what there is)")
+        sys.exit(exit_codes.WRONG_INPUT)
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--debug", action="store_true", help="show stack traces")
+    rows = argparse.ArgumentParser(add_help=False)
+    rows.add_argument("--format", choices=("table", "json"), default="table", help="json: one object a line (default: table)")
+
+    parser = _Parser(
+        prog="lakebed", description="Change streams become fresh, sorted, compact Delta tables.",
+        epilog=_EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"lakebed {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, text: str, command: Callable[[argparse.Namespace], int], *parents: argparse.ArgumentParser) -> _Parser:
+        sub = commands.add_parser(
+            name, help=text, description=text + ".", parents=[common, *parents], epilog=_EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        sub.set_defaults(command=command)
+        assert isinstance(sub, _Parser)
+        return sub
+
+    run = add("run", "run a pipeline until it is stopped", _run)
+    run.add_argument("file", metavar="FILE", help="the pipeline file (docs/pipeline.md)")
+    run.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop after so many seconds of running")
+    run.add_argument("--only", choices=("ingest", "maintain"), help="do half of the work; another process does the other")
+    run.add_argument("--rate", type=_positive, metavar="N", help="events a second of the generator")
+    run.add_argument("--metrics-port", type=_port, metavar="PORT", help="instead of the file's: a port, 0 (any) or off")
+
+    validate = add("validate", "check a pipeline file and say what it means", _validate)
+    validate.add_argument("file", metavar="FILE", help="the pipeline file")
+
+    query = add("query", "query the newest version of a table, tail included, in SQL", _query, rows)
+    query.add_argument("path", metavar="PATH", help="the table")
+    query.add_argument("sql", metavar="SQL", help="in DuckDB's dialect; the table's name is its folder's")
+    query.add_argument("--name", help="another name for the table in the SQL")
+
+    parts = add("parts", "list the parts of a table", _parts, rows)
+    parts.add_argument("path", metavar="PATH", help="the table")
+    parts.add_argument("--at-version", type=int, metavar="N", help="of that version (default: the newest)")
+    timeline = add("timeline", "list the newest commits of a table", _timeline, rows)
+    timeline.add_argument("path", metavar="PATH", help="the table")
+    timeline.add_argument("--last", type=int, default=20, metavar="N", help="how many (default: 20)")
+    detail = add("detail", "show a table in figures", _detail, rows)
+    detail.add_argument("path", metavar="PATH", help="the table")
+    settle = add("settle", "settle the tail of a table, so that every Delta reader sees it", _settle, rows)
+    settle.add_argument("path", metavar="PATH", help="the table")
+    return parser
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _port(text: str) -> int | None:
+    if text == "off":
+        return None
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a port nor 'off'")
+    return int(text)
+
+
+# Each command imports what it needs: a query must not wait for Spark.
+
+
+def _run(options: argparse.Namespace) -> int:
+    from lakebed.cli.run_command import run_pipeline
+
+    port = {} if options.metrics_port is None and "--metrics-port" not in sys.argv else {"metrics_port": options.metrics_port}
+    return run_pipeline(options.file, options.duration, options.only, options.rate, **port)
+
+
+def _validate(options: argparse.Namespace) -> int:
+    from lakebed.cli.validate_command import validate
+
+    return validate(options.file)
+
+
+def _query(options: argparse.Namespace) -> int:
+    import duckdb
+
+    from lakebed.cli.output import print_rows
+    from lakebed.table import open as open_table
+
+    table = open_table(options.path)
+    try:
+        result = table.query(options.sql, options.name)
+    except duckdb.Error as error:
+        raise InvalidInput(f"the query failed: {str(error).strip()}") from None
+    print_rows(result, options.format)
+    return exit_codes.OK
+
+
+def _parts(options: argparse.Namespace) -> int:
+    from lakebed.cli.output import print_rows
+    from lakebed.table import open as open_table
+
+    rows = open_table(options.path).parts(options.at_version)
+    # The statistics of a part are long: they are for programs.
+    print_rows(rows if options.format == "json" else rows.drop_columns(["stats"]), options.format)
+    return exit_codes.OK
+
+
+def _timeline(options: argparse.Namespace) -> int:
+    from lakebed.cli.output import print_rows
+    from lakebed.table import open as open_table
+
+    print_rows(open_table(options.path).timeline(options.last), options.format)
+    return exit_codes.OK
+
+
+def _detail(options: argparse.Namespace) -> int:
+    from lakebed.cli.output import print_rows
+    from lakebed.table import open as open_table
+
+    print_rows(open_table(options.path).detail(), options.format)
+    return exit_codes.OK
+
+
+def _settle(options: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    import pyarrow as pa
+
+    from lakebed.cli.output import print_rows
+    from lakebed.table import open as open_table
+
+    print_rows(pa.Table.from_pylist([asdict(open_table(options.path).settle())]), options.format)
+    return exit_codes.OK

@@ -1,0 +1,111 @@
+"""Rows for people and for programs.
+
+``table``: a table as wide as it needs. ``json``: one JSON object a line, without loss: whole numbers keep all digits,
+decimals are texts, times are ISO 8601 (UTC with a Z), binary is base64, NaN and infinities are texts, a map is an object
+if its keys are texts and a list of pairs otherwise.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import math
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any, Literal, TextIO
+
+import pyarrow as pa
+
+Format = Literal["table", "json"]
+TABLE_ROWS_MAX = 1000
+_WIDTH_WHEN_PIPED = 100_000
+
+
+def print_rows(rows: pa.Table, form: Format, out: TextIO | None = None) -> None:
+    """Print a result to stdout."""
+    out = out or sys.stdout
+    if form == "json":
+        for line in json_lines(rows):
+            out.write(line + "\n")
+        out.flush()
+        return
+    print_table(rows, out)
+
+
+def json_lines(rows: pa.Table) -> Iterator[str]:
+    """Each row as a line of JSON."""
+    kinds = [field.type for field in rows.schema]
+    for batch in rows.to_batches(max_chunksize=10_000):
+        columns = [_values(column) for column in batch.columns]
+        for values in zip(*columns, strict=True):
+            row = {name: jsonable(value, kind) for name, value, kind in zip(rows.schema.names, values, kinds, strict=True)}
+            yield json.dumps(row, ensure_ascii=False, allow_nan=False)
+
+
+def print_table(rows: pa.Table, out: TextIO) -> None:
+    """Print rows as a table; more than ``TABLE_ROWS_MAX`` of them are cut off, and a line on stderr says so."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = rows.slice(0, TABLE_ROWS_MAX)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for field in rows.schema:
+        right = pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
+        table.add_column(Text(field.name), justify="right" if right else "left", overflow="fold")
+    kinds = [field.type for field in rows.schema]
+    columns = [_values(column) for column in shown.columns]
+    for values in zip(*columns, strict=True):
+        table.add_row(*(Text(text_of(value, kind)) for value, kind in zip(values, kinds, strict=True)))
+    Console(file=out, width=None if out.isatty() else _WIDTH_WHEN_PIPED).print(table)
+    out.flush()
+    if len(rows) > TABLE_ROWS_MAX:
+        print(f"lakebed: {len(rows) - TABLE_ROWS_MAX:,} more rows; --format json prints all", file=sys.stderr)
+
+
+def text_of(value: Any, kind: pa.DataType) -> str:
+    """A value for a person."""
+    plain = jsonable(value, kind)
+    if plain is None:
+        return ""
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def jsonable(value: Any, kind: pa.DataType) -> Any:
+    """A value as JSON can say it without loss."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: jsonable(value.get(field.name), field.type) for field in kind}
+    if pa.types.is_map(kind):
+        pairs = [(jsonable(key, kind.key_type), jsonable(item, kind.item_type)) for key, item in value]
+        return dict(pairs) if pa.types.is_string(kind.key_type) else [list(pair) for pair in pairs]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [jsonable(item, kind.value_type) for item in value]
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime.datetime():
+            text = value.replace(tzinfo=None).isoformat()
+            return text + "Z" if value.tzinfo is not None else text
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+        case Decimal() | datetime.timedelta():
+            return format(value, "f") if isinstance(value, Decimal) else str(value)
+        case bool() | int() | float() | str():
+            return value
+        case _:
+            return str(value)
+
+
+def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Python values; times in UTC, and cut to the microseconds that Python has."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) and (kind.unit == "ns" or kind.tz not in (None, "UTC")):
+        column = column.cast(pa.timestamp("us", "UTC" if kind.tz else None), safe=False)
+    return list(column.to_pylist())

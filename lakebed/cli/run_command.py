@@ -1,0 +1,113 @@
+"""``lakebed run``: signals, display, summary around a run of a pipeline.
+
+The first Ctrl-C or SIGTERM asks the run to stop, and it ends with exit code 0; the second ends it at once. A stop that
+takes longer than ``STOP_SECONDS_MAX`` is cut short: nothing is lost, the next run carries on from the last commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from types import FrameType
+from typing import Literal
+
+from lakebed.cli import exit_codes
+from lakebed.cli.display import display, summary
+from lakebed.errors import LakebedError
+from lakebed.pipeline.document import Document
+from lakebed.pipeline.run import Look, Role, run
+from lakebed.pipeline.settings import load
+from lakebed.pipeline.sources import with_rate
+
+STOP_SECONDS_MAX = 45.0
+_AS_IN_FILE: Literal["file"] = "file"
+
+
+def run_pipeline(
+    file: str,
+    duration_seconds: float | None,
+    only: Role | None,
+    events_per_second: float | None,
+    metrics_port: int | Literal["file"] | None = _AS_IN_FILE,
+) -> int:
+    """Run a pipeline file; returns the exit code. Raises LakebedError, secrets blotted out."""
+    pipeline = load(file)
+    if events_per_second is not None:
+        pipeline = with_rate(pipeline, events_per_second)
+    if metrics_port != _AS_IN_FILE:
+        pipeline = replace(pipeline, metrics=replace(pipeline.metrics, port=metrics_port))
+    _log_to_stderr(pipeline.document)
+    stop = _StopRequest()
+    try:
+        with display(pipeline) as shown:
+
+            def watch(look: Look) -> None:
+                stop.take_signals()  # Spark takes SIGINT for itself when it starts
+                if look.phase == "stopping":
+                    stop.limit()
+                shown(look)
+
+            outcome = run(pipeline, stop.event, watch, duration_seconds, only)
+    except LakebedError as error:
+        raise type(error)(pipeline.document.redact(str(error))) from error
+    finally:
+        stop.done()
+    summary(outcome, pipeline)
+    return exit_codes.OK
+
+
+class _StopRequest:
+    """What signals ask for."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self._limit: threading.Timer | None = None
+        self.take_signals()
+
+    def take_signals(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != self._asked:
+                signal.signal(number, self._asked)
+
+    def limit(self) -> None:
+        """From now on the stop has so much time."""
+        if self._limit is None:
+            self._limit = threading.Timer(STOP_SECONDS_MAX, self._give_up)
+            self._limit.daemon = True
+            self._limit.start()
+
+    def done(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        if self.event.is_set():
+            os._exit(exit_codes.INTERRUPTED)  # the JVM ends itself when the pipe to it breaks
+        self.event.set()
+        self.limit()
+
+    def _give_up(self) -> None:
+        print(
+            f"lakebed: the run did not stop within {STOP_SECONDS_MAX:.0f} s and was cut short; the next run carries on "
+            "from the last commit",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+        os._exit(exit_codes.FAILED)
+
+
+def _log_to_stderr(document: Document) -> None:
+    """Warnings of lakebed, one line each, without secrets."""
+
+    class Plain(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return "lakebed: " + document.redact(" ".join(record.getMessage().split()))
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(Plain())
+    logger = logging.getLogger("lakebed")
+    logger.addHandler(handler)
+    logger.propagate = False

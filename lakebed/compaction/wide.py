@@ -1,0 +1,77 @@
+"""Looking up the keys of a wide settle as Spark tasks.
+
+A settle of a batch looks its keys up in the key index, in the maintaining process. A backlog of millions of keys is
+cheaper to find by reading the base's key columns once, in parallel: each task takes a group of parts and joins their keys
+with the keys looked for. Positions come back, which are at most as many as the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakebed.manifest.actions import Part
+from lakebed.parts.changes import TableShape
+from lakebed.parts.locate import KeyLocator, ScanLocator, lookup_schema
+from lakebed.parts.storage import open_part_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WIDE_KEYS_MIN = 500_000
+_GROUP_ROWS = 4_000_000
+
+
+class WideLocator:
+    """Spark tasks for many keys, ``narrow`` for few."""
+
+    def __init__(self, narrow: KeyLocator, spark: SparkSession, shape: TableShape, root: str, keys_min: int = WIDE_KEYS_MIN):
+        self._narrow = narrow
+        self._spark = spark
+        self._shape = shape
+        self._root = root
+        self._keys_min = keys_min
+
+    def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
+        if len(keys) < self._keys_min:
+            return self._narrow.lookup(base, keys)
+        groups = _groups(base)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, keys.schema) as writer:
+            writer.write_table(keys)
+        broadcast = self._spark.sparkContext.broadcast(sink.getvalue().to_pybytes())
+        shape, root = self._shape, self._root
+
+        def find(numbers: Iterable[int]) -> Iterator[bytes]:
+            wanted = pa.ipc.open_stream(broadcast.value).read_all()
+            for number in numbers:
+                found = ScanLocator(shape, open_part_storage(root)).lookup(groups[number], wanted)
+                out = pa.BufferOutputStream()
+                with pa.ipc.new_stream(out, found.schema) as writer:
+                    writer.write_table(found)
+                yield out.getvalue().to_pybytes()
+
+        try:
+            pieces = self._spark.sparkContext.parallelize(range(len(groups)), len(groups)).mapPartitions(find).collect()
+        finally:
+            broadcast.unpersist()
+        schema = lookup_schema(self._shape)
+        return pa.concat_tables([pa.ipc.open_stream(piece).read_all() for piece in pieces] or [schema.empty_table()])
+
+    def learn(self, path: str, rows: pa.Table) -> None:
+        self._narrow.learn(path, rows)
+
+
+def _groups(base: Mapping[str, Part]) -> list[dict[str, Part]]:
+    """Parts in groups of about as many rows; the order does not depend on the map's."""
+    groups: list[dict[str, Part]] = []
+    rows = _GROUP_ROWS
+    for path in sorted(base):
+        if rows >= _GROUP_ROWS:
+            groups.append({})
+            rows = 0
+        groups[-1][path] = base[path]
+        rows += base[path].rows
+    return groups
