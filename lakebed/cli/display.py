@@ -111,7 +111,9 @@ def panel(look: Look, pipeline: Pipeline) -> Panel:
     if aside:
         grid.add_row("put aside", "   ".join(aside))
     grid.add_row("last error", Text(figures.last_error, style="red") if figures.last_error else "none")
-    foot = Text(f"{look.phase}   {figures.seconds:,.0f} s   metrics {look.metrics_url or 'off'}   Ctrl-C stops", style="dim")
+    foot = Text(
+        f"{look.phase}   {figures.seconds:,.0f} s   metrics {look.metrics_url or 'off'}   Ctrl-C stops", style="dim"
+    )
     return Panel(Group(grid, foot), title=Text(f"lakebed   {pipeline.table.path}"), box=box.ROUNDED, expand=False)
 
 
@@ -149,7 +151,11 @@ def _narrow(rows: pa.Table) -> pa.Table:
 
 
 def _aside(quarantined: int, lost: int, replayed: int) -> list[tuple[int, str]]:
-    named = [(quarantined, "records in quarantine"), (lost, "records lost at the source"), (replayed, "batches replayed")]
+    named = [
+        (quarantined, "records in quarantine"),
+        (lost, "records lost at the source"),
+        (replayed, "batches replayed"),
+    ]
     return [(count, what) for count, what in named if count]
 
 

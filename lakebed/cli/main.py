@@ -1,7 +1,7 @@
 """Arguments in, exit code out: ``main`` is the command.
 
-Errors of lakebed are one line on stderr; anything else is a bug and says so (``--debug`` shows the trace). A reader that
-goes away (``| head``) is no error.
+Errors of lakebed are one line on stderr; anything else is a bug and says so (``--debug`` shows the trace). A reader
+that goes away (``| head``) is no error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lakebed.cli import exit_codes
 from lakebed.errors import InvalidInput, LakebedError
@@ -61,7 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show stack traces")
     rows = argparse.ArgumentParser(add_help=False)
-    rows.add_argument("--format", choices=("table", "json"), default="table", help="json: one object a line (default: table)")
+    rows.add_argument(
+        "--format", choices=("table", "json"), default="table", help="json: one object a line (default: table)"
+    )
 
     parser = _Parser(
         prog="lakebed", description="Change streams become fresh, sorted, compact Delta tables.",
@@ -70,9 +72,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lakebed {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(name: str, text: str, command: Callable[[argparse.Namespace], int], *parents: argparse.ArgumentParser) -> _Parser:
+    def add(
+        name: str, text: str, command: Callable[[argparse.Namespace], int], *parents: argparse.ArgumentParser
+    ) -> _Parser:
         sub = commands.add_parser(
-            name, help=text, description=text + ".", parents=[common, *parents], epilog=_EXIT_CODES,
+            name, help=text, description=text + ".", parents=list[Any]((common, *parents)), epilog=_EXIT_CODES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         sub.set_defaults(command=command)
@@ -82,7 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     run = add("run", "run a pipeline until it is stopped", _run)
     run.add_argument("file", metavar="FILE", help="the pipeline file (docs/pipeline.md)")
     run.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop after so many seconds of running")
-    run.add_argument("--only", choices=("ingest", "maintain"), help="do half of the work; another process does the other")
+    run.add_argument(
+        "--only", choices=("ingest", "maintain"), help="do half of the work; another process does the other"
+    )
     run.add_argument("--rate", type=_positive, metavar="N", help="events a second of the generator")
     run.add_argument("--metrics-port", type=_port, metavar="PORT", help="instead of the file's: a port, 0 (any) or off")
 
@@ -128,7 +134,11 @@ def _port(text: str) -> int | None:
 def _run(options: argparse.Namespace) -> int:
     from lakebed.cli.run_command import run_pipeline
 
-    port = {} if options.metrics_port is None and "--metrics-port" not in sys.argv else {"metrics_port": options.metrics_port}
+    port = (
+        {}
+        if options.metrics_port is None and "--metrics-port" not in sys.argv
+        else {"metrics_port": options.metrics_port}
+    )
     return run_pipeline(options.file, options.duration, options.only, options.rate, **port)
 
 

@@ -1,7 +1,7 @@
 """Rows for people and for programs.
 
-``table``: a table as wide as it needs. ``json``: one JSON object a line, without loss: whole numbers keep all digits,
-decimals are texts, times are ISO 8601 (UTC with a Z), binary is base64, NaN and infinities are texts, a map is an object
+``table``: a table as wide as it needs. ``json``: one JSON object a line, without loss: whole numbers keep all
+digits, decimals are texts, times are ISO 8601 (UTC with a Z), binary is base64, NaN and infinities are texts, a map is an object
 if its keys are texts and a list of pairs otherwise.
 """
 
@@ -40,7 +40,9 @@ def json_lines(rows: pa.Table) -> Iterator[str]:
     for batch in rows.to_batches(max_chunksize=10_000):
         columns = [_values(column) for column in batch.columns]
         for values in zip(*columns, strict=True):
-            row = {name: jsonable(value, kind) for name, value, kind in zip(rows.schema.names, values, kinds, strict=True)}
+            row = {
+                name: jsonable(value, kind) for name, value, kind in zip(rows.schema.names, values, kinds, strict=True)
+            }
             yield json.dumps(row, ensure_ascii=False, allow_nan=False)
 
 

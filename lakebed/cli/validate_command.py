@@ -24,7 +24,10 @@ def validate(file: str) -> int:
         note = _against_table(pipeline)
     except LakebedError as error:
         raise type(error)(pipeline.document.redact(str(error))) from None
-    print(yaml.safe_dump(meaning(pipeline), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100), end="")
+    print(
+        yaml.safe_dump(meaning(pipeline), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100),
+        end="",
+    )
     print(f"# {pipeline.document.redact(note)}")
     return exit_codes.OK
 

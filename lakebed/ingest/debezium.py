@@ -38,6 +38,7 @@ from lakebed.ingest.json_columns import (
     null_unavailable,
     parse_objects,
     reader_for,
+    shape_of,
 )
 from lakebed.ingest.json_values import JsonOptions, Unreadable, is_unavailable, parse
 from lakebed.ingest.meanings import PLAIN, Meaning, columns_of_envelope
@@ -173,11 +174,15 @@ class _EventReader:
     ) -> tuple[pa.Table, Mask, int]:
         source = self._sources[prefix]
         if source.plan is not None:
+            planned_for = shape_of(source.samples)
             try:
                 return source.plan.read(payloads, records, numbers)
             except MISSES:
-                pass
-        self._sample(source, payloads)
+                self._sample(source, payloads)
+                if shape_of(source.samples) == planned_for:
+                    raise  # the values look as before, so another plan would be the same
+        else:
+            self._sample(source, payloads)
         source.plan = _plan(self._shape, self._options, source, self._with_order)
         return source.plan.read(payloads, records, numbers)
 

@@ -68,6 +68,15 @@ def json_type(value: Any) -> JsonType | None:
             return "object"
 
 
+def shape_of(sample: Any) -> Any:
+    """The JSON types in a sample, all that a reader depends on."""
+    if isinstance(sample, dict):
+        return {name: shape_of(value) for name, value in sample.items()}
+    if isinstance(sample, list):
+        return [shape_of(next((item for item in sample if item is not None), None))]
+    return json_type(sample)
+
+
 def parse_objects(values: pa.Array, schema: pa.Schema) -> pa.Table:
     """One row per JSON object; members that the schema does not name are skipped. Raises one of ``MISSES``.
 

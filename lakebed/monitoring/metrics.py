@@ -46,15 +46,21 @@ class Metrics:
         self._ingested_bytes = self._counter("lakebed_ingested_bytes", "Bytes of the change parts that ingest wrote.")
         self._quarantined = self._counter("lakebed_quarantined_records", "Records put aside into the quarantine.")
         self._lost = self._counter("lakebed_lost_records", "Records that the source dropped before they were read.")
-        self._attempts = self._counter("lakebed_commit_attempts", "Attempts to commit batches; more than batches: races.")
+        self._attempts = self._counter(
+            "lakebed_commit_attempts", "Attempts to commit batches; more than batches: races."
+        )
         self._batch_seconds = self._histogram("lakebed_batch_seconds", "From a batch's start to its commit.", _SECONDS)
-        self._commit_seconds = self._histogram("lakebed_commit_seconds", "The commit of a batch alone.", _COMMIT_SECONDS)
+        self._commit_seconds = self._histogram(
+            "lakebed_commit_seconds", "The commit of a batch alone.", _COMMIT_SECONDS
+        )
 
         self._settles = self._counter("lakebed_settles", "Rounds of settling that committed something.")
         self._settled_rows = self._counter("lakebed_settled_rows", "Change rows that joined the base.")
         self._settled_parts = self._counter("lakebed_settled_parts", "Change parts that joined the base.")
         self._dead = self._counter("lakebed_marked_dead_rows", "Rows of the base that settling marked dead.")
-        self._conflicts = self._counter("lakebed_settle_conflicts", "Settles that started again after a commit of others.")
+        self._conflicts = self._counter(
+            "lakebed_settle_conflicts", "Settles that started again after a commit of others."
+        )
         self._settle_seconds = self._histogram("lakebed_settle_seconds", "A round of settling.", _SECONDS)
         self._written = self._counter(
             "lakebed_written_bytes", "Bytes of parts and deletion vectors written; the log is left out.", "by"
@@ -67,7 +73,9 @@ class Metrics:
         self._errors = self._counter("lakebed_errors", "Errors that stopped or restarted a query.", "error")
 
         self._version = self._gauge("lakebed_version", "The newest version of the table.")
-        self._newest_event = self._gauge("lakebed_newest_event_timestamp_seconds", "When the newest event committed happened.")
+        self._newest_event = self._gauge(
+            "lakebed_newest_event_timestamp_seconds", "When the newest event committed happened."
+        )
         self._table_rows = self._gauge("lakebed_table_rows", "Live rows of the base.")
         self._dead_rows = self._gauge("lakebed_table_dead_rows", "Dead rows that still take space in the base.")
         self._table_bytes = self._gauge("lakebed_table_bytes", "Bytes of the parts of base and tail.")

@@ -56,7 +56,9 @@ def convert(document: Document, node: Node, hint: Any) -> Any:
     if origin is Literal:
         if node.value in arguments:
             return node.value
-        raise document.error(node, f"is {_shown(node)}; it must be one of {', '.join(map(str, arguments))}{_near(node, arguments)}")
+        raise document.error(
+            node, f"is {_shown(node)}; it must be one of {', '.join(map(str, arguments))}{_near(node, arguments)}"
+        )
     if origin is tuple:
         items = node.value if isinstance(node.value, tuple) else (node,)
         return tuple(convert(document, item, arguments[0]) for item in items)

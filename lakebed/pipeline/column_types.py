@@ -1,7 +1,7 @@
 """Column types as people write them: Delta's names, SQL's, and ``array<…>``, ``map<…, …>``, ``struct<name: …, …>``.
 
-    order_id: long not null
-    lines: array<struct<sku: string, pieces: int>>
+order_id: long not null
+lines: array<struct<sku: string, pieces: int>>
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -25,9 +25,10 @@ SENSITIVE = re.compile(
 HIDDEN = "***"
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{[^}]*\}?")
 _SHORT = 4
+_RESOLVER: Any = yaml.resolver.Resolver()
 _HARMLESS = "table."  # names below it are the user's own columns
 
-Scalar: TypeAlias = "None | bool | int | float | str"
+Scalar: TypeAlias = "bool | int | float | str | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class _Reader:
         text = self._filled_in(node.value, line)
         tag = node.tag
         if text != node.value and node.style is None:
-            tag = yaml.resolver.Resolver().resolve(yaml.ScalarNode, text, (True, False))
+            tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
         value = _typed(tag, text)
         if hidden and isinstance(value, str):
             self.secrets.add(text)

@@ -67,9 +67,8 @@ def spark_driver(section: SparkSection, s3: bool) -> Iterator[Driver]:
 
 
 def _launch(section: SparkSection, s3: bool, handle: int, log: Path) -> Any:
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkConf, SparkContext, java_gateway
     from pyspark.errors import PySparkException
-    from pyspark.java_gateway import launch_gateway
 
     master = section.master or os.environ.get("LAKEBED_SPARK_MASTER") or "local[*]"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -79,7 +78,8 @@ def _launch(section: SparkSection, s3: bool, handle: int, log: Path) -> Any:
     for name, value in (sessions.settings(s3) | {"spark.master": master} | _STREAMING | dict(section.conf)).items():
         conf.set(name, value)
     try:
-        gateway = launch_gateway(conf, {"stdout": handle, "stderr": subprocess.STDOUT, "start_new_session": True})
+        launch: Any = java_gateway.launch_gateway
+        gateway = launch(conf, {"stdout": handle, "stderr": subprocess.STDOUT, "start_new_session": True})
     except PySparkException:
         raise MissingPrerequisite(_why_not(log)) from None
     SparkContext._ensure_initialized(gateway=gateway)
@@ -90,13 +90,17 @@ def _why_not(log: Path) -> str:
     """One line on why the JVM did not come up, out of its log."""
     text = log.read_text(errors="replace")
     if _UNRESOLVED in text:
-        missing = sorted({line.split(_UNRESOLVED + ":")[1].strip() for line in text.splitlines() if _UNRESOLVED + ":" in line})
+        missing = sorted(
+            {line.split(_UNRESOLVED + ":")[1].strip() for line in text.splitlines() if _UNRESOLVED + ":" in line}
+        )
         what = ", ".join(missing[:3]) or "some"
         return (
             f"Spark's jars can't be fetched ({what}): allow access to a Maven repository once, or name a mirror by "
             f"spark.conf: {{spark.jars.repositories: https://…}} in the pipeline file; Spark's log is {log}"
         )
-    said = next((line.strip() for line in text.splitlines() if "rror" in line or "xception" in line), "it ended at once")
+    said = next(
+        (line.strip() for line in text.splitlines() if "rror" in line or "xception" in line), "it ended at once"
+    )
     return f"Spark did not start: {said}; Spark's log is {log}"
 
 

@@ -1,8 +1,8 @@
 """One run of a pipeline: ingest and maintenance as streaming queries of one process, watched and stopped in order.
 
-1. The metrics port is taken and the table opened or created before Spark starts: what is wrong with them is told at once.
+1. The metrics port is taken and the table opened or created before Spark starts: what is wrong there is told at once.
 2. The queries start. A sampler thread takes the table's figures now and then; the caller is told after every look.
-3. A query that failed with an error that says "try again" is started again, later each time; any other error ends the run.
+3. A query that failed with an error that says "try again" is started again, later each time; any other ends the run.
 4. The stop: ingest ends after the batch that is running; maintenance goes on until the tail is empty; then Spark ends.
    A batch that had just begun is left alone: the next run does it again, under the same batch id, so it counts once.
 """
@@ -110,7 +110,9 @@ class _Run:
         self._metrics = metrics
         self._watch = watch
         self._metrics_url = metrics_url
-        self._roles: tuple[Role, ...] = (only,) if only else (("ingest", "maintain") if pipeline.maintain else ("ingest",))
+        self._roles: tuple[Role, ...] = (
+            (only,) if only else (("ingest", "maintain") if pipeline.maintain else ("ingest",))
+        )
         self._queries: dict[Role, StreamingQuery] = {}
         self._failures: dict[Role, int] = {}
         self._again_at: dict[Role, float] = {}

@@ -191,7 +191,9 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
     known = [*_TopLevel.__slots__, *_CHOICES]
     for key, node in members.items():
         if key not in known:
-            raise document.error(node, f"there is no such key{suggest(key, known) or '; there are ' + ', '.join(known)}")
+            raise document.error(
+                node, f"there is no such key{suggest(key, known) or '; there are ' + ', '.join(known)}"
+            )
     top = bind(document, root, _TopLevel, left_out=_CHOICES)
     if top.trigger_seconds < 0:
         raise document.error(members["trigger_seconds"], "it must be at least 0 (as fast as possible)")
@@ -229,5 +231,5 @@ def _choice(
     members = mapping_of(document, node)
     if "kind" not in members:
         raise document.error(node, f"the key 'kind' is missing: one of {', '.join(sections)}")
-    kind = convert(document, members["kind"], Literal[tuple(sections)])  # type: ignore[valid-type]
+    kind = convert(document, members["kind"], Literal[tuple(sections)])
     return kind, bind(document, node, sections[kind], left_out=("kind",))

@@ -19,7 +19,7 @@ from lakebed.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 QUERY_NAME = "ingest"
 
@@ -75,14 +75,16 @@ def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
     """The decoder of the format for a table's columns."""
     detail = table.detail().to_pylist()[0]
     shape = ChangeShape(table.schema, tuple(detail["keys"]), detail["sequence_by"])
-    options = {name: value for name, value in asdict(pipeline.format).items() if value is not None}  # type: ignore[arg-type]
+    options = {name: value for name, value in asdict(pipeline.format).items() if value is not None}
     return decoder(pipeline.format_kind, shape, options)
 
 
 def with_rate(pipeline: Pipeline, events_per_second: float) -> Pipeline:
     """The pipeline with another rate of its generator. Raises InvalidInput if it has none."""
     if not isinstance(pipeline.source, GeneratorSection):
-        raise InvalidInput(f"--rate is for the generator; the source of {pipeline.document.file} is {pipeline.source_kind}")
+        raise InvalidInput(
+            f"--rate is for the generator; the source of {pipeline.document.file} is {pipeline.source_kind}"
+        )
     return replace(pipeline, source=replace(pipeline.source, events_per_second=events_per_second))
 
 

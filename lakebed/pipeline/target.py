@@ -14,14 +14,15 @@ from lakebed.table import Table
 
 
 def open_or_create(pipeline: Pipeline) -> Table:
-    """The table that the pipeline writes to. Raises InvalidInput naming each thing in which it differs from the file."""
+    """The table that the pipeline writes to. Raises InvalidInput naming each thing that differs from the file."""
     section = pipeline.table
     try:
         return check(pipeline, tables.open(section.path))
     except TableNotFound:
         if section.columns is None:
             raise InvalidInput(
-                f"there is no table at {section.path}, and {pipeline.document.file} has no table.schema to create it with"
+                f"there is no table at {section.path}, and {pipeline.document.file} has no table.schema to create it "
+                "with; add one"
             ) from None
     try:
         return tables.create(
@@ -66,7 +67,8 @@ def _column_differences(wanted: pa.Schema, present: pa.Schema) -> Iterator[str]:
         if field.name not in present.names:
             yield f"the column {field.name} is only in the file"
         elif present.field(field.name).type != field.type:
-            yield f"the column {field.name} is {present.field(field.name).type} in the table and {field.type} in the file"
+            found = present.field(field.name).type
+            yield f"the column {field.name} is {found} in the table and {field.type} in the file"
     for name in present.names:
         if name not in wanted.names:
             yield f"the column {name} is only in the table"

@@ -1,4 +1,4 @@
-"""A process that ingests one topic into two tables, one with keys and one without, and maintains both, until it is killed.
+"""A process that ingests one topic into two tables, one with keys, which it maintains, and one without, until it is killed.
 
     python -m tests.end_to_end.ingest_process <bootstrap servers> <topic> <folder>
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import lakebed
@@ -14,7 +15,7 @@ from lakebed.ingest.kafka_settings import KafkaSettings
 from lakebed.ingest.kafka_source import KafkaSource
 from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.source import RangeChanges
-from lakebed.parts.changes import shape_of
+from tests.end_to_end.progress import started
 from tests.end_to_end.topic_of_changes import KEYED_SCHEMA, KEYLESS_SCHEMA
 
 
@@ -29,8 +30,9 @@ def main(bootstrap: str, topic: str, folder: Path) -> None:
         source = KafkaSource(KafkaSettings({"bootstrap.servers": bootstrap}, (topic,), max_records_per_batch=20_000))
         options = {"operation_field": "op"} if keys else {}
         changes = RangeChanges(source.reader, decoder("json", ChangeShape(schema, tuple(keys)), options), with_order=True)
-        table.ingest_with(changes, source.stream(spark), query_name="ingest")
-        table.maintain(spark)
+        started(partial(table.ingest_with, changes, source.stream(spark)))
+        if keys:
+            started(partial(table.maintain, spark))
     spark.streams.awaitAnyTermination()
 
 

@@ -1,4 +1,4 @@
-"""How far an ingest query came, read from its checkpoint on disk: so it can be asked of a process that was killed."""
+"""How far a query came: read from its checkpoint on disk, so that it can be asked of a process that was killed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-WAIT_SECONDS_MAX = 120
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+WAIT_SECONDS_MAX = 180
+STARTS_MAX = 3
 
 
 def ingested_ends(table: Path | str) -> dict[tuple[str, int], int]:
@@ -26,3 +31,21 @@ def wait_until(condition: Callable[[], bool], failure: str, seconds_max: float =
     while not condition():
         assert time.monotonic() < deadline, f"{failure}, after {seconds_max:.0f} s"
         time.sleep(0.1)
+
+
+def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Starts a query and returns when its source answers.
+
+    Spark gives the Python process of a source ten seconds to call back, and fails the query if it is late. So on a
+    small machine queries start one after the other, and one that failed before it began may start again.
+    """
+    for attempt in range(1, STARTS_MAX + 1):
+        query = start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.05)
+        failure = query.exception()
+        if failure is None:
+            return query
+        if attempt == STARTS_MAX or "connect back" not in str(failure):
+            raise failure
+    raise AssertionError("unreachable")

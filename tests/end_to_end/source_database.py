@@ -31,13 +31,14 @@ WEIGHTS = {"tpcb-like": 5, "awkward": 4, "prices": 1}
 
 @dataclass(frozen=True)
 class SourceTable:
-    """A table, and how lakebed is told to keep it. ``partitions`` are those of its topic."""
+    """A table, and how lakebed keeps it. ``partitions`` are those of its topic; ``maintained``: settled all along."""
 
     name: str
     schema: pa.Schema
     keys: tuple[str, ...] = ()
     sequence_by: str | None = None
     partitions: int = 1
+    maintained: bool = False
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
@@ -51,6 +52,7 @@ TABLES = (
         _schema(aid=pa.int32(), bid=pa.int32(), abalance=pa.int32(), filler=pa.string()),
         ("aid",),
         partitions=3,
+        maintained=True,
     ),
     SourceTable(
         "pgbench_branches", _schema(bid=pa.int32(), bbalance=pa.int32(), filler=pa.string()), ("bid",), "source.lsn"
@@ -89,6 +91,7 @@ TABLES = (
         ),
         ("region", "number"),
         partitions=3,
+        maintained=True,
     ),
     SourceTable("prices", _schema(id=pa.int32(), note=pa.string()), ("id",)),
 )

@@ -143,3 +143,37 @@ def test_where_a_batch_is_cut_does_not_matter(values: list[Any], cut: int) -> No
     pieces = [decoder.decode(table.slice(start, cut)) for start in range(0, len(values), cut)]
     whole = debezium.DebeziumJson(ChangeShape(COLUMNS, ("id",))).decode(table)
     assert_same(Decoded.concat(pieces), whole)
+
+
+UNIFORM = {
+    "money": st.sampled_from(
+        [st.sampled_from(["12.50", "-0.01"]), st.sampled_from(["AQI=", "/w=="]), st.integers(-9, 9)]
+    ),
+    "day": st.sampled_from([st.integers(-10_000, 30_000), st.just("2024-02-29")]),
+    "at": st.sampled_from([st.integers(-(10**18), 2 * 10**18), st.just("2024-02-29T12:00:00.5+01:00")]),
+    "local": st.sampled_from([st.integers(-(10**15), 2 * 10**15), st.just("2024-02-29T12:00:00")]),
+}
+
+
+@st.composite
+def uniform_events(draw: st.DrawFn) -> list[Any]:
+    """Events of one source: a column has one form in all of them."""
+    forms = {name: draw(UNIFORM[name]) if name in UNIFORM else likely for name, likely in LIKELY.items()}
+    forms["text"] = st.one_of(forms["text"], st.just("__debezium_unavailable_value"))
+    row = st.fixed_dictionaries(
+        {"id": forms["id"], "text": forms["text"]},
+        optional={name: st.one_of(st.none(), form) for name, form in forms.items() if name not in ("id", "text")},
+    )
+    upserts = st.builds(event, st.sampled_from(["c", "u", "r"]), row, st.one_of(st.none(), row), st.integers(0, 99))
+    deletes = st.builds(event, st.just("d"), st.none(), row, st.integers(0, 99))
+    return draw(st.lists(st.one_of(upserts, upserts, deletes), min_size=1, max_size=40))
+
+
+@settings(max_examples=200, deadline=None)
+@given(uniform_events(), st.sampled_from([None, "source.lsn", "small", "kafka.offset"]))
+def test_events_of_one_source_are_read_by_columns_alone(values: list[Any], sequence_by: str | None) -> None:
+    decoder = debezium.DebeziumJson(ChangeShape(COLUMNS, ("id",), sequence_by))
+    with patch.object(debezium, "read_event", side_effect=AssertionError("read one by one")):
+        fast = decoder.decode(records(values), True)
+    with only_one_by_one():
+        assert_same(fast, decoder.decode(records(values), True))

@@ -1,0 +1,268 @@
+"""The log: what a commit answers when others commit too, when the store stays silent, and what a reader then sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
+from lakebed.manifest.actions import (
+    AddChangePart,
+    AddPart,
+    ChangePart,
+    CommitInfo,
+    Part,
+    RemoveChangePart,
+    RemovePart,
+    Transaction,
+)
+from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
+from lakebed.manifest.creation import create_log
+from lakebed.manifest.deletion_vector import bitmap, inline
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stores import MemoryLogStore
+from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown, commit_name
+from lakebed.settings import TableSettings
+
+INFO = CommitInfo("TEST", "", blind_append=True)
+SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
+
+
+class Clock:
+    """Time that moves a second whenever it is asked for."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+class SilentStore(MemoryLogStore):
+    """Answers some puts with an error, before or after the object is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plan: list[str] = []
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        step = self.plan.pop(0) if self.plan else "ok"
+        if step == "lost request":
+            raise StoreUnavailable("no answer")
+        landed = super().put_if_absent(name, data)
+        if step == "lost answer":
+            raise StoreUnavailable("no answer")
+        return landed
+
+
+def new_log(settings: TableSettings | None = None, store: MemoryLogStore | None = None) -> TableLog:
+    log = TableLog(store or MemoryLogStore(), Clock(), sleep=lambda seconds: None)
+    outcome = create_log(log, SCHEMA, settings or TableSettings(keys=("id",)), (), {}, "test")
+    assert isinstance(outcome, Committed)
+    return log
+
+
+def change_part(name: str, ordinal: int = 0) -> AddChangePart:
+    return AddChangePart(ChangePart(f"_lakebed/{name}.parquet", -1, ordinal, rows=10, bytes=100, deletes=1))
+
+
+def base_part(name: str, dead: int = 0) -> Part:
+    vector = inline(bitmap(range(dead))) if dead else None
+    part = Part(f"_lakebed/{name}.parquet", rows=10, bytes=100, min_block=-1, max_block=-1, stats='{"numRecords":10}')
+    return part.marked(vector)
+
+
+def committed(outcome: object) -> Snapshot:
+    assert isinstance(outcome, Committed), outcome
+    return outcome.snapshot
+
+
+def test_a_blind_append_that_lost_the_race_takes_the_next_version() -> None:
+    log = new_log()
+    read = log.refresh()
+    committed(log.commit(read, [change_part("a")], INFO, BLIND))
+    outcome = log.commit(read, [change_part("b")], INFO, BLIND)
+    assert isinstance(outcome, Committed) and outcome.version == 2 and outcome.attempts == 2
+    assert [part.order for part in outcome.snapshot.tail_in_order()] == [(1, 0), (2, 0)]
+
+
+def test_a_batch_is_committed_at_most_once_also_by_a_writer_that_did_not_see_it() -> None:
+    log = new_log()
+    read = log.refresh()
+    committed(log.commit(read, [change_part("a")], INFO, BLIND, Transaction("query", 7)))
+    outcome = log.commit(read, [change_part("b")], INFO, BLIND, Transaction("query", 7))
+    assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.BATCH
+    older = log.commit(log.refresh(), [change_part("c")], INFO, BLIND, Transaction("query", 6))
+    assert isinstance(older, Conflicted)
+    assert len(log.refresh().tail) == 1
+
+
+def test_a_commit_whose_answer_was_lost_is_found_by_reading_back() -> None:
+    store = SilentStore()
+    log = new_log(store=store)
+    store.plan = ["lost answer"]
+    outcome = log.commit(log.refresh(), [change_part("a")], INFO, BLIND)
+    assert isinstance(outcome, Committed) and outcome.version == 1
+    assert len(TableLog(store).refresh().tail) == 1
+
+
+def test_a_commit_whose_request_was_lost_is_put_again() -> None:
+    store = SilentStore()
+    log = new_log(store=store)
+    store.plan = ["lost request", "lost request", "lost answer"]
+    assert committed(log.commit(log.refresh(), [change_part("a")], INFO, BLIND)).version == 1
+
+
+def test_a_store_that_stays_silent_leaves_the_outcome_unknown() -> None:
+    store = SilentStore()
+    log = new_log(store=store)
+    store.plan = ["lost request"] * 100
+    outcome = log.commit(log.refresh(), [change_part("a")], INFO, BLIND)
+    assert isinstance(outcome, Unknown) and outcome.version == 1 and "no answer" in outcome.cause
+
+
+def test_a_settle_gives_way_to_a_commit_that_replaced_its_part() -> None:
+    log = new_log()
+    part = base_part("base")
+    read = committed(log.commit(log.refresh(), [AddPart(part)], INFO, BLIND))
+    stored = read.parts[part.path]
+    merged = [RemovePart(part.path, 1, False), AddPart(replace(base_part("merged"), level=1), False)]
+    touch = Touch(parts={part.path: ()})
+    committed(log.commit(read, merged, replace(INFO, blind_append=False), touch))
+    marked = [RemovePart(part.path, 1), AddPart(stored.marked(inline(bitmap([3]))))]
+    outcome = log.commit(read, marked, INFO, touch)
+    assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.PARTS
+
+
+def test_a_settle_gives_way_to_a_commit_that_brought_new_rows_but_not_to_a_merge_elsewhere() -> None:
+    log = new_log()
+    read = committed(log.commit(log.refresh(), [change_part("a"), AddPart(base_part("x"))], INFO, BLIND))
+    domain = next(iter(read.tail))
+    settle = Touch(change_parts=frozenset({domain}), looked_up_keys=True)
+    x = read.parts["_lakebed/x.parquet"]
+    merge = [RemovePart(x.path, 1, False), AddPart(replace(base_part("y"), level=1), False)]
+    committed(log.commit(read, merge, INFO, Touch(parts={x.path: ()})))
+    ours = [RemoveChangePart(domain), AddPart(read.tail[domain].settled(inline(bitmap([0]))))]
+    assert committed(log.commit(read, ours, INFO, settle)).version == 3
+    late = committed(log.commit(log.refresh(), [change_part("b")], INFO, BLIND))
+    domain = next(iter(late.tail))
+    committed(log.commit(late, [AddPart(base_part("attached"))], INFO, BLIND))
+    ours = [RemoveChangePart(domain), AddPart(late.tail[domain].settled(inline(bitmap([0]))))]
+    outcome = log.commit(late, ours, INFO, Touch(change_parts=frozenset({domain}), looked_up_keys=True))
+    assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.NEW_ROWS
+
+
+@pytest.mark.parametrize(("scope", "conflicts"), [("file", False), ("partition", True), ("table", True)])
+def test_the_scope_of_a_conflict_is_the_table_s_setting(scope: str, conflicts: bool) -> None:
+    log = new_log(TableSettings(conflict_scope=scope))
+    parts = [replace(base_part(name), partition_values={"region": "eu"}) for name in "ab"]
+    read = committed(log.commit(log.refresh(), [AddPart(part) for part in parts], INFO, BLIND))
+    a, b = (read.parts[part.path] for part in parts)
+    key = (("region", "eu"),)
+    theirs = [RemovePart(a.path, 1, True, None, a.bytes, a.partition_values)]
+    committed(log.commit(read, theirs, replace(INFO, blind_append=False), Touch(parts={a.path: key})))
+    ours = [RemovePart(b.path, 1, True, None, b.bytes, b.partition_values)]
+    assert isinstance(log.commit(read, ours, INFO, Touch(parts={b.path: key})), Conflicted) is conflicts
+
+
+@pytest.mark.parametrize(
+    ("invariant", "actions"),
+    [
+        ("B1", [RemovePart("_lakebed/none.parquet", 1)]),
+        ("B1", [AddPart(base_part("base"))]),
+        ("B1", [AddPart(replace(base_part("new", dead=10), rows=5))]),
+        ("B1", [AddPart(replace(base_part("new"), deletes=3))]),
+        ("B1", [AddPart(replace(base_part("new"), min_block=9, max_block=9))]),
+        ("B2", [RemoveChangePart("lakebed.part.none")]),
+        ("B2", [RemoveChangePart("lakebed.part.second")]),
+    ],
+)
+def test_a_commit_that_would_break_an_invariant_is_not_written(invariant: str, actions: list[object]) -> None:
+    log = new_log()
+    first = committed(log.commit(log.refresh(), [AddPart(base_part("base")), change_part("first")], INFO, BLIND))
+    second = committed(log.commit(first, [change_part("second")], INFO, BLIND))
+    with pytest.raises(Corrupt, match=invariant):
+        log.commit(second, actions, INFO, BLIND)  # type: ignore[arg-type]
+    assert log.refresh().version == second.version
+
+
+def test_dead_rows_never_come_back_to_life() -> None:
+    log = new_log()
+    part = base_part("base", dead=4)
+    read = committed(log.commit(log.refresh(), [AddPart(part)], INFO, BLIND))
+    stored = read.parts[part.path]
+    undead = [RemovePart(part.path, 1, True, stored.deletion_vector), AddPart(stored.marked(inline(bitmap([0]))))]
+    with pytest.raises(Corrupt, match="live again"):
+        log.commit(read, undead, INFO, Touch(parts={part.path: ()}))
+
+
+def test_a_snapshot_from_any_checkpoint_equals_the_one_from_the_start() -> None:
+    log = new_log()
+    snapshots = [log.refresh()]
+    for number in range(12):
+        actions = [change_part(f"c{number}"), AddPart(base_part(f"p{number}", dead=number % 3))]
+        snapshots.append(committed(log.commit(snapshots[-1], actions, INFO, BLIND, Transaction("query", number))))
+        if number % 4 == 0:
+            log.write_checkpoint(snapshots[-1])
+    for snapshot in snapshots:
+        assert TableLog(log.store).at_version(snapshot.version) == snapshot
+    assert TableLog(log.store).refresh() == snapshots[-1]
+
+
+def test_a_cleaned_log_keeps_every_version_within_retention_readable() -> None:
+    clock = Clock()
+    log = TableLog(MemoryLogStore(), clock, sleep=lambda seconds: None)
+    create_log(log, SCHEMA, TableSettings(), (), {}, "test")
+    for number in range(20):
+        snapshot = committed(log.commit(log.refresh(), [AddPart(base_part(str(number)))], INFO, BLIND))
+        clock.now += 100
+        if number % 5 == 4:
+            log.write_checkpoint(snapshot)
+    assert log.clean(retention_seconds=700) > 0
+    reader = TableLog(log.store, clock)
+    newest = reader.refresh().version
+    assert all(len(reader.at_version(version).parts) == version for version in range(newest - 6, newest + 1))
+    with pytest.raises(VersionNotFound):
+        reader.at_version(2)
+    assert log.clean(retention_seconds=700) == 0, "a second cleaning finds nothing"
+
+
+def test_a_missing_version_between_others_is_reported_as_a_gap() -> None:
+    log = new_log()
+    for number in range(4):
+        committed(log.commit(log.refresh(), [change_part(str(number))], INFO, BLIND))
+    log.store.delete(commit_name(2))
+    with pytest.raises(Corrupt, match="gap"):
+        TableLog(log.store).refresh()
+
+
+def test_a_version_is_found_by_its_time() -> None:
+    log = new_log()
+    for number in range(9):
+        committed(log.commit(log.refresh(), [change_part(str(number))], INFO, BLIND))
+    for version in range(10):
+        commit = log.read_commit(version)
+        assert commit is not None
+        assert log.version_at(commit.timestamp_ms) == version
+        assert log.version_at(commit.timestamp_ms + 1) == version
+    with pytest.raises(VersionNotFound, match="oldest version"):
+        log.version_at(0)
+
+
+def test_a_log_that_is_not_there_is_named() -> None:
+    with pytest.raises(TableNotFound):
+        TableLog(MemoryLogStore()).refresh()
+
+
+def test_a_plain_delta_table_is_not_written_to_before_it_is_adopted() -> None:
+    log = new_log()
+    read = log.refresh()
+    plain = replace(read, protocol=replace(read.protocol, writer_features=frozenset({"deletionVectors"})))
+    with pytest.raises(Unsupported, match=r"lakebed\.convert"):
+        log.commit(plain, [change_part("a")], INFO, BLIND)
+    beyond = replace(read, protocol=replace(read.protocol, writer_features=read.protocol.writer_features | {"rowTracking"}))
+    with pytest.raises(Unsupported, match="rowTracking"):
+        log.commit(beyond, [change_part("a")], INFO, BLIND)
