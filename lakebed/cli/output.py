@@ -1,8 +1,8 @@
 """Rows for people and for programs.
 
 ``table``: a table as wide as it needs. ``json``: one JSON object a line, without loss: whole numbers keep all
-digits, decimals are texts, times are ISO 8601 (UTC with a Z), binary is base64, NaN and infinities are texts, a map is an object
-if its keys are texts and a list of pairs otherwise.
+digits, decimals are texts, times are ISO 8601 (UTC with a Z), binary is base64, NaN and infinities are texts, a map is
+an object if its keys are texts and a list of pairs otherwise.
 """
 
 from __future__ import annotations

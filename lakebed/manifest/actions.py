@@ -6,6 +6,7 @@ has no action for stands in ``domainMetadata`` whose names begin with ``lakebed.
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ _TAG_SORT_KEY_VERSION = "lakebed.sort_key_version"
 _TAG_DELETES = "lakebed.deletes"
 _TAG_OP_COLUMN = "lakebed.op_column"
 PART_DOMAIN_PREFIX = "lakebed.part."
+_LOOSE = re.compile(r'"tightBounds"\s*:\s*false')
+_TIGHT = re.compile(r',?\s*"tightBounds"\s*:\s*true')
 _PATH_SAFE = "/!$&'()*+,;=:@-._~"
 
 
@@ -450,9 +453,11 @@ def decode_path(path: str) -> str:
 
 def _loose(stats: str | None) -> str | None:
     """Statistics of a part with dead rows: its bounds still hold, but no row need be at them (``tightBounds``)."""
-    if stats is None or '"tightBounds":false' in stats:
+    if stats is None or _LOOSE.search(stats):
         return stats
-    return orjson.dumps({**orjson.loads(stats), "tightBounds": False}).decode()
+    # As text: parsing would round a decimal's bounds.
+    body = _TIGHT.sub("", stats.strip())[1:-1].strip().strip(",")
+    return "{" + body + (", " if body else "") + '"tightBounds":false}'
 
 
 def _commit_info_to_json(info: CommitInfo) -> dict[str, Any]:

@@ -124,8 +124,8 @@ class Metrics:
             server, thread = start_http_server(port, host, self.registry)
         except OSError as error:
             raise MissingPrerequisite(
-                f"metrics can't be served on {host}:{port} ({error.strerror or error}); set metrics.port in the pipeline "
-                "file or --metrics-port to a free port, or to 'off'"
+                f"metrics can't be served on {host}:{port} ({error.strerror or error}); set metrics.port in the "
+                "pipeline file or --metrics-port to a free port, or to 'off'"
             ) from None
         except OverflowError:
             raise InvalidInput(f"metrics.port is {port}; it must be between 0 and 65535") from None

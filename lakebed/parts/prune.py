@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from lakebed.manifest.actions import Part
@@ -17,7 +17,7 @@ from lakebed.manifest.actions import Part
 @lru_cache(maxsize=65_536)
 def parsed_stats(stats: str) -> Mapping[str, Any]:
     """Delta's statistics JSON of a part."""
-    value = orjson.loads(stats)
+    value = json.loads(stats, parse_float=decimal.Decimal)  # bounds of decimals must stay exact
     assert isinstance(value, dict)
     return value
 
@@ -62,6 +62,6 @@ def _bound_value(bound: Any, kind: pa.DataType) -> Any:
         return moment.replace(tzinfo=datetime.timezone.utc) if moment.tzinfo is None else moment
     if pa.types.is_date(kind):
         return datetime.date.fromisoformat(bound)
-    if pa.types.is_decimal(kind):
-        return decimal.Decimal(str(bound))
+    if pa.types.is_floating(kind):
+        return float(bound)
     return bound

@@ -89,7 +89,7 @@ def _write_one(
     query = f"select * from lakebed_rows {'order by ' + order if order else ''}"
 
     def copy(local_path: str) -> Any:
-        with registered(connection, "lakebed_rows", rows):
+        with registered(connection, "lakebed_rows", _without_offsets(rows)):
             return connection.execute(
                 f"copy ({query}) to {literal(local_path)} "
                 f"(format parquet, compression zstd, row_group_size {ROW_GROUP_ROWS}, return_stats)"
@@ -173,7 +173,7 @@ def delta_stats(rows: int, column_stats: Mapping[str, Mapping[str, str]], schema
 
 
 def _bound(text: str, kind: pa.DataType, is_max: bool) -> Any:
-    """A bound that holds for every value: strings cut (a maximum then raised), timestamps to the millisecond outward."""
+    """A bound that holds for every value: strings cut (a maximum raised), timestamps to the millisecond outward."""
     if pa.types.is_integer(kind):
         return int(text)
     if pa.types.is_floating(kind):

@@ -212,4 +212,3 @@ def assert_everything_awkward_happened(outcome: Outcome) -> None:
         assert outcome.events[name].get("t") == 1, f"{name} was not truncated once: {outcome.events[name]}"
     assert outcome.completed_rows, "no row was completed from the one before it"
     assert outcome.tail_parts["awkward"], "the awkward table had no tail when the view was compared"
-

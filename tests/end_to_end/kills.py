@@ -1,9 +1,10 @@
-"""kill -9, again and again, of a process that ingests and settles, while a producer keeps writing.
+"""kill -9, again and again, of ``lakebed run``, while a producer keeps writing to the topic that it ingests.
 
-1.  Start the process. Now and then it is killed at any moment, also while it starts; mostly some moments after its first
-    commit, since what can go wrong goes wrong between commits.
-2.  Kill it with everything it started: the JVM, Python's workers.
-3.  After the last kill stop the producer, let a last process catch up with the topic, and end that one by a kill, too.
+1.  Start a pipeline, the one with keys or the one without. Now and then it is killed at any moment, also while it
+    starts; mostly some moments after its first commit, since what can go wrong goes wrong between commits.
+2.  Kill it with everything it started (the JVM, Python's workers); or now and then its first process alone, and start
+    the next while the others still end.
+3.  After the last kill stop the producer, let each pipeline catch up with the topic, and end it by a kill, too.
 4.  Compare with what the topic holds: the table with keys, the one without, and their quarantines.
 """
 
@@ -11,43 +12,74 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import lakebed
+import yaml
 from tests.end_to_end.progress import ingested_ends, wait_until
 from tests.end_to_end.topic_of_changes import PARTITIONS, Expected, Producing, expected_of
 from tests.infra.downloads import REPOSITORY
 from tests.infra.kafka import KafkaServer
-from tests.infra.server import Server
+from tests.infra.server import Server, descendants, is_alive
 
 TABLES = ("keyed", "keyless")
-STARTUP_SHARE = 0.2
-STARTUP_SECONDS_MAX, RUNNING_SECONDS_MAX = 12.0, 4.0
+COLUMNS = {
+    "keyed": {"id": "long not null", "number": "long", "note": "string"},
+    "keyless": {"number": "long", "id": "long", "note": "string"},
+}
+KEYED_SHARE, STARTING_SHARE, ALONE_SHARE = 0.65, 0.2, 0.3
+STARTING_SECONDS_MAX, RUNNING_SECONDS_MAX = 12.0, 4.0
+ORPHANS_SECONDS_MAX = 30
 
 
-class IngestProcess(Server):
-    """``ingest_process`` on a topic; ready when each table has a commit that it did not have before."""
+class PipelineProcess(Server):
+    """``lakebed run`` on a topic; ready when its table has a commit that it did not have before."""
 
-    name = "ingest"
+    ports_needed = 0
+    start_seconds_max = 240
 
-    def __init__(self, kafka: KafkaServer, topic: str, folder: Path) -> None:
+    def __init__(self, kafka: KafkaServer, topic: str, name: str, folder: Path) -> None:
+        self.name = name
         super().__init__(folder)
-        self._arguments = [kafka.bootstrap, topic, str(folder)]
-        self._started = 0.0
-        self._versions: dict[str, int] = {}
+        self.table = folder / name
         self.ready_after_seconds: float | None = None
+        self._started = 0.0
+        self._version = -1
+        self._orphans: list[int] = []
+        pipeline = {
+            "table": {"path": str(self.table), "schema": COLUMNS[name], "keys": ["id"] if name == "keyed" else []},
+            "source": {
+                "kind": "kafka",
+                "config": {"bootstrap.servers": kafka.bootstrap},
+                "topics": [topic],
+                "max_records_per_batch": 20_000,
+            },
+            "format": {"kind": "json", **({"operation_field": "op"} if name == "keyed" else {})},
+            "maintain": name == "keyed",
+            "metrics": {"port": None},
+            "spark": {"master": "local[2]"},
+        }
+        self._file = folder / f"{name}.yml"
+        self._file.write_text(yaml.safe_dump(pipeline))
 
     def prepare(self) -> None:
         self._started = time.monotonic()
-        self._versions = self.versions()
+        self._version = newest_version(self.table)
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "tests.end_to_end.ingest_process", *self._arguments]
+        return [
+            sys.executable,
+            "-c",
+            "import sys; from lakebed.cli import main; sys.exit(main())",
+            "run",
+            str(self._file),
+        ]
 
     def environment(self) -> dict[str, str]:
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
@@ -56,11 +88,40 @@ class IngestProcess(Server):
     def is_ready(self) -> bool:
         if self.ready_after_seconds is not None:
             return time.monotonic() - self._started >= self.ready_after_seconds
-        return all(newest > self._versions[name] for name, newest in self.versions().items())
+        return newest_version(self.table) > self._version
 
-    def versions(self) -> dict[str, int]:
-        """The newest version of each table; -1 where there is none yet."""
-        return {name: newest_version(self.run_folder / name) for name in TABLES}
+    def kill(self) -> None:
+        """SIGKILL to everything at once."""
+        if self.pid is not None:
+            kill_all([self.pid, *descendants(self.pid)])
+        super().kill()
+
+    def kill_alone(self) -> None:
+        """SIGKILL to the first process; those that it started have to notice by themselves."""
+        process, self._process = self._process, None
+        assert process is not None
+        self._orphans += descendants(process.pid)
+        process.kill()
+        process.wait()
+
+    def wait_for_orphans(self) -> None:
+        """Returns when nothing is left of processes that were killed alone. Raises AssertionError if they stay."""
+        try:
+            wait_until(
+                lambda: not any(is_alive(pid) for pid in self._orphans),
+                "processes outlived the pipeline that started them",
+                ORPHANS_SECONDS_MAX,
+            )
+        finally:
+            kill_all(self._orphans)
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
 
 
 def newest_version(table: Path) -> int:
@@ -74,7 +135,8 @@ class Outcome:
 
     kills: int
     kills_while_starting: int
-    kills_with_a_tail: int
+    kills_of_the_first_process_alone: int
+    kills_that_left_a_tail: int
     records: int
     unreadable: int
     live_rows: int
@@ -88,34 +150,52 @@ def kill_and_compare(
     """Runs the whole; raises AssertionError naming what was lost or came twice."""
     chance = random.Random(seed)
     topic = kafka.create_topic(f"kills-{seed}-{time.time_ns()}", PARTITIONS)
-    process = IngestProcess(kafka, topic, folder)
+    processes = {name: PipelineProcess(kafka, topic, name, folder) for name in TABLES}
     started = time.monotonic()
-    while_starting = with_tail = 0
-    with Producing(kafka, topic, seed, records_per_second):
-        for kill in range(kills):
-            process.ready_after_seconds = chance.uniform(0, STARTUP_SECONDS_MAX) if chance.random() < STARTUP_SHARE else None
-            while_starting += process.ready_after_seconds is not None
-            process.start()
-            if process.ready_after_seconds is None:
-                time.sleep(chance.uniform(0, RUNNING_SECONDS_MAX))
+    counts: Counter[str] = Counter()
+    try:
+        with Producing(kafka, topic, seed, records_per_second):
+            for kill in range(kills):
+                process = processes["keyed" if chance.random() < KEYED_SHARE else "keyless"]
+                starting, alone = chance.random() < STARTING_SHARE, chance.random() < ALONE_SHARE
+                process.ready_after_seconds = chance.uniform(0, STARTING_SECONDS_MAX) if starting else None
+                process.start()
+                if not starting:
+                    time.sleep(chance.uniform(0, RUNNING_SECONDS_MAX))
+                if alone:
+                    process.kill_alone()
+                else:
+                    process.kill()
+                tail = unsettled(process.table)
+                counts += Counter(starting=starting, alone=alone, tail=tail > 0)
+                say(
+                    f"kill {kill + 1} of {kills}: {process.name}{' while starting' * starting}{' alone' * alone} at version "
+                    f"{newest_version(process.table)}, {tail} parts in the tail, {time.monotonic() - started:.0f} s"
+                )
+        expected = expected_of(kafka, topic)
+        ends = {(topic, partition): end for partition, end in expected.ends.items()}
+        for process in processes.values():
+            catch_up(process, ends)
+            process.wait_for_orphans()
+    finally:
+        for process in processes.values():
             process.kill()
-            tail = unsettled(folder / "keyed")
-            with_tail += tail > 0
-            say(f"kill {kill + 1} of {kills}: versions {process.versions()}, {tail} parts in the tail")
-    expected = expected_of(kafka, topic)
-    process.ready_after_seconds = None
-    process.ready_after_seconds = 0.0
-    process.start()
-    ends = {(topic, partition): end for partition, end in expected.ends.items()}
-    for name in TABLES:
-        wait_until(lambda name=name: ingested_ends(folder / name) == ends or not process.is_running, f"{name} did not catch up")  # type: ignore[misc]
-    assert process.is_running, f"the last process ended by itself:\n{process.log_tail()}"
-    process.kill()
     assert_same(folder, expected)
     return Outcome(
-        kills, while_starting, with_tail, sum(expected.ends.values()), len(expected.unreadable), len(expected.live),
-        process.versions(), time.monotonic() - started,
+        kills, counts["starting"], counts["alone"], counts["tail"], sum(expected.ends.values()), len(expected.unreadable),
+        len(expected.live), {name: newest_version(folder / name) for name in TABLES}, time.monotonic() - started,
     )  # fmt: skip
+
+
+def catch_up(process: PipelineProcess, ends: dict[tuple[str, int], int]) -> None:
+    """Runs a pipeline until it has ingested all there is, and kills it."""
+    process.ready_after_seconds = 0.0
+    process.start()
+    wait_until(
+        lambda: ingested_ends(process.table) == ends or not process.is_running, f"{process.name} did not catch up"
+    )
+    assert process.is_running, f"the last run of {process.name} ended by itself:\n{process.log_tail()}"
+    process.kill()
 
 
 def unsettled(table: Path) -> int:
@@ -147,8 +227,8 @@ def assert_same(folder: Path, expected: Expected) -> None:
         assert sorted(places) == sorted(expected.unreadable), f"the quarantine of {name} holds other records"
 
 
-def repeated(values: object) -> list[object]:
-    return [value for value, count in Counter(values).items() if count > 1][:10]  # type: ignore[call-overload]
+def repeated(values: Iterable[object]) -> list[object]:
+    return [value for value, count in Counter(values).items() if count > 1][:10]
 
 
 def example(differing: set[int], found: dict[int, object], expected: Expected) -> str:

@@ -29,7 +29,9 @@ def main() -> None:
         DebeziumServer(kafka, postgres) as debezium,
         ForeignDuckDB() as duckdb,
     ):
-        outcome = load_and_compare(Servers(kafka, postgres, debezium, spark, duckdb), folder, given.duration, given.rate)
+        outcome = load_and_compare(
+            Servers(kafka, postgres, debezium, spark, duckdb), folder, given.duration, given.rate
+        )
     spark.stop()
     print(outcome)
     assert_everything_awkward_happened(outcome)

@@ -67,7 +67,12 @@ TABLES = (
     SourceTable(
         "pgbench_history",
         _schema(
-            tid=pa.int32(), bid=pa.int32(), aid=pa.int32(), delta=pa.int32(), mtime=pa.timestamp("us"), filler=pa.string()
+            tid=pa.int32(),
+            bid=pa.int32(),
+            aid=pa.int32(),
+            delta=pa.int32(),
+            mtime=pa.timestamp("us"),
+            filler=pa.string(),
         ),
     ),
     SourceTable(
@@ -137,9 +142,24 @@ class Load:
     """pgbench with several clients in a thread; leaving the block waits for its end."""
 
     def __init__(
-        self, postgres: PostgresServer, database: SourceDatabase, folder: Path, seconds: int, transactions_per_second: int
+        self,
+        postgres: PostgresServer,
+        database: SourceDatabase,
+        folder: Path,
+        seconds: int,
+        transactions_per_second: int,
     ) -> None:
-        options = ["-n", "-c", str(CLIENTS), "-T", str(seconds), "-R", str(transactions_per_second), "-b", f"tpcb-like@{WEIGHTS['tpcb-like']}"]
+        options = [
+            "-n",
+            "-c",
+            str(CLIENTS),
+            "-T",
+            str(seconds),
+            "-R",
+            str(transactions_per_second),
+            "-b",
+            f"tpcb-like@{WEIGHTS['tpcb-like']}",
+        ]
         for name, text in SCRIPTS.items():
             script = folder / f"{name}.sql"
             script.write_text(text)

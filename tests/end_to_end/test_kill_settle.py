@@ -50,7 +50,9 @@ def test_killed_in_the_middle_of_settling_no_change_is_lost_and_no_key_lives_twi
             oracle.apply(changes_of(batch))
         known = batches_in(table)
         with_tail += table.detail()["tail_parts"][0].as_py() > 0
-        assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == sorted(oracle.rows(), key=lambda row: row["id"])
+        assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == sorted(
+            oracle.rows(), key=lambda row: row["id"]
+        )
         if kill < KILLS:
             killed = settle_in_a_process(path, known, step=chance.randrange(1, steps_per_process))
             assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -61,5 +63,7 @@ def test_killed_in_the_middle_of_settling_no_change_is_lost_and_no_key_lives_twi
     for batch in range(known, known + BATCHES):
         oracle.apply(changes_of(batch))
     assert table.detail()["tail_parts"][0].as_py() == 0
-    assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == sorted(oracle.rows(), key=lambda row: row["id"])
+    assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == sorted(
+        oracle.rows(), key=lambda row: row["id"]
+    )
     assert with_tail, "no kill left a tail behind: the kills came at the wrong moments"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,17 +81,20 @@ def test_no_reader_leaves_out_a_part_that_has_the_row(
     answer = QueryBuilder().register("t", DeltaTable(table.path)).execute(query("t", leave_out_far_years=True))
     assert sorted(pa.table(answer)["asked"].to_pylist()) == sorted(near), "delta-rs"
 
-    def ask(frame: DataFrame) -> list[str]:
+    def ask(frame: DataFrame, names: Sequence[str]) -> list[str]:
         frame.createOrReplaceTempView("asked_table")
         query = " union all ".join(
-            f"select '{name} {number}' from asked_table where "
-            f"{name} = {spark_literal(value, rows.schema.field(name).type)} and id = {number}"
-            for name, number, value in asked
+            f"select concat('{name} ', id) from asked_table where {name} in ({', '.join(literals)})"
+            for name in names
+            if (literals := [spark_literal(v, rows.schema.field(name).type) for n, _, v in asked if n == name])
         )
         return sorted(row[0] for row in spark.sql(query).collect())
 
-    assert ask(table.read(spark)) == sorted(wanted), "lakebed's Spark reader"
-    assert ask(spark.read.format("delta").load(table.path)) == sorted(wanted), "delta-spark"
+    assert ask(table.read(spark), WITH_BOUNDS) == sorted(wanted), "lakebed's Spark reader"
+    # Delta's own planning costs a Spark job a predicate: the types whose bounds are no plain numbers must do.
+    delicate = ["string", "timestamp", "timestamp_ntz", "decimal_38_0"]
+    found_by_delta = ask(spark.read.format("delta").load(table.path), delicate)
+    assert found_by_delta == sorted(t for t, (name, _, _) in zip(wanted, asked, strict=True) if name in delicate)
 
 
 def test_every_partition_value(tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB) -> None:
@@ -128,7 +132,7 @@ def test_a_table_in_an_odd_folder_is_read_by_both_of_lakebeds_readers(
     table.apply(pa.table({"id": [1, 2]}))
     table.settle()
     table.apply(pa.table({"id": [2]}))
-    assert table.to_arrow()["id"].to_pylist() == [1, 2]
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2]
     assert own_spark(table, spark) == own(table)
 
 

@@ -1,0 +1,116 @@
+"""Invariant S1: a part's rows are in sort-key order, and its statistics hold for every row of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakebed.parts import write
+from lakebed.parts.changes import OP_COLUMN, TableShape, newest_per_key, prepare
+from lakebed.parts.engine import connect
+from lakebed.parts.prune import may_contain
+from lakebed.parts.storage import open_part_storage
+from lakebed.parts.write import write_parts
+
+UTC = dt.timezone.utc
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), False),
+        pa.field("name", pa.string()),
+        pa.field("price", pa.decimal128(20, 4)),
+        pa.field("ratio", pa.float64()),
+        pa.field("day", pa.date32()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("local", pa.timestamp("us")),
+    ]
+)
+
+
+def random_rows(rng: random.Random, count: int) -> list[dict[str, Any]]:
+    def some(value: Any) -> Any:
+        return None if rng.random() < 0.1 else value
+
+    return [
+        {
+            "id": rng.randrange(-(2**63), 2**63),
+            "name": some("".join(rng.choice("aäß😀\x7f\U0010ffff") for _ in range(rng.choice([0, 3, 31, 32, 33, 60])))),
+            "price": some(decimal.Decimal(rng.randrange(-(10**19), 10**19)).scaleb(-4)),
+            "ratio": some(rng.choice([rng.uniform(-1e300, 1e300), -0.0, float("inf"), float("nan")])),
+            "day": some(dt.date(rng.choice([1, 1582, 1969, 2026, 9999]), 1, 1)),
+            "at": some(dt.datetime(rng.choice([1, 1969, 2026]), 3, 4, 5, 6, 7, rng.randrange(10**6), tzinfo=UTC)),
+            "local": some(dt.datetime(2026, 3, 4, 5, 6, 7, rng.randrange(10**6))),
+        }
+        for _ in range(count)
+    ]
+
+
+def written(rows: pa.Table, shape: TableShape, folder: Path) -> list[tuple[Any, pa.Table]]:
+    storage = open_part_storage(folder)
+    return [(part, pq.read_table(folder / part.path)) for part in write_parts(rows, shape, storage, connect())]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_statistics_hold_for_every_row(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    rows = pa.Table.from_pylist(random_rows(rng, rng.choice([1, 5, 300])), SCHEMA)
+    [(part, stored)] = written(rows, TableShape(SCHEMA), tmp_path)
+    stats = orjson.loads(part.stats)
+    assert stats["numRecords"] == len(rows) == part.rows
+    base = part.base_part(has_op_column=False)
+    for name in SCHEMA.names:
+        assert stats["nullCount"][name] == stored[name].null_count
+        for value in stored[name].drop_null().to_pylist():
+            if value == value:
+                assert may_contain(base, {name: {"min": value, "max": value}}, SCHEMA), (name, value)
+
+
+def test_statistics_leave_out_a_part_that_can_not_match(tmp_path: Path) -> None:
+    rows = pa.table({"id": [5, 9], "name": ["m", "p" * 50]})
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    [(part, _)] = written(rows, TableShape(schema), tmp_path)
+    base = part.base_part(has_op_column=False)
+    assert not may_contain(base, {"id": {"min": 10, "max": 20}}, schema)
+    assert not may_contain(base, {"name": {"min": "q", "max": "z"}}, schema)
+    assert may_contain(base, {"name": {"min": "p" * 40, "max": "z"}}, schema)
+
+
+def test_rows_are_in_sort_key_order_with_nulls_first(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2, 3, 4], "name": ["b", None, "a", "b"]})
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    [(_, stored)] = written(rows, TableShape(schema, sort_key=("name", "id")), tmp_path)
+    assert stored["name"].to_pylist() == [None, "a", "b", "b"] and stored["id"].to_pylist() == [2, 3, 1, 4]
+    keyed = TableShape(schema, keys=("id",))
+    [(_, stored)] = written(prepare(rows.take([3, 1, 0, 2]), keyed, connect()), keyed, tmp_path)
+    assert stored["id"].to_pylist() == [1, 2, 3, 4], "without a sort key the keys order a part"
+
+
+def test_a_part_belongs_to_one_partition_and_holds_a_million_rows_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "PART_ROWS_MAX", 3)
+    schema = pa.schema([("id", pa.int64()), ("region", pa.string())])
+    rows = pa.table({"id": range(10), "region": ["eu", None, "us", "", "eu"] * 2})
+    shape = TableShape(schema, keys=("id",), partition_by=("region",))
+    found = written(prepare(rows, shape, connect()), shape, tmp_path)
+    assert all(part.rows <= 3 for part, _ in found)
+    assert sum(part.rows for part, _ in found) == 10
+    for part, stored in found:
+        assert set(stored["region"].to_pylist()) == {part.partition_values["region"]}
+    assert {part.partition_values["region"] for part, _ in found} == {"eu", "us", None}
+
+
+def test_the_newest_change_of_a_key_is_the_last_or_the_one_with_the_highest_sequence() -> None:
+    schema = pa.schema([("id", pa.int64()), ("seq", pa.int64()), ("v", pa.string())])
+    rows = pa.table({"id": [1, 2, 1, 2, 1], "seq": [5, 1, 9, 1, 7], "v": list("abcde"), OP_COLUMN: ["u"] * 5})
+    by_arrival = newest_per_key(rows, TableShape(schema, keys=("id",)), connect())
+    assert by_arrival["v"].to_pylist() == ["d", "e"]
+    by_sequence = newest_per_key(rows, TableShape(schema, keys=("id",), sequence_by="seq"), connect())
+    assert by_sequence["v"].to_pylist() == ["c", "d"], "of equal sequences the last wins"
