@@ -14,7 +14,7 @@ TESTS ?= tests
 # Prefer the Python that the tests of a release run with; any from 3.10 on will do.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.10 python3,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: help setup run test test-fast check format clean java build-tools
+.PHONY: help setup run test test-fast soak-pgbench soak-kill check format clean java build-tools
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -61,6 +61,12 @@ test: setup build-tools  ## all tests, with real servers; TESTS=path narrows, AR
 
 test-fast: setup  ## the tests that need no server and little time
 	@exec $(BIN)/python -m pytest $(TESTS) -m "not slow" $(ARGS)
+
+soak-pgbench: setup build-tools  ## minutes of pgbench through Debezium and Kafka, every reader compared; DURATION=300 seconds
+	@exec $(BIN)/python -m tests.end_to_end.soak_pgbench --duration $(or $(DURATION),300) $(ARGS)
+
+soak-kill: setup build-tools  ## a running pipeline killed with -9 twenty times (KILLS=20), the table compared with the topic
+	@exec $(BIN)/python -m tests.end_to_end.soak_kill --kills $(or $(KILLS),20) $(ARGS)
 
 check: $(VENV)/.installed  ## lint, format, types, imports
 	@$(BIN)/ruff check .

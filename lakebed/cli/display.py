@@ -117,7 +117,7 @@ def panel(look: Look, pipeline: Pipeline) -> Panel:
     return Panel(Group(grid, foot), title=Text(f"lakebed   {pipeline.table.path}"), box=box.ROUNDED, expand=False)
 
 
-def summary(outcome: Outcome, pipeline: Pipeline, log: str | None = None) -> None:
+def summary(outcome: Outcome, pipeline: Pipeline) -> None:
     """What a run did, a few rows, and where to look next."""
     figures, state, path = outcome.figures, outcome.state, pipeline.table.path
     rows = [
@@ -141,13 +141,9 @@ def summary(outcome: Outcome, pipeline: Pipeline, log: str | None = None) -> Non
         print(f"\nno rows can be shown: {error}")
     else:
         print(f"\n{len(sample)} of its rows, read through the view:\n")
-        print_table(_narrow(sample), sys.stdout)
+        print_table(sample, sys.stdout)
     print(f"\nnext:  lakebed query {path} 'select count(*) from \"{name}\"'")
     print(f"       lakebed parts {path}     lakebed timeline {path}", flush=True)
-
-
-def _narrow(rows: pa.Table) -> pa.Table:
-    return rows
 
 
 def _aside(quarantined: int, lost: int, replayed: int) -> list[tuple[int, str]]:

@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from lakebed.cli import exit_codes
 from lakebed.errors import InvalidInput, LakebedError
@@ -90,7 +90,9 @@ def _parser() -> argparse.ArgumentParser:
         "--only", choices=("ingest", "maintain"), help="do half of the work; another process does the other"
     )
     run.add_argument("--rate", type=_positive, metavar="N", help="events a second of the generator")
-    run.add_argument("--metrics-port", type=_port, metavar="PORT", help="instead of the file's: a port, 0 (any) or off")
+    run.add_argument(
+        "--metrics-port", type=_port, default="file", metavar="PORT", help="a port, 0 (any), off, or file (default)"
+    )
 
     validate = add("validate", "check a pipeline file and say what it means", _validate)
     validate.add_argument("file", metavar="FILE", help="the pipeline file")
@@ -120,11 +122,14 @@ def _positive(text: str) -> float:
     return value
 
 
-def _port(text: str) -> int | None:
+def _port(text: str) -> int | Literal["file"] | None:
+    """A port, None for off, or ``file`` for what the pipeline file says."""
     if text == "off":
         return None
+    if text == "file":
+        return "file"
     if not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a port nor 'off'")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a port, nor 'off' or 'file'")
     return int(text)
 
 
@@ -134,12 +139,7 @@ def _port(text: str) -> int | None:
 def _run(options: argparse.Namespace) -> int:
     from lakebed.cli.run_command import run_pipeline
 
-    port = (
-        {}
-        if options.metrics_port is None and "--metrics-port" not in sys.argv
-        else {"metrics_port": options.metrics_port}
-    )
-    return run_pipeline(options.file, options.duration, options.only, options.rate, **port)
+    return run_pipeline(options.file, options.duration, options.only, options.rate, options.metrics_port)
 
 
 def _validate(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import io
 import json
 import math
 import sys
@@ -62,7 +63,13 @@ def print_table(rows: pa.Table, out: TextIO) -> None:
     columns = [_values(column) for column in shown.columns]
     for values in zip(*columns, strict=True):
         table.add_row(*(Text(text_of(value, kind)) for value, kind in zip(values, kinds, strict=True)))
-    Console(file=out, width=None if out.isatty() else _WIDTH_WHEN_PIPED).print(table)
+    if out.isatty():
+        Console(file=out).print(table)
+    else:
+        console = Console(file=io.StringIO(), width=_WIDTH_WHEN_PIPED)
+        with console.capture() as captured:
+            console.print(table)
+        out.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
     out.flush()
     if len(rows) > TABLE_ROWS_MAX:
         print(f"lakebed: {len(rows) - TABLE_ROWS_MAX:,} more rows; --format json prints all", file=sys.stderr)

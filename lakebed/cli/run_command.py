@@ -24,7 +24,6 @@ from lakebed.pipeline.settings import load
 from lakebed.pipeline.sources import with_rate
 
 STOP_SECONDS_MAX = 45.0
-_AS_IN_FILE: Literal["file"] = "file"
 
 
 def run_pipeline(
@@ -32,13 +31,13 @@ def run_pipeline(
     duration_seconds: float | None,
     only: Role | None,
     events_per_second: float | None,
-    metrics_port: int | Literal["file"] | None = _AS_IN_FILE,
+    metrics_port: int | Literal["file"] | None = "file",
 ) -> int:
     """Run a pipeline file; returns the exit code. Raises LakebedError, secrets blotted out."""
     pipeline = load(file)
     if events_per_second is not None:
         pipeline = with_rate(pipeline, events_per_second)
-    if metrics_port != _AS_IN_FILE:
+    if metrics_port != "file":
         pipeline = replace(pipeline, metrics=replace(pipeline.metrics, port=metrics_port))
     _log_to_stderr(pipeline.document)
     stop = _StopRequest()

@@ -12,9 +12,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STOP_SECONDS = 10.0
+LOOK_SECONDS = 0.25
+LOCAL_MASTER = "local[*,4]"  # a task that fails, or whose worker dies, is tried four times, as on a cluster
 _STREAMING = {
     "spark.sql.streaming.stopTimeout": "20s",
     "spark.log.level": "WARN",
@@ -41,36 +44,74 @@ class Driver:
     log: Path
 
 
+class Abandoned(Exception):
+    """The caller no longer wants Spark; it was still starting."""
+
+
 @contextmanager
-def spark_driver(section: SparkSection, s3: bool) -> Iterator[Driver]:
-    """Start Spark, and stop it at the end. The log is removed if all went well. Raises MissingPrerequisite."""
+def spark_driver(section: SparkSection, s3: bool, abandoned: Callable[[], bool]) -> Iterator[Driver]:
+    """Start Spark, and stop it at the end. The log is removed if all went well.
+
+    ``abandoned`` is asked now and then while Spark starts. Raises MissingPrerequisite, Abandoned.
+    """
     sessions.require_java()
+    section = replace(section, master=section.master or os.environ.get("LAKEBED_SPARK_MASTER") or LOCAL_MASTER)
     handle, name = tempfile.mkstemp(prefix="lakebed-spark-", suffix=".log")
     log = Path(name)
     # What Python's half of Spark says about a query that ends is said by us.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger("pyspark").setLevel(logging.CRITICAL)
+    start = _Start(section, s3, handle, log)
+    # Not in the main thread: there Spark would take SIGINT for itself, and nobody could be told how it goes.
+    thread = threading.Thread(target=start, name="lakebed-spark", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        if abandoned():
+            log.unlink(missing_ok=True)
+            raise Abandoned
+        thread.join(LOOK_SECONDS)
     try:
-        gateway = _launch(section, s3, handle, log)
+        if start.error is not None:
+            raise start.error
+        assert start.spark is not None
+        yield Driver(start.spark, log)
     finally:
-        os.close(handle)
-    spark = None
-    try:
-        spark = sessions.spark("lakebed", section.master, s3=s3, conf=_STREAMING | dict(section.conf))
-        yield Driver(spark, log)
-    finally:
-        if spark is not None:
+        if start.spark is not None:
             with suppress(Exception):  # the JVM may be gone already, which is what is wanted
-                spark.stop()
-        _end(gateway)
+                start.spark.stop()
+        if start.gateway is not None:
+            _end(start.gateway)
     log.unlink(missing_ok=True)
+
+
+class _Start:
+    """Starts the JVM, then the session in it; what came of it is left in the fields."""
+
+    def __init__(self, section: SparkSection, s3: bool, handle: int, log: Path) -> None:
+        self._section = section
+        self._s3 = s3
+        self._handle = handle
+        self._log = log
+        self.gateway: Any = None
+        self.spark: SparkSession | None = None
+        self.error: BaseException | None = None
+
+    def __call__(self) -> None:
+        try:
+            self.gateway = _launch(self._section, self._s3, self._handle, self._log)
+            conf = _STREAMING | dict(self._section.conf)
+            self.spark = sessions.spark("lakebed", self._section.master, s3=self._s3, conf=conf)
+        except BaseException as error:
+            self.error = error
+        finally:
+            os.close(self._handle)
 
 
 def _launch(section: SparkSection, s3: bool, handle: int, log: Path) -> Any:
     from pyspark import SparkConf, SparkContext, java_gateway
     from pyspark.errors import PySparkException
 
-    master = section.master or os.environ.get("LAKEBED_SPARK_MASTER") or "local[*]"
+    master = section.master or LOCAL_MASTER
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

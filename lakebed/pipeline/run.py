@@ -2,7 +2,8 @@
 
 1. The metrics port is taken and the table opened or created before Spark starts: what is wrong there is told at once.
 2. The queries start. A sampler thread takes the table's figures now and then; the caller is told after every look.
-3. A query that failed with an error that says "try again" is started again, later each time; any other ends the run.
+3. A query that failed with an error that says "try again" is started again, later each time; so is one that Spark
+   ended for a reason of its own (a worker that died), less often. Any other error of lakebed ends the run.
 4. The stop: ingest ends after the batch that is running; maintenance goes on until the tail is empty; then Spark ends.
    A batch that had just begun is left alone: the next run does it again, under the same batch id, so it counts once.
 """
@@ -22,7 +23,7 @@ from lakebed.errors import LakebedError, Retry
 from lakebed.monitoring.metrics import Metrics, MetricsServer
 from lakebed.monitoring.progress import Figures, Progress
 from lakebed.monitoring.table_state import TableState, table_state
-from lakebed.pipeline.driver import Driver, spark_driver
+from lakebed.pipeline.driver import Abandoned, Driver, spark_driver
 from lakebed.pipeline.failures import failure_of
 from lakebed.pipeline.settings import FilesSection, Pipeline
 from lakebed.pipeline.sources import open_source, start_ingest
@@ -41,6 +42,7 @@ SAMPLE_SHARE = 0.05  # of the time, at most, goes into sampling the table
 BATCH_SECONDS_MAX = 15.0
 DRAIN_SECONDS_MAX = 10.0
 RETRIES_MAX = 10
+RESTARTS_MAX = 3
 RETRY_SECONDS_MAX = 30.0
 
 _logger = logging.getLogger("lakebed.run")
@@ -87,8 +89,12 @@ def run(
         stack.callback(events.listen(metrics))
         stack.callback(events.listen(progress))
         going = _Run(pipeline, table, progress, metrics, watch, only, server.url if server else None)
-        going.look("starting Spark")
-        with spark_driver(pipeline.spark, _wants_s3(pipeline)) as driver:
+
+        def abandoned() -> bool:
+            going.look("starting Spark")
+            return stop.is_set()
+
+        with suppress(Abandoned), spark_driver(pipeline.spark, _wants_s3(pipeline), abandoned) as driver:
             going.until(driver, stop, duration_seconds)
         return Outcome(table, progress.figures(), going.observe())
 
@@ -180,7 +186,7 @@ class _Run:
             self._failures[role] = 0
         self._batches_at_failure = batches
         self._failures[role] = self._failures.get(role, 0) + 1
-        if not isinstance(error, Retry) or self._failures[role] > RETRIES_MAX:
+        if self._failures[role] > _restarts_max(error):
             raise error
         pause = min(RETRY_SECONDS_MAX, 2.0 ** (self._failures[role] - 1))
         _logger.warning("%s starts again in %.0f s: %s", role, pause, self._pipeline.document.redact(str(error)))
@@ -240,6 +246,13 @@ class _Run:
     def _stop_all(self) -> None:
         for query in self._queries.values():
             _stop(query)
+
+
+def _restarts_max(error: LakebedError) -> int:
+    """How often in a row a query may start again after such an error."""
+    if isinstance(error, Retry):
+        return RETRIES_MAX
+    return RESTARTS_MAX if type(error) is LakebedError else 0
 
 
 def _stop(query: StreamingQuery) -> None:

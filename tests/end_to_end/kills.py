@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import lakebed
 import yaml
+
+import lakebed
 from tests.end_to_end.progress import ingested_ends, wait_until
 from tests.end_to_end.topic_of_changes import PARTITIONS, Expected, Producing, expected_of
 from tests.infra.downloads import REPOSITORY
@@ -70,7 +71,7 @@ class PipelineProcess(Server):
 
     def prepare(self) -> None:
         self._started = time.monotonic()
-        self._version = newest_version(self.table)
+        self._version = max(0, newest_version(self.table))  # creating the table is not yet a commit of ours
 
     def command(self) -> list[str]:
         return [
@@ -168,9 +169,10 @@ def kill_and_compare(
                     process.kill()
                 tail = unsettled(process.table)
                 counts += Counter(starting=starting, alone=alone, tail=tail > 0)
+                how = f"{process.name}{' while starting' * starting}{' alone' * alone}"
                 say(
-                    f"kill {kill + 1} of {kills}: {process.name}{' while starting' * starting}{' alone' * alone} at version "
-                    f"{newest_version(process.table)}, {tail} parts in the tail, {time.monotonic() - started:.0f} s"
+                    f"kill {kill + 1} of {kills}: {how} at version {newest_version(process.table)}, "
+                    f"{tail} parts in the tail, {time.monotonic() - started:.0f} s"
                 )
         expected = expected_of(kafka, topic)
         ends = {(topic, partition): end for partition, end in expected.ends.items()}
@@ -182,9 +184,16 @@ def kill_and_compare(
             process.kill()
     assert_same(folder, expected)
     return Outcome(
-        kills, counts["starting"], counts["alone"], counts["tail"], sum(expected.ends.values()), len(expected.unreadable),
-        len(expected.live), {name: newest_version(folder / name) for name in TABLES}, time.monotonic() - started,
-    )  # fmt: skip
+        kills=kills,
+        kills_while_starting=counts["starting"],
+        kills_of_the_first_process_alone=counts["alone"],
+        kills_that_left_a_tail=counts["tail"],
+        records=sum(expected.ends.values()),
+        unreadable=len(expected.unreadable),
+        live_rows=len(expected.live),
+        versions={name: newest_version(folder / name) for name in TABLES},
+        seconds=time.monotonic() - started,
+    )
 
 
 def catch_up(process: PipelineProcess, ends: dict[tuple[str, int], int]) -> None:

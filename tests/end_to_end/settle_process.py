@@ -2,7 +2,7 @@
 
     python -m tests.end_to_end.settle_process <table> <first batch> <batches> <step>
 
-A step is a call of a function, of Python's or of an extension's, so between any two lines that do something there is one.
+A step is a call of a function, of Python's or of an extension's: between any two lines that do something there is one.
 Prints how many steps there were, if it lived to its end.
 """
 

@@ -1,4 +1,4 @@
-"""``make soak-kill``: twenty kills -9 of a running pipeline (``KILLS=50 SEED=3`` for others), then the comparison."""
+"""``make soak-kill``: twenty kills -9 of a running pipeline (``make soak-kill KILLS=50`` for more), then the comparison."""
 
 from __future__ import annotations
 

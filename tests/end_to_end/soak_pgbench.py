@@ -1,4 +1,4 @@
-"""``make soak-pgbench DURATION=300``: minutes of pgbench through Debezium and Kafka, then the comparison with every reader."""
+"""``make soak-pgbench DURATION=300``: minutes of pgbench through Debezium and Kafka, then every reader is compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that is killed in the middle of settling leaves the table as it was or settled, and the next one goes on."""
+"""A process killed in the middle of settling leaves the table as it was or settled, and the next one goes on."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import lakebed
 import pytest
+
+import lakebed
 from tests.end_to_end.settle_process import SCHEMA, changes_of
 from tests.infra.downloads import REPOSITORY
-from tests.oracle import Oracle
+from tests.oracle import Oracle, in_order
 
 KILLS = int(os.environ.get("LAKEBED_SETTLE_KILLS", "10"))
 BATCHES = 3
@@ -32,7 +33,7 @@ def settle_in_a_process(table: Path, first_batch: int, step: int) -> subprocess.
 
 
 def batches_in(table: lakebed.Table) -> int:
-    return table.timeline(1_000_000)["operation"].to_pylist().count("APPLY")
+    return sum(operation == "APPLY" for operation in table.timeline(1_000_000)["operation"].to_pylist())
 
 
 @pytest.mark.slow
@@ -50,9 +51,7 @@ def test_killed_in_the_middle_of_settling_no_change_is_lost_and_no_key_lives_twi
             oracle.apply(changes_of(batch))
         known = batches_in(table)
         with_tail += table.detail()["tail_parts"][0].as_py() > 0
-        assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == sorted(
-            oracle.rows(), key=lambda row: row["id"]
-        )
+        assert in_order(table.to_arrow().to_pylist()) == oracle.rows()
         if kill < KILLS:
             killed = settle_in_a_process(path, known, step=chance.randrange(1, steps_per_process))
             assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -63,7 +62,5 @@ def test_killed_in_the_middle_of_settling_no_change_is_lost_and_no_key_lives_twi
     for batch in range(known, known + BATCHES):
         oracle.apply(changes_of(batch))
     assert table.detail()["tail_parts"][0].as_py() == 0
-    assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == sorted(
-        oracle.rows(), key=lambda row: row["id"]
-    )
+    assert in_order(table.to_arrow().to_pylist()) == oracle.rows()
     assert with_tail, "no kill left a tail behind: the kills came at the wrong moments"

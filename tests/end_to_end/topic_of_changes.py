@@ -1,8 +1,8 @@
 """A Kafka topic that a producer keeps writing to, and what a table of it must hold in the end.
 
 Every record is one JSON object with a number of its own, the change of one key: keys repeat, some changes are deletes,
-and now and then a record is no JSON at all. A key always goes to one partition. What the tables must hold is not what the producer
-meant to write but what the topic holds: it is read back, partition by partition in offset order.
+and now and then a record is no JSON at all. A key always goes to one partition. What the tables must hold is not what
+the producer meant to write but what the topic holds: it is read back, partition by partition in offset order.
 """
 
 from __future__ import annotations

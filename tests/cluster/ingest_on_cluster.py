@@ -1,0 +1,58 @@
+"""A driver on a cluster: ingest files as a stream, a few a batch, while somebody may take workers away.
+
+    SPARK_MASTER=… SPARK_PY_FILES=… python ingest_on_cluster.py TABLE ARRIVING
+
+Every row is written with the folder of the executor that had it and the place that lakebed was imported from there.
+Prints one line of JSON when all files are in the table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+
+import lakebed
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+
+def on_a_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import os
+    import time
+
+    import lakebed.ingest
+
+    time.sleep(0.4)  # so that two tasks of a batch run at once, and one is there to be killed
+    for batch in batches:
+        seen = [os.getcwd()] * len(batch), [str(lakebed.ingest.__file__)] * len(batch)
+        yield pa.RecordBatch.from_arrays([*batch.columns, *map(pa.array, seen)], [*batch.schema.names, "worker", "module"])
+
+
+def main(path: str, arriving: str) -> None:
+    conf = {
+        "spark.submit.pyFiles": os.environ["SPARK_PY_FILES"],
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.cores.max": "2",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.locality.wait": "0",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    spark = lakebed.spark("ingest on a cluster", os.environ["SPARK_MASTER"], s3=False, conf=conf)
+    spark.sparkContext.setLogLevel("ERROR")
+    table = lakebed.open(path)
+    source = spark.readStream.schema("id long, v long, op string").option("maxFilesPerTrigger", 2).parquet(arriving)
+    changes = source.mapInArrow(on_a_worker, "id long, v long, op string, worker string, module string")
+    maintenance = table.maintain(spark)
+    table.ingest(changes, apply_as_deletes="op = 'd'", trigger={"availableNow": True}).awaitTermination()
+    maintenance.stop()
+    table.settle()
+    print(json.dumps({"rows_on_the_cluster": table.read(spark).count(), "lakebed_here": lakebed.__file__}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

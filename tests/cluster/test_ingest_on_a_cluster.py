@@ -1,0 +1,74 @@
+"""On a standalone cluster tasks run on both workers, with lakebed from its wheel; a killed worker costs a retry only."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lakebed
+from tests.infra.spark_cluster import SparkCluster
+from tests.oracle import Oracle, Row
+
+pytestmark = pytest.mark.slow
+
+DRIVER = Path(__file__).with_name("ingest_on_cluster.py")
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("worker", pa.string()), ("module", pa.string())])
+FILES, ROWS = 16, 50
+
+
+def changes(number: int) -> list[Row]:
+    """Files overlap, so that their order counts, but the two files of one batch have no key in common."""
+    first = (number % 2) * 1000 + (number // 2) * ROWS // 2
+    return [{"id": first + row, "v": number, "op": "d" if row % 7 == 3 else "u"} for row in range(ROWS)]
+
+
+def test_a_stream_runs_on_both_workers_and_survives_one(tmp_path: Path) -> None:
+    arriving, path = tmp_path / "arriving", tmp_path / "table"
+    arriving.mkdir()
+    oracle = Oracle(("id",), ("id", "v"))
+    for number in range(FILES):
+        file = arriving / f"{number:05d}.parquet"
+        pq.write_table(pa.Table.from_pylist(changes(number)), file)
+        os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))  # the source takes older files first
+        oracle.apply(changes(number))
+    table = lakebed.create(path, SCHEMA, keys=["id"])
+    with SparkCluster() as cluster:
+        driver = cluster.submit(
+            DRIVER, str(path), str(arriving), environment={"LAKEBED_CACHE_DIR": str(tmp_path / "cache")}
+        )
+        try:
+            wait_until(lambda: batches(table) >= 3 or driver.poll() is not None, seconds_max=120)
+            assert driver.poll() is None, "it ended before a worker could be killed\n" + cluster._errors()
+            seen = table.to_arrow()
+            workers = {Path(folder).parents[1].name for folder in seen["worker"].to_pylist()}
+            assert workers == {"spark-worker-0", "spark-worker-1"}
+            assert all(".zip" in module for module in seen["module"].to_pylist())
+            cluster.workers[0].kill()
+            printed, _ = driver.communicate(timeout=180)
+            assert driver.returncode == 0, cluster._errors()
+        finally:
+            driver.kill()
+            driver.wait()
+    rows = table.to_arrow(["id", "v"]).to_pylist()
+    assert sorted(rows, key=lambda row: row["id"]) == sorted(oracle.rows(), key=lambda row: row["id"])
+    assert json.loads(printed.splitlines()[-1])["rows_on_the_cluster"] == len(rows)
+    assert batches(table) == FILES // 2, "every batch once"
+
+
+def batches(table: lakebed.Table) -> int:
+    operations = table.timeline()["operation"].to_pylist()
+    return sum(operation not in ("SETTLE", "CREATE TABLE") for operation in operations)
+
+
+def wait_until(reached: Callable[[], bool], seconds_max: float) -> None:
+    deadline = time.monotonic() + seconds_max
+    while not reached():
+        assert time.monotonic() < deadline, f"nothing came in {seconds_max:.0f} s"
+        time.sleep(0.1)
