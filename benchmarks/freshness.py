@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args()
-    spark = lakebed.spark("benchmark", "local[2]", conf={"spark.driver.memory": "2g"})
+    spark = lakebed.spark("benchmark", "local[2]", conf={"spark.driver.memory": "2g", "spark.driver.extraJavaOptions": "-XX:MaxJavaStackTraceDepth=100000"})
     spark.sparkContext.setLogLevel("ERROR")
     shown: list[tuple[int, float]] = []
     events.listen(lambda e: shown.append((e.version, time.time())) if isinstance(e, events.ViewRefreshed) else None)

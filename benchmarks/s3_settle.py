@@ -2,13 +2,14 @@
 
     python -m benchmarks.s3_settle [--rows 1000000] [--batches 5] [--changes 20000]
 
-The first settle of a process builds the key index (it reads the base's key columns, once); those after it read what
+The first settle on a machine builds the key index (it reads the base's key columns, once); those after it read what
 their batch needs.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import tempfile
 import time
@@ -55,8 +56,18 @@ class Meter:
         self.cost = Cost(seconds - before[0], data - before[1], log - before[2])
 
 
-def fill(orders: lakebed.Table, work: Workload, part_rows: int = PART_ROWS) -> None:
-    """The base in parts of some size, settled."""
+def fill(path: str, work: Workload, cache: str, part_rows: int = PART_ROWS) -> None:
+    """Create the table and its base in parts of some size, in a process of its own: this one's memory stays cold."""
+    child = multiprocessing.get_context("spawn").Process(target=_fill, args=(path, work, cache, part_rows))
+    child.start()
+    child.join()
+    if child.exitcode:
+        raise RuntimeError(f"filling {path} ended with code {child.exitcode}")
+
+
+def _fill(path: str, work: Workload, cache: str, part_rows: int) -> None:
+    os.environ["LAKEBED_CACHE_DIR"] = cache
+    orders = lakebed.create(path, SCHEMA, keys=KEYS, sort_key=SORT_KEY)
     for start in range(0, work.rows, part_rows):
         orders.apply(work.base(start, min(work.rows, start + part_rows)))
     orders.settle()
@@ -73,13 +84,15 @@ def main() -> None:
 
     def note(step: str, cost: Cost) -> None:
         total = cost.total
-        kinds = ", ".join(f"{name} {count.requests}" for name, count in sorted((cost.data + cost.log).operations.items()))
+        kinds = ", ".join(
+            f"{name} {count.requests}" for name, count in sorted((cost.data + cost.log).operations.items())
+        )
         rows.append([step, cost.seconds, total.requests, total.bytes_read / 1e6, total.bytes_written / 1e6, kinds])
 
     with S3Server() as server, tempfile.TemporaryDirectory() as cache, aws_environment(server.endpoint):
         os.environ["LAKEBED_CACHE_DIR"] = cache
         path = f"s3://{server.create_bucket()}/orders"
-        fill(lakebed.create(path, SCHEMA, keys=KEYS, sort_key=SORT_KEY), work)
+        fill(path, work, f"{cache}/other")
         orders = lakebed.open(path)
         base_bytes = sum(orders.parts()["bytes"].to_pylist())
         for number in range(args.batches + 1):

@@ -103,6 +103,8 @@ def settings(s3: bool) -> dict[str, str]:
         # Delta's own state is read for its schema only: two tasks do, not fifty.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.showConsoleProgress": "false",
+        # A busy machine may take longer than 15 s to start a Python worker; that is no reason to end a stream.
+        "spark.python.authenticate.socketTimeout": "120s",
     }
     if s3:
         out |= _s3a()

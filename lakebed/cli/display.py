@@ -6,7 +6,6 @@ import sys
 import time
 from types import TracebackType
 
-import pyarrow as pa
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
@@ -62,7 +61,7 @@ class PlainDisplay:
 
     def __call__(self, look: Look) -> None:
         changed = look.phase != self._phase
-        if not changed and time.monotonic() - self._at < LINE_SECONDS:
+        if not changed and (look.phase == "starting Spark" or time.monotonic() - self._at < LINE_SECONDS):
             return
         self._phase, self._at = look.phase, time.monotonic()
         text = look.phase if changed and look.phase != "running" else line(look)

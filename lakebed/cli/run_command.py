@@ -51,8 +51,9 @@ def run_pipeline(
                 shown(look)
 
             outcome = run(pipeline, stop.event, watch, duration_seconds, only)
-    except LakebedError as error:
-        raise type(error)(pipeline.document.redact(str(error))) from error
+    except Exception as error:
+        # A trace could tell secrets too, so it is given up where there are any.
+        raise _told(error, pipeline.document) from (None if pipeline.document.secrets else error)
     finally:
         stop.done()
     summary(outcome, pipeline)
@@ -96,6 +97,14 @@ class _StopRequest:
             file=sys.stderr, flush=True,
         )  # fmt: skip
         os._exit(exit_codes.FAILED)
+
+
+def _told(error: Exception, document: Document) -> LakebedError:
+    """The error to show: without secrets, and without the pages that Spark adds."""
+    if isinstance(error, LakebedError):
+        return type(error)(document.redact(str(error)))
+    said = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+    return LakebedError(document.redact(f"unexpected {type(error).__name__}: {said}; --debug shows where"))
 
 
 def _log_to_stderr(document: Document) -> None:

@@ -14,6 +14,7 @@ Files of an attempt that did not commit are orphans: no log names them.
 
 from __future__ import annotations
 
+import datetime
 import json
 import time
 from collections.abc import Iterator
@@ -116,14 +117,20 @@ class WriteTask:
         seen: dict[str, int] = {}
         truncated_at: int | None = None
         for decoded in self._slices(self.stream(batches)):
-            changes = self._cut(decoded.changes)
+            changes, quarantined = self._cut(decoded.changes), decoded.quarantined
             if len(changes):
-                checked = prepare(changes, self.shape, connection)
+                try:
+                    checked = prepare(changes, self.shape, connection)
+                except InvalidChanges:
+                    if getattr(self.stream, "strict", False):
+                        raise
+                    checked, refused = _split(changes, self.shape)
+                    quarantined = pa.concat_tables([quarantined, refused])
                 for part in write_parts(newest_per_key(checked, self.shape, connection), self.shape, storage, connection):
                     yield "part", part.to_json()
-            if len(decoded.quarantined):
-                quarantine = open_part_storage(self.root + QUARANTINE_SUFFIX)
-                for part in write_parts(decoded.quarantined, TableShape(QUARANTINE_SCHEMA), quarantine, connection):
+            if len(quarantined):
+                aside = open_part_storage(self.root + QUARANTINE_SUFFIX)
+                for part in write_parts(quarantined, TableShape(QUARANTINE_SCHEMA), aside, connection):
                     yield "quarantined", part.to_json()
             for truncate in decoded.truncates:
                 truncated_at = max(truncate.order, truncated_at or truncate.order)
@@ -177,29 +184,35 @@ class RowChanges:
                 continue
             try:
                 good, bad = prepare(table, self.shape, connection), QUARANTINE_SCHEMA.empty_table()
-            except InvalidChanges as error:
+            except InvalidChanges:
                 if self.strict:
                     raise
-                good, bad = _split(table, self.shape, str(error))
+                good, bad = _split(table, self.shape)
             yield Decoded(good, bad)
 
 
-def _split(table: pa.Table, shape: TableShape, reason: str) -> tuple[pa.Table, pa.Table]:
-    """Row by row, since something in the batch is wrong: what fits, and what does not, with its own reason."""
+def _split(table: pa.Table, shape: TableShape) -> tuple[pa.Table, pa.Table]:
+    """What of a batch fits, and what does not, each row with its own reason. By halves: a few bad rows cost little."""
     connection = connect(threads=1)
-    good, bad = [], []
-    for row in range(len(table)):
-        piece = table.slice(row, 1)
+    good: list[pa.Table] = [prepare(table.slice(0, 0), shape, connection)]
+    bad: list[dict[str, Any]] = []
+    pieces = [table]
+    while pieces:
+        piece = pieces.pop()
         try:
             good.append(prepare(piece, shape, connection))
         except InvalidChanges as error:
-            value = json.dumps(piece.to_pylist()[0], default=str).encode()
-            now = pa.scalar(int(time.time() * 1e6), pa.timestamp("us", "UTC")).as_py()
-            bad.append({"key": None, "value": value, "topic": None, "partition": None, "offset": None, "reason": str(error), "time": now})
-    if not bad:
-        raise InvalidChanges(reason)
-    empty = prepare(table.slice(0, 0), shape, connection)
-    return pa.concat_tables([empty, *good]), pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
+            if len(piece) == 1:
+                bad.append(_quarantined(piece.to_pylist()[0], str(error)))
+            else:
+                half = len(piece) // 2
+                pieces += [piece.slice(half), piece.slice(0, half)]  # the first half is looked at first: order stays
+    return pa.concat_tables(good), pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
+
+
+def _quarantined(row: dict[str, Any], reason: str) -> dict[str, Any]:
+    value = json.dumps(row, default=str).encode()
+    return {"value": value, "reason": reason, "time": datetime.datetime.now(datetime.timezone.utc)}
 
 
 def write_arrow(changes: pa.Table, shape: TableShape, root: str) -> Written:

@@ -43,16 +43,7 @@ from lakebed.ingest.json_columns import (
 from lakebed.ingest.json_values import JsonOptions, Unreadable, is_unavailable, parse
 from lakebed.ingest.meanings import PLAIN, Meaning, columns_of_envelope
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
-from lakebed.ingest.shape import (
-    DELETE,
-    OP_COLUMN,
-    ORDER_COLUMN,
-    SEQUENCE_COLUMN,
-    UNAVAILABLE_COLUMN,
-    UPSERT,
-    ChangeShape,
-    Decoded,
-)
+from lakebed.ingest.shape import ORDER_COLUMN, ChangeShape, Decoded
 from lakebed.ingest.slices import (
     AT_COLUMN,
     TIME_COLUMN,
@@ -62,6 +53,7 @@ from lakebed.ingest.slices import (
     decode_records,
     from_arrays,
 )
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 SCHEMA_FIRST = b'{"schema":'
 PAYLOAD_NEXT = re.compile(r'\s*,\s*"payload"\s*:\s*')

@@ -8,17 +8,9 @@ from typing import Any
 from lakebed.ingest.json_values import INTEGER, JsonOptions, Unreadable, convert, is_unavailable, parse
 from lakebed.ingest.meanings import PLAIN, Meaning, columns_of_envelope, fields_of
 from lakebed.ingest.metadata import metadata_path
-from lakebed.ingest.shape import (
-    DELETE,
-    OP_COLUMN,
-    ORDER_COLUMN,
-    SEQUENCE_COLUMN,
-    UNAVAILABLE_COLUMN,
-    UPSERT,
-    ChangeShape,
-    Truncate,
-)
+from lakebed.ingest.shape import ORDER_COLUMN, ChangeShape, Truncate
 from lakebed.ingest.slices import TIME_COLUMN, Ignored, Reading, Record
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 

@@ -23,7 +23,7 @@ from lakebed.ingest.json_columns import MISSES, ColumnReader, Missed, column_of,
 from lakebed.ingest.json_values import JsonOptions, Unreadable, parse
 from lakebed.ingest.meanings import PLAIN
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
-from lakebed.ingest.shape import DELETE, OP_COLUMN, ORDER_COLUMN, SEQUENCE_COLUMN, UPSERT, ChangeShape, Decoded
+from lakebed.ingest.shape import ORDER_COLUMN, ChangeShape, Decoded
 from lakebed.ingest.slices import (
     AT_COLUMN,
     TIME_COLUMN,
@@ -34,6 +34,7 @@ from lakebed.ingest.slices import (
     decode_records,
     from_arrays,
 )
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT
 
 SAMPLES = 64
 MICROS_PER_MILLI = 1000

@@ -15,12 +15,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
+from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
 
-OP_COLUMN = "_lakebed_op"
-SEQUENCE_COLUMN = "_lakebed_seq"
-UNAVAILABLE_COLUMN = "_lakebed_unavailable"
 ORDER_COLUMN = "_lakebed_order"
-UPSERT, DELETE = "u", "d"
 
 RECORD_SCHEMA = pa.schema(
     [

@@ -19,14 +19,8 @@ import pyarrow.compute as pc
 
 from lakebed.ingest.json_columns import MISSES
 from lakebed.ingest.json_values import Unreadable
-from lakebed.ingest.shape import (
-    ORDER_COLUMN,
-    QUARANTINE_SCHEMA,
-    UNAVAILABLE_COLUMN,
-    ChangeShape,
-    Decoded,
-    Truncate,
-)
+from lakebed.ingest.shape import ORDER_COLUMN, QUARANTINE_SCHEMA, ChangeShape, Decoded, Truncate
+from lakebed.parts.changes import UNAVAILABLE_COLUMN
 
 SLICE_ROWS_MAX = 16_384
 SLICE_BYTES_MAX = 16 * 1024 * 1024

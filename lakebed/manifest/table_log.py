@@ -189,6 +189,11 @@ class TableLog:
             return Conflicted(Conflict(read.version, ConflictKind.BATCH, f"batch {batch.version} of {batch.app_id}"), read)
         scope = read.settings.conflict_scope
         known = read
+        if self._may_have_expired(read):
+            known = self._load(None, None)
+            self._learn(known)
+            expired = Conflict(known.version, ConflictKind.METADATA, f"version {read.version} has left the log meanwhile")
+            return Conflicted(expired, known)
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             version = known.version + 1
             now = max(self._now_ms(), known.timestamp_ms + 1)
@@ -213,6 +218,14 @@ class TableLog:
             if conflict:
                 return Conflicted(conflict, known)
         raise Corrupt(f"{_ATTEMPTS_MAX} versions were taken by others, one after the other")
+
+    def _may_have_expired(self, read: Snapshot) -> bool:
+        """Whether a cleanup may have freed names of versions that follow ``read``: then a put would prove nothing (M1).
+
+        Versions leave the log oldest first, so while the commit of ``read`` is there, the ones after it are too.
+        """
+        age_seconds = self._clock() - read.timestamp_ms / 1000
+        return age_seconds > read.settings.log_retention_seconds / 2 and self.read_commit(read.version) is None
 
     def _put(self, commit: Commit) -> bool | Unknown:
         """Whether the commit stands under its version's name."""

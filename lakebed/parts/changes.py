@@ -193,7 +193,12 @@ def _check_nulls(changes: pa.Table, shape: TableShape, deletes: pa.ChunkedArray 
             raise InvalidChanges(f"column {field.name!r} is NOT NULL but has no value in row {row} of the changes")
     sequence = shape.sequence_column
     if sequence and changes[sequence].null_count:
-        raise InvalidChanges(f"{shape.sequence_by!r} orders the changes (sequence_by) but is null in {changes[sequence].null_count} rows")
+        row = int(pc.index(pc.is_null(changes[sequence]), True).as_py())
+        kind = "delete" if deletes is not None and deletes[row].as_py() else "change"
+        raise InvalidChanges(
+            f"{shape.sequence_by!r} orders the changes (sequence_by) but has no value in row {row}, a {kind}; "
+            "use a sequence that every change carries, such as source.lsn"
+        )
 
 
 def _empty_partitions_as_null(changes: pa.Table, shape: TableShape) -> pa.Table:

@@ -161,7 +161,7 @@ def delta_stats(rows: int, column_stats: Mapping[str, Mapping[str, str]], schema
     nulls: dict[str, int] = {}
     for field in schema:
         found = column_stats.get(quote(field.name))
-        if found is None:
+        if found is None or pa.types.is_struct(field.type):  # of a struct, Delta counts the nulls of its leaves
             continue
         if "null_count" in found:
             nulls[field.name] = int(found["null_count"])

@@ -2,7 +2,7 @@
 
 1. The text is composed, not loaded: every node keeps its line, and a key named twice is an error.
 2. In scalars ``${NAME}`` becomes the variable's value and ``${NAME:-default}`` falls back; ``$${`` is a plain ``${``.
-   A plain scalar gets its type afterwards, so ``port: ${PORT}`` is a number.
+   The type is found afterwards, so ``port: ${PORT}`` is a number.
 3. What came from the environment, and what stands under a name that says so, is a secret: ``Document.redact`` blots it
    out of any text, and every message about the file goes through it.
 """
@@ -71,13 +71,20 @@ def parse(text: str, file: str, environment: Mapping[str, str] | None = None) ->
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise InvalidInput(f"{file}, line {line}: this is no YAML: {error.problem}") from None
+        raise InvalidInput(f"{file}, line {line}: this is no YAML: {error.problem}{_hint(text, line)}") from None
     except yaml.YAMLError as error:
         raise InvalidInput(f"{file}: this is no YAML: {str(error).splitlines()[0]}") from None
     if node is None:
         raise InvalidInput(f"{file} is empty; it must describe a pipeline (table, source, format)")
     root = reader.read(node, "", hidden=False)
     return Document(file, root, frozenset(secret for secret in reader.secrets if secret))
+
+
+def _hint(text: str, line: int) -> str:
+    """Braces inside braces are the usual trap."""
+    before = "\n".join(text.splitlines()[:line])
+    trapped = re.search(r"\{[^}\n]*[^\"'\w]\$\{", before)
+    return "; between { } write a variable in quotes: '${NAME}'" if trapped else ""
 
 
 class _Reader:
@@ -96,7 +103,8 @@ class _Reader:
         assert isinstance(node, yaml.ScalarNode)
         text = self._filled_in(node.value, line)
         tag = node.tag
-        if text != node.value and node.style is None:
+        alone = _VARIABLE.fullmatch(node.value) is not None  # quotes are needed between braces, so they mean nothing
+        if text != node.value and (node.style is None or alone):
             tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
         value = _typed(tag, text)
         if hidden and isinstance(value, str):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 Role = Literal["ingest", "maintain"]
 Phase = Literal["starting Spark", "running", "trying again", "stopping"]
 LOOK_SECONDS = 0.25
+FIRST_BATCH_SECONDS = 15.0  # if no batch comes until then, the time of the run counts nevertheless
 SAMPLE_SECONDS = 1.0
 SAMPLE_SHARE = 0.05  # of the time, at most, goes into sampling the table
 BATCH_SECONDS_MAX = 15.0
@@ -74,7 +75,7 @@ def run(
     duration_seconds: float | None = None,
     only: Role | None = None,
 ) -> Outcome:
-    """Run until ``stop`` is set or the duration, counted from the first query's start, is over.
+    """Run until ``stop`` is set or the duration is over; it counts from the first batch (or ``FIRST_BATCH_SECONDS``).
 
     Raises the LakebedError that ended the run; what was committed until then stands.
     """
@@ -141,9 +142,7 @@ class _Run:
                 if not stop.is_set():
                     for role in self._roles:
                         self._start(role, spark)
-                    self._progress.restart_clock()
-                    deadline = None if duration_seconds is None else time.monotonic() + duration_seconds
-                    self._watch_queries(spark, stop, deadline)
+                    self._watch_queries(spark, stop, duration_seconds)
                 self.look("stopping")
                 self._end_ingest()
                 self._end_maintenance()
@@ -161,13 +160,20 @@ class _Run:
         else:
             self._queries[role] = self._table.maintain(spark)
 
-    def _watch_queries(self, spark: SparkSession, stop: threading.Event, deadline: float | None) -> None:
-        while not stop.is_set() and (deadline is None or time.monotonic() < deadline):
+    def _watch_queries(self, spark: SparkSession, stop: threading.Event, duration_seconds: float | None) -> None:
+        began = time.monotonic()
+        going = False
+        while not stop.is_set():
+            now = time.monotonic()
+            if not going and (self._progress.figures().batches or now - began >= FIRST_BATCH_SECONDS):
+                going, began = True, now
+                self._progress.restart_clock()
+            if going and duration_seconds is not None and now - began >= duration_seconds:
+                return
             for role in self._roles:
                 self._care_for(role, spark)
             self.look("trying again" if self._again_at else "running")
-            left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, max(0.0, deadline - time.monotonic()))
-            stop.wait(left)
+            stop.wait(LOOK_SECONDS)
 
     def _care_for(self, role: Role, spark: SparkSession) -> None:
         if role in self._again_at:

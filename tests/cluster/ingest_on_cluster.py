@@ -13,9 +13,9 @@ import os
 import sys
 from collections.abc import Iterator
 
-import lakebed
 import pyarrow as pa
-from pyspark.sql import DataFrame
+
+import lakebed
 
 
 def on_a_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -27,7 +27,9 @@ def on_a_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     time.sleep(0.4)  # so that two tasks of a batch run at once, and one is there to be killed
     for batch in batches:
         seen = [os.getcwd()] * len(batch), [str(lakebed.ingest.__file__)] * len(batch)
-        yield pa.RecordBatch.from_arrays([*batch.columns, *map(pa.array, seen)], [*batch.schema.names, "worker", "module"])
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns, *map(pa.array, seen)], [*batch.schema.names, "worker", "module"]
+        )
 
 
 def main(path: str, arriving: str) -> None:

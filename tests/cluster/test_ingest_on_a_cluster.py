@@ -1,4 +1,4 @@
-"""On a standalone cluster tasks run on both workers, with lakebed from its wheel; a killed worker costs a retry only."""
+"""On a standalone cluster tasks run on both workers, with lakebed from its wheel; a killed worker costs a retry."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ COLUMNS = {
     "keyed": {"id": "long not null", "number": "long", "note": "string"},
     "keyless": {"number": "long", "id": "long", "note": "string"},
 }
-KEYED_SHARE, STARTING_SHARE, ALONE_SHARE = 0.65, 0.2, 0.3
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+KEYED_SHARE, STARTING_SHARE, ALONE_SHARE = 0.65, 0.25, 0.3
 STARTING_SECONDS_MAX, RUNNING_SECONDS_MAX = 12.0, 4.0
 ORPHANS_SECONDS_MAX = 30
 
@@ -64,7 +65,7 @@ class PipelineProcess(Server):
             "format": {"kind": "json", **({"operation_field": "op"} if name == "keyed" else {})},
             "maintain": name == "keyed",
             "metrics": {"port": None},
-            "spark": {"master": "local[2]"},
+            "spark": {"master": "local[2]", "conf": {"spark.driver.extraJavaOptions": QUICK_START}},
         }
         self._file = folder / f"{name}.yml"
         self._file.write_text(yaml.safe_dump(pipeline))

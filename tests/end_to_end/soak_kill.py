@@ -1,4 +1,4 @@
-"""``make soak-kill``: twenty kills -9 of a running pipeline (``make soak-kill KILLS=50`` for more), then the comparison."""
+"""``make soak-kill``: twenty kills -9 of a running pipeline (``KILLS=50`` for more), then the table is compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.end_to_end.soak_kill", description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--records-per-second", type=int, default=3000)
+    parser.add_argument("--records-per-second", type=int, default=500)
     parser.add_argument("--folder", type=Path, help="where the tables go; default: a folder that is deleted afterwards")
     given = parser.parse_args()
     folder = given.folder or new_run_folder("soak-kill")

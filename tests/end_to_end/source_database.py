@@ -195,7 +195,7 @@ def _as_json(field: pa.Field) -> str:
         return f"{name} - date '1970-01-01'"
     if pa.types.is_binary(field.type):
         return f"encode({name}, 'hex')"
-    return f"{name}::text" if field.name in TEXT_OF else name
+    return f"{name}::text" if field.name in TEXT_OF or pa.types.is_decimal(field.type) else name
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:

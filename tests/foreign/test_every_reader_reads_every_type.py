@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from tests.infra.foreign_duckdb import ForeignDuckDB
 
 pytestmark = pytest.mark.slow
-WITH_BOUNDS = [name for name, (kind, _) in TYPES.items() if not (pa.types.is_nested(kind) or name in ("boolean", "binary"))]
+WITH_BOUNDS = [
+    name for name, (kind, _) in TYPES.items() if not (pa.types.is_nested(kind) or name in ("boolean", "binary"))
+]
 
 
 def in_columns(types: dict[str, tuple[pa.DataType, list[Any]]]) -> pa.Table:

@@ -1,8 +1,8 @@
 """DuckDB's Delta extension as a foreign reader: another DuckDB than lakebed's own, in a process of its own.
 
-The extension comes from the Python registry for one exact version of DuckDB, which is not the one that lakebed computes
-with, and two versions can't live in one process. So both are installed into a folder of their own under ``.build/``, and
-a small program that sees that folder first runs the queries and answers in Arrow.
+The extension comes from the Python registry for one exact version of DuckDB, which is not the one lakebed computes
+with, and two versions can't live in one process. So both are installed into a folder of their own under ``.build/``,
+and a small program that sees that folder first runs the queries and answers in Arrow.
 
     with ForeignDuckDB() as duckdb:
         rows = duckdb.read("/lake/orders")                       # the newest version

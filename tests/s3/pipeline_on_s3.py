@@ -13,11 +13,12 @@ import os
 import sys
 from pathlib import Path
 
-import lakebed
 import pyarrow as pa
 import pyarrow.parquet as pq
-from lakebed.errors import TableNotFound
 from pyspark.sql import DataFrame
+
+import lakebed
+from lakebed.errors import TableNotFound
 
 ROWS = 200
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -53,7 +54,11 @@ def main(path: str, folder: str, first: int, last: int) -> None:
         table = lakebed.open(path)
     except TableNotFound:
         table = lakebed.create(path, SCHEMA, keys=["id"])
-    stream = spark.readStream.schema("id long, v long, op string").option("maxFilesPerTrigger", 1).parquet(f"file://{arriving}")
+    stream = (
+        spark.readStream.schema("id long, v long, op string")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(f"file://{arriving}")
+    )
     maintenance = table.maintain(spark)
     table.ingest(stream, apply_as_deletes="op = 'd'", trigger={"availableNow": True}).awaitTermination()
     table.settle()

@@ -10,7 +10,6 @@ import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest

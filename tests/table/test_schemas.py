@@ -68,7 +68,9 @@ def test_a_partition_column_of_a_type_reads_as_it_was_applied(name: str, tmp_pat
     rows = pa.table({"id": range(len(values)), "p": pa.array(values, kind)}, schema)
     table.apply(rows)
     # Delta can't tell an empty partition value from null: null it is, for every reader.
-    wanted = rows_of(pa.table({"id": range(len(values)), "p": pa.array([v if v != "" else None for v in values], kind)}))
+    wanted = rows_of(
+        pa.table({"id": range(len(values)), "p": pa.array([v if v != "" else None for v in values], kind)})
+    )
     assert rows_of(table.to_arrow()) == wanted, "in the tail"
     table.settle()
     table.apply(rows.slice(0, 2))
@@ -89,7 +91,9 @@ def test_a_key_may_be_a_partition_column(tmp_path: Path) -> None:
 
 
 def test_an_empty_text_can_be_no_key_of_a_partition(tmp_path: Path) -> None:
-    table = lakebed.create(tmp_path / "t", pa.schema([("p", pa.string()), ("v", pa.int64())]), keys=["p"], partition_by=["p"])
+    table = lakebed.create(
+        tmp_path / "t", pa.schema([("p", pa.string()), ("v", pa.int64())]), keys=["p"], partition_by=["p"]
+    )
     with pytest.raises(InvalidChanges, match="'p' is null"):
         table.apply(pa.table({"p": [""], "v": [1]}))
     assert table.version == 0
@@ -111,7 +115,13 @@ def test_odd_column_names_are_names_like_others(tmp_path: Path) -> None:
 
 
 def test_nested_names_may_be_odd_too(tmp_path: Path) -> None:
-    kind = pa.struct([pa.field("a.b", pa.int64()), pa.field("it's", pa.string()), pa.field("ü", pa.list_(pa.field("element", pa.int64())))])
+    kind = pa.struct(
+        [
+            pa.field("a.b", pa.int64()),
+            pa.field("it's", pa.string()),
+            pa.field("ü", pa.list_(pa.field("element", pa.int64()))),
+        ]
+    )
     table = lakebed.create(tmp_path / "t", pa.schema([("id", pa.int64()), ("s", kind)]), keys=["id"])
     rows = pa.table({"id": [1], "s": pa.array([{"a.b": 1, "it's": "x", "ü": [1, None]}], kind)})
     table.apply(rows)
@@ -119,7 +129,9 @@ def test_nested_names_may_be_odd_too(tmp_path: Path) -> None:
     assert rows_of(table.to_arrow()) == rows_of(rows)
 
 
-@pytest.mark.parametrize("kind", [pa.uint8(), pa.uint64(), pa.time64("us"), pa.duration("us"), pa.decimal256(50, 2), pa.null(), pa.float16()])
+@pytest.mark.parametrize(
+    "kind", [pa.uint8(), pa.uint64(), pa.time64("us"), pa.duration("us"), pa.decimal256(50, 2), pa.null(), pa.float16()]
+)
 def test_a_type_that_delta_lacks_is_refused_by_column(kind: pa.DataType, tmp_path: Path) -> None:
     for nested in (kind, pa.list_(kind), pa.struct([("x", kind)])):
         with pytest.raises(InvalidSchema, match="column 'odd"):
@@ -127,7 +139,9 @@ def test_a_type_that_delta_lacks_is_refused_by_column(kind: pa.DataType, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["a b", "a,b", "a;b", "a{b", "a}b", "a(b", "a)b", "a\nb", "a\tb", "a=b", "", "_lakebed_x"])
+@pytest.mark.parametrize(
+    "name", ["a b", "a,b", "a;b", "a{b", "a}b", "a(b", "a)b", "a\nb", "a\tb", "a=b", "", "_lakebed_x"]
+)
 def test_a_name_that_a_parquet_file_or_lakebed_needs_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidSchema, match="column"):
         lakebed.create(tmp_path / "t", pa.schema([("id", pa.int64()), (name, pa.int64())]), keys=["id"])

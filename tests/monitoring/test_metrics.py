@@ -1,0 +1,168 @@
+"""Events become metrics and figures."""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.request
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakebed import create, events
+from lakebed.errors import DataLoss, MissingPrerequisite
+from lakebed.events import BatchCommitted, BatchReplayed, OffsetsLost, Settled, ViewRefreshed
+from lakebed.monitoring.freshness import POINTS, FreshnessMeter
+from lakebed.monitoring.metrics import Metrics
+from lakebed.monitoring.progress import Progress
+from lakebed.monitoring.table_state import TableState, table_state
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+STATE = TableState(5, 100, 3, 4096, 2, 20, ((0, 4), (1, 1)))
+
+
+def batch(version: int, newest: float | None = None, rows: int = 10) -> BatchCommitted:
+    return BatchCommitted("t", version, rows, 1000, 2, 1, 0.2, 0.001, 1, newest)
+
+
+def settled(version: int) -> Settled:
+    return Settled("t", version, 2, 10, 4, 1, 0.05, 100)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fed() -> Metrics:
+    metrics = Metrics(Clock())
+    for event in (
+        batch(1, 999.0),
+        settled(2),
+        BatchReplayed("t", "q", 1),
+        OffsetsLost("t", "k", 7),
+        ViewRefreshed("t", "v", 2, 0.1),
+    ):
+        metrics(event)
+    metrics.observe("t", STATE)
+    metrics.failed("t", DataLoss("gone"))
+    return metrics
+
+
+def test_every_metric_is_documented_and_every_documented_one_exists() -> None:
+    names = set()
+    for family in fed().registry.collect():
+        names.add(family.name + {"counter": "_total", "info": "_info"}.get(family.type, ""))
+    documented = set(re.findall(r"^\| `(lakebed_\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
+    assert names == documented
+
+
+def test_every_metric_but_the_version_says_of_which_table() -> None:
+    for family in fed().registry.collect():
+        for sample in family.samples:
+            assert sample.name == "lakebed_info" or sample.labels["table"] == "t"
+
+
+def test_events_are_counted() -> None:
+    registry = fed().registry
+    table = {"table": "t"}
+    assert registry.get_sample_value("lakebed_ingested_rows_total", table) == 10
+    assert registry.get_sample_value("lakebed_quarantined_records_total", table) == 1
+    assert registry.get_sample_value("lakebed_lost_records_total", table) == 7
+    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "ingest"}) == 1000
+    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "settle"}) == 100
+    assert registry.get_sample_value("lakebed_freshness_seconds_sum", table | {"stage": "visible"}) == 1.0
+    assert registry.get_sample_value("lakebed_errors_total", table | {"error": "DataLoss"}) == 1
+
+
+def test_a_level_that_is_empty_again_shows_no_parts() -> None:
+    metrics = fed()
+    metrics.observe("t", TableState(6, 100, 3, 4096, 0, 0, ((1, 2),)))
+    assert metrics.registry.get_sample_value("lakebed_parts", {"table": "t", "level": "0"}) == 0
+    assert metrics.registry.get_sample_value("lakebed_parts", {"table": "t", "level": "1"}) == 2
+
+
+def test_metrics_are_served_until_closed() -> None:
+    server = fed().serve("127.0.0.1", 0)
+    body = urllib.request.urlopen(server.url).read().decode()
+    assert 'lakebed_tail_rows{table="t"} 20.0' in body
+    server.close()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(server.url, timeout=2)
+
+
+def test_a_port_that_is_taken_is_named_with_what_to_set() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(MissingPrerequisite, match=rf"127\.0\.0\.1:{port} .*--metrics-port"):
+            Metrics().serve("127.0.0.1", port)
+
+
+def test_events_of_a_batch_are_spread_from_the_newest_of_the_batch_before() -> None:
+    meter = FreshnessMeter()
+    first = meter.committed(batch(1, 100.0), 101.0)
+    assert first is not None
+    assert first.ages_seconds == (1.0,)
+    second = meter.committed(batch(2, 104.0), 105.0)
+    assert second is not None
+    assert len(second.ages_seconds) == POINTS
+    assert second.ages_seconds[0] == 1.0
+    assert 4.0 < second.ages_seconds[-1] < 5.0
+
+
+def test_a_batch_is_visible_when_a_later_version_settled_it() -> None:
+    meter = FreshnessMeter()
+    meter.committed(batch(1, 100.0), 101.0)
+    meter.committed(batch(3, 100.0), 101.5)
+    assert [aged.ages_seconds for aged in meter.settled(settled(2), 102.0)] == [(2.0,)]
+    assert [aged.ages_seconds for aged in meter.settled(settled(4), 103.0)] == [(3.0,)]
+    assert meter.settled(settled(5), 104.0) == []
+
+
+def test_a_batch_that_does_not_tell_its_time_has_no_age() -> None:
+    assert FreshnessMeter().committed(batch(1), 5.0) is None
+
+
+def test_the_figures_of_a_run_add_up() -> None:
+    clock = Clock()
+    progress = Progress("t", clock)
+    progress(batch(1, 999.5, rows=100))
+    clock.now += 2
+    progress(settled(2))
+    progress(BatchCommitted("another", 9, 5, 5, 1, 0, 0.1, 0.1, 1))
+    figures = progress.figures()
+    assert (figures.rows, figures.batches, figures.version) == (100, 1, 2)
+    assert figures.rows_per_second == 50
+    assert figures.committed.p50 == 0.5
+    assert figures.visible.newest == 2.5
+    assert figures.write_amplification == pytest.approx(1.1)
+    clock.now += 60
+    assert progress.figures().rows_per_second == 0
+
+
+def test_the_state_of_a_table_is_counted_by_level(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", pa.schema([("id", pa.int64())]), keys=["id"])
+    table.apply(pa.table({"id": [1, 2, 3]}))
+    state = table_state(table.detail(), table.parts())
+    assert (state.tail_parts, state.tail_rows, state.parts_by_level, state.rows) == (1, 3, (), 0)
+    table.settle()
+    state = table_state(table.detail(), table.parts())
+    assert (state.tail_parts, state.parts_by_level, state.rows) == (0, ((0, 1),), 3)
+
+
+def test_real_changes_reach_the_figures(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", pa.schema([("id", pa.int64())]), keys=["id"])
+    progress = Progress(table.path)
+    stop = events.listen(progress)
+    table.apply(pa.table({"id": [1, 2, 3]}))
+    table.settle()
+    stop()
+    table.apply(pa.table({"id": [4]}))
+    figures = progress.figures()
+    assert (figures.rows, figures.settled_rows, figures.version) == (3, 3, 2)

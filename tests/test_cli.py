@@ -1,0 +1,321 @@
+"""The command as its users meet it: a process, its output, its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.cli.exit_codes import exit_code_of
+from lakebed.errors import (
+    Contention,
+    Corrupt,
+    DataLoss,
+    InvalidChanges,
+    MissingPrerequisite,
+    TableNotFound,
+    UnsafeStore,
+)
+from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.generator import COLUMNS, OrderStream
+from lakebed.ingest.shape import ChangeShape
+
+ORDERS = Path(__file__).resolve().parents[1] / "examples" / "orders.yml"
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("price", pa.decimal128(20, 4)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("day", pa.date32()),
+        ("raw", pa.binary()),
+        ("ratio", pa.float64()),
+        ("tags", pa.map_(pa.string(), pa.int32())),
+    ]
+)
+ROW = {
+    "id": 2**62 + 1,
+    "price": Decimal("1234567890123456.7890"),
+    "at": datetime(2026, 1, 31, 12, 0, 0, 1, tzinfo=timezone.utc),
+    "day": datetime(2026, 1, 31, tzinfo=timezone.utc).date(),
+    "raw": b"\x00\xff",
+    "ratio": float("nan"),
+    "tags": [("größe", 3)],
+}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "import sys; from lakebed.cli import main; sys.exit(main())", *arguments]
+
+
+def lakebed_command(
+    *arguments: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | (env or {})
+    return subprocess.run(
+        command(*arguments), cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table ``prices`` of one row, settled, and one more in the tail."""
+    folder = tmp_path_factory.mktemp("cli")
+    table = lakebed.create(folder / "prices", SCHEMA, keys=["id"])
+    table.apply(pa.Table.from_pylist([ROW], SCHEMA))
+    table.settle()
+    table.apply(pa.Table.from_pylist([{"id": 1}], SCHEMA))
+    return folder
+
+
+def test_json_lines_keep_every_digit(folder: Path) -> None:
+    done = lakebed_command("query", "prices", "select * from prices where id > 1", "--format", "json", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {
+        "id": 4611686018427387905,
+        "price": "1234567890123456.7890",
+        "at": "2026-01-31T12:00:00.000001Z",
+        "day": "2026-01-31",
+        "raw": "AP8=",
+        "ratio": "NaN",
+        "tags": {"größe": 3},
+    }
+
+
+def test_a_query_sees_the_tail_and_prints_a_table(folder: Path) -> None:
+    done = lakebed_command("query", "prices", "select count(*) as n from p", "--name", "p", cwd=folder)
+    assert done.returncode == 0
+    assert [line.strip() for line in done.stdout.splitlines()] == ["n", "─", "2"]
+
+
+def test_parts_timeline_and_detail_tell_what_is_there(folder: Path) -> None:
+    parts = lakebed_command("parts", "prices", "--format", "json", cwd=folder)
+    assert sorted(json.loads(line)["state"] for line in parts.stdout.splitlines()) == ["base", "tail"]
+    timeline = lakebed_command("timeline", "prices", "--format", "json", "--last", "2", cwd=folder)
+    assert [json.loads(line)["operation"] for line in timeline.stdout.splitlines()] == ["APPLY", "SETTLE"]
+    detail = json.loads(lakebed_command("detail", "prices", "--format", "json", cwd=folder).stdout)
+    assert (detail["keys"], detail["tail_rows"], detail["rows"]) == (["id"], 1, 1)
+
+
+def test_settle_settles(tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "t", pa.schema([("id", pa.int64())]), keys=["id"])
+    table.apply(pa.table({"id": [1, 2]}))
+    done = lakebed_command("settle", "t", "--format", "json", cwd=tmp_path)
+    assert json.loads(done.stdout)["rows"] == 2
+    assert table.detail()["tail_parts"].to_pylist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["query", "nowhere", "select 1"], "there is no table at nowhere"),
+        (["query", "prices", "selct 1"], "the query failed: Parser Error"),
+        (["query", "prices", "select nix from prices"], "nix"),
+        (["parts", "prices", "--at-version", "99"], "99"),
+        (["run", "nowhere.yml"], "there is no pipeline file nowhere.yml"),
+        (["run", str(ORDERS), "--duration", "0"], "--duration"),
+        (["run", str(ORDERS), "--metrics-port", "x"], "neither a port"),
+        (["quary"], "invalid choice: 'quary'"),
+        ([], "COMMAND"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(folder: Path, arguments: Sequence[str], said: str) -> None:
+    done = lakebed_command(*arguments, cwd=folder)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("lakebed: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DataLoss("x"), 1), (Corrupt("x"), 1), (InvalidChanges("x"), 2), (TableNotFound("x"), 2), (UnsafeStore("x"), 2),
+        (MissingPrerequisite("x"), 3), (Contention("x"), 4),
+    ],
+)  # fmt: skip
+def test_exit_codes_say_what_the_caller_must_do(error: lakebed.errors.LakebedError, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+def test_help_lists_the_exit_codes_and_the_version_is_the_package_s(tmp_path: Path) -> None:
+    done = lakebed_command("run", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "try again later" in done.stdout
+    assert lakebed_command("--version", cwd=tmp_path).stdout == f"lakebed {lakebed.__version__}\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
+    sql = "select range as n from range(300000)"
+    reading = subprocess.Popen(
+        command("query", "prices", sql, "--format", "json"), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert reading.stdout is not None
+    assert reading.stderr is not None
+    reading.stdout.readline()
+    reading.stdout.close()
+    assert reading.wait(60) == 0
+    assert reading.stderr.read() == b""
+
+
+def test_queries_do_not_import_spark(folder: Path) -> None:
+    program = (
+        "import sys; from lakebed.cli import main; code = main(['query', 'prices', 'select 1']);"
+        "sys.exit(code or 'pyspark.sql.session' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, check=False).returncode == 0
+
+
+def test_validate_says_what_the_file_means_and_shows_no_secret(tmp_path: Path) -> None:
+    text = ORDERS.parent.joinpath("pgbench.yml").read_text()
+    text = text.replace("    # sasl.", "    sasl.")
+    (tmp_path / "p.yml").write_text(text)
+    env = {"KAFKA_USER": "the-user", "KAFKA_PASSWORD": "the-password"}
+    done = lakebed_command("validate", "p.yml", cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "sasl.password: '***'" in done.stdout
+    assert "the table at ./lake/pgbench_accounts will be created" in done.stdout
+    assert "the-user" not in done.stdout + done.stderr
+    assert "the-password" not in done.stdout + done.stderr
+    assert not (tmp_path / "lake").exists()
+
+
+def test_a_busy_metrics_port_is_told_before_spark_starts(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = lakebed_command("run", str(ORDERS), "--metrics-port", str(port), cwd=tmp_path)
+    assert done.returncode == 3
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert "--metrics-port" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_missing_java_is_told_with_what_to_install(tmp_path: Path) -> None:
+    env = {"JAVA_HOME": str(tmp_path)}
+    done = lakebed_command("run", str(ORDERS), "--metrics-port", "off", cwd=tmp_path, env=env)
+    assert done.returncode == 3
+    assert "install Java 17" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def committed_events(table: Path) -> tuple[int, int]:
+    """(events, clock) of the newest offset whose batch the table has committed."""
+    offsets = table / "_lakebed" / "streams" / "ingest" / "offsets"
+    logs = sorted((table / "_delta_log").glob("*.json"))
+    newest = max(
+        action["txn"]["version"]
+        for log in logs
+        for action in map(json.loads, log.read_text().splitlines())
+        if "txn" in action and action["txn"]["appId"].startswith("lakebed.ingest.")
+    )
+    offset = json.loads((offsets / str(newest)).read_text().splitlines()[-1])
+    return int(offset["next"]), int(offset["clock"])
+
+
+def recomputed(events: int) -> dict[int, dict[str, object]]:
+    """Order id to row, from nothing but the generator's settings. Times depend on the clock and are left out."""
+    stream = OrderStream(events_per_second=2000.0, inserts=0.25, deletes=0.05, skew=0.8)
+    decoder = DebeziumJson(ChangeShape(COLUMNS, ("order_id",), "updated_at"))
+    rows: dict[int, dict[str, object]] = {}
+    for row in decoder.decode(stream.events(0, events, 0)).changes.to_pylist():
+        if row["_lakebed_op"] == "d":
+            rows.pop(row["order_id"], None)
+        else:
+            rows[row["order_id"]] = {name: row[name] for name in ("customer_id", "region", "status", "amount", "note")}
+    return rows
+
+
+def found(table: Path) -> dict[int, dict[str, object]]:
+    names = ["order_id", "customer_id", "region", "status", "amount", "note"]
+    rows = lakebed.open(table).to_arrow(names)
+    out = {row.pop("order_id"): row for row in rows.to_pylist()}
+    assert len(out) == len(rows), "a key is there twice"
+    return out
+
+
+@pytest.mark.slow
+def test_a_second_run_carries_on_where_the_first_stopped_each_event_once(tmp_path: Path) -> None:
+    run = ["run", str(ORDERS), "--rate", "2000", "--duration", "8", "--metrics-port", "0"]
+    events_before = 0
+    for _ in range(2):
+        done = lakebed_command(*run, cwd=tmp_path, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        assert "lakebed ran for" in done.stdout
+        table = tmp_path / "lake" / "orders"
+        events, _ = committed_events(table)
+        assert events > events_before
+        events_before = events
+        assert lakebed.open(table).detail()["tail_parts"].to_pylist() == [0]
+        assert found(table) == recomputed(events)
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_a_run_in_order_and_its_metrics_were_served(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path / "out.txt"
+    with log.open("w") as out:
+        running = subprocess.Popen(
+            command("run", str(ORDERS), "--rate", "2000", "--metrics-port", str(port)),
+            cwd=tmp_path, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        assert _rows_ingested(port, until=time.monotonic() + 200) > 0, log.read_text()
+        os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to the whole group
+        assert running.wait(90) == 0, log.read_text()
+    finally:
+        running.kill()
+    text = log.read_text()
+    assert "stopping" in text
+    assert "Traceback" not in text
+    table = tmp_path / "lake" / "orders"
+    assert found(table) == recomputed(committed_events(table)[0])
+    with socket.socket() as again:
+        assert again.connect_ex(("127.0.0.1", port)) != 0
+
+
+def _rows_ingested(port: int, until: float) -> float:
+    """Scrape until the counter of rows moves."""
+    while time.monotonic() < until:
+        try:
+            body = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+        except OSError:
+            body = ""
+        for line in body.splitlines():
+            if line.startswith("lakebed_ingested_rows_total{") and float(line.rsplit(" ", 1)[1]) > 0:
+                return float(line.rsplit(" ", 1)[1])
+        time.sleep(0.3)
+    return 0.0
+
+
+@pytest.mark.slow
+def test_jars_that_can_t_be_fetched_are_one_line(tmp_path: Path) -> None:
+    text = ORDERS.read_text() + (
+        f"spark:\n  conf:\n    spark.jars.ivy: {tmp_path / 'ivy'}\n    spark.jars.ivySettings: {tmp_path / 'ivy.xml'}\n"
+    )
+    (tmp_path / "ivy.xml").write_text(
+        '<ivysettings><settings defaultResolver="none"/><resolvers><filesystem name="none">'
+        f'<artifact pattern="{tmp_path}/empty/[artifact]"/></filesystem></resolvers></ivysettings>'
+    )
+    (tmp_path / "p.yml").write_text(text)
+    done = lakebed_command("run", "p.yml", "--metrics-port", "off", cwd=tmp_path, timeout=120)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "Spark's jars can't be fetched (io.delta#delta-spark" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,214 @@
+"""What a pipeline file may say, and what is said about one that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakebed import create
+from lakebed.cli.validate_command import meaning
+from lakebed.errors import Contention, DataLoss, InvalidInput, InvalidSchema, LakebedError
+from lakebed.pipeline.column_types import table_schema
+from lakebed.pipeline.failures import failure_in
+from lakebed.pipeline.settings import GeneratorSection, JsonFormat, KafkaSection, Pipeline, load, parse_pipeline
+from lakebed.pipeline.sources import open_decoder, open_source, with_rate
+from lakebed.pipeline.target import open_or_create
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+TABLE = """
+table:
+  path: {path}
+  keys: [id]
+  schema:
+    id: long not null
+    name: string
+"""
+GENERATED = "source: {kind: generator}\n"
+KAFKA = """
+source:
+  kind: kafka
+  topics: [orders]
+  config:
+    bootstrap.servers: broker:9092
+    sasl.username: ${USER_NAME}
+    sasl.password: ${PASSWORD}
+    ssl.key.pem: written-into-the-file
+format: json
+"""
+ENVIRONMENT = {"USER_NAME": "reader-of-orders", "PASSWORD": "hunter2!"}
+
+
+def read(text: str, environment: dict[str, str] | None = None, path: str = "lake/t") -> Pipeline:
+    return parse_pipeline(text.replace("{path}", path), "p.yml", environment or {})
+
+
+def complaint(text: str, environment: dict[str, str] | None = None) -> str:
+    with pytest.raises(InvalidInput) as raised:
+        read(text, environment)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", sorted(file.name for file in EXAMPLES.glob("*.yml")))
+def test_every_example_is_valid_and_can_be_attached(name: str, tmp_path: Path) -> None:
+    pipeline = load(EXAMPLES / name, {})
+    columns = pipeline.table.columns
+    assert columns is not None
+    section = pipeline.table
+    table = create(tmp_path / "t", columns, section.keys, section.sort_key, section.sequence_by)
+    assert open_source(pipeline, columns).carries in ("ranges", "records")
+    assert open_decoder(pipeline, table)
+
+
+def test_the_defaults_are_those_of_the_documentation() -> None:
+    pipeline = read(TABLE + GENERATED)
+    assert isinstance(pipeline.source, GeneratorSection)
+    assert (pipeline.format_kind, pipeline.trigger_seconds, pipeline.quarantine, pipeline.maintain) == (
+        "debezium-json", 0.0, "table", True,
+    )  # fmt: skip
+    assert (pipeline.metrics.port, pipeline.metrics.host) == (9464, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (TABLE + GENERATED + "trigger_second: 1\n", 9, "did you mean 'trigger_seconds'?"),
+        (TABLE.replace("keys:", "key:") + GENERATED, 4, "table.key: there is no such key here; did you mean 'keys'?"),
+        (TABLE + "source: {kind: generater}\n", 8, "did you mean 'generator'?"),
+        (TABLE + "source: {kind: generator, rate: 5}\n", 8, "source.rate: there is no such key here"),
+        (TABLE + GENERATED + "maintain: perhaps\n", 9, "it must be true or false"),
+        (TABLE + GENERATED + "quarantine: fial\n", 9, "did you mean 'fail'?"),
+        (TABLE + GENERATED + "maintain: true\nmaintain: false\n", 10, "'maintain' is there twice"),
+        (TABLE + GENERATED + "metrics: {port: 70000}\n", 9, "between 0 and 65535"),
+        (TABLE + "source: {kind: kafka, topics: [a]}\nformat: json\n", 8, "the key 'config' is missing"),
+        (TABLE + "source: {kind: files, folder: x}\n", 2, "the key 'format' is missing"),
+        (TABLE.replace("string", "sting") + GENERATED, 6, "there is no type 'sting'; did you mean 'string'?"),
+        (TABLE + GENERATED + "table: [", 9, "this is no YAML"),
+        (GENERATED, 1, "the key 'table' is missing"),
+    ],
+)
+def test_a_wrong_file_is_told_by_line_with_what_was_meant(text: str, line: int, said: str) -> None:
+    message = complaint(text)
+    assert said in message
+    assert f"p.yml, line {line}:" in message
+
+
+def test_variables_are_filled_in_and_get_their_type_afterwards() -> None:
+    text = TABLE + "source: {kind: generator, seed: '${SEED}', skew: '${SKEW:-0.5}'}\nmetrics: {host: '$${x}'}\n"
+    pipeline = read(text, {"SEED": "7"})
+    assert isinstance(pipeline.source, GeneratorSection)
+    assert (pipeline.source.seed, pipeline.source.skew, pipeline.metrics.host) == (7, 0.5, "${x}")
+
+
+def test_a_variable_that_is_not_set_is_named() -> None:
+    message = complaint(TABLE + KAFKA, {"USER_NAME": "x"})
+    assert "PASSWORD is not set" in message
+    assert "${PASSWORD:-default}" in message
+
+
+def test_yes_no_and_numbers_are_texts_where_a_text_is_wanted() -> None:
+    pipeline = read(
+        TABLE.replace("name:", "on:")
+        + "source: {kind: kafka, topics: 17, config: {bootstrap.servers: b}}\nformat: json\n"
+    )
+    assert isinstance(pipeline.source, KafkaSection)
+    assert pipeline.source.topics == ("17",)
+    assert list(pipeline.table.schema) == ["id", "on"]
+    assert isinstance(pipeline.format, JsonFormat)
+
+
+def test_no_secret_is_shown_by_any_text_about_the_pipeline() -> None:
+    pipeline = read(TABLE + KAFKA, ENVIRONMENT)
+    texts = [repr(pipeline), str(meaning(pipeline)), repr(pipeline.source), repr(pipeline.document)]
+    texts.append(
+        str(pipeline.document.error(pipeline.document.root, "login as reader-of-orders with hunter2! refused"))
+    )
+    for secret in (*ENVIRONMENT.values(), "written-into-the-file"):
+        assert not any(secret in text for text in texts)
+    assert "broker:9092" in str(meaning(pipeline))
+
+
+def test_a_secret_in_the_wrong_place_is_not_shown_by_the_complaint() -> None:
+    text = TABLE + GENERATED + "quarantine: ${PASSWORD}\nmaintain: true\n"
+    message = complaint(text, ENVIRONMENT)
+    assert "hunter2!" not in message
+    assert "***" in message
+
+
+def test_a_short_secret_does_not_mangle_words() -> None:
+    pipeline = read(TABLE + "source: {kind: generator, seed: '${SEED}'}\n", {"SEED": "4"})
+    assert pipeline.document.redact("seed 4 of 1404") == "seed *** of 1404"
+
+
+def test_types_are_written_as_in_delta_or_as_in_sql() -> None:
+    schema = table_schema(
+        {
+            "a": "bigint NOT NULL",
+            "b": "decimal(12, 2)",
+            "c": "array<struct<sku: string, pieces: int>>",
+            "d": "map<string, timestamp_ntz>",
+            "e": "timestamp",
+        }
+    )
+    assert schema.field("a") == pa.field("a", pa.int64(), nullable=False)
+    assert schema.field("b").type == pa.decimal128(12, 2)
+    assert schema.field("c").type.value_type.field("pieces").type == pa.int32()
+    assert schema.field("d").type.item_type == pa.timestamp("us")
+    assert schema.field("e").type == pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    "text", ["lng", "array<long", "struct<a long>", "long long", "decimal(50,2) x", "map<string>", ""]
+)
+def test_a_type_that_is_none_is_named_with_its_column(text: str) -> None:
+    with pytest.raises(InvalidSchema, match="column 'a'"):
+        table_schema({"a": text})
+
+
+def test_the_table_is_created_once_and_compared_afterwards(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    created = open_or_create(read(TABLE + GENERATED, path=path))
+    assert created.version == 0
+    assert open_or_create(read(TABLE + GENERATED, path=path)).version == 0
+    other = TABLE.replace("name: string", "name: long\n    extra: date").replace("keys: [id]", "keys: []") + GENERATED
+    with pytest.raises(InvalidInput) as raised:
+        open_or_create(read(other, path=path))
+    for said in (
+        "keys is ['id'] in the table and [] in the file",
+        "the column name is string",
+        "the column extra is only in",
+    ):
+        assert said in str(raised.value)
+
+
+def test_a_table_that_exists_needs_no_schema_in_the_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    text = f"table: {{path: {path}}}\n" + GENERATED
+    with pytest.raises(InvalidInput, match=r"no table\.schema to create it with"):
+        open_or_create(read(text))
+    create(path, pa.schema([("id", pa.int64())]), keys=["id"])
+    assert open_or_create(read(text)).version == 0
+
+
+def test_the_rate_is_for_the_generator_alone() -> None:
+    faster = with_rate(read(TABLE + GENERATED), 9000)
+    assert isinstance(faster.source, GeneratorSection)
+    assert faster.source.events_per_second == 9000
+    with pytest.raises(InvalidInput, match=r"the source of p\.yml is kafka"):
+        with_rate(read(TABLE + KAFKA, ENVIRONMENT), 1)
+
+
+def test_the_error_of_a_task_comes_out_of_the_text_of_a_failed_query() -> None:
+    text = (
+        "[STREAM_FAILED] Query failed: Traceback (most recent call last):\n"
+        '  File "x.py", line 1, in f\n'
+        "lakebed.errors.DataLoss: topic 'a' partition 0: offset 3 is lost\n\n\tat org.x.Y(Z)"
+    )
+    error = failure_in(text, "ingest")
+    assert isinstance(error, DataLoss)
+    assert str(error) == "topic 'a' partition 0: offset 3 is lost"
+    assert isinstance(failure_in("lakebed.errors.Contention: others", "maintain"), Contention)
+    other = failure_in("Job aborted\nValueError: no such thing\n", "ingest")
+    assert type(other) is LakebedError
+    assert str(other) == "the ingest query failed: ValueError: no such thing"
