@@ -1,4 +1,4 @@
-"""On an object store, a settle's cost is the batch's: the base's key columns are read once a machine, not once a settle."""
+"""On an object store a settle costs what its batch costs: the keys of the base are read once a machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_settle_reads_what_its_batch_needs(s3: S3Server, tmp_path: Path, monke
     orders = lakebed.open(path)
     base_bytes = sum(orders.parts()["bytes"].to_pylist())
     _, first = apply_and_settle(orders, work)
-    assert base_bytes / 20 < first.data.total.bytes_read < base_bytes, "the keys of the base, once"
+    assert base_bytes / 20 < first.data.total.bytes_read <= base_bytes, "the keys of the base, once"
     for _ in range(4):
         applied, settled = apply_and_settle(orders, work)
         # The change part is in this process's memory; what is left are deletion vectors, a few bits a change.
