@@ -40,7 +40,7 @@ def parquet_files(folder: Path) -> dict[str, tuple[int, int]]:
 
 def spark_table(spark: SparkSession, path: Path) -> None:
     """Appends, a column added, DELETE and UPDATE by vectors, MERGE, OPTIMIZE, checkpoints in parts, odd partitions."""
-    rows = [(number, f"v{number}", ODD[number % len(ODD)], datetime.date(2026, 1, 1)) for number in range(400)]
+    rows = [(number, f"v{number}", ODD[number % len(ODD)], datetime.date(2026, 1, 1)) for number in range(120)]
     frame = spark.createDataFrame(rows, "id long, v string, p string, day date")
     writer = (
         frame.coalesce(1).write.format("delta").partitionBy("p", "day").option("delta.enableDeletionVectors", "true")
@@ -55,7 +55,7 @@ def spark_table(spark: SparkSession, path: Path) -> None:
     spark.conf.unset("spark.databricks.delta.stats.collect")
     spark.conf.set("spark.databricks.delta.checkpoint.partSize", "5")
     spark.sql(
-        f"merge into {table} t using (select explode(sequence(390L, 420L)) as id) s on t.id = s.id "
+        f"merge into {table} t using (select explode(sequence(110L, 130L)) as id) s on t.id = s.id "
         "when matched then update set v = 'merged' "
         "when not matched then insert (id, v, p, day) values (s.id, 'new', 'a b', null)"
     )
@@ -77,7 +77,7 @@ def test_a_table_of_delta_spark_is_read_adopted_and_changed(
     wanted = delta_spark(plain, spark)
     assert own(plain) == wanted
     assert own_spark(plain, spark) == wanted
-    for version in range(plain.version + 1):
+    for version in (1, 3):  # deletion vectors; rows without statistics, and none of the column that came before them
         schema = plain._log.at_version(version).schema
         theirs = spark.read.format("delta").option("versionAsOf", version).load(str(path)).toArrow()
         assert comparable(plain.to_arrow(version=version), schema) == comparable(theirs, schema), f"version {version}"
@@ -95,7 +95,7 @@ def test_a_table_of_delta_spark_is_read_adopted_and_changed(
         lakebed.convert(path, keys=["id"])
 
     live = {row["id"]: row for row in table.to_arrow().to_pylist()}
-    updates = [{**live[number], "v": "ours"} for number in (1, 2, 1000, 400, 5000)]
+    updates = [{**live[number], "v": "ours"} for number in (1, 2, 1000, 120, 5000)]
     moved = [{**live[4], "p": "a/b"}, {"id": 9000, "v": "new", "p": "fresh", "day": None, "n": None}]
     deletes = [{**live[number], "op": "d"} for number in (5, 7, 1001)]
     rows = [{"op": "u", **row} for row in (*updates, *moved)] + deletes
