@@ -33,12 +33,13 @@ def convert(
     The keys are declared, and checked: no null, no value twice. Raises TableNotFound, InvalidInput naming a duplicate
     key, Unsupported naming a feature or property that lakebed lacks, Contention if others keep committing.
     """
-    table = open(path)
-    log, storage = table._log, open_part_storage(table.path)
     settings = TableSettings(
         keys=column_names(keys, "keys"), sort_key=column_names(sort_key, "sort_key"), sequence_by=sequence_by
     )  # fmt: skip
     for _ in range(_ATTEMPTS_MAX):
+        # Opened anew each time: a log that lost a race remembers the protocol of a commit that never was.
+        table = open(path)
+        log, storage = table._log, open_part_storage(table.path)
         snapshot = log.refresh()
         if GATE_FEATURE in snapshot.protocol.writer_features:
             raise TableExists(f"the table at {table.path} is lakebed's already; open it with lakebed.open")
@@ -56,7 +57,7 @@ def convert(
             return open(path)
         if isinstance(outcome, Unknown):
             raise StoreUnavailable(f"whether the table at {table.path} was adopted is unknown: {outcome.cause}")
-    raise Contention(f"the table at {table.path} kept changing while it was adopted; stop its writers and try again")
+    raise Contention(f"the table at {path} kept changing while it was adopted; stop its writers and try again")
 
 
 def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Part]) -> list[Action]:
@@ -82,9 +83,9 @@ def _counted(snapshot: Snapshot, storage: PartStorage) -> list[Part]:
     out = []
     for part in snapshot.parts.values():
         if part.rows < 0:
-            row = connection.execute(f"select count(*) from {parquet(storage.duckdb_url(part.path))}").fetchone()
-            assert row is not None
-            out.append(replace(part, rows=row[0], stats=f'{{"numRecords":{row[0]}}}'))
+            url = parquet(storage.duckdb_url(part.path))
+            [(rows,)] = connection.execute(f"select count(*) from {url}").fetchall()
+            out.append(replace(part, rows=rows, stats=f'{{"numRecords":{rows}}}'))
     return out
 
 
@@ -96,7 +97,8 @@ def _check_unique(rows: pa.Table, keys: Sequence[str]) -> None:
     connection = connect()
     with registered(connection, "lakebed_rows", rows) as name:
         query = f"select {listed}, count(*) as times from {name} group by {listed} having times > 1 limit 1"
-        found = connection.execute(query).fetchone()
+        found = connection.execute(query).fetchall()
     if found:
-        value = dict(zip(keys, found, strict=False))
-        raise InvalidInput(f"{list(keys)} can't be the keys: {value} is in the table {found[-1]} times")
+        *twice, times = found[0]
+        value = dict(zip(keys, twice, strict=True))
+        raise InvalidInput(f"{list(keys)} can't be the keys: {value} is in the table {times} times")

@@ -9,7 +9,7 @@ import pytest
 
 from lakebed import create
 from lakebed.cli.validate_command import meaning
-from lakebed.errors import Contention, DataLoss, InvalidInput, InvalidSchema, LakebedError
+from lakebed.errors import Contention, DataLoss, InvalidInput, InvalidSchema, LakebedError, Retry
 from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.failures import failure_in
 from lakebed.pipeline.settings import GeneratorSection, JsonFormat, KafkaSection, Pipeline, load, parse_pipeline
@@ -209,6 +209,8 @@ def test_the_error_of_a_task_comes_out_of_the_text_of_a_failed_query() -> None:
     assert isinstance(error, DataLoss)
     assert str(error) == "topic 'a' partition 0: offset 3 is lost"
     assert isinstance(failure_in("lakebed.errors.Contention: others", "maintain"), Contention)
+    late = "org.apache.spark.SparkException: Python worker failed to connect back.\n\tat org.x.Y(Z)"
+    assert isinstance(failure_in(late, "ingest"), Retry)
     other = failure_in("Job aborted\nValueError: no such thing\n", "ingest")
     assert type(other) is LakebedError
     assert str(other) == "the ingest query failed: ValueError: no such thing"

@@ -140,7 +140,7 @@ def summary(outcome: Outcome, pipeline: Pipeline) -> None:
         print(f"\nno rows can be shown: {error}")
     else:
         print(f"\n{len(sample)} of its rows, read through the view:\n")
-        print_table(sample, sys.stdout)
+        print_table(sample, sys.stdout, one_line=True)
     print(f"\nnext:  lakebed query {path} 'select count(*) from \"{name}\"'")
     print(f"       lakebed parts {path}     lakebed timeline {path}", flush=True)
 

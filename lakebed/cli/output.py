@@ -47,18 +47,22 @@ def json_lines(rows: pa.Table) -> Iterator[str]:
             yield json.dumps(row, ensure_ascii=False, allow_nan=False)
 
 
-def print_table(rows: pa.Table, out: TextIO) -> None:
-    """Print rows as a table; more than ``TABLE_ROWS_MAX`` of them are cut off, and a line on stderr says so."""
+def print_table(rows: pa.Table, out: TextIO, one_line: bool = False) -> None:
+    """Print rows as a table; more than ``TABLE_ROWS_MAX`` of them are cut off, and a line on stderr says so.
+
+    ``one_line``: on a narrow terminal values are cut short rather than folded.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     shown = rows.slice(0, TABLE_ROWS_MAX)
+    overflow: Literal["ellipsis", "fold"] = "ellipsis" if one_line else "fold"
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for field in rows.schema:
         right = pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
-        table.add_column(Text(field.name), justify="right" if right else "left", overflow="fold")
+        table.add_column(Text(field.name), justify="right" if right else "left", overflow=overflow, no_wrap=one_line)
     kinds = [field.type for field in rows.schema]
     columns = [_values(column) for column in shown.columns]
     for values in zip(*columns, strict=True):

@@ -39,8 +39,9 @@ from lakebed.manifest.actions import (
 from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
-from lakebed.parts.changes import TableShape, newest_per_key, prepare, shape_of
+from lakebed.parts.changes import TableShape, prepare, shape_of
 from lakebed.parts.engine import connect
+from lakebed.parts.missing import newest_in_layers
 from lakebed.parts.sql import parquet
 from lakebed.parts.storage import open_part_storage
 from lakebed.parts.write import WrittenPart, write_parts
@@ -126,8 +127,9 @@ class WriteTask:
                         raise
                     checked, refused = _split(changes, self.shape)
                     quarantined = pa.concat_tables([quarantined, refused])
-                for part in write_parts(newest_per_key(checked, self.shape, connection), self.shape, storage, connection):
-                    yield "part", part.to_json()
+                for layer in newest_in_layers(checked, self.shape, connection):
+                    for part in write_parts(layer, self.shape, storage, connection):
+                        yield "part", part.to_json()
             if len(quarantined):
                 aside = open_part_storage(self.root + QUARANTINE_SUFFIX)
                 for part in write_parts(quarantined, TableShape(QUARANTINE_SCHEMA), aside, connection):
@@ -219,8 +221,8 @@ def write_arrow(changes: pa.Table, shape: TableShape, root: str) -> Written:
     """Parts of an Arrow table that ``prepare`` checked, written by this process."""
     connection = connect()
     storage = open_part_storage(root)
-    newest = newest_per_key(changes, shape, connection)
-    return Written(tuple(write_parts(newest, shape, storage, connection)))
+    layers = newest_in_layers(changes, shape, connection)
+    return Written(tuple(part for layer in layers for part in write_parts(layer, shape, storage, connection)))
 
 
 def write_dataframe(frame: DataFrame, task: WriteTask) -> Written:

@@ -2,15 +2,14 @@
 
 1. ``prepare`` casts a user's columns to the table's, adds the operation column, and checks keys, NOT NULL columns and
    the sequence. It changes nothing else: rows stay in order, and later rows are newer.
-2. ``newest_per_key`` keeps one change a key: the highest ``sequence_by``, and of equal ones the last. A row that lacks a
-   value its source did not send takes it from the row of the same key before it.
+2. ``newest_per_key`` keeps one change a key: the highest ``sequence_by``, and of equal ones the last. What rows lack that
+   their source did not send is the matter of ``parts.missing``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -92,6 +91,9 @@ def prepare(
                 f"the changes lack the column {field.name!r} of the table{suggest(field.name, changes.column_names)}; "
                 "add it (null where there is no value)"
             )
+    if not shape.keys and deletes is not None and pc.any(deletes).as_py():
+        row = int(pc.index(deletes, True).as_py())
+        raise InvalidChanges(f"row {row} of the changes is a delete, but the table has no keys to tell what it deletes")
     if shape.keys:
         names.append(OP_COLUMN)
         columns.append(pc.if_else(deletes, pa.scalar(DELETE), pa.scalar(UPSERT)) if deletes is not None else pa.repeat(pa.scalar(UPSERT), len(changes)))
@@ -115,8 +117,6 @@ def newest_per_key(changes: pa.Table, shape: TableShape, connection: duckdb.Duck
     """One row a key, in the order of arrival. ``changes`` as ``prepare`` returns it; returned as is without keys."""
     if not shape.keys or len(changes) < 2:
         return changes
-    if UNAVAILABLE_COLUMN in changes.column_names:
-        changes = _fill_unavailable(changes, shape)
     numbered = changes.select([*shape.keys, *_sequence(shape)]).append_column(_POSITION, pa.array(np.arange(len(changes))))
     order = quote(_POSITION)
     if shape.sequence_column:
@@ -199,6 +199,9 @@ def _check_nulls(changes: pa.Table, shape: TableShape, deletes: pa.ChunkedArray 
             f"{shape.sequence_by!r} orders the changes (sequence_by) but has no value in row {row}, a {kind}; "
             "use a sequence that every change carries, such as source.lsn"
         )
+    if sequence and pa.types.is_floating(changes.schema.field(sequence).type) and pc.any(pc.is_nan(changes[sequence])).as_py():
+        row = int(pc.index(pc.is_nan(changes[sequence]), True).as_py())
+        raise InvalidChanges(f"{shape.sequence_by!r} orders the changes (sequence_by) but is NaN in row {row}, which has no order")
 
 
 def _empty_partitions_as_null(changes: pa.Table, shape: TableShape) -> pa.Table:
@@ -209,48 +212,3 @@ def _empty_partitions_as_null(changes: pa.Table, shape: TableShape) -> pa.Table:
             column = pc.if_else(pc.equal(changes[name], ""), pa.scalar(None, pa.string()), changes[name])
             changes = changes.set_column(index, name, column)
     return changes
-
-
-def _fill_unavailable(changes: pa.Table, shape: TableShape) -> pa.Table:
-    """Take values that a row's source did not send from the row of the same key before it. Exact, row by row, since rare."""
-    unavailable = changes[UNAVAILABLE_COLUMN].to_pylist()
-    touched = [row for row, names in enumerate(unavailable) if names]
-    if not touched:
-        return changes.drop_columns([UNAVAILABLE_COLUMN])
-    key_columns = [changes[name].to_pylist() for name in shape.keys]
-    ops = changes[OP_COLUMN].to_pylist()
-    sequence = changes[shape.sequence_column].to_pylist() if shape.sequence_column else [0] * len(changes)
-    wanted = {tuple(column[row] for column in key_columns) for row in touched}
-    by_key: dict[tuple[Any, ...], list[int]] = {}
-    for row in range(len(changes)):
-        key = tuple(column[row] for column in key_columns)
-        if key in wanted:
-            by_key.setdefault(key, []).append(row)
-    columns = {name: changes[name].to_pylist() for name in {n for names in unavailable for n in names or ()}}
-    for rows in by_key.values():
-        rows.sort(key=lambda row: (sequence[row], row))
-        fold_unavailable(rows, ops, unavailable, columns)
-    for name, values in columns.items():
-        index = changes.column_names.index(name)
-        changes = changes.set_column(index, name, pa.array(values, changes.schema.field(name).type))
-    index = changes.column_names.index(UNAVAILABLE_COLUMN)
-    return changes.set_column(index, UNAVAILABLE_COLUMN, pa.array(unavailable, pa.list_(pa.string())))
-
-
-def fold_unavailable(rows: Sequence[int], ops: Sequence[str], unavailable: list[Any], columns: dict[str, list[Any]]) -> None:
-    """Fill, in place, the missing values of one key's rows, given oldest first, each from the row before it.
-
-    After a delete there is nothing to take from: the value is null.
-    """
-    for before, row in zip(rows, rows[1:], strict=False):
-        if not unavailable[row]:
-            continue
-        still = []
-        for name in unavailable[row]:
-            if ops[before] == DELETE:
-                columns[name][row] = None
-            elif name in (unavailable[before] or ()):
-                still.append(name)
-            else:
-                columns[name][row] = columns[name][before]
-        unavailable[row] = still

@@ -10,15 +10,14 @@ Invariants: a key is live at most once afterwards (B1); only positions are worke
 3. Look the keys up in the base. Live rows found die: unless, with ``sequence_by``, a live row or a settled delete that
    was found is newer than the change; then the change is dead on arrival and the base stays.
 4. Deletes are dead rows of their own part. They stay there as tombstones: what step 3 finds for late events.
-5. A newest change that lacks values its source did not send is completed from the row it replaces; the completed row
-   goes into a part of its own, and the incomplete one is dead.
+5. A newest change that lacks values its source did not send is completed from what was newest when it came (see
+   ``parts.missing``); the completed row goes into a part of its own, and the incomplete one is dead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +33,11 @@ from lakebed.parts.changes import (
     UNAVAILABLE_COLUMN,
     UPSERT,
     TableShape,
-    fold_unavailable,
 )
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.locate import KeyLocator, has_hidden_sequence, stores_partition_columns
+from lakebed.parts.missing import Completed, complete, ranked, required_columns, warn_of
 from lakebed.parts.sql import columns_with_partition, literal, parquet, quote, quote_all, registered
 from lakebed.parts.storage import PartStorage
 
@@ -86,7 +85,7 @@ def resolve(
     completed = None
     if any(part.incomplete for part in change_parts):
         incomplete = survives & newest["incomplete"].to_numpy()
-        completed = _complete(np.flatnonzero(incomplete), newest, change_parts, base_new, base, hits, shape, storage, dead_rows)
+        completed = _complete(np.flatnonzero(incomplete), newest, change_parts, base, hits, shape, storage, dead_rows)
         survives &= ~incomplete
     tail_dead = _tail_dead(newest, survives, change_parts)
     base_dead = {path: dead_rows.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()}
@@ -202,44 +201,68 @@ def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], shape: TableShape) 
 
 
 def _complete(
-    wanted: npt.NDArray[np.intp], newest: pa.Table, change_parts: Sequence[ChangePart], base_new: Mapping[str, _Rows],
-    base: Mapping[str, Part], hits: pa.Table | None, shape: TableShape, storage: PartStorage, dead_rows: DeadRows,
+    wanted: npt.NDArray[np.intp], newest: pa.Table, change_parts: Sequence[ChangePart], base: Mapping[str, Part],
+    hits: pa.Table | None, shape: TableShape, storage: PartStorage, dead_rows: DeadRows,
 ) -> pa.Table | None:  # fmt: skip
-    """Whole rows for the newest changes that lack values. Exact and row by row: such rows are few."""
+    """Whole rows for the keys whose newest change lacks values: what ``parts.missing`` makes of all that is known of them."""
     if not len(wanted):
         return None
-    wanted_keys = newest.select(list(shape.keys)).take(pa.array(wanted))
-    history: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    if hits is not None:
-        probes = set(wanted.tolist())
-        hit_rows = zip(hits["probe"].to_pylist(), hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True)
-        positions: dict[str, list[int]] = {}
-        for probe, path, row in hit_rows:
-            if probe in probes and row not in dead_rows.of(base[path]):
-                positions.setdefault(path, []).append(row)
-        for path, rows in positions.items():
-            for found in _rows_at(path, base[path], rows, shape, storage):
-                history.setdefault(_key(found, shape), []).append({**found, OP_COLUMN: UPSERT, UNAVAILABLE_COLUMN: None})
-    for part in change_parts:
-        for found in _rows_of_keys(part, wanted_keys, shape, storage):
-            history.setdefault(_key(found, shape), []).append(found)
-    out = []
-    for chain in history.values():
-        if sequence := shape.sequence_column:
-            chain.sort(key=lambda row: (row.get(sequence) is not None, row.get(sequence)))
-        unavailable = [row.get(UNAVAILABLE_COLUMN) for row in chain]
-        names = {name for listed in unavailable for name in listed or ()}
-        columns = {name: [row[name] for row in chain] for name in names}
-        fold_unavailable(range(len(chain)), [row[OP_COLUMN] for row in chain], unavailable, columns)
-        out.append({**chain[-1], **{name: values[-1] for name, values in columns.items()}})
-    fields = list(shape.schema) + [pa.field(OP_COLUMN, pa.string())]
+    keys = newest.select(list(shape.keys)).take(pa.array(wanted))
+    schema = _row_schema(newest, shape)
+    pieces = [] if hits is None else _known_rows(hits.filter(np.isin(hits["probe"].to_numpy(), wanted)), newest, base, shape, storage, dead_rows)
+    from_base = sum(len(piece) for piece in pieces)
+    pieces += [_rows_of_keys(part, keys, shape, storage) for part in change_parts]
+    rows = pa.concat_tables([_as_rows(piece, schema) for piece in pieces])
+    of = ranked(rows, shape, connect())
+    done = [complete(of_key, of, required_columns(shape), base_is_known=True) for of_key in of.by_key(np.ones(len(rows), dtype=bool))]
+    warn_of(sum(len(one.left_out) for one in done))
+    done = [one for one in done if one.row is not None and one.row >= from_base and not of.deleted[one.row]]
+    names = [name for name in schema.names if name != UNAVAILABLE_COLUMN]
+    columns = {name: rows[name].take(pa.array([_giver(one, name) for one in done], pa.int64())) for name in names}
+    return pa.table(columns, pa.schema([schema.field(name) for name in names]))
+
+
+def _giver(one: Completed, name: str) -> int | None:
+    return None if name in one.unknown else one.taken.get(name, one.row)
+
+
+def _row_schema(newest: pa.Table, shape: TableShape) -> pa.Schema:
+    fields = [*shape.schema, pa.field(OP_COLUMN, pa.string())]
     if shape.sequence_column == SEQUENCE_COLUMN:
         fields.append(pa.field(SEQUENCE_COLUMN, newest.schema.field(SEQUENCE_COLUMN).type))
-    nullable = pa.schema([field.with_nullable(True) for field in fields])
-    return pa.Table.from_pylist(out, nullable)
+    fields.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
+    return pa.schema([field.with_nullable(True) for field in fields])
 
 
-def _rows_at(path: str, part: Part, rows: Sequence[int], shape: TableShape, storage: PartStorage) -> list[dict[str, Any]]:
+def _as_rows(piece: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The piece with these columns; one that it lacks is null."""
+    have = set(piece.column_names)
+    columns = [piece[field.name].cast(field.type) if field.name in have else pa.nulls(len(piece), field.type) for field in schema]
+    return pa.table(columns, schema=schema)
+
+
+def _known_rows(
+    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], shape: TableShape, storage: PartStorage, dead_rows: DeadRows
+) -> list[pa.Table]:
+    """What the base knows of the keys: their deletes first, then their live rows."""
+    out = []
+    if shape.sequence_column:
+        deletes = hits.filter(pc.equal(hits[OP_COLUMN], DELETE))
+        known = newest.select(list(shape.keys)).take(deletes["probe"]).append_column(OP_COLUMN, deletes[OP_COLUMN])
+        if shape.sequence_column not in shape.keys:
+            known = known.append_column(shape.sequence_column, deletes[SEQUENCE_COLUMN])
+        out.append(known)
+    rows = hits["row"].to_numpy()
+    for path, at in _by_part(hits["part"]).items():
+        dead = dead_rows.of(base[path])
+        live = [row for row in rows[at].tolist() if row not in dead]
+        if live:
+            found = _rows_at(path, base[path], live, shape, storage)
+            out.append(found.append_column(OP_COLUMN, pa.repeat(pa.scalar(UPSERT), len(found))))
+    return out
+
+
+def _rows_at(path: str, part: Part, rows: Sequence[int], shape: TableShape, storage: PartStorage) -> pa.Table:
     connection = connect()
     storage.attach(connection)
     wanted = pa.table({"row": pa.array(rows, pa.int64())})
@@ -248,25 +271,17 @@ def _rows_at(path: str, part: Part, rows: Sequence[int], shape: TableShape, stor
     if shape.sequence_column == SEQUENCE_COLUMN and has_hidden_sequence(part):
         columns.append(SEQUENCE_COLUMN)
     with registered(connection, "lakebed_wanted", wanted):
-        table = connection.sql(
+        return connection.sql(
             f"select {', '.join(columns)} from {parquet(storage.duckdb_url(path), 'file_row_number=true')} "
             "where file_row_number in (select row from lakebed_wanted)"
         ).to_arrow_table()
-    found: list[dict[str, Any]] = table.to_pylist()
-    return found
 
 
-def _rows_of_keys(part: ChangePart, keys: pa.Table, shape: TableShape, storage: PartStorage) -> list[dict[str, Any]]:
+def _rows_of_keys(part: ChangePart, keys: pa.Table, shape: TableShape, storage: PartStorage) -> pa.Table:
     connection = connect()
     storage.attach(connection)
     with registered(connection, "lakebed_keys", keys):
-        table = connection.sql(
+        return connection.sql(
             f"select s.* from {parquet(storage.duckdb_url(part.path))} s "
             f"semi join lakebed_keys k using ({quote_all(shape.keys)})"
         ).to_arrow_table()
-    found: list[dict[str, Any]] = table.to_pylist()
-    return found
-
-
-def _key(row: Mapping[str, Any], shape: TableShape) -> tuple[Any, ...]:
-    return tuple(row[name] for name in shape.keys)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _OWN = re.compile(r"lakebed\.errors\.([A-Za-z]+): ([^\n]*)")
 _ROOT = re.compile(r"^(?:Caused by: )?(?:[\w.$]+(?:Exception|Error)): ([^\n]+)$", re.MULTILINE)
 
+# Spark waits ten seconds for a Python process that it started: too short on a busy machine, and nothing is wrong.
+_LATE_WORKERS = ("Python worker failed to connect back", "Timed out while waiting for the Python worker")
+
 
 def failure_of(query: StreamingQuery, name: str) -> LakebedError | None:
     """The error of a query that failed; None if it runs, or was stopped."""
@@ -28,6 +31,10 @@ def failure_in(text: str, name: str) -> LakebedError:
         kind = getattr(errors, match[1], None)
         if isinstance(kind, type) and issubclass(kind, LakebedError):
             return kind(match[2].strip())
+    if any(late in text for late in _LATE_WORKERS):
+        return errors.Retry(
+            f"the {name} query failed: a Python worker of Spark did not start in time; is the machine busy?"
+        )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if re.match(r"^[A-Za-z_][\w.]*(Error|Exception): ", line)]
     said = python[-1] if python else (lines[0] if lines else "no reason given")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Role = Literal["ingest", "maintain"]
 Phase = Literal["starting Spark", "running", "trying again", "stopping"]
 LOOK_SECONDS = 0.25
-FIRST_BATCH_SECONDS = 15.0  # if no batch comes until then, the time of the run counts nevertheless
+FIRST_BATCH_SECONDS = 30.0  # if no batch comes until then, the time of the run counts nevertheless
 SAMPLE_SECONDS = 1.0
 SAMPLE_SHARE = 0.05  # of the time, at most, goes into sampling the table
 BATCH_SECONDS_MAX = 15.0

@@ -44,14 +44,14 @@ def test_a_stream_runs_on_both_workers_and_survives_one(tmp_path: Path) -> None:
             DRIVER, str(path), str(arriving), environment={"LAKEBED_CACHE_DIR": str(tmp_path / "cache")}
         )
         try:
-            wait_until(lambda: batches(table) >= 3 or driver.poll() is not None, seconds_max=120)
+            wait_until(lambda: batches(table) >= 3 or driver.poll() is not None, seconds_max=400)
             assert driver.poll() is None, "it ended before a worker could be killed\n" + cluster._errors()
             seen = table.to_arrow()
             workers = {Path(folder).parents[1].name for folder in seen["worker"].to_pylist()}
             assert workers == {"spark-worker-0", "spark-worker-1"}
             assert all(".zip" in module for module in seen["module"].to_pylist())
             cluster.workers[0].kill()
-            printed, _ = driver.communicate(timeout=180)
+            printed, _ = driver.communicate(timeout=400)
             assert driver.returncode == 0, cluster._errors()
         finally:
             driver.kill()

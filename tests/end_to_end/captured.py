@@ -29,7 +29,7 @@ from lakebed.ingest.source import RangeChanges
 from tests.end_to_end.progress import ingested_ends, started, wait_until
 from tests.end_to_end.source_database import TABLES, Load, SourceDatabase, SourceTable
 from tests.foreign.readers import comparable, delta_rs, delta_spark, foreign_duckdb
-from tests.infra.debezium import DebeziumServer
+from tests.infra.debezium import JSON_CONVERTER, DebeziumServer
 from tests.infra.foreign_duckdb import ForeignDuckDB
 from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import PostgresServer
@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 TRUNCATE_AT, STOP_MAINTAINING_AT = 0.5, 0.9
+INLINE_SCHEMAS = {
+    f"{part}.converter{option}": value
+    for part in ("key", "value")
+    for option, value in (("", JSON_CONVERTER), (".schemas.enable", "true"))
+}
 UNAVAILABLE = b"__debezium_unavailable_value"
 
 
@@ -77,7 +82,12 @@ class Servers:
 
 
 def load_and_compare(
-    servers: Servers, folder: Path, seconds: int, transactions_per_second: int, say: Callable[[str], None] = print
+    servers: Servers,
+    folder: Path,
+    seconds: int,
+    transactions_per_second: int,
+    inline_schemas: bool = False,
+    say: Callable[[str], None] = print,
 ) -> Outcome:
     """Runs the whole; raises AssertionError naming the reader and the table that differ from PostgreSQL."""
     prefix = f"load{time.time_ns()}"
@@ -88,9 +98,8 @@ def load_and_compare(
     followed = [_follow(servers, table, topics[table.name], folder / table.name) for table in TABLES]
     outcome = Outcome()
     try:
-        slot = servers.debezium.capture(
-            prefix, [f"public.{table.name}" for table in TABLES], prefix, {"skipped.operations": "none"}
-        )
+        settings = {"skipped.operations": "none"} | (INLINE_SCHEMAS if inline_schemas else {})
+        slot = servers.debezium.capture(prefix, [f"public.{table.name}" for table in TABLES], prefix, settings)
         say("captured; pgbench starts")
         with Load(servers.postgres, database, folder, seconds, transactions_per_second) as load:
             load.wait_until_share(TRUNCATE_AT)
@@ -198,13 +207,20 @@ def events_of(kafka: KafkaServer, one: Followed) -> Counter[str]:
                 assert messages, f"{one.topic} partition {number} gave nothing at offset {position} of {end}"
                 for message in messages:
                     value = message.value()
-                    counts["tombstone" if value is None else orjson.loads(value)["op"]] += 1
+                    counts[operation_of(value)] += 1
                     counts["unavailable"] += UNAVAILABLE in (value or b"")
                     counts["moved"] += any(header == "__debezium.oldkey" for header, _ in message.headers() or ())
                 position = messages[-1].offset() + 1
     finally:
         consumer.close()
     return counts
+
+
+def operation_of(value: bytes | None) -> str:
+    if value is None:
+        return "tombstone"
+    event = orjson.loads(value)
+    return str(event.get("payload", event)["op"])
 
 
 def assert_everything_awkward_happened(outcome: Outcome) -> None:

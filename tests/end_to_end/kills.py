@@ -16,7 +16,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from tests.end_to_end.progress import ingested_ends, wait_until
 from tests.end_to_end.topic_of_changes import PARTITIONS, Expected, Producing, expected_of
 from tests.infra.downloads import REPOSITORY
 from tests.infra.kafka import KafkaServer
-from tests.infra.server import Server, descendants, is_alive
+from tests.infra.server import Server, _started_at, descendants, is_alive
 
 TABLES = ("keyed", "keyless")
 COLUMNS = {
@@ -53,7 +54,8 @@ class PipelineProcess(Server):
         self.ready_after_seconds: float | None = None
         self._started = 0.0
         self._version = -1
-        self._orphans: list[int] = []
+        # When each began goes with its pid: the system gives pids to new processes, and those are nobody's orphans.
+        self._orphans: dict[int, str | None] = {}
         pipeline = {
             "table": {"path": str(self.table), "schema": COLUMNS[name], "keys": ["id"] if name == "keyed" else []},
             "source": {
@@ -95,14 +97,14 @@ class PipelineProcess(Server):
     def kill(self) -> None:
         """SIGKILL to everything at once."""
         if self.pid is not None:
-            kill_all([self.pid, *descendants(self.pid)])
+            kill_all(started_at([self.pid, *descendants(self.pid)]))
         super().kill()
 
     def kill_alone(self) -> None:
         """SIGKILL to the first process; those that it started have to notice by themselves."""
         process, self._process = self._process, None
         assert process is not None
-        self._orphans += descendants(process.pid)
+        self._orphans |= started_at(descendants(process.pid))
         process.kill()
         process.wait()
 
@@ -110,7 +112,7 @@ class PipelineProcess(Server):
         """Returns when nothing is left of processes that were killed alone. Raises AssertionError if they stay."""
         try:
             wait_until(
-                lambda: not any(is_alive(pid) for pid in self._orphans),
+                lambda: not any(lives(*orphan) for orphan in self._orphans.items()),
                 "processes outlived the pipeline that started them",
                 ORPHANS_SECONDS_MAX,
             )
@@ -118,12 +120,20 @@ class PipelineProcess(Server):
             kill_all(self._orphans)
 
 
-def kill_all(pids: Iterable[int]) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+def started_at(pids: Iterable[int]) -> dict[int, str | None]:
+    """With each pid when its process began; together they name it for good."""
+    return {pid: _started_at(pid) for pid in pids}
+
+
+def lives(pid: int, started: str | None) -> bool:
+    return started is not None and is_alive(pid) and _started_at(pid) == started
+
+
+def kill_all(processes: Mapping[int, str | None]) -> None:
+    for pid, started in processes.items():
+        if lives(pid, started):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def newest_version(table: Path) -> int:

@@ -18,6 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.end_to_end.soak_pgbench", description=__doc__)
     parser.add_argument("--duration", type=int, default=300, metavar="SECONDS", help="how long pgbench runs")
     parser.add_argument("--rate", type=int, default=200, metavar="TPS", help="transactions a second over all clients")
+    parser.add_argument("--inline-schemas", action="store_true", help="every event carries its schema")
     given = parser.parse_args()
     folder = new_run_folder("soak-pgbench")
     os.environ["LAKEBED_CACHE_DIR"] = str(folder / "cache")
@@ -30,7 +31,7 @@ def main() -> None:
         ForeignDuckDB() as duckdb,
     ):
         outcome = load_and_compare(
-            Servers(kafka, postgres, debezium, spark, duckdb), folder, given.duration, given.rate
+            Servers(kafka, postgres, debezium, spark, duckdb), folder, given.duration, given.rate, given.inline_schemas
         )
     spark.stop()
     print(outcome)

@@ -50,7 +50,7 @@ def run_driver(script: Path, *arguments: str) -> Any:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, "\n".join(done.stderr.splitlines()[-40:])
     return json.loads(done.stdout.splitlines()[-1])

@@ -34,6 +34,8 @@ class World:
     hidden_sequence: bool
     with_unavailable: bool
     schema: pa.Schema
+    ids: int
+    late_share: float
     states: dict[int, list[Row]] = field(default_factory=dict)
     oldest: int = 0
     clock: int = 0
@@ -56,7 +58,7 @@ def make_world(seed: int, folder: Path) -> World:
     )  # fmt: skip
     world = World(
         rng, table, Oracle(keys, tuple(schema.names), sequence), sequence == "lsn",
-        bool(keys) and sequence is None and rng.random() < 0.3, schema,
+        bool(keys) and rng.random() < 0.4, schema, rng.choice([2, 12]), rng.choice([0.2, 0.6]),
     )  # fmt: skip
     world.states[0] = []
     return world
@@ -67,19 +69,20 @@ def random_changes(world: World) -> list[Row]:
     out = []
     for _ in range(rng.choice([1, 1, 3, 10, 40])):
         world.clock += 1
-        late = rng.random() < 0.2
+        late = rng.random() < world.late_share
         row: Row = {
-            "id": rng.randrange(12),
-            "name": rng.choice(["a", "b", "ü–ß", "", "long " * 12]),
+            "id": rng.randrange(world.ids),
+            "name": rng.choice(["a", "b", "ü–ß", "", "long " * 12][: world.ids]),
             "value": rng.choice([None, 0.5, -1.0, float(rng.randrange(100))]),
             "region": rng.choice(REGIONS),
-            "seq": world.clock - (rng.randrange(30) if late else 0),
+            "seq": world.clock - (rng.randrange(rng.choice([3, 30])) if late else 0),
             "op": rng.choice(["u", "u", "u", "d"]) if world.oracle.keys else "u",
         }
         row["lsn"] = row["seq"]
-        row["missing"] = ["value"] if world.with_unavailable and row["op"] == "u" and rng.random() < 0.3 else None
-        if row["missing"]:
-            row["value"] = None
+        row["missing"] = None
+        if world.with_unavailable and row["op"] == "u" and rng.random() < 0.4:
+            row["missing"] = rng.choice([["value"], ["value"], ["region"], ["region", "value"]])
+            row |= dict.fromkeys(row["missing"])
         out.append(row)
     return out
 

@@ -1,0 +1,186 @@
+"""Values that a source did not send: from which row each is taken.
+
+A change may lack values (Debezium sends no unchanged large value of PostgreSQL): the row keeps the value it had. What it
+had is decided once, in the order of arrival, and therefore does not depend on when the tail is settled:
+
+1. The changes of a key are walked as they arrived, the table's own row or delete first. One with a lower sequence than
+   the newest so far is late: it changes nothing and gives no value.
+2. A missing value is taken from the newest row so far; after a delete, or where there is no row, it is null.
+3. A row that then lacks a value of a NOT NULL column, since the source never sent one, can't be a row of the table: it is
+   left out, with a warning.
+
+Within a batch the table's row is not known. Without a sequence that is no matter: the batch's rows are newer, and what none
+of them tells stays missing. With one, a row that gives a value may itself be late, which only the table can tell: so such
+rows are kept beside the newest, in layers of one row a key, oldest first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, TableShape, newest_per_key
+from lakebed.parts.sql import quote, quote_all, registered
+
+_logger = logging.getLogger("lakebed.parts")
+_Ranks = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Changes in the order of arrival. ``group`` tells the key; ``rank`` orders sequences (all equal without one)."""
+
+    group: _Ranks
+    rank: _Ranks
+    deleted: Sequence[bool | None]
+    missing: Sequence[Sequence[str] | None]
+
+    def by_key(self, wanted: npt.NDArray[np.bool_] | None = None) -> Iterator[list[int]]:
+        """The rows of each key that has a wanted one (default: one with a missing value), in their order."""
+        if wanted is None:
+            wanted = np.fromiter((bool(names) for names in self.missing), dtype=bool, count=len(self.missing))
+        rows = np.flatnonzero(np.isin(self.group, np.unique(self.group[wanted])))
+        rows = rows[np.argsort(self.group[rows], kind="stable")]
+        for piece in np.split(rows, np.flatnonzero(np.diff(self.group[rows])) + 1):
+            if len(piece):
+                yield piece.tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """``row`` is the newest; ``taken`` names the row that each of its missing values comes from, None for null.
+
+    ``unknown`` are the values that no row tells; ``left_out`` the rows that could not be whole.
+    """
+
+    row: int | None
+    taken: Mapping[str, int | None] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    left_out: tuple[int, ...] = ()
+
+
+def complete(rows: Sequence[int], of: Rows, required: frozenset[str], base_is_known: bool) -> Completed:
+    """The newest of one key's rows, given in the order of arrival, and where its missing values come from."""
+    newest: int | None = None
+    taken: dict[str, int | None] = {}
+    unknown: list[str] = []
+    left_out: list[int] = []
+    for row in rows:
+        if newest is not None and of.rank[row] < of.rank[newest]:
+            continue
+        from_rows: dict[str, int | None] = {}
+        untold: list[str] = []
+        for name in () if of.deleted[row] else of.missing[row] or ():
+            if newest is None or name in unknown:
+                untold.append(name)
+            else:
+                from_rows[name] = None if of.deleted[newest] else taken.get(name, newest)
+        void = {name for name, giver in from_rows.items() if giver is None} | (set(untold) if base_is_known else set())
+        if void & required:
+            left_out.append(row)
+            continue
+        newest, taken, unknown = row, from_rows, untold
+    return Completed(newest, taken, tuple(unknown), tuple(left_out))
+
+
+def givers(rows: Sequence[int], of: Rows) -> list[int]:
+    """The rows of one key that its newest may take missing values from, oldest first."""
+    chain: list[int] = []
+    for row in rows:
+        if not chain or of.rank[row] >= of.rank[chain[-1]]:
+            chain.append(row)
+    newest = chain.pop()
+    wanted = set() if of.deleted[newest] else set(of.missing[newest] or ())
+    out: list[int] = []
+    while chain and wanted:
+        row = chain.pop()
+        told = wanted if of.deleted[row] else wanted.difference(of.missing[row] or ())
+        if told:
+            out.append(row)
+            wanted = wanted - told
+    return out[::-1]
+
+
+def newest_in_layers(changes: pa.Table, shape: TableShape, connection: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
+    """The newest change of each key, as ``prepare`` returns changes; before it, if need be, what it depends on.
+
+    Each table holds a key once, and is newer than the tables before it.
+    """
+    if not shape.keys or len(changes) < 2 or UNAVAILABLE_COLUMN not in changes.column_names:
+        yield newest_per_key(changes, shape, connection)
+        return
+    of = ranked(changes, shape, connection)
+    if shape.sequence_column is None:
+        yield newest_per_key(_filled(changes, of, shape), shape, connection)
+        return
+    layers: list[list[int]] = []
+    for rows in of.by_key():
+        for depth, row in enumerate(givers(rows, of)):
+            if depth == len(layers):
+                layers.append([])
+            layers[depth].append(row)
+    for layer in layers:
+        yield changes.take(pa.array(sorted(layer)))
+    yield newest_per_key(changes, shape, connection)
+
+
+def ranked(changes: pa.Table, shape: TableShape, connection: duckdb.DuckDBPyConnection) -> Rows:
+    """What decides about the changes, without their values. By DuckDB, whose equality the keys follow everywhere."""
+    columns = [f"dense_rank() over (order by {quote_all(shape.keys)})"]
+    if shape.sequence_column:
+        columns.append(f"dense_rank() over (order by {quote(shape.sequence_column)} nulls first)")
+    names = list(dict.fromkeys([*shape.keys, *([shape.sequence_column] if shape.sequence_column else [])]))
+    numbered = changes.select(names).append_column("_lakebed_position", pa.array(np.arange(len(changes))))
+    with registered(connection, "lakebed_ranked", numbered) as name:
+        listed = ", ".join(f"{column} as r{at}" for at, column in enumerate(columns))
+        found = connection.sql(f"select {listed} from {name} order by _lakebed_position").fetchnumpy()
+    rank = found["r1"] if "r1" in found else np.zeros(len(changes), dtype=np.int64)
+    deleted = pc.equal(changes[OP_COLUMN], DELETE).to_pylist()
+    return Rows(np.asarray(found["r0"]), np.asarray(rank), deleted, changes[UNAVAILABLE_COLUMN].to_pylist())
+
+
+def warn_of(left_out: int) -> None:
+    """Say that rows are not in the table."""
+    if left_out:
+        _logger.warning(
+            "%d changes are left out: they lack the value of a NOT NULL column, and there was no row to keep it from; "
+            "let the source send whole rows (PostgreSQL: REPLICA IDENTITY FULL), or begin with a snapshot",
+            left_out,
+        )
+
+
+def _filled(changes: pa.Table, of: Rows, shape: TableShape) -> pa.Table:
+    """The changes, each key's newest with the values that older ones of the batch tell; without those left out."""
+    required = required_columns(shape)
+    missing = list(of.missing)
+    sources: dict[str, npt.NDArray[np.float64]] = {}
+    left_out: list[int] = []
+    for rows in of.by_key():
+        done = complete(rows, of, required, base_is_known=False)
+        left_out += done.left_out
+        if done.row is None:
+            continue
+        for name, giver in done.taken.items():
+            source = sources.setdefault(name, np.arange(len(changes), dtype=np.float64))
+            source[done.row] = np.nan if giver is None else giver
+        missing[done.row] = list(done.unknown)
+    warn_of(len(left_out))
+    for name, source in sources.items():
+        at = changes.column_names.index(name)
+        values = changes[name].take(pa.array(source, from_pandas=True).cast(pa.int64()))
+        changes = changes.set_column(at, changes.schema.field(name), values)
+    at = changes.column_names.index(UNAVAILABLE_COLUMN)
+    changes = changes.set_column(at, UNAVAILABLE_COLUMN, pa.array(missing, pa.list_(pa.string())))
+    return changes.take(pa.array(np.setdiff1d(np.arange(len(changes)), left_out))) if left_out else changes
+
+
+def required_columns(shape: TableShape) -> frozenset[str]:
+    """Columns that have a value in every row."""
+    return frozenset(field.name for field in shape.schema if not field.nullable)
