@@ -5,11 +5,39 @@ The names below are the whole public surface; everything else may change.
 
 from __future__ import annotations
 
-from lakebed import errors, events
-from lakebed.compaction.settle import SettleResult
-from lakebed.convert import convert
-from lakebed.session import spark
-from lakebed.table import Table, create, open
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from lakebed.version import __version__
 
+if TYPE_CHECKING:
+    from lakebed import errors, events
+    from lakebed.compaction.settle import SettleResult
+    from lakebed.adopt import convert
+    from lakebed.session import spark
+    from lakebed.table import Table, create, open
+
 __all__ = ["SettleResult", "Table", "__version__", "convert", "create", "errors", "events", "open", "spark"]
+
+# Loaded when first asked for: each of Spark's Python workers imports some module of lakebed, and needs few of these.
+_HOMES = {
+    "SettleResult": "lakebed.compaction.settle",
+    "Table": "lakebed.table",
+    "convert": "lakebed.adopt",
+    "create": "lakebed.table",
+    "open": "lakebed.table",
+    "spark": "lakebed.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("errors", "events"):
+        return importlib.import_module(f"lakebed.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lakebed' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -266,7 +266,7 @@ class Table:
             events.emit(
                 events.Settled(
                     self.path, result.version, result.change_parts, result.rows, result.rows_marked_dead,
-                    result.conflicts, result.seconds,
+                    result.conflicts, result.seconds, result.bytes_written,
                 )
             )  # fmt: skip
         return result
@@ -321,14 +321,13 @@ class Table:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _step(self, spark: SparkSession) -> None:
-        """One round of maintenance: settle, refresh the views; with nothing to settle, tidy up."""
+        """One round of maintenance: settle, refresh the views; with nothing to settle, tidy the index; clean the log hourly."""
         result = self.settle(spark)
         self._view.refresh(self._log.refresh())
-        if result.commits:
-            return
-        with self._index_lock:
-            if self._index:
-                self._index[1].tidy()
+        if not result.commits:
+            with self._index_lock:
+                if self._index:
+                    self._index[1].tidy()
         if time.monotonic() - self._cleaned_at > _CLEAN_LOG_SECONDS:
             self._cleaned_at = time.monotonic()
             self.clean_log()
@@ -444,6 +443,8 @@ def _batch(batch_id: int | str | None) -> Transaction | None:
         return None
     if isinstance(batch_id, str):
         return Transaction(f"{NAMED_BATCH_PREFIX}{batch_id}", 0)
+    if batch_id < 0:
+        raise InvalidInput(f"batch_id is {batch_id}; a number must be 0 or more, and grow from batch to batch")
     return Transaction("lakebed.apply", batch_id)
 
 

@@ -53,6 +53,7 @@ class SettleResult:
     base_parts_marked: int = 0
     late_or_superseded_rows: int = 0
     completed_rows: int = 0
+    bytes_written: int = 0
     conflicts: int = 0
     seconds: float = 0.0
 
@@ -100,6 +101,7 @@ def settle(
                     base_parts_marked=result.base_parts_marked + step.base_parts_marked,
                     late_or_superseded_rows=result.late_or_superseded_rows + step.late_or_superseded_rows,
                     completed_rows=result.completed_rows + step.completed_rows,
+                    bytes_written=result.bytes_written + step.bytes_written,
                 )
                 if log.checkpoint_is_due(snapshot):
                     log.write_checkpoint(snapshot)
@@ -144,10 +146,11 @@ def _actions(
             actions.append(AddPart(part.marked(vectors[path])))
     actions += [RemoveChangePart(part.domain) for part in resolution.change_parts]
     actions += [AddPart(part.settled(vectors.get(part.path))) for part in kept]
-    completed = 0
+    completed, bytes_written = 0, sum(vector.bytes for vector in vectors.values() if vector.storage != "i")
     if resolution.completed is not None:
         for written in write_parts(resolution.completed, shape, storage, connect()):
             completed += written.rows
+            bytes_written += written.bytes
             actions.append(AddPart(_completed_part(written, resolution.change_parts)))
     superseded = sum(len(dead) for dead in resolution.tail_dead.values()) - completed
     step = SettleResult(
@@ -158,6 +161,7 @@ def _actions(
         base_parts_marked=len(resolution.base_dead),
         late_or_superseded_rows=superseded - sum(part.deletes for part in resolution.change_parts),
         completed_rows=completed,
+        bytes_written=bytes_written,
     )
     return actions, step
 

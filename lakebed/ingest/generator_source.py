@@ -142,10 +142,10 @@ class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"next": due, "clock": clock} if due > made else start
 
     def _clock(self, start: dict[str, Any], made: int, now: int) -> int:
-        """The time of event 0: moved once if the stream begins or comes back late, kept from then on."""
+        """The time of event 0: moved once if the stream begins, or comes back late or at another rate; kept from then on."""
         if not self._asked:
             self._asked = True
             made_seconds = made / self._orders.events_per_second
-            if "clock" not in start or (now - start["clock"]) / 1e6 - made_seconds > BEHIND_SECONDS_MAX:
+            if "clock" not in start or abs((now - start["clock"]) / 1e6 - made_seconds) > BEHIND_SECONDS_MAX:
                 self._moved_clock = now - int(made_seconds * 1e6)
         return int(start["clock"]) if self._moved_clock is None else self._moved_clock

@@ -19,6 +19,7 @@ from lakebed.errors import Corrupt, Unsupported
 
 _MAGIC = 1681511377
 _FORMAT_VERSION = b"\x01"
+_FOLDER = "_lakebed"
 # The alphabet of ZeroMQ's Z85, which Delta uses for uuids and inline vectors.
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _DIGITS = {character: digit for digit, character in enumerate(_ALPHABET)}
@@ -84,15 +85,18 @@ def inline(dead: BitMap64) -> DeletionVector:
 
 
 def pack(vectors: Sequence[BitMap64]) -> tuple[str, bytes, list[DeletionVector]]:
-    """One file for all vectors of a commit: its path, its bytes, and a descriptor for each vector."""
+    """One file for all vectors of a commit: its path, its bytes, and a descriptor for each vector.
+
+    It stands in a folder that no foreign cleanup looks into: one that knows nothing of vectors would delete the file.
+    """
     name = uuid.uuid4()
-    encoded_name = encode_z85(name.bytes)
+    encoded_name = _FOLDER + encode_z85(name.bytes)  # Delta allows a prefix there: the folder below the root
     out, descriptors = bytearray(_FORMAT_VERSION), []
     for dead in vectors:
         data = encode(dead)
         descriptors.append(DeletionVector("u", encoded_name, len(out), len(data), len(dead)))
         out += struct.pack(">I", len(data)) + data + struct.pack(">I", zlib.crc32(data))
-    return f"deletion_vector_{name}.bin", bytes(out), descriptors
+    return f"{_FOLDER}/deletion_vector_{name}.bin", bytes(out), descriptors
 
 
 def unpack(vector: DeletionVector, file: bytes | None) -> BitMap64:

@@ -7,8 +7,11 @@ the names of the hidden columns. Dead rows are among them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from contextlib import suppress
+from itertools import compress
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,22 +54,30 @@ def lookup_schema(shape: TableShape) -> pa.Schema:
 
 
 class IndexLocator:
-    """Looks keys up in an index on local disk that follows the base; without one (disk full), reads key columns."""
+    """Looks keys up in an index on local disk that follows the base; without one (disk full), reads key columns.
+
+    Settling and views of several versions may share one: each look-up sees the index at its own base, one at a time.
+    """
 
     def __init__(self, index: KeyIndex, shape: TableShape, storage: PartStorage) -> None:
         self._index = index
         self._shape = shape
         self._storage = storage
         self._without = ScanLocator(shape, storage)
+        self._at_one_base = threading.Lock()
 
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
-        if not self._index.abandoned and self._index.parts != base.keys():
-            self._index.sync(base.keys(), lambda path: read_keys(base[path], self._shape, self._storage))
-        return self._without.lookup(base, keys) if self._index.abandoned else self._index.lookup(keys)
+        with self._at_one_base:
+            if not self._index.abandoned and self._index.parts != base.keys():
+                self._index.sync(base.keys(), lambda path: read_keys(base[path], self._shape, self._storage))
+            if not self._index.abandoned:
+                return self._index.lookup(keys)
+        return self._without.lookup(base, keys)
 
     def learn(self, path: str, rows: pa.Table) -> None:
-        if not self._index.abandoned and path not in self._index.parts:
-            self._index.add(path, rows)
+        with self._at_one_base:
+            if not self._index.abandoned and path not in self._index.parts:
+                self._index.add(path, rows)
 
     def tidy(self) -> None:
         """Merge small runs of the index; for when there is nothing else to do."""
@@ -85,11 +96,11 @@ class ScanLocator:
         self._storage = storage
 
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
-        bounds = {name: pc.min_max(keys[name]).as_py() for name in self._shape.keys} if len(keys) else {}
+        bounds = _bounds(keys, self._shape.keys)
         near = [part for part in base.values() if may_contain(part, bounds, self._shape.schema)]
-        in_files = [part for part in near if stores_partition_columns(part) or not self._foreign_keys(part)]
-        found = [self._scan(group, keys) for group in _alike(in_files)]
-        found += [self._read(part, keys) for part in near if part not in in_files]
+        with_keys = [stores_partition_columns(part) or not self._foreign_keys(part) for part in near]
+        found = [self._scan(group, keys) for group in _alike(list(compress(near, with_keys)))]
+        found += [self._read(part, keys) for part, stored in zip(near, with_keys, strict=True) if not stored]
         schema = lookup_schema(self._shape)
         return pa.concat_tables([table.select(schema.names).cast(schema) for table in found] or [schema.empty_table()])
 
@@ -161,6 +172,15 @@ def has_hidden_sequence(part: Part) -> bool:
 
 def _has_sequence(part: Part, shape: TableShape) -> bool:
     return shape.sequence_column != SEQUENCE_COLUMN or has_hidden_sequence(part)
+
+
+def _bounds(keys: pa.Table, names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Least and greatest value of each key column; none for values that Python lacks, such as the year 10000."""
+    out: dict[str, Mapping[str, Any]] = {}
+    for name in names if len(keys) else ():
+        with suppress(OverflowError, ValueError):
+            out[name] = pc.min_max(keys[name]).as_py()
+    return out
 
 
 def _alike(parts: Sequence[Part]) -> Iterator[list[Part]]:

@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from lakebed.manifest.actions import Part
 
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+
 
 @lru_cache(maxsize=65_536)
 def parsed_stats(stats: str) -> Mapping[str, Any]:
@@ -36,7 +38,7 @@ def may_contain(part: Part, bounds: Mapping[str, Mapping[str, Any]], schema: pa.
         first, last = comparable(wanted["min"], kind), comparable(wanted["max"], kind)
         if first is None or last is None:
             continue
-        if last < _bound_value(low, kind) or first > _bound_value(high, kind):
+        if last < _bound_value(low, kind) or first > _highest(high, kind):
             return False
     return True
 
@@ -52,6 +54,15 @@ def comparable(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_floating(kind):
         return None if value != value else value
     return None
+
+
+def _highest(bound: Any, kind: pa.DataType) -> Any:
+    """Spark cuts a timestamp's maximum to its millisecond, so a value may lie up to one above."""
+    value = _bound_value(bound, kind)
+    if not pa.types.is_timestamp(kind):
+        return value
+    latest = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
+    return min(value, latest - _MILLISECOND) + _MILLISECOND
 
 
 def _bound_value(bound: Any, kind: pa.DataType) -> Any:

@@ -24,7 +24,8 @@ from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import DELETE, OP_COLUMN
 from lakebed.parts.engine import connect
-from lakebed.parts.sql import parquet, quote_all
+from lakebed.parts.locate import stores_partition_columns
+from lakebed.parts.sql import columns_with_partition, parquet, quote
 from lakebed.parts.storage import open_part_storage
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _schema(schema: pa.Schema) -> pa.Schema:
 def _read_version(path: str, version: int) -> Iterator[pa.RecordBatch]:
     log = TableLog(open_store(path))
     commit = next(log.commits(version, version))
-    table_schema = log.at_version(version).schema if _changes_schema(commit) else log.refresh().schema
+    table_schema = log.refresh().schema
     schema = _schema(table_schema)
     storage = open_part_storage(path)
     connection = connect()
@@ -145,23 +146,23 @@ def _read_version(path: str, version: int) -> Iterator[pa.RecordBatch]:
     for action in commit.actions:
         if isinstance(action, Domain) and action.domain == _TRUNCATE_DOMAIN and not action.removed:
             yield from _rows(pa.nulls(1), "truncate", commit, schema)
-    settles = any(isinstance(action, Domain | AddChangePart) for action in commit.actions)
     for action in commit.actions:
         if isinstance(action, AddChangePart):
-            part, has_op = action.part.path, True
-        elif isinstance(action, AddPart) and action.data_change and not settles and _appends(commit):
-            part, has_op = action.part.path, False
+            part, columns = action.part.path, [*map(quote, table_schema.names), OP_COLUMN]
+        elif isinstance(action, AddPart) and action.data_change and _appends(commit):
+            part, stored = action.part.path, stores_partition_columns(action.part)
+            columns = columns_with_partition(table_schema.names, action.part.partition_values, stored, table_schema)
         else:
             continue
-        columns = quote_all(table_schema.names) + (f", {OP_COLUMN}" if has_op else "")
         try:
-            table = connection.sql(f"select {columns} from {parquet(storage.duckdb_url(part))}").to_arrow_table()
+            query = f"select {', '.join(columns)} from {parquet(storage.duckdb_url(part))}"
+            table = connection.sql(query).to_arrow_table()
         except Exception as error:
             if "No files found" in str(error) or isinstance(error, FileNotFoundError):
                 raise VersionNotFound(f"the change rows of version {version} are no longer kept: {part} is gone") from error
             raise
         kinds = pa.repeat(pa.scalar("upsert"), len(table))
-        if has_op:
+        if OP_COLUMN in columns:
             kinds = pc.if_else(pc.equal(table[OP_COLUMN], DELETE), pa.scalar("delete"), pa.scalar("upsert"))
         yield from _with_commit(table.select(table_schema.names), kinds, commit, schema)
 
@@ -170,10 +171,6 @@ def _appends(commit: Commit) -> bool:
     """Whether parts that a commit adds are new rows, rather than change parts that it settles."""
     info = commit.info
     return info is not None and info.operation != "SETTLE"
-
-
-def _changes_schema(commit: Commit) -> bool:
-    return commit.version == 0
 
 
 def _rows(values: pa.Array, kind: str, commit: Commit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
