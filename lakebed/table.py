@@ -321,7 +321,7 @@ class Table:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _step(self, spark: SparkSession) -> None:
-        """One round of maintenance: settle, refresh the views; with nothing to settle, tidy the index; clean the log hourly."""
+        """One round of maintenance: settle, refresh the views; tidy the index when idle; clean the log every hour."""
         result = self.settle(spark)
         self._view.refresh(self._log.refresh())
         if not result.commits:

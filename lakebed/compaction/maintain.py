@@ -24,7 +24,7 @@ _FAILURES_MAX = 20
 def maintain(
     spark: SparkSession, path: str, step: Callable[[], None], checkpoint: str, trigger: Mapping[str, Any] | None = None
 ) -> StreamingQuery:
-    """Start the query. ``step`` does one round of work on the newest snapshot; Retry errors of it are tried again later."""
+    """Start the query. ``step`` does one round of work on the newest snapshot; its Retry errors are tried again."""
     spark.dataSource.register(LogSource)
     failures = 0
 
@@ -40,5 +40,6 @@ def maintain(
             _logger.warning("maintenance of %s will try again: %s", path, error)
 
     frame = spark.readStream.format("lakebed_log").option("path", path).load()
-    writer = frame.writeStream.queryName(f"maintain {path}").option("checkpointLocation", checkpoint).foreachBatch(on_batch)
+    writer = frame.writeStream.queryName(f"maintain {path}").option("checkpointLocation", checkpoint)
+    writer = writer.foreachBatch(on_batch)
     return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()

@@ -2,8 +2,8 @@
 
 1. ``prepare`` casts a user's columns to the table's, adds the operation column, and checks keys, NOT NULL columns and
    the sequence. It changes nothing else: rows stay in order, and later rows are newer.
-2. ``newest_per_key`` keeps one change a key: the highest ``sequence_by``, and of equal ones the last. What rows lack that
-   their source did not send is the matter of ``parts.missing``.
+2. ``newest_per_key`` keeps one change a key: the highest ``sequence_by``, and of equal ones the last. Values that the
+   source did not send are the matter of ``parts.missing``.
 """
 
 from __future__ import annotations
@@ -199,9 +199,10 @@ def _check_nulls(changes: pa.Table, shape: TableShape, deletes: pa.ChunkedArray 
             f"{shape.sequence_by!r} orders the changes (sequence_by) but has no value in row {row}, a {kind}; "
             "use a sequence that every change carries, such as source.lsn"
         )
-    if sequence and pa.types.is_floating(changes.schema.field(sequence).type) and pc.any(pc.is_nan(changes[sequence])).as_py():
+    if sequence and pa.types.is_floating(changes.schema.field(sequence).type):
         row = int(pc.index(pc.is_nan(changes[sequence]), True).as_py())
-        raise InvalidChanges(f"{shape.sequence_by!r} orders the changes (sequence_by) but is NaN in row {row}, which has no order")
+        if row >= 0:
+            raise InvalidChanges(f"{shape.sequence_by!r} orders the changes (sequence_by) but is NaN in row {row}")
 
 
 def _empty_partitions_as_null(changes: pa.Table, shape: TableShape) -> pa.Table:

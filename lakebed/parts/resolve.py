@@ -50,7 +50,7 @@ class Resolution:
 
     ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
     ``completed``: rows to be added beside them (table columns and hidden ones); ``keys``: what a key index must learn of
-    each change part; ``bytes_read``: key columns read from the change parts, in rows.
+    each change part; ``rows``: how many changes there were.
     """
 
     change_parts: tuple[ChangePart, ...] = ()
@@ -204,17 +204,21 @@ def _complete(
     wanted: npt.NDArray[np.intp], newest: pa.Table, change_parts: Sequence[ChangePart], base: Mapping[str, Part],
     hits: pa.Table | None, shape: TableShape, storage: PartStorage, dead_rows: DeadRows,
 ) -> pa.Table | None:  # fmt: skip
-    """Whole rows for the keys whose newest change lacks values: what ``parts.missing`` makes of all that is known of them."""
+    """Whole rows for the keys whose newest change lacks values: what ``parts.missing`` makes of all that is known."""
     if not len(wanted):
         return None
     keys = newest.select(list(shape.keys)).take(pa.array(wanted))
     schema = _row_schema(newest, shape)
-    pieces = [] if hits is None else _known_rows(hits.filter(np.isin(hits["probe"].to_numpy(), wanted)), newest, base, shape, storage, dead_rows)
+    pieces: list[pa.Table] = []
+    if hits is not None:
+        of_wanted = hits.filter(np.isin(hits["probe"].to_numpy(), wanted))
+        pieces = _known_rows(of_wanted, newest, base, shape, storage, dead_rows)
     from_base = sum(len(piece) for piece in pieces)
     pieces += [_rows_of_keys(part, keys, shape, storage) for part in change_parts]
     rows = pa.concat_tables([_as_rows(piece, schema) for piece in pieces])
     of = ranked(rows, shape, connect())
-    done = [complete(of_key, of, required_columns(shape), base_is_known=True) for of_key in of.by_key(np.ones(len(rows), dtype=bool))]
+    everyone, required = np.ones(len(rows), dtype=bool), required_columns(shape)
+    done = [complete(of_key, of, required, base_is_known=True) for of_key in of.by_key(everyone)]
     warn_of(sum(len(one.left_out) for one in done))
     done = [one for one in done if one.row is not None and one.row >= from_base and not of.deleted[one.row]]
     names = [name for name in schema.names if name != UNAVAILABLE_COLUMN]
@@ -236,14 +240,17 @@ def _row_schema(newest: pa.Table, shape: TableShape) -> pa.Schema:
 
 def _as_rows(piece: pa.Table, schema: pa.Schema) -> pa.Table:
     """The piece with these columns; one that it lacks is null."""
-    have = set(piece.column_names)
-    columns = [piece[field.name].cast(field.type) if field.name in have else pa.nulls(len(piece), field.type) for field in schema]
+    columns = [
+        piece[field.name].cast(field.type) if field.name in piece.column_names else pa.nulls(len(piece), field.type)
+        for field in schema
+    ]
     return pa.table(columns, schema=schema)
 
 
 def _known_rows(
-    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], shape: TableShape, storage: PartStorage, dead_rows: DeadRows
-) -> list[pa.Table]:
+    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], shape: TableShape, storage: PartStorage,
+    dead_rows: DeadRows,
+) -> list[pa.Table]:  # fmt: skip
     """What the base knows of the keys: their deletes first, then their live rows."""
     out = []
     if shape.sequence_column:

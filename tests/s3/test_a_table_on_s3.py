@@ -20,7 +20,7 @@ from tests.infra.s3 import S3Server, aws_environment
 from tests.manifest.unsafe_s3 import Behaviour, UnsafeS3
 from tests.table.test_every_version_equals_the_oracle import check, make_world, step
 
-SEEDS = int(os.environ.get("LAKEBED_S3_SEEDS", "6"))
+SEEDS = int(os.environ.get("LAKEBED_S3_SEEDS", "4"))
 ONE_PERCENT = FaultRates(before=0.004, reset=0.003, after=0.003)
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
