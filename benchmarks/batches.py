@@ -1,6 +1,6 @@
 """What a batch costs: a plain Spark append of it, lakebed's commit, and commit and settle together, in turn in one session.
 
-    python -m benchmarks.batches [--rows 1000000] [--batches 20] [--changes 20000]
+python -m benchmarks.batches [--rows 1000000] [--batches 20] [--changes 20000]
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ def main() -> None:
                 whole.append(settled - appended)
         base = median(plain)
         rows: list[list[object]] = []
-        for name, times in (("plain Spark append", plain), ("commit", commit), ("settle", settle), ("commit and settle", whole)):
+        for name, times in (
+            ("plain Spark append", plain),
+            ("commit", commit),
+            ("settle", settle),
+            ("commit and settle", whole),
+        ):
             rows.append([name, median(times), p95(times), median(times) / base, p95(times) / median(times)])
         table(
             f"{args.batches} batches of {args.changes:,} changes into {args.rows:,} rows",

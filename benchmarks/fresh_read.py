@@ -102,7 +102,15 @@ def _delta(spark: object, path: str, low: str, high: str, runs: int) -> list[lis
                 spark.sql(text.format(name=view, low=low, high=high)).collect()  # type: ignore[attr-defined]
                 if run >= 3:
                     times[side].append(time.perf_counter() - started)
-        out.append(["same, read by delta-spark", query, median(times[0]), median(times[1]), median(times[1]) / median(times[0])])
+        out.append(
+            [
+                "same, read by delta-spark",
+                query,
+                median(times[0]),
+                median(times[1]),
+                median(times[1]) / median(times[0]),
+            ]
+        )
     return out
 
 

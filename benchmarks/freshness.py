@@ -61,7 +61,11 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args()
-    spark = lakebed.spark("benchmark", "local[2]", conf={"spark.driver.memory": "2g", "spark.driver.extraJavaOptions": "-XX:MaxJavaStackTraceDepth=100000"})
+    spark = lakebed.spark(
+        "benchmark",
+        "local[2]",
+        conf={"spark.driver.memory": "2g"},
+    )
     spark.sparkContext.setLogLevel("ERROR")
     shown: list[tuple[int, float]] = []
     events.listen(lambda e: shown.append((e.version, time.time())) if isinstance(e, events.ViewRefreshed) else None)
@@ -74,7 +78,9 @@ def main() -> None:
         orders.create_view(spark, "orders")
         ingest = orders.ingest_with(changes, source.stream(spark))
         maintain = orders.maintain(spark)
-        producer = multiprocessing.get_context("spawn").Process(target=produce, args=(kafka.bootstrap, args.rate, args.seconds))
+        producer = multiprocessing.get_context("spawn").Process(
+            target=produce, args=(kafka.bootstrap, args.rate, args.seconds)
+        )
         producer.start()
         started = time.time()
         producer.join()

@@ -51,13 +51,22 @@ def event(number: int, keys: int) -> tuple[bytes, bytes]:
         "snapshot": "false", "db": "shop", "sequence": f'["{number}","{number}"]', "schema": "public", "table": "orders",
         "txId": number, "lsn": number, "xmin": None,
     }  # fmt: skip
-    value = {"before": None, "after": row, "source": source, "transaction": None, "op": "u", "ts_ms": 1_790_000_000_100 + number}
+    value = {
+        "before": None,
+        "after": row,
+        "source": source,
+        "transaction": None,
+        "op": "u",
+        "ts_ms": 1_790_000_000_100 + number,
+    }
     return orjson.dumps({"id": key}), orjson.dumps(value)
 
 
 def fill(bootstrap: str, topic: str, events: int, keys: int) -> float:
     """Produce the events; returns the mean size of a value."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 1 << 20, "compression.type": "lz4"})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 1 << 20, "compression.type": "lz4"}
+    )
     size = 0
     for number in range(events):
         key, value = event(number, keys)
@@ -90,7 +99,9 @@ def run_append(spark: Any, bootstrap: str, topic: str, folder: str) -> float:
         spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
         .option("startingOffsets", "earliest").load()
     )  # fmt: skip
-    parsed = records.select(F.from_json(F.col("value").cast("string"), EVENT_DDL).alias("e")).select("e.after.*", "e.op")
+    parsed = records.select(F.from_json(F.col("value").cast("string"), EVENT_DDL).alias("e")).select(
+        "e.after.*", "e.op"
+    )
     query = (
         parsed.writeStream.format("delta").option("checkpointLocation", f"{folder}/checkpoint")
         .trigger(availableNow=True).start(f"{folder}/delta")

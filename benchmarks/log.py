@@ -1,6 +1,6 @@
 """What the log costs: a local commit, and following one more commit of a table of 10,000 parts.
 
-    python -m benchmarks.log [--parts 10000] [--commits 1000]
+python -m benchmarks.log [--parts 10000] [--commits 1000]
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.settings import TableSettings
 
-_STATS = '{"numRecords":20000,"minValues":{"pk":%d,"region":"region-00"},"maxValues":{"pk":%d,"region":"region-19"},"nullCount":{"pk":0}}'
+_STATS = (
+    '{"numRecords":20000,"minValues":{"pk":%d,"region":"region-00"},'
+    '"maxValues":{"pk":%d,"region":"region-19"},"nullCount":{"pk":0}}'
+)
 
 
 def main() -> None:
@@ -46,7 +49,9 @@ def main() -> None:
         snapshot = outcome.snapshot
         for number in range(args.commits):
             started = time.perf_counter()
-            outcome = writer.commit(snapshot, [AddPart(_part(args.parts + number))], CommitInfo("WRITE", "", blind_append=True), BLIND)
+            outcome = writer.commit(
+                snapshot, [AddPart(_part(args.parts + number))], CommitInfo("WRITE", "", blind_append=True), BLIND
+            )
             committed = time.perf_counter()
             assert isinstance(outcome, Committed)
             snapshot = outcome.snapshot

@@ -34,8 +34,20 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             build(size, Path(folder))
             # A process of its own, so that memory is the settling's and not the generator's.
-            command = [sys.executable, "-m", "benchmarks.settle", "--one", str(size), "--batches", str(args.batches), "--folder", folder]
-            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.settle",
+                "--one",
+                str(size),
+                "--batches",
+                str(args.batches),
+                "--folder",
+                folder,
+            ]
+            found = json.loads(
+                subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+            )
         rows.append(
             [
                 f"{size:,}", found["index_seconds"], median(found["settle"]), p95(found["settle"]), max(found["settle"]),
@@ -44,7 +56,17 @@ def main() -> None:
         )  # fmt: skip
     table(
         "Settling 20,000 changes",
-        ["rows", "index built s", "settle median s", "p95 s", "max s", "apply (Arrow) s", "parts marked", "private MB", "file-backed MB"],
+        [
+            "rows",
+            "index built s",
+            "settle median s",
+            "p95 s",
+            "max s",
+            "apply (Arrow) s",
+            "parts marked",
+            "private MB",
+            "file-backed MB",
+        ],
         rows,
     )
 

@@ -22,7 +22,9 @@ DELETES = "op = 'd'"
 _START_US = 1_750_000_000_000_000
 _REGIONS = np.array([f"region-{number:02d}" for number in range(20)])
 _STATUS = np.array(["new", "paid", "packed", "shipped", "returned"])
-_WORDS = np.array("express fragile gift return invoice pickup customs bulk urgent standard".split())
+_WORDS = np.array(
+    ["express", "fragile", "gift", "return", "invoice", "pickup", "customs", "bulk", "urgent", "standard"]
+)
 
 
 class Workload:

@@ -12,8 +12,8 @@ from lakebed.version import __version__
 
 if TYPE_CHECKING:
     from lakebed import errors, events
-    from lakebed.compaction.settle import SettleResult
     from lakebed.adopt import convert
+    from lakebed.compaction.settle import SettleResult
     from lakebed.session import spark
     from lakebed.table import Table, create, open
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from lakebed.errors import Contention, InvalidInput, StoreUnavailable, TableExists
-from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part, RemovePart
+from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part
 from lakebed.manifest.conflicts import Touch
 from lakebed.manifest.creation import check_adoptable, check_settings, protocol_for, required_properties
 from lakebed.manifest.snapshot import Snapshot
@@ -71,7 +71,7 @@ def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Par
     actions: list[Action] = [replace(snapshot.metadata, configuration=configuration)]
     for part in counted:
         old = snapshot.parts[part.path]
-        actions.append(RemovePart(old.path, now_ms, False, old.deletion_vector, old.bytes, old.partition_values))
+        actions.append(old.removed(now_ms, data_change=False))
         actions.append(AddPart(part, False))
     return actions
 

@@ -1,7 +1,7 @@
 """What happens, as typed values. The core emits them; who wants to know listens (metrics, a display, a user's code).
 
-    from lakebed import events
-    events.listen(print)
+from lakebed import events
+events.listen(print)
 """
 
 from __future__ import annotations

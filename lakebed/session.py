@@ -123,7 +123,14 @@ def _s3a() -> dict[str, str]:
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if region:
         out["spark.hadoop.fs.s3a.endpoint.region"] = region
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+    for name in (
+        "AWS_ENDPOINT_URL",
+        "AWS_ENDPOINT_URL_S3",
+        "AWS_REGION",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+    ):
         if value := os.environ.get(name):
             out[f"spark.executorEnv.{name}"] = value
     return out
@@ -171,7 +178,9 @@ def _complete(session: SparkSession) -> None:
 def main() -> int:
     """``python -m lakebed.session --fetch-jars``: bring the jars into Spark's cache."""
     parser = argparse.ArgumentParser(prog="python -m lakebed.session")
-    parser.add_argument("--fetch-jars", action="store_true", help="start a session once, with all optional jars, and stop it")
+    parser.add_argument(
+        "--fetch-jars", action="store_true", help="start a session once, with all optional jars, and stop it"
+    )
     parser.parse_args()
     try:
         session = spark("lakebed-fetch-jars", "local[1]", s3=True)

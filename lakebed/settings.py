@@ -88,7 +88,9 @@ def check_property_names(properties: Iterable[str]) -> None:
         if name.startswith(PREFIX) and name not in PROPERTY_NAMES:
             raise InvalidInput(f"there is no table property {name!r}{suggest(name, PROPERTY_NAMES)}")
         if name.startswith("delta.") and name not in _DELTA_ALLOWED:
-            raise InvalidInput(f"the Delta property {name!r} is not supported; supported: {', '.join(sorted(_DELTA_ALLOWED))}")
+            raise InvalidInput(
+                f"the Delta property {name!r} is not supported; supported: {', '.join(sorted(_DELTA_ALLOWED))}"
+            )
 
 
 def check_changeable(properties: Iterable[str]) -> None:

@@ -1,9 +1,9 @@
 """A table: what users open, change, settle and read. It joins the rooms below and holds no logic of theirs.
 
-    table = lakebed.create("lake/orders", schema, keys=["id"], sequence_by="updated_at")
-    table.apply(changes, apply_as_deletes="op = 'd'")
-    table.settle()
-    table.to_arrow(where="region = 'EU'")
+table = lakebed.create("lake/orders", schema, keys=["id"], sequence_by="updated_at")
+table.apply(changes, apply_as_deletes="op = 'd'")
+table.settle()
+table.to_arrow(where="region = 'EU'")
 """
 
 from __future__ import annotations
@@ -190,7 +190,8 @@ class Table:
         and ``sequence_by`` name; other columns are ignored. Later rows of a key win unless ``sequence_by`` says
         otherwise. ``except_column_list``: columns of the changes that are not taken over (they become null).
         ``batch_id``: a batch with this id is committed once: numbers must increase, a text is remembered for
-        seven days. A replay writes nothing and returns the newest version. Raises InvalidChanges (nothing was committed), StoreUnavailable, Contention.
+        seven days. A replay writes nothing and returns the newest version. Raises InvalidChanges (nothing was
+        committed), StoreUnavailable, Contention.
         """
         started = time.perf_counter()
         snapshot = self._log.refresh()
@@ -234,11 +235,22 @@ class Table:
         snapshot = self._log.refresh()
         shape = shape_of(snapshot)
         if keys is not None and tuple(keys) != shape.keys:
-            raise InvalidInput(f"the table's keys are {list(shape.keys)}, not {list(keys)}; keys are fixed when a table is created")
+            raise InvalidInput(
+                f"the table's keys are {list(shape.keys)}, not {list(keys)}; keys are fixed when a table is created"
+            )
         if sequence_by is not None and sequence_by != shape.sequence_by:
-            raise InvalidInput(f"the table's sequence_by is {shape.sequence_by!r}, not {sequence_by!r}; it is fixed when a table is created")
+            raise InvalidInput(
+                f"the table's sequence_by is {shape.sequence_by!r}, not {sequence_by!r}; it is fixed when a table is created"
+            )
         frame = changes_frame(changes, shape, apply_as_deletes, except_column_list)
-        return self.ingest_with(RowChanges(shape), frame, checkpoint=checkpoint, query_name=query_name, quarantine=quarantine, trigger=trigger)
+        return self.ingest_with(
+            RowChanges(shape),
+            frame,
+            checkpoint=checkpoint,
+            query_name=query_name,
+            quarantine=quarantine,
+            trigger=trigger,
+        )
 
     def ingest_with(
         self, stream: Any, frame: DataFrame, *, checkpoint: str | None = None, query_name: str = "ingest",
@@ -271,7 +283,9 @@ class Table:
             )  # fmt: skip
         return result
 
-    def maintain(self, spark: SparkSession, *, checkpoint: str | None = None, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
+    def maintain(
+        self, spark: SparkSession, *, checkpoint: str | None = None, trigger: Mapping[str, Any] | None = None
+    ) -> StreamingQuery:
         """Start the sibling streaming query: it follows the log, settles the tail and refreshes views; returns it."""
         from lakebed.compaction.maintain import maintain
 
@@ -335,7 +349,9 @@ class Table:
     def _wide_locator(self, spark: SparkSession) -> Callable[[TableShape], KeyLocator]:
         return lambda shape: WideLocator(self._settling_locator(shape), spark, shape, self.path)
 
-    def _commit(self, snapshot: Snapshot, written: Written, batch: Transaction | None, operation: str, before_seconds: float) -> BatchResult:
+    def _commit(
+        self, snapshot: Snapshot, written: Written, batch: Transaction | None, operation: str, before_seconds: float
+    ) -> BatchResult:
         if not written.parts and batch is None:
             return BatchResult(snapshot.version, snapshot)
         result = commit_written(self._log, snapshot, written, batch, operation, ENGINE)
@@ -393,7 +409,9 @@ class Table:
         return ScanLocator(shape, self._storage)
 
 
-def changes_frame(changes: DataFrame, shape: TableShape, apply_as_deletes: str | None, except_columns: Sequence[str]) -> DataFrame:
+def changes_frame(
+    changes: DataFrame, shape: TableShape, apply_as_deletes: str | None, except_columns: Sequence[str]
+) -> DataFrame:
     """A user's DataFrame with the columns that the write tasks expect, the operation worked out by Spark."""
     from pyspark.sql import functions as F
 
@@ -403,7 +421,9 @@ def changes_frame(changes: DataFrame, shape: TableShape, apply_as_deletes: str |
         if name not in changes.columns:
             raise InvalidInput(f"except_column_list names {name!r}, which the changes lack")
         if name in shape.keys or name == shape.sequence_by:
-            raise InvalidInput(f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out")
+            raise InvalidInput(
+                f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out"
+            )
     columns = []
     for field in shape.schema:
         if field.name in except_columns:
@@ -411,9 +431,13 @@ def changes_frame(changes: DataFrame, shape: TableShape, apply_as_deletes: str |
         elif field.name in changes.columns:
             columns.append(F.col(_quoted(field.name)))
         else:
-            raise InvalidChanges(f"the changes lack the column {field.name!r} of the table; add it (null where there is no value)")
+            raise InvalidChanges(
+                f"the changes lack the column {field.name!r} of the table; add it (null where there is no value)"
+            )
     if shape.keys:
-        deleted = F.expr(f"coalesce(cast(({apply_as_deletes}) as boolean), false)") if apply_as_deletes else F.lit(False)
+        deleted = (
+            F.expr(f"coalesce(cast(({apply_as_deletes}) as boolean), false)") if apply_as_deletes else F.lit(False)
+        )
         columns.append(F.when(deleted, F.lit("d")).otherwise(F.lit("u")).alias(OP_COLUMN))
     if shape.sequence_column == SEQUENCE_COLUMN:
         if shape.sequence_by not in changes.columns:
@@ -459,7 +483,9 @@ def _root(path: str | os.PathLike[str]) -> str:
 
 def _cache_folder() -> Path:
     """Where what can be rebuilt is kept on local disk."""
-    base: str = os.environ.get("LAKEBED_CACHE_DIR") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lakebed")
+    base: str = os.environ.get("LAKEBED_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lakebed"
+    )
     return Path(base) / "tables"
 
 

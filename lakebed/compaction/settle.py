@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap64
 
 from lakebed.errors import Contention, StoreUnavailable
-from lakebed.manifest.actions import Action, AddPart, ChangePart, CommitInfo, Part, RemoveChangePart, RemovePart
+from lakebed.manifest.actions import Action, AddPart, ChangePart, CommitInfo, Part, RemoveChangePart
 from lakebed.manifest.conflicts import Touch
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
@@ -113,7 +113,9 @@ def settle(
                         f"({conflict.kind.value}: {conflict.detail}); is another process settling the same table?"
                     )
             case Unknown(version, _, cause):
-                raise StoreUnavailable(f"whether version {version} was written is unknown: {cause}; settle again when the store answers")
+                raise StoreUnavailable(
+                    f"whether version {version} was written is unknown: {cause}; settle again when the store answers"
+                )
 
 
 def _oldest(tail: Sequence[ChangePart], changes_max: int) -> list[ChangePart]:
@@ -124,7 +126,11 @@ def _oldest(tail: Sequence[ChangePart], changes_max: int) -> list[ChangePart]:
             break
         taken.append(part)
         rows += part.rows
-    return taken
+    if len(taken) == len(tail):
+        return taken
+    # Other readers see a commit as a whole, unless it alone is beyond the bound.
+    whole = [part for part in taken if part.version < tail[len(taken)].version]
+    return whole or taken
 
 
 def _actions(
@@ -132,7 +138,11 @@ def _actions(
 ) -> tuple[list[Action], SettleResult]:
     now_ms = int(time.time() * 1000)
     kept = [part for part in resolution.change_parts if resolution.keeps(part, shape)]
-    emptied = {path for path, dead in resolution.base_dead.items() if len(dead) == snapshot.parts[path].rows and not _has_tombstones(snapshot.parts[path], shape)}
+    emptied = {
+        path
+        for path, dead in resolution.base_dead.items()
+        if len(dead) == snapshot.parts[path].rows and not _has_tombstones(snapshot.parts[path], shape)
+    }
     bitmaps: dict[str, BitMap64] = {path: dead for path, dead in resolution.base_dead.items() if path not in emptied}
     bitmaps |= {part.path: resolution.tail_dead[part.path] for part in kept if part.path in resolution.tail_dead}
     vectors: Mapping[str, DeletionVector] = dead_rows.write(bitmaps)
@@ -141,7 +151,7 @@ def _actions(
     for path, dead in resolution.base_dead.items():
         part = snapshot.parts[path]
         marked += len(dead) - part.dead_rows
-        actions.append(RemovePart(path, now_ms, True, part.deletion_vector, part.bytes, part.partition_values))
+        actions.append(part.removed(now_ms))
         if path not in emptied:
             actions.append(AddPart(part.marked(vectors[path])))
     actions += [RemoveChangePart(part.domain) for part in resolution.change_parts]

@@ -27,7 +27,9 @@ _GROUP_ROWS = 4_000_000
 class WideLocator:
     """Spark tasks for many keys, ``narrow`` for few."""
 
-    def __init__(self, narrow: KeyLocator, spark: SparkSession, shape: TableShape, root: str, keys_min: int = WIDE_KEYS_MIN):
+    def __init__(
+        self, narrow: KeyLocator, spark: SparkSession, shape: TableShape, root: str, keys_min: int = WIDE_KEYS_MIN
+    ):
         self._narrow = narrow
         self._spark = spark
         self._shape = shape

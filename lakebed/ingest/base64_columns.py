@@ -1,9 +1,9 @@
 """Base64 strings to bytes or decimals, a whole column at once.
 
-    1.  Rows are grouped by the length of their string, which is the shape of a byte matrix.
-    2.  A table of 256 entries maps characters to 6-bit values; four of them make three bytes.
-    3.  Padding splits a group by the number of bytes that its last quantum holds.
-    4.  For decimals the big-endian two's complement bytes are sign-extended to the 16 bytes of Arrow's decimal128.
+1.  Rows are grouped by the length of their string, which is the shape of a byte matrix.
+2.  A table of 256 entries maps characters to 6-bit values; four of them make three bytes.
+3.  Padding splits a group by the number of bytes that its last quantum holds.
+4.  For decimals the big-endian two's complement bytes are sign-extended to the 16 bytes of Arrow's decimal128.
 """
 
 from __future__ import annotations

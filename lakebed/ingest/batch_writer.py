@@ -33,7 +33,6 @@ from lakebed.manifest.actions import (
     CommitInfo,
     Domain,
     RemoveChangePart,
-    RemovePart,
     Transaction,
 )
 from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
@@ -109,7 +108,9 @@ class WriteTask:
             kinds.append(kind)
             bodies.append(body)
         tasks = pa.array([task] * len(kinds), pa.int32())
-        yield pa.RecordBatch.from_arrays([pa.array(kinds, pa.string()), tasks, pa.array(bodies, pa.string())], names=["kind", "task", "body"])
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(kinds, pa.string()), tasks, pa.array(bodies, pa.string())], names=["kind", "task", "body"]
+        )
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str]]:
         """(kind, JSON) of everything written and seen, in order."""
@@ -269,7 +270,11 @@ def commit_written(
     for _ in range(_COMMIT_ATTEMPTS_MAX):
         actions = _actions(snapshot, written, shape)
         touch = Touch(whole_table=True) if truncates else BLIND
-        metrics = {"rows": written.rows, "bytes": sum(part.bytes for part in written.parts), "parts": len(written.parts)}
+        metrics = {
+            "rows": written.rows,
+            "bytes": sum(part.bytes for part in written.parts),
+            "parts": len(written.parts),
+        }
         info = CommitInfo(operation, "", metrics=metrics, blind_append=not truncates, engine=engine)
         outcome = log.commit(snapshot, actions, info, touch, batch)
         match outcome:
@@ -282,7 +287,9 @@ def commit_written(
                     raise Retry("the table's schema or keys changed while the batch was written; apply it again")
                 snapshot = log.refresh()
             case Unknown(version, _, cause):
-                raise StoreUnavailable(f"whether version {version} was written is unknown: {cause}; apply the same batch again")
+                raise StoreUnavailable(
+                    f"whether version {version} was written is unknown: {cause}; apply the same batch again"
+                )
     raise Contention(f"a batch met {_COMMIT_ATTEMPTS_MAX} conflicting commits, one after the other")
 
 
@@ -290,7 +297,7 @@ def _actions(snapshot: Snapshot, written: Written, shape: TableShape) -> list[Ac
     actions: list[Action] = []
     now_ms = int(time.time() * 1000)
     if written.truncated_at is not None:
-        actions += [RemovePart(p.path, now_ms, True, p.deletion_vector, p.bytes, p.partition_values) for p in snapshot.parts.values()]
+        actions += [part.removed(now_ms) for part in snapshot.parts.values()]
         actions += [RemoveChangePart(domain) for domain in snapshot.tail]
         actions.append(Domain(TRUNCATE_DOMAIN, json.dumps({"order": written.truncated_at})))
     if shape.keys:
@@ -321,5 +328,3 @@ def refuse_quarantine(written: Written, table: str) -> None:
         f"{total} records can't be used; the first is at topic {row[0]}, partition {row[1]}, offset {row[2]}: {row[3]} "
         "(quarantine: fail is set; with quarantine: table they are set aside and the stream goes on)"
     )
-
-

@@ -238,9 +238,7 @@ class _Plan:
             fields += integers if parent == "" else [pa.field(parent, pa.struct(integers))]
         return pa.schema(fields)
 
-    def read(
-        self, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
-    ) -> tuple[pa.Table, Mask, int]:
+    def read(self, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask) -> tuple[pa.Table, Mask, int]:
         """Change rows, which records they say all about, and how many of those mean nothing to a table."""
         events = parse_objects(payloads, self._schema)
         after = column_of(events, "after")
@@ -262,9 +260,7 @@ class _Plan:
         rows = self._rows(columns, unavailable, before, metadata, operation, upsert, delete, numbers)
         return rows, upsert | delete | message, int(message.sum())
 
-    def _columns(
-        self, parsed: list[pa.Array], names: tuple[str, ...]
-    ) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
+    def _columns(self, parsed: list[pa.Array], names: tuple[str, ...]) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
         columns, unavailable = {}, {}
         for name, values in zip(names, parsed, strict=True):
             values, hits = null_unavailable(values, self._options.unavailable_value)

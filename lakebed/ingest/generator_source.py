@@ -116,9 +116,7 @@ class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = start.get("next", 0), end.get("next", 0)
         cuts = [first + (last - first) * task // self._tasks for task in range(self._tasks + 1)]
         ranges = [
-            Range(TOPIC, task, low, high, end["clock"])
-            for task, (low, high) in enumerate(pairwise(cuts))
-            if high > low
+            Range(TOPIC, task, low, high, end["clock"]) for task, (low, high) in enumerate(pairwise(cuts)) if high > low
         ]
         return [InputPartition(chosen) for chosen in ranges]
 

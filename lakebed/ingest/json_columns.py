@@ -121,9 +121,12 @@ def null_unavailable(values: pa.Array, placeholder: str) -> tuple[pa.Array, np.n
         hits = pc.is_in(values, value_set=forms)
         if pc.any(hits).as_py():
             return pc.if_else(hits, pa.scalar(None, pa.string()), values), np.asarray(hits)
-    elif pa.types.is_list(values.type) and pc.any(
-        pc.is_in(pc.list_value_length(values), value_set=pa.array([1, len(placeholder.encode())], pa.int32()))
-    ).as_py():
+    elif (
+        pa.types.is_list(values.type)
+        and pc.any(
+            pc.is_in(pc.list_value_length(values), value_set=pa.array([1, len(placeholder.encode())], pa.int32()))
+        ).as_py()
+    ):
         _refuse_placeholder_lists(values, placeholder)
     return values, None
 

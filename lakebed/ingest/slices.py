@@ -1,10 +1,10 @@
 """Reads records in slices: fast where possible, one by one where not.
 
-    1.  Records are cut into slices of bounded rows and bytes, so memory does not grow with the batch.
-    2.  A slice is read as a whole. What that reading leaves (records it can't vouch for) is read one by one.
-    3.  If it refuses the slice, the slice is halved, until the bad record is among few: those are read one by one. So
-        one bad record costs about one more reading of its slice.
-    4.  Everything is put back into record order.
+1.  Records are cut into slices of bounded rows and bytes, so memory does not grow with the batch.
+2.  A slice is read as a whole. What that reading leaves (records it can't vouch for) is read one by one.
+3.  If it refuses the slice, the slice is halved, until the bad record is among few: those are read one by one. So
+    one bad record costs about one more reading of its slice.
+4.  Everything is put back into record order.
 """
 
 from __future__ import annotations

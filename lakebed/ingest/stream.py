@@ -78,5 +78,3 @@ class Ingest:
         )  # fmt: skip
         if self._log.checkpoint_is_due(result.snapshot, slack=2):  # nobody maintains the table: the writer must
             self._log.write_checkpoint(result.snapshot)
-
-

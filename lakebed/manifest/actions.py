@@ -35,6 +35,7 @@ class Part:
     ``path`` is relative to the table's root (or absolute) and not url-encoded. ``rows`` counts physical rows, dead ones
     included. ``deletes`` counts the delete rows among them, all dead, kept as tombstones. ``has_op_column`` says that
     the file has the hidden column that tells deletes from upserts. ``stats`` is Delta's statistics JSON.
+    ``spelling`` is the path as another writer spelled it in the log, if we would spell it otherwise: readers compare the text.
     """
 
     path: str
@@ -50,6 +51,7 @@ class Part:
     stats: str | None = None
     deletion_vector: DeletionVector | None = None
     modified_ms: int = 0
+    spelling: str | None = None
 
     @property
     def dead_rows(self) -> int:
@@ -58,6 +60,12 @@ class Part:
     @property
     def live_rows(self) -> int:
         return self.rows - self.dead_rows
+
+    def removed(self, now_ms: int, data_change: bool = True) -> RemovePart:
+        """What takes the part out of the base."""
+        return RemovePart(
+            self.path, now_ms, data_change, self.deletion_vector, self.bytes, self.partition_values, self.spelling
+        )
 
     def marked(self, deletion_vector: DeletionVector | None) -> Part:
         """The part with these dead rows; its statistics still hold, but no live row need be at their bounds."""
@@ -119,6 +127,7 @@ class RemovePart:
     deletion_vector: DeletionVector | None = None
     bytes: int | None = None
     partition_values: Mapping[str, str | None] | None = None
+    spelling: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +254,9 @@ def to_json(action: Action) -> dict[str, Any]:
         case RemovePart():
             return {"remove": remove_to_json(action)}
         case AddChangePart(part):
-            return {"domainMetadata": {"domain": part.domain, "configuration": change_part_to_text(part), "removed": False}}
+            return {
+                "domainMetadata": {"domain": part.domain, "configuration": change_part_to_text(part), "removed": False}
+            }
         case RemoveChangePart(domain):
             return {"domainMetadata": {"domain": domain, "configuration": "", "removed": True}}
         case Domain(domain, configuration, removed):
@@ -292,7 +303,7 @@ def add_to_json(part: Part, data_change: bool = True) -> dict[str, Any]:
     if part.has_op_column:
         tags[_TAG_OP_COLUMN] = "true"
     out: dict[str, Any] = {
-        "path": encode_path(part.path),
+        "path": part.spelling or encode_path(part.path),
         "partitionValues": dict(part.partition_values),
         "size": part.bytes,
         "modificationTime": part.modified_ms,
@@ -325,12 +336,13 @@ def add_from_json(body: Mapping[str, Any]) -> Part:
         stats=stats,
         deletion_vector=DeletionVector.from_json(vector) if vector else None,
         modified_ms=body.get("modificationTime") or 0,
+        spelling=_foreign_spelling(body["path"]),
     )
 
 
 def remove_to_json(action: RemovePart) -> dict[str, Any]:
     out: dict[str, Any] = {
-        "path": encode_path(action.path),
+        "path": action.spelling or encode_path(action.path),
         "deletionTimestamp": action.deleted_ms,
         "dataChange": action.data_change,
     }
@@ -350,6 +362,7 @@ def remove_from_json(body: Mapping[str, Any]) -> RemovePart:
         deletion_vector=DeletionVector.from_json(vector) if vector else None,
         bytes=body.get("size"),
         partition_values=body.get("partitionValues"),
+        spelling=_foreign_spelling(body["path"]),
     )
 
 
@@ -395,7 +408,10 @@ def domain_from_json(body: Mapping[str, Any]) -> AddChangePart | RemoveChangePar
 
 
 def protocol_to_json(protocol: Protocol) -> dict[str, Any]:
-    out: dict[str, Any] = {"minReaderVersion": protocol.min_reader_version, "minWriterVersion": protocol.min_writer_version}
+    out: dict[str, Any] = {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+    }
     if protocol.min_reader_version >= 3:
         out["readerFeatures"] = sorted(protocol.reader_features)
     if protocol.min_writer_version >= 7:
@@ -449,6 +465,10 @@ def encode_path(path: str) -> str:
 def decode_path(path: str) -> str:
     """The path that a reference in the log stands for."""
     return urllib.parse.unquote(path) if "%" in path else path
+
+
+def _foreign_spelling(reference: str) -> str | None:
+    return None if encode_path(decode_path(reference)) == reference else reference
 
 
 def _loose(stats: str | None) -> str | None:

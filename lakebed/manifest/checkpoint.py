@@ -100,7 +100,10 @@ def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
     columns: dict[str, list[Any]] = {
         "protocol": [act.protocol_to_json(snapshot.protocol)],
         "metaData": [act.metadata_to_json(snapshot.metadata)],
-        "txn": [{"appId": t.app_id, "version": t.version, "lastUpdated": t.updated_ms} for t in snapshot.transactions.values()],
+        "txn": [
+            {"appId": t.app_id, "version": t.version, "lastUpdated": t.updated_ms}
+            for t in snapshot.transactions.values()
+        ],
         "domainMetadata": [act.to_json(AddChangePart(part))["domainMetadata"] for part in snapshot.tail.values()]
         + [{"domain": d, "configuration": c, "removed": False} for d, c in snapshot.domains.items()],
         "add": [_add_row(part) for part in snapshot.parts.values()],
@@ -111,7 +114,9 @@ def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
     for name, rows in columns.items():
         field = _SCHEMA.field(name)
         values = pa.array([_maps_as_pairs(row) for row in rows], field.type)
-        arrays[name] = pa.concat_arrays([pa.nulls(at, field.type), values, pa.nulls(total - at - len(rows), field.type)])
+        arrays[name] = pa.concat_arrays(
+            [pa.nulls(at, field.type), values, pa.nulls(total - at - len(rows), field.type)]
+        )
         at += len(rows)
     out = io.BytesIO()
     pq.write_table(pa.table([arrays[name] for name in _SCHEMA.names], schema=_SCHEMA), out, compression="zstd")
@@ -170,5 +175,3 @@ def _maps_as_pairs(row: dict[str, Any]) -> dict[str, Any]:
     if "format" in out:
         out["format"] = {"provider": out["format"]["provider"], "options": []}
     return out
-
-

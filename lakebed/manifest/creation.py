@@ -95,7 +95,9 @@ def check_adoptable(snapshot: Snapshot) -> None:
     """Raises Unsupported naming what of a Delta table lakebed would not keep."""
     beyond = snapshot.protocol.writer_features - _ADOPTABLE
     if beyond:
-        raise Unsupported(f"the table uses {', '.join(sorted(beyond))}, which lakebed does not keep; drop the feature first")
+        raise Unsupported(
+            f"the table uses {', '.join(sorted(beyond))}, which lakebed does not keep; drop the feature first"
+        )
     for name, value in snapshot.metadata.configuration.items():
         kept = name not in _NOT_KEPT_PROPERTIES and not name.startswith("delta.constraints.")
         if not kept and value.lower() not in ("false", "none"):

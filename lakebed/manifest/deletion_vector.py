@@ -61,8 +61,16 @@ class DeletionVector:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> DeletionVector:
         if value["storageType"] not in ("u", "i", "p"):
-            raise Unsupported(f"a deletion vector has the storage type {value['storageType']!r}, which lakebed does not know")
-        return cls(value["storageType"], value["pathOrInlineDv"], value.get("offset"), value["sizeInBytes"], value["cardinality"])
+            raise Unsupported(
+                f"a deletion vector has the storage type {value['storageType']!r}, which lakebed does not know"
+            )
+        return cls(
+            value["storageType"],
+            value["pathOrInlineDv"],
+            value.get("offset"),
+            value["sizeInBytes"],
+            value["cardinality"],
+        )
 
 
 def encode(dead: BitMap64) -> bytes:
@@ -113,7 +121,9 @@ def unpack(vector: DeletionVector, file: bytes | None) -> BitMap64:
             raise Corrupt(f"deletion vector file {vector.file_path()}: the checksum of the vector at {at} is wrong")
         dead = decode(data)
     if len(dead) != vector.dead_rows:
-        raise Corrupt(f"deletion vector {vector.unique_id[:60]} marks {len(dead)} rows; its descriptor says {vector.dead_rows}")
+        raise Corrupt(
+            f"deletion vector {vector.unique_id[:60]} marks {len(dead)} rows; its descriptor says {vector.dead_rows}"
+        )
     return dead
 
 

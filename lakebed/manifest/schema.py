@@ -78,9 +78,13 @@ def check_columns(names: Iterable[str], schema: pa.Schema, purpose: str) -> None
     for name in names:
         index = schema.get_field_index(name)
         if index < 0:
-            raise InvalidSchema(f"{purpose} names the column {name!r}, which the schema lacks{suggest(name, schema.names)}")
+            raise InvalidSchema(
+                f"{purpose} names the column {name!r}, which the schema lacks{suggest(name, schema.names)}"
+            )
         if pa.types.is_nested(schema.field(index).type):
-            raise InvalidSchema(f"{purpose} names the column {name!r}, which is {schema.field(index).type}; nested columns can't be used there")
+            raise InvalidSchema(
+                f"{purpose} names the column {name!r}, which is {schema.field(index).type}; nested columns can't be used there"
+            )
         if name in seen:
             raise InvalidSchema(f"{purpose} names the column {name!r} twice")
         seen.add(name)
@@ -99,7 +103,9 @@ def _check_names(schema: pa.Schema) -> None:
     for field in schema:
         for name in _names_within(field):
             if not name or any(character in _FORBIDDEN_CHARACTERS for character in name):
-                raise InvalidSchema(f"column {name!r}: a name must not be empty or contain any of ' ,;{{}}()=', tab or newline")
+                raise InvalidSchema(
+                    f"column {name!r}: a name must not be empty or contain any of ' ,;{{}}()=', tab or newline"
+                )
 
 
 def _names_within(field: pa.Field) -> Iterator[str]:
@@ -147,7 +153,9 @@ def _canonical(kind: pa.DataType, column: str) -> pa.DataType:
         item = pa.field("value", _canonical(kind.item_type, f"{column}.value"), kind.item_field.nullable)
         return pa.map_(_canonical(kind.key_type, f"{column}.key"), item)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(pa.field("element", _canonical(kind.value_type, f"{column}.element"), kind.value_field.nullable))
+        return pa.list_(
+            pa.field("element", _canonical(kind.value_type, f"{column}.element"), kind.value_field.nullable)
+        )
     if kind in _NAMES:
         return kind
     hint = "; use a signed integer type" if pa.types.is_unsigned_integer(kind) else ""
@@ -167,7 +175,11 @@ def _type_to_json(kind: pa.DataType) -> Any:
             "valueContainsNull": kind.item_field.nullable,
         }
     if pa.types.is_list(kind):
-        return {"type": "array", "elementType": _type_to_json(kind.value_type), "containsNull": kind.value_field.nullable}
+        return {
+            "type": "array",
+            "elementType": _type_to_json(kind.value_type),
+            "containsNull": kind.value_field.nullable,
+        }
     return _NAMES[kind]
 
 

@@ -87,7 +87,9 @@ Outcome: TypeAlias = Committed | Conflicted | Unknown
 class TableLog:
     """The log of the table at a store's root. Safe to use from several threads."""
 
-    def __init__(self, store: LogStore, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep):
+    def __init__(
+        self, store: LogStore, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+    ):
         self.store = store
         self._clock = clock
         self._sleep = sleep
@@ -130,7 +132,9 @@ class TableLog:
         low = self.oldest_version()
         first = self._timestamp(low)
         if timestamp_ms < first:
-            raise VersionNotFound(f"the oldest version that is kept, {low}, was committed at {_iso(first)}; asked for {_iso(timestamp_ms)}")
+            raise VersionNotFound(
+                f"the oldest version that is kept, {low}, was committed at {_iso(first)}; asked for {_iso(timestamp_ms)}"
+            )
         high = newest
         while low < high:  # timestamps of commits never decrease
             middle = (low + high + 1) // 2
@@ -158,7 +162,9 @@ class TableLog:
         for version in range(first, last + 1):
             commit = self.read_commit(version)
             if commit is None:
-                raise VersionNotFound(f"version {version} is not in the log any more; raise lakebed.log_retention to keep more")
+                raise VersionNotFound(
+                    f"version {version} is not in the log any more; raise lakebed.log_retention to keep more"
+                )
             yield commit
 
     # -- committing ------------------------------------------------------------------------------------------------
@@ -177,7 +183,12 @@ class TableLog:
         return Conflicted(Conflict(0, ConflictKind.TABLE, "the table exists"), snapshot)
 
     def commit(
-        self, read: Snapshot, actions: Sequence[Action], info: CommitInfo, touch: Touch, batch: Transaction | None = None
+        self,
+        read: Snapshot,
+        actions: Sequence[Action],
+        info: CommitInfo,
+        touch: Touch,
+        batch: Transaction | None = None,
     ) -> Outcome:
         """Commit actions that were worked out on the snapshot ``read``. ``batch`` is checked and recorded (M3).
 
@@ -186,13 +197,17 @@ class TableLog:
         require_writable(read.protocol)
         commit_id = str(uuid.uuid4())
         if batch and read.transaction_version(batch.app_id) >= batch.version:
-            return Conflicted(Conflict(read.version, ConflictKind.BATCH, f"batch {batch.version} of {batch.app_id}"), read)
+            return Conflicted(
+                Conflict(read.version, ConflictKind.BATCH, f"batch {batch.version} of {batch.app_id}"), read
+            )
         scope = read.settings.conflict_scope
         known = read
         if self._may_have_expired(read):
             known = self._load(None, None)
             self._learn(known)
-            expired = Conflict(known.version, ConflictKind.METADATA, f"version {read.version} has left the log meanwhile")
+            expired = Conflict(
+                known.version, ConflictKind.METADATA, f"version {read.version} has left the log meanwhile"
+            )
             return Conflicted(expired, known)
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             version = known.version + 1
@@ -277,7 +292,12 @@ class TableLog:
         snapshot = without_expired(snapshot, self._now_ms() - _REMOVED_RETENTION_MS)
         data, actions = encode_checkpoint(snapshot)
         self.store.put(checkpoint_name(snapshot.version), data)
-        hint = {"version": snapshot.version, "size": actions, "sizeInBytes": len(data), "numOfAddFiles": len(snapshot.parts)}
+        hint = {
+            "version": snapshot.version,
+            "size": actions,
+            "sizeInBytes": len(data),
+            "numOfAddFiles": len(snapshot.parts),
+        }
         self.store.put(_LAST_CHECKPOINT, orjson.dumps(hint))
         self._checkpointed = max(self._checkpointed, snapshot.version)
 
@@ -347,7 +367,9 @@ class TableLog:
             except FileNotFoundError as missing:
                 now_commits, _ = self._files(0)
                 if now_commits and now_commits[0] <= first and str(missing) not in map(commit_name, now_commits):
-                    raise Corrupt(f"the log has a gap: {missing} is missing, but older and newer versions are there") from None
+                    raise Corrupt(
+                        f"the log has a gap: {missing} is missing, but older and newer versions are there"
+                    ) from None
                 if version is not None:
                     raise VersionNotFound(
                         f"version {version} is not kept any more; the oldest that can be read is the first checkpoint's"
@@ -429,7 +451,9 @@ def require_writable(protocol: Protocol) -> None:
     if beyond:
         raise Unsupported(f"the table needs a writer that knows: {', '.join(sorted(beyond))}; lakebed does not")
     if GATE_FEATURE not in protocol.writer_features:
-        raise Unsupported("the table is a plain Delta table; adopt it with lakebed.convert(path, keys=…) before writing to it")
+        raise Unsupported(
+            "the table is a plain Delta table; adopt it with lakebed.convert(path, keys=…) before writing to it"
+        )
 
 
 def _pieces(name: str) -> int:

@@ -75,9 +75,13 @@ def prepare(
         raise InvalidInput("apply_as_deletes needs a table with keys; this one has none, so it can only be appended to")
     for name in except_columns:
         if name not in changes.column_names:
-            raise InvalidInput(f"except_column_list names {name!r}, which the changes lack{suggest(name, changes.column_names)}")
+            raise InvalidInput(
+                f"except_column_list names {name!r}, which the changes lack{suggest(name, changes.column_names)}"
+            )
         if name in shape.keys or name == shape.sequence_by:
-            raise InvalidInput(f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out")
+            raise InvalidInput(
+                f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out"
+            )
     deletes = _delete_mask(changes, connection, apply_as_deletes)
     names, columns = [], []
     for field in shape.schema:
@@ -96,11 +100,17 @@ def prepare(
         raise InvalidChanges(f"row {row} of the changes is a delete, but the table has no keys to tell what it deletes")
     if shape.keys:
         names.append(OP_COLUMN)
-        columns.append(pc.if_else(deletes, pa.scalar(DELETE), pa.scalar(UPSERT)) if deletes is not None else pa.repeat(pa.scalar(UPSERT), len(changes)))
+        columns.append(
+            pc.if_else(deletes, pa.scalar(DELETE), pa.scalar(UPSERT))
+            if deletes is not None
+            else pa.repeat(pa.scalar(UPSERT), len(changes))
+        )
     if shape.sequence_column == SEQUENCE_COLUMN:
         source = SEQUENCE_COLUMN if SEQUENCE_COLUMN in changes.column_names else str(shape.sequence_by)
         if source not in changes.column_names:
-            raise InvalidChanges(f"the changes lack the column {source!r}, which sequence_by names{suggest(source, changes.column_names)}")
+            raise InvalidChanges(
+                f"the changes lack the column {source!r}, which sequence_by names{suggest(source, changes.column_names)}"
+            )
         names.append(SEQUENCE_COLUMN)
         columns.append(_hidden_sequence(changes[source], source))
     if UNAVAILABLE_COLUMN in changes.column_names:
@@ -117,7 +127,9 @@ def newest_per_key(changes: pa.Table, shape: TableShape, connection: duckdb.Duck
     """One row a key, in the order of arrival. ``changes`` as ``prepare`` returns it; returned as is without keys."""
     if not shape.keys or len(changes) < 2:
         return changes
-    numbered = changes.select([*shape.keys, *_sequence(shape)]).append_column(_POSITION, pa.array(np.arange(len(changes))))
+    numbered = changes.select([*shape.keys, *_sequence(shape)]).append_column(
+        _POSITION, pa.array(np.arange(len(changes)))
+    )
     order = quote(_POSITION)
     if shape.sequence_column:
         order = f"{{'s': {quote(shape.sequence_column)}, 'p': {quote(_POSITION)}}}"
@@ -135,10 +147,14 @@ def _sequence(shape: TableShape) -> list[str]:
     return [column] if column and column not in shape.keys else []
 
 
-def _delete_mask(changes: pa.Table, connection: duckdb.DuckDBPyConnection, apply_as_deletes: str | None) -> pa.ChunkedArray | None:
+def _delete_mask(
+    changes: pa.Table, connection: duckdb.DuckDBPyConnection, apply_as_deletes: str | None
+) -> pa.ChunkedArray | None:
     if OP_COLUMN in changes.column_names:
         if apply_as_deletes is not None:
-            raise InvalidInput(f"the changes have the column {OP_COLUMN} already, so apply_as_deletes can't be given too")
+            raise InvalidInput(
+                f"the changes have the column {OP_COLUMN} already, so apply_as_deletes can't be given too"
+            )
         return pc.equal(changes[OP_COLUMN], DELETE)
     if apply_as_deletes is None:
         return None
@@ -147,7 +163,9 @@ def _delete_mask(changes: pa.Table, connection: duckdb.DuckDBPyConnection, apply
             query = f"select coalesce(({apply_as_deletes})::boolean, false) as d from {name}"
             mask = connection.sql(query).to_arrow_table()
     except duckdb.Error as error:
-        raise InvalidInput(f"apply_as_deletes={apply_as_deletes!r} can't be evaluated on the changes: {error}") from None
+        raise InvalidInput(
+            f"apply_as_deletes={apply_as_deletes!r} can't be evaluated on the changes: {error}"
+        ) from None
     return mask["d"]
 
 
@@ -155,7 +173,11 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedAr
     if column.type == kind:
         return column
     try:
-        if pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type) and (kind.tz is None) != (column.type.tz is None):
+        if (
+            pa.types.is_timestamp(kind)
+            and pa.types.is_timestamp(column.type)
+            and (kind.tz is None) != (column.type.tz is None)
+        ):
             raise pa.ArrowInvalid("one has a time zone and the other has none")
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

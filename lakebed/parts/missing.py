@@ -1,7 +1,7 @@
 """Values that a source did not send: from which row each is taken.
 
-A change may lack values (Debezium sends no unchanged large value of PostgreSQL): the row keeps the value it had. What it
-had is decided once, in the order of arrival, so it does not depend on when the tail is settled:
+A change may lack values (Debezium sends no unchanged large value of PostgreSQL): the row keeps the value it had. What
+it had is decided once, in the order of arrival, so it does not depend on when the tail is settled:
 
 1. The changes of a key are walked as they arrived, the table's own row or delete first. One with a lower sequence than
    the newest so far is late: it changes nothing and gives no value.
@@ -113,7 +113,7 @@ def newest_in_layers(changes: pa.Table, shape: TableShape, connection: duckdb.Du
 
     Each table holds a key once, and is newer than the tables before it.
     """
-    if not shape.keys or len(changes) < 2 or UNAVAILABLE_COLUMN not in changes.column_names:
+    if not shape.keys or len(changes) < 2 or not _lacks_values(changes):
         yield newest_per_key(changes, shape, connection)
         return
     of = ranked(changes, shape, connection)
@@ -129,6 +129,12 @@ def newest_in_layers(changes: pa.Table, shape: TableShape, connection: duckdb.Du
     for layer in layers:
         yield changes.take(pa.array(sorted(layer)))
     yield newest_per_key(changes, shape, connection)
+
+
+def _lacks_values(changes: pa.Table) -> bool:
+    if UNAVAILABLE_COLUMN not in changes.column_names:
+        return False
+    return bool(pc.max(pc.list_value_length(changes[UNAVAILABLE_COLUMN])).as_py())
 
 
 def ranked(changes: pa.Table, shape: TableShape, connection: duckdb.DuckDBPyConnection) -> Rows:

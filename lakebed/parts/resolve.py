@@ -174,7 +174,9 @@ def _by_part(column: pa.ChunkedArray) -> dict[str, npt.NDArray[np.intp]]:
     }
 
 
-def _tail_dead(newest: pa.Table, survives: npt.NDArray[np.bool_], change_parts: Sequence[ChangePart]) -> dict[str, BitMap64]:
+def _tail_dead(
+    newest: pa.Table, survives: npt.NDArray[np.bool_], change_parts: Sequence[ChangePart]
+) -> dict[str, BitMap64]:
     """Dead rows of each change part: all but the survivors."""
     parts = newest["part"].to_numpy()[survives]
     rows = newest["row"].to_numpy()[survives]

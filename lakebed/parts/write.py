@@ -83,7 +83,11 @@ def write_parts(
 
 
 def _write_one(
-    rows: pa.Table, values: Mapping[str, str | None], shape: TableShape, storage: PartStorage, connection: duckdb.DuckDBPyConnection
+    rows: pa.Table,
+    values: Mapping[str, str | None],
+    shape: TableShape,
+    storage: PartStorage,
+    connection: duckdb.DuckDBPyConnection,
 ) -> WrittenPart:
     order = ", ".join(f"{quote(name)} asc nulls first" for name in shape.order_by)
     query = f"select * from lakebed_rows {'order by ' + order if order else ''}"
@@ -127,15 +131,11 @@ def _by_partition(rows: pa.Table, shape: TableShape) -> Iterator[tuple[dict[str,
     if not shape.partition_by:
         yield {}, rows
         return
-    combined = rows.combine_chunks()
-    groups = combined.select(list(shape.partition_by)).group_by(list(shape.partition_by)).aggregate([])
-    for group in groups.to_pylist():
-        mask = None
-        for name, value in group.items():
-            kind = rows.schema.field(name).type
-            same = pc.is_null(combined[name]) if value is None else pc.equal(combined[name], pa.scalar(value, kind))
-            mask = same if mask is None else pc.and_(mask, same)
-        yield {name: partition_text(value) for name, value in group.items()}, combined.filter(mask)
+    names = list(shape.partition_by)
+    numbered = rows.select(names).append_column("_lakebed_row", pa.array(np.arange(len(rows))))
+    groups = numbered.group_by(names, use_threads=False).aggregate([("_lakebed_row", "list")])
+    for group, places in zip(groups.select(names).to_pylist(), groups["_lakebed_row_list"], strict=True):
+        yield {name: partition_text(value) for name, value in group.items()}, rows.take(places.values)
 
 
 def partition_text(value: Any) -> str | None:
@@ -216,5 +216,3 @@ def _timestamp_bound(text: str, kind: pa.DataType, is_max: bool) -> str | None:
                 return None
     out = moment.replace(tzinfo=None).isoformat(timespec="milliseconds")
     return out + "Z" if kind.tz else out
-
-

@@ -56,7 +56,9 @@ def changes_dataframe(
     if last > newest:
         raise VersionNotFound(f"there is no version {last}: the newest is {newest}")
     if from_version < log.oldest_version():
-        raise VersionNotFound(f"version {from_version} is not in the log any more; the oldest is {log.oldest_version()}")
+        raise VersionNotFound(
+            f"version {from_version} is not in the log any more; the oldest is {log.oldest_version()}"
+        )
     session.dataSource.register(ChangesSource)
     reader = session.read.format("lakebed_changes").option("path", path)
     return reader.option("startingVersion", str(from_version)).option("endingVersion", str(last)).load()
@@ -159,7 +161,9 @@ def _read_version(path: str, version: int) -> Iterator[pa.RecordBatch]:
             table = connection.sql(query).to_arrow_table()
         except Exception as error:
             if "No files found" in str(error) or isinstance(error, FileNotFoundError):
-                raise VersionNotFound(f"the change rows of version {version} are no longer kept: {part} is gone") from error
+                raise VersionNotFound(
+                    f"the change rows of version {version} are no longer kept: {part} is gone"
+                ) from error
             raise
         kinds = pa.repeat(pa.scalar("upsert"), len(table))
         if OP_COLUMN in columns:

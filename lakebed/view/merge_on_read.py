@@ -95,7 +95,9 @@ class TableView:
     def refresh(self, snapshot: Snapshot) -> None:
         """Let the registered views show the snapshot."""
         with self._lock:
-            due = {name: spark for name, spark in self._registered.items() if self._shown.get(name, -1) < snapshot.version}
+            due = {
+                name: spark for name, spark in self._registered.items() if self._shown.get(name, -1) < snapshot.version
+            }
         for name, spark in due.items():
             started = time.perf_counter()
             self.dataframe(spark, snapshot).createOrReplaceTempView(name)

@@ -109,6 +109,27 @@ def test_a_commit_whose_answer_was_lost_is_found_by_reading_back() -> None:
     assert len(TableLog(store).refresh().tail) == 1
 
 
+def test_a_commit_that_lands_after_it_was_looked_for_in_vain_is_found_when_it_is_put_again() -> None:
+    class SlowStore(SilentStore):
+        under_way: tuple[str, bytes] | None = None
+
+        def put_if_absent(self, name: str, data: bytes) -> bool:
+            if self.plan and self.plan.pop(0) == "slow":
+                self.under_way = (name, data)
+                raise StoreUnavailable("no answer")
+            if self.under_way:
+                super().put_if_absent(*self.under_way)
+                self.under_way = None
+            return super().put_if_absent(name, data)
+
+    store = SlowStore()
+    log = new_log(store=store)
+    store.plan = ["slow"]
+    snapshot = committed(log.commit(log.refresh(), [change_part("a")], INFO, BLIND))
+    assert snapshot.version == 1
+    assert log.refresh().version == 1, "not a second time under the next version"
+
+
 def test_a_commit_whose_request_was_lost_is_put_again() -> None:
     store = SilentStore()
     log = new_log(store=store)
@@ -166,6 +187,37 @@ def test_the_scope_of_a_conflict_is_the_table_s_setting(scope: str, conflicts: b
     committed(log.commit(read, theirs, replace(INFO, blind_append=False), Touch(parts={a.path: key})))
     ours = [RemovePart(b.path, 1, True, None, b.bytes, b.partition_values)]
     assert isinstance(log.commit(read, ours, INFO, Touch(parts={b.path: key})), Conflicted) is conflicts
+
+
+def test_of_two_settles_of_the_same_change_part_the_second_gives_way() -> None:
+    log = new_log()
+    read = committed(log.commit(log.refresh(), [change_part("a")], INFO, BLIND))
+    [(domain, part)] = read.tail.items()
+    touch = Touch(change_parts=frozenset({domain}))
+    late = [RemoveChangePart(domain)]  # all of it was late: no part joins the base
+    committed(log.commit(read, late, replace(INFO, blind_append=False), touch))
+    ours = [RemoveChangePart(domain), AddPart(part.settled(inline(bitmap([0]))))]
+    outcome = log.commit(read, ours, INFO, touch)
+    assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.PARTS
+
+
+def test_a_change_of_the_protocol_stands_in_the_way_of_every_commit_that_did_not_see_it() -> None:
+    log = new_log()
+    read = log.refresh()
+    committed(log.commit(read, [replace(read.protocol)], INFO, BLIND))
+    outcome = log.commit(read, [change_part("a")], INFO, BLIND)
+    assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.METADATA
+
+
+@pytest.mark.parametrize("scope", ["file", "partition", "table"])
+def test_a_blind_append_stands_in_nobodys_way_in_any_scope(scope: str) -> None:
+    log = new_log(TableSettings(conflict_scope=scope))
+    part = replace(base_part("a"), partition_values={"region": "eu"})
+    read = committed(log.commit(log.refresh(), [AddPart(part)], INFO, BLIND))
+    committed(log.commit(read, [change_part("b")], INFO, BLIND))
+    ours = [RemovePart(part.path, 1, True, None, part.bytes, part.partition_values)]
+    touch = Touch(parts={part.path: (("region", "eu"),)}, looked_up_keys=True)
+    assert isinstance(log.commit(read, ours, replace(INFO, blind_append=False), touch), Committed)
 
 
 @pytest.mark.parametrize(
@@ -263,6 +315,8 @@ def test_a_plain_delta_table_is_not_written_to_before_it_is_adopted() -> None:
     plain = replace(read, protocol=replace(read.protocol, writer_features=frozenset({"deletionVectors"})))
     with pytest.raises(Unsupported, match=r"lakebed\.convert"):
         log.commit(plain, [change_part("a")], INFO, BLIND)
-    beyond = replace(read, protocol=replace(read.protocol, writer_features=read.protocol.writer_features | {"rowTracking"}))
+    beyond = replace(
+        read, protocol=replace(read.protocol, writer_features=read.protocol.writer_features | {"rowTracking"})
+    )
     with pytest.raises(Unsupported, match="rowTracking"):
         log.commit(beyond, [change_part("a")], INFO, BLIND)

@@ -99,7 +99,9 @@ def step(world: World, folder: Path) -> None:
         world.oracle.apply(changes, unavailable="missing")
         world.states[version] = world.oracle.rows()
         if rng.random() < 0.2:
-            assert table.apply(as_arrow(changes, world), batch_id=world.batch) == version, "a replayed batch writes nothing"
+            assert table.apply(as_arrow(changes, world), batch_id=world.batch) == version, (
+                "a replayed batch writes nothing"
+            )
     elif action == "settle":
         result = table.settle()
         for version in range(before + 1, result.version + 1):
@@ -133,8 +135,6 @@ def as_arrow(changes: list[Row], world: World) -> pa.Table:
     return pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in changes], schema)
 
 
-
-
 def check(world: World) -> None:
     for version, rows in world.states.items():
         if version < world.oldest:
@@ -145,8 +145,6 @@ def check(world: World) -> None:
             assert version < world.oldest
             continue
         assert in_order(found.to_pylist()) == rows, f"version {version}"
-
-
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -1,4 +1,4 @@
-"""Late events, deletes that outlive their rows, and values that a source did not send: one history, settled at any moment.
+"""Late events, deletes that outlive their rows, values that a source did not send: one history, settled at any moment.
 
 A history is told change by change; whatever batches it came in and whenever it was settled, by a process that has a key
 index or by one that opens the table anew, the table must say the same.
@@ -26,11 +26,19 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def upsert(seq: int, value: str | None, other: str | None = None, missing: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {"id": 1, "value": value, "other": other, "seq": seq, OP_COLUMN: "u", UNAVAILABLE_COLUMN: list(missing) or None}
+    row = {"id": 1, "value": value, "other": other, "seq": seq}
+    return {**row, OP_COLUMN: "u", UNAVAILABLE_COLUMN: list(missing) or None}
 
 
 def delete(seq: int) -> dict[str, Any]:
-    return {"id": 1, "value": None, "other": None, "seq": seq, OP_COLUMN: "d", UNAVAILABLE_COLUMN: None}
+    return {
+        "id": 1,
+        "value": "what a delete carries is no value",
+        "other": None,
+        "seq": seq,
+        OP_COLUMN: "d",
+        UNAVAILABLE_COLUMN: None,
+    }
 
 
 def as_arrow(changes: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> pa.Table:
@@ -42,19 +50,22 @@ GONE = None
 HISTORIES = {
     "a delete outweighs a late upsert": ([upsert(1, "a"), delete(5), upsert(3, "late")], GONE),
     "a delete of a row never seen outweighs a late upsert": ([delete(5), upsert(3, "late")], GONE),
-    "an upsert newer than a delete brings the row back": ([upsert(1, "a"), delete(5), upsert(6, "back")], ("back", None)),
+    "an upsert newer than a delete brings the row back": (
+        [upsert(1, "a"), delete(5), upsert(6, "back")], ("back", None)),
     "an upsert as new as a delete brings the row back": ([delete(5), upsert(5, "back")], ("back", None)),
     "a delete as new as a row takes it away": ([upsert(5, "a"), delete(5)], GONE),
     "a row as new as a row replaces it": ([upsert(5, "a"), upsert(5, "b")], ("b", None)),
     "a late delete does nothing": ([upsert(5, "a"), delete(4)], ("a", None)),
     "a delete later than a late upsert still holds": ([delete(5), upsert(3, "late"), upsert(4, "late")], GONE),
-    "a row brought back outweighs what came before it": ([delete(5), upsert(8, "back"), upsert(7, "late")], ("back", None)),
+    "a row brought back outweighs what came before it": (
+        [delete(5), upsert(8, "back"), upsert(7, "late")], ("back", None)),
     "a value not sent stays": ([upsert(1, "a"), upsert(2, None, missing=("value",))], ("a", None)),
     "a value not sent is not taken from a late row": (
         [upsert(5, "a"), upsert(3, "late"), upsert(10, None, missing=("value",))], ("a", None)),
     "a row that came later gives no value to one that came before": (
         [upsert(5, "a"), upsert(10, None, missing=("value",)), upsert(7, "late")], ("a", None)),
-    "a value not sent is null after a delete": ([upsert(1, "a"), delete(5), upsert(6, None, missing=("value",))], (None, None)),
+    "a value not sent is null after a delete": (
+        [upsert(1, "a"), delete(5), upsert(6, None, missing=("value",))], (None, None)),
     "a value not sent is not taken from a row older than the delete": (
         [upsert(1, "a"), delete(5), upsert(3, "late"), upsert(10, None, missing=("value",))], (None, None)),
     "values not sent may come from several rows": (
@@ -154,13 +165,13 @@ def test_a_key_beyond_the_years_of_python_is_found_by_a_process_without_an_index
 def test_a_sequence_without_an_order_is_refused(sequence: float | None, tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("seq", pa.float64())])
     table = lakebed.create(tmp_path / "t", schema, keys=["id"], sequence_by="seq")
-    with pytest.raises(lakebed.errors.InvalidChanges, match="sequence_by.*row 0"):
+    with pytest.raises(lakebed.errors.InvalidChanges, match=r"sequence_by.*row 0"):
         table.apply(pa.table({"id": [1], "seq": pa.array([sequence], pa.float64())}))
 
 
 def test_a_delete_can_not_become_a_row_of_a_table_without_keys(tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "t", SCHEMA)
-    with pytest.raises(lakebed.errors.InvalidChanges, match="row 1 .* is a delete"):
+    with pytest.raises(lakebed.errors.InvalidChanges, match=r"row 1 .* is a delete"):
         table.apply(as_arrow([upsert(1, "a"), delete(2)]))
 
 

@@ -1,4 +1,4 @@
-"""The change rows of a version: what was applied, for tables with keys and without, also in the version of a truncate."""
+"""The change rows of a version: what was applied, with keys and without, also in the version of a truncate."""
 
 from __future__ import annotations
 
