@@ -23,7 +23,7 @@ from lakebed.manifest.creation import create_log
 from lakebed.manifest.deletion_vector import bitmap, inline
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import MemoryLogStore
-from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown, commit_name
+from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown, checkpoint_name, commit_name
 from lakebed.settings import TableSettings
 
 INFO = CommitInfo("TEST", "", blind_append=True)
@@ -289,6 +289,54 @@ def test_a_missing_version_between_others_is_reported_as_a_gap() -> None:
     log.store.delete(commit_name(2))
     with pytest.raises(Corrupt, match="gap"):
         TableLog(log.store).refresh()
+
+
+def test_a_writer_that_slept_through_a_cleanup_does_not_take_a_name_that_became_free() -> None:
+    store = MemoryLogStore()
+    log = new_log(TableSettings(keys=("id",), log_retention_seconds=60), store)
+    asleep = TableLog(store, Clock(), sleep=lambda seconds: None)
+    read = asleep.refresh()
+    for number in range(30):
+        committed(log.commit(log.refresh(), [change_part(f"p{number}")], INFO, BLIND))
+    log.write_checkpoint(log.refresh())
+    committed(log.commit(log.refresh(), [change_part("after")], INFO, BLIND))
+    assert log.clean(retention_seconds=0) > 0
+    assert log.read_commit(read.version + 1) is None, "the name is free"
+    for _ in range(60):
+        asleep._clock()
+    outcome = asleep.commit(read, [change_part("late")], INFO, BLIND)
+    assert isinstance(outcome, Conflicted)
+    assert outcome.snapshot.version == 31
+    assert committed(asleep.commit(outcome.snapshot, [change_part("late")], INFO, BLIND)).version == 32
+
+
+def test_the_time_of_commits_grows_when_the_clock_does_not() -> None:
+    times = iter([1000.0, 1000.0, 1000.0, 990.0, 990.0, 990.0])
+    log = TableLog(MemoryLogStore(), lambda: next(times, 980.0), sleep=lambda seconds: None)
+    committed(create_log(log, SCHEMA, TableSettings(keys=("id",)), (), {}, "test"))
+    for number in range(4):
+        committed(log.commit(log.refresh(), [change_part(f"p{number}")], INFO, BLIND))
+    moments = [commit.timestamp_ms for commit in log.commits(0, 4)]
+    assert moments == sorted(set(moments))
+    assert log.version_at(moments[2]) == 2
+
+
+def test_a_refresh_sees_all_that_others_committed_meanwhile() -> None:
+    store = MemoryLogStore()
+    log = new_log(store=store)
+    other = TableLog(store, Clock(), sleep=lambda seconds: None)
+    for number in range(3):
+        committed(other.commit(other.refresh(), [change_part(f"p{number}")], INFO, BLIND))
+    assert log.refresh() == other.refresh()
+
+
+def test_a_hint_at_a_checkpoint_that_is_gone_does_not_hide_the_table() -> None:
+    store = MemoryLogStore()
+    log = new_log(store=store)
+    snapshot = committed(log.commit(log.refresh(), [change_part("a")], INFO, BLIND))
+    log.write_checkpoint(snapshot)
+    store.delete(checkpoint_name(snapshot.version))
+    assert TableLog(store, Clock()).refresh() == snapshot
 
 
 def test_a_version_is_found_by_its_time() -> None:

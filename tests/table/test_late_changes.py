@@ -31,14 +31,9 @@ def upsert(seq: int, value: str | None, other: str | None = None, missing: tuple
 
 
 def delete(seq: int) -> dict[str, Any]:
-    return {
-        "id": 1,
-        "value": "what a delete carries is no value",
-        "other": None,
-        "seq": seq,
-        OP_COLUMN: "d",
-        UNAVAILABLE_COLUMN: None,
-    }
+    """A delete may carry values; they are none of a row that comes after it."""
+    row = {"id": 1, "value": "deleted", "other": "deleted", "seq": seq}
+    return {**row, OP_COLUMN: "d", UNAVAILABLE_COLUMN: None}
 
 
 def as_arrow(changes: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> pa.Table:
