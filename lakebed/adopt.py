@@ -69,10 +69,8 @@ def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Par
     kept = {name: value for name, value in snapshot.metadata.configuration.items() if not name.startswith(PREFIX)}
     configuration = enablement | kept | required_properties() | settings.to_properties()
     actions: list[Action] = [replace(snapshot.metadata, configuration=configuration)]
-    for part in counted:
-        old = snapshot.parts[part.path]
-        actions.append(old.removed(now_ms, data_change=False))
-        actions.append(AddPart(part, False))
+    # Added again without being removed: a reader that meets both for one file in one version takes it for gone.
+    actions += [AddPart(part, False) for part in counted]
     return actions
 
 

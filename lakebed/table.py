@@ -266,22 +266,12 @@ class Table:
         writer = frame.writeStream.queryName(name).option("checkpointLocation", place).foreachBatch(ingest)
         return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()
 
-    def settle(self, spark: SparkSession | None = None) -> SettleResult:
+    def settle(self) -> SettleResult:
         """Settle the whole tail, so that every Delta reader sees the changes; returns what it did.
 
-        Runs in this process; with ``spark``, a wide look-up (a backlog of keys) runs as Spark tasks.
         Raises Contention, StoreUnavailable (settling again is safe).
         """
-        locator = self._settling_locator if spark is None else self._wide_locator(spark)
-        result = settle(self._log, self._storage, self._dead_rows, locator, ENGINE)
-        if result.commits or result.conflicts:
-            events.emit(
-                events.Settled(
-                    self.path, result.version, result.change_parts, result.rows, result.rows_marked_dead,
-                    result.conflicts, result.seconds, result.bytes_written,
-                )
-            )  # fmt: skip
-        return result
+        return self._settle(self._settling_locator)
 
     def maintain(
         self, spark: SparkSession, *, checkpoint: str | None = None, trigger: Mapping[str, Any] | None = None
@@ -336,7 +326,7 @@ class Table:
 
     def _step(self, spark: SparkSession) -> None:
         """One round of maintenance: settle, refresh the views; tidy the index when idle; clean the log every hour."""
-        result = self.settle(spark)
+        result = self._settle(self._wide_locator(spark))
         self._view.refresh(self._log.refresh())
         if not result.commits:
             with self._index_lock:
@@ -345,6 +335,17 @@ class Table:
         if time.monotonic() - self._cleaned_at > _CLEAN_LOG_SECONDS:
             self._cleaned_at = time.monotonic()
             self.clean_log()
+
+    def _settle(self, locator: Callable[[TableShape], KeyLocator]) -> SettleResult:
+        result = settle(self._log, self._storage, self._dead_rows, locator, ENGINE)
+        if result.commits or result.conflicts:
+            events.emit(
+                events.Settled(
+                    self.path, result.version, result.change_parts, result.rows, result.rows_marked_dead,
+                    result.conflicts, result.seconds, result.bytes_written,
+                )
+            )  # fmt: skip
+        return result
 
     def _wide_locator(self, spark: SparkSession) -> Callable[[TableShape], KeyLocator]:
         return lambda shape: WideLocator(self._settling_locator(shape), spark, shape, self.path)

@@ -56,12 +56,15 @@ def _b1_base_changes_add_up(before: Snapshot, commit: Commit) -> Iterator[str]:
             yield f"{path} is removed but is not in the base"
         elif part.deletion_vector != action.deletion_vector:
             yield f"{path} is removed with another deletion vector than it has"
-    for part in (action.part for action in commit.actions if isinstance(action, AddPart)):
-        if part.path in before.parts and part.path not in removed:
-            yield f"{part.path} is added but is in the base already"
+    for part, data_change in ((a.part, a.data_change) for a in commit.actions if isinstance(a, AddPart)):
+        earlier = before.parts.get(part.path)
+        same_dead_rows = earlier is not None and part.deletion_vector == earlier.deletion_vector
+        if earlier and part.path not in removed and (data_change or not same_dead_rows):
+            yield f"{part.path} is added but is in the base already"  # but for its statistics alone
+        if earlier and part.path in removed and same_dead_rows:
+            yield f"{part.path} is removed and added with the same dead rows: some readers would take it for gone"
         if part.deletion_vector and not 0 < part.deletion_vector.dead_rows <= part.rows:
             yield f"{part.path} has {part.rows} rows but {part.deletion_vector.dead_rows} dead ones"
-        earlier = before.parts.get(part.path)
         if earlier and earlier.dead_rows > part.dead_rows:
             yield f"dead rows of {part.path} would become live again ({earlier.dead_rows} to {part.dead_rows})"
         if part.deletes > part.dead_rows:

@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 import orjson
 
-from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
+from lakebed.errors import Contention, Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
 from lakebed.manifest.actions import (
     Action,
     Commit,
@@ -232,7 +232,7 @@ class TableLog:
             self._learn(known)
             if conflict:
                 return Conflicted(conflict, known)
-        raise Corrupt(f"{_ATTEMPTS_MAX} versions were taken by others, one after the other")
+        raise Contention(f"{_ATTEMPTS_MAX} versions were taken by others, one after the other")
 
     def _may_have_expired(self, read: Snapshot) -> bool:
         """Whether a cleanup may have freed names of versions that follow ``read``: then a put would prove nothing (M1).
