@@ -11,8 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 TESTS ?= tests
-# Prefer the Python that the tests of a release run with; any from 3.10 on will do.
-PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.10 python3,$(shell command -v $(name) 2>/dev/null)))
+# Prefer the Python that the tests of a release run with; any from 3.11 on will do.
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
 
 .PHONY: help setup run test test-fast soak-pgbench soak-kill check format clean java build-tools
 
@@ -22,8 +22,8 @@ help:  ## this list
 setup: java $(VENV)/.installed $(VENV)/.jars  ## virtual environment, the package, Spark's jars; quick the second time
 
 $(VENV)/.installed: pyproject.toml
-	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-	  echo "setup: Python 3.10 or newer is needed: install it (Debian: apt-get install python3 python3-venv), or set PYTHON=" >&2; exit 1
+	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+	  echo "setup: Python 3.11 or newer is needed: install it (Debian: apt-get install python3 python3-venv), or set PYTHON=" >&2; exit 1
 	fi
 	if ! "$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null; then
 	  echo "setup: $(PYTHON) has no venv module: install it (Debian: apt-get install python3-venv)" >&2; exit 1
