@@ -22,6 +22,7 @@ _TAG_MAX_BLOCK = "lakebed.max_block"
 _TAG_SORT_KEY_VERSION = "lakebed.sort_key_version"
 _TAG_DELETES = "lakebed.deletes"
 _TAG_OP_COLUMN = "lakebed.op_column"
+_TAG_DELETES_MS = "lakebed.deletes_ms"
 PART_DOMAIN_PREFIX = "lakebed.part."
 _LOOSE = re.compile(r'"tightBounds"\s*:\s*false')
 _TIGHT = re.compile(r',?\s*"tightBounds"\s*:\s*true')
@@ -33,8 +34,9 @@ class Part:
     """A base part: an ``add`` of the log.
 
     ``path`` is relative to the table's root (or absolute) and not url-encoded. ``rows`` counts physical rows, dead ones
-    included. ``deletes`` counts the delete rows among them, all dead, kept as tombstones. ``has_op_column`` says that
-    the file has the hidden column that tells deletes from upserts. ``stats`` is Delta's statistics JSON.
+    included. ``deletes`` counts the delete rows among them, all dead, kept as tombstones; ``deletes_ms`` is when the
+    newest of them was written, if that was before the part. ``has_op_column`` says that the file has the hidden column
+    that tells deletes from upserts. ``stats`` is Delta's statistics JSON.
     ``spelling`` is the path as another writer spelled it in the log, if we would spell it otherwise: readers compare the text.
     """
 
@@ -52,6 +54,12 @@ class Part:
     deletion_vector: DeletionVector | None = None
     modified_ms: int = 0
     spelling: str | None = None
+    deletes_ms: int | None = None
+
+    @property
+    def newest_delete_ms(self) -> int:
+        """When the newest of the part's delete rows was written, at the latest."""
+        return self.modified_ms if self.deletes_ms is None else self.deletes_ms
 
     @property
     def dead_rows(self) -> int:
@@ -302,6 +310,8 @@ def add_to_json(part: Part, data_change: bool = True) -> dict[str, Any]:
         tags[_TAG_DELETES] = str(part.deletes)
     if part.has_op_column:
         tags[_TAG_OP_COLUMN] = "true"
+    if part.deletes_ms is not None:
+        tags[_TAG_DELETES_MS] = str(part.deletes_ms)
     out: dict[str, Any] = {
         "path": part.spelling or encode_path(part.path),
         "partitionValues": dict(part.partition_values),
@@ -321,6 +331,7 @@ def add_from_json(body: Mapping[str, Any]) -> Part:
     stats = body.get("stats")
     rows = orjson.loads(stats).get("numRecords", -1) if stats else -1
     sort_key_version = tags.get(_TAG_SORT_KEY_VERSION)
+    deletes_ms = tags.get(_TAG_DELETES_MS)
     vector = body.get("deletionVector")
     return Part(
         path=decode_path(body["path"]),
@@ -337,6 +348,7 @@ def add_from_json(body: Mapping[str, Any]) -> Part:
         deletion_vector=DeletionVector.from_json(vector) if vector else None,
         modified_ms=body.get("modificationTime") or 0,
         spelling=_foreign_spelling(body["path"]),
+        deletes_ms=None if deletes_ms is None else int(deletes_ms),
     )
 
 

@@ -6,6 +6,7 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
 2. A change of metadata or protocol: what we wrote may not fit any more.
 3. For a commit that looked keys up: parts with new rows joined the base, so a key may live where we did not look.
 4. What both touched, by the table's scope: the same part, the same partition, or anything in the table.
+5. Claims: another claim on the same parts, or somebody who ended or took over the claim that ours rests on.
 
 A blind append reads nothing, so only 1 and 2 can stop it.
 """
@@ -17,7 +18,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from lakebed.manifest.actions import AddPart, Commit, Metadata, Protocol, RemoveChangePart, RemovePart, Transaction
+from lakebed.manifest.actions import (
+    AddPart,
+    Commit,
+    Domain,
+    Metadata,
+    Protocol,
+    RemoveChangePart,
+    RemovePart,
+    Transaction,
+)
+from lakebed.manifest.claims import claim_of
 
 PartitionKey: TypeAlias = tuple[tuple[str, str | None], ...]
 
@@ -30,6 +41,7 @@ class ConflictKind(Enum):
     NEW_ROWS = "new rows"
     PARTS = "parts"
     TABLE = "table"
+    CLAIM = "claim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +59,16 @@ class Touch:
 
     ``parts``: paths of base parts replaced, with the partition of each; ``change_parts``: domains of change parts that
     leave the tail; ``looked_up_keys``: whether it relies on having seen every row of the base; ``whole_table``: whether
-    it relies on the table being exactly as read (truncate).
+    it relies on the table being exactly as read (truncate); ``claimed``: paths of parts that it claims, so they must stay
+    in the base and be claimed by nobody else; ``domains``: entries that it replaces or rests on.
     """
 
     parts: Mapping[str, PartitionKey] = field(default_factory=dict)
     change_parts: frozenset[str] = frozenset()
     looked_up_keys: bool = False
     whole_table: bool = False
+    claimed: frozenset[str] = frozenset()
+    domains: frozenset[str] = frozenset()
 
 
 BLIND = Touch()
@@ -63,6 +78,7 @@ def find_conflict(touch: Touch, batch: Transaction | None, scope: str, winner: C
     """What of a commit that came first conflicts with ours, None if nothing does. Pure."""
     replaces = bool(touch.parts or touch.change_parts or touch.whole_table)
     partitions = set(touch.parts.values())
+    gone = _leaving(winner) if touch.claimed else frozenset()
     for action in winner.actions:
         match action:
             case Transaction(app_id, version, _) if batch and app_id == batch.app_id and version >= batch.version:
@@ -72,7 +88,7 @@ def find_conflict(touch: Touch, batch: Transaction | None, scope: str, winner: C
             case Protocol():
                 return Conflict(winner.version, ConflictKind.METADATA, "protocol")
             case RemovePart(path):
-                if path in touch.parts:
+                if path in touch.parts or (path in gone and path in touch.claimed):
                     return Conflict(winner.version, ConflictKind.PARTS, path)
                 partition = tuple(sorted((action.partition_values or {}).items()))
                 if scope == "partition" and touch.parts and partition and partition in partitions:
@@ -83,9 +99,21 @@ def find_conflict(touch: Touch, batch: Transaction | None, scope: str, winner: C
             case AddPart(part, data_change):
                 if touch.looked_up_keys and data_change:
                     return Conflict(winner.version, ConflictKind.NEW_ROWS, part.path)
+            case Domain(domain, _, _) if domain in touch.domains:
+                return Conflict(winner.version, ConflictKind.CLAIM, domain)
+            case Domain(domain, configuration, False) if touch.claimed:
+                claim = claim_of(domain, configuration)
+                if claim and not touch.claimed.isdisjoint(claim.sources):
+                    return Conflict(winner.version, ConflictKind.CLAIM, f"{domain} of {claim.replica}")
             case _:
                 pass
     info = winner.info
     if replaces and (touch.whole_table or (scope == "table" and not (info and info.blind_append))):
         return Conflict(winner.version, ConflictKind.TABLE, info.operation if info else "a commit")
     return None
+
+
+def _leaving(winner: Commit) -> frozenset[str]:
+    """Parts that the commit takes out of the base for good; one whose dead rows it marks stays."""
+    added = {action.part.path for action in winner.actions if isinstance(action, AddPart)}
+    return frozenset(action.path for action in winner.actions if isinstance(action, RemovePart)) - added

@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lakebed.errors import Corrupt
-from lakebed.manifest.actions import AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart, Transaction
+from lakebed.manifest.actions import (
+    AddChangePart,
+    AddPart,
+    Commit,
+    Domain,
+    RemoveChangePart,
+    RemovePart,
+    Transaction,
+)
+from lakebed.manifest.claims import Claim, claim_of, claims_of
 from lakebed.manifest.snapshot import Snapshot
 
 Check = Callable[[Snapshot, Commit], Iterator[str]]
@@ -86,9 +95,62 @@ def _b2_the_tail_leaves_in_order(before: Snapshot, commit: Commit) -> Iterator[s
             yield f"{action.part.path} joins the tail as version {action.part.version} in version {commit.version}"
 
 
+def _p1_claimed_parts_are_in_the_base(before: Snapshot, commit: Commit) -> Iterator[str]:
+    for claim in _claims_added(before, commit):
+        for path in claim.sources:
+            if path not in before.parts:
+                yield f"claim {claim.id} names {path}, which is not in the base"
+
+
+def _p3_parts_leave_only_for_what_replaces_them(before: Snapshot, commit: Commit) -> Iterator[str]:
+    """The part of S2 that a log can show: a commit that only rearranges rows leaves as many live ones as there were."""
+    removed = {a.path for a in commit.actions if isinstance(a, RemovePart) and not a.data_change}
+    if not removed:
+        return
+    added = [a.part for a in commit.actions if isinstance(a, AddPart) and not a.data_change]
+    live_before = sum(before.parts[path].live_rows for path in removed if path in before.parts)
+    live_after = sum(part.live_rows for part in added if part.path in removed or part.path not in before.parts)
+    if live_before != live_after:
+        yield f"{len(removed)} parts with {live_before} live rows are replaced by {live_after} rows"
+
+
+def _p4_a_part_is_claimed_once(before: Snapshot, commit: Commit) -> Iterator[str]:
+    new = _claims_added(before, commit)
+    if not new:
+        return
+    touched = {action.domain for action in commit.actions if isinstance(action, Domain)}
+    claimed = {
+        path: claim.id
+        for claim in claims_of(before.domains).values()
+        if claim.domain not in touched
+        for path in claim.sources
+    }
+    for claim in new:
+        for path in claim.sources:
+            if path in claimed:
+                yield f"{path} is claimed by {claimed[path]} and by {claim.id}"
+            claimed[path] = claim.id
+
+
+def _claims_added(before: Snapshot, commit: Commit) -> list[Claim]:
+    """Claims that the commit brings or whose sources it changes; a heartbeat is none of these."""
+    claims = []
+    for action in commit.actions:
+        if isinstance(action, Domain) and not action.removed:
+            claim = claim_of(action.domain, action.configuration)
+            known = before.domains.get(action.domain)
+            earlier = claim_of(action.domain, known) if claim and known else None
+            if claim and (earlier is None or earlier.sources != claim.sources):
+                claims.append(claim)
+    return claims
+
+
 CHECKS: dict[str, Check] = {
     "M1": _m1_versions_follow_each_other,
     "M3": _m3_a_batch_is_committed_once,
     "B1": _b1_base_changes_add_up,
     "B2": _b2_the_tail_leaves_in_order,
+    "P1": _p1_claimed_parts_are_in_the_base,
+    "P3": _p3_parts_leave_only_for_what_replaces_them,
+    "P4": _p4_a_part_is_claimed_once,
 }

@@ -1,0 +1,84 @@
+"""Claims: who merges which parts until when, as entries of the log.
+
+A claim in the log is *in flight*. It leaves the log *completed*, in the commit that puts its output in place of its
+sources, or *abandoned*, in a commit of its own. A volatile part is a claim: its data exists nowhere else yet.
+
+Invariants
+- P1: when a claim is committed, its sources are parts of the base.
+- P4: a part is a source of one claim at most. Whoever takes over an expired claim removes it in the commit that adds the
+  new one; no clock is needed to check that.
+
+A claim holds until its lease ends; its replica extends it while it lives (a heartbeat). A lease that has ended gives
+others the right to take the sources over, nothing more: until somebody does, the claim may still be completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import orjson
+
+from lakebed.manifest.actions import Domain
+
+if TYPE_CHECKING:
+    from lakebed.manifest.snapshot import Snapshot
+
+CLAIM_DOMAIN_PREFIX = "lakebed.claim."
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A merge under way. ``sources`` are paths of base parts; ``lease_ms`` is the end of the lease (epoch milliseconds)."""
+
+    id: str
+    replica: str
+    sources: tuple[str, ...]
+    level: int
+    lease_ms: int
+    since_ms: int = 0
+    volatile: bool = False
+
+    @property
+    def domain(self) -> str:
+        return CLAIM_DOMAIN_PREFIX + self.id
+
+    def is_live(self, now_ms: int) -> bool:
+        """Whether the lease holds."""
+        return now_ms < self.lease_ms
+
+    def to_action(self) -> Domain:
+        """What puts the claim into the log, or extends its lease."""
+        value = {
+            "replica": self.replica, "sources": list(self.sources), "level": self.level, "lease_ms": self.lease_ms,
+            "since_ms": self.since_ms, "volatile": self.volatile,
+        }  # fmt: skip
+        return Domain(self.domain, orjson.dumps(value).decode())
+
+    def ended(self) -> Domain:
+        """What takes the claim out of the log."""
+        return Domain(self.domain, "", removed=True)
+
+
+def claim_of(domain: str, configuration: str) -> Claim | None:
+    """The claim that an entry of the log states, None if it states something else."""
+    if not domain.startswith(CLAIM_DOMAIN_PREFIX):
+        return None
+    value = orjson.loads(configuration)
+    return Claim(
+        domain.removeprefix(CLAIM_DOMAIN_PREFIX), value["replica"], tuple(value["sources"]), value["level"],
+        value["lease_ms"], value["since_ms"], value["volatile"],
+    )  # fmt: skip
+
+
+def claims_of(domains: Mapping[str, str]) -> dict[str, Claim]:
+    """All claims among a snapshot's domains, by id, also expired ones."""
+    found = (claim_of(domain, text) for domain, text in domains.items() if domain.startswith(CLAIM_DOMAIN_PREFIX))
+    return {claim.id: claim for claim in found if claim is not None}
+
+
+def claimed_paths(snapshot: Snapshot, now_ms: int) -> frozenset[str]:
+    """Paths of the parts that live claims name."""
+    live = (claim for claim in claims_of(snapshot.domains).values() if claim.is_live(now_ms))
+    return frozenset(path for claim in live for path in claim.sources)
