@@ -19,11 +19,14 @@ from confluent_kafka import Producer
 
 import lakebed
 from benchmarks.workload import median, table
+from lakebed.ingest.batch_writer import WriteTask
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.kafka_cluster import KafkaCluster
 from lakebed.ingest.kafka_settings import KafkaSettings
-from lakebed.ingest.kafka_source import KafkaSource
+from lakebed.ingest.kafka_source import KafkaReader, KafkaSource
 from lakebed.ingest.shape import ChangeShape
-from lakebed.ingest.source import RangeChanges
+from lakebed.ingest.source import Range, RangeChanges
+from lakebed.parts.changes import TableShape
 from tests.infra.downloads import spark_kafka_jars
 from tests.infra.kafka import KafkaServer
 
@@ -44,12 +47,13 @@ def event(number: int, keys: int) -> tuple[bytes, bytes]:
     key = number * 7919 % keys
     row = {
         "id": key, "customer": key % 5000, "region": f"region-{key % 20:02d}", "status": ("new", "paid", "sent")[number % 3],
-        "amount": number % 10_000 / 100, "note": f"order {number:012d} " + "x" * 60, "updated_at": 1_790_000_000_000_000 + number,
+        "amount": number % 10_000 / 100, "note": f"order {number:012d} " + "x" * 72, "updated_at": 1_790_000_000_000_000 + number,
     }  # fmt: skip
     source = {
         "version": "3.7.0.Final", "connector": "postgresql", "name": "shop", "ts_ms": 1_790_000_000_000 + number,
         "snapshot": "false", "db": "shop", "sequence": f'["{number}","{number}"]', "schema": "public", "table": "orders",
-        "txId": number, "lsn": number, "xmin": None,
+        "txId": number, "lsn": number, "xmin": None, "ts_us": 1_790_000_000_000_000 + number * 1000,
+        "ts_ns": 1_790_000_000_000_000_000 + number * 1_000_000,
     }  # fmt: skip
     value = {
         "before": None,
@@ -110,6 +114,25 @@ def run_append(spark: Any, bootstrap: str, topic: str, folder: str) -> float:
     return time.perf_counter() - started
 
 
+def steps(bootstrap: str, topic: str, folder: str) -> list[list[Any]]:
+    """What a task does, in this process: microseconds of CPU time an event, the Kafka client's threads included."""
+    settings = KafkaSettings({"bootstrap.servers": bootstrap}, (topic,))
+    end = KafkaCluster(settings).latest([(topic, 0)])[topic, 0]
+    decoder = DebeziumJson(ChangeShape(SCHEMA, ("id",)))
+    spent = {"consume": 0.0, "decode": 0.0}
+    decoded = []
+    mark = time.process_time()
+    for records in KafkaReader(settings).read(Range(topic, 0, 0, end)):
+        spent["consume"] += time.process_time() - mark
+        mark = time.process_time()
+        decoded.append(decoder.decode(records, True))
+        spent["decode"] += time.process_time() - mark
+        mark = time.process_time()
+    list(WriteTask(TableShape(SCHEMA, ("id",)), folder, lambda _: iter(decoded)).run(iter([])))
+    spent["newest a key, sort, write"] = time.process_time() - mark
+    return [[name, seconds / end * 1e6, seconds / sum(spent.values())] for name, seconds in spent.items()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
@@ -132,7 +155,10 @@ def main() -> None:
                     seconds = side(spark, kafka.bootstrap, topic, folder)
                 if run:
                     times[name].append(seconds)
+        with tempfile.TemporaryDirectory() as folder:
+            spent = steps(kafka.bootstrap, "orders", folder)
     spark.stop()
+    table("CPU time of a task, without Spark and the broker", ["step", "µs an event", "share"], spent)
     ours, theirs = median(times["lakebed"]), median(times["append"])
     table(
         f"{args.events:,} Debezium events of {size:.0f} bytes, Kafka to committed",

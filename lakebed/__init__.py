@@ -13,14 +13,27 @@ from lakebed.version import __version__
 if TYPE_CHECKING:
     from lakebed import errors, events
     from lakebed.adopt import convert
+    from lakebed.compaction.mutation import MutationResult
     from lakebed.compaction.settle import SettleResult
     from lakebed.session import spark
     from lakebed.table import Table, create, open
 
-__all__ = ["SettleResult", "Table", "__version__", "convert", "create", "errors", "events", "open", "spark"]
+__all__ = [
+    "MutationResult",
+    "SettleResult",
+    "Table",
+    "__version__",
+    "convert",
+    "create",
+    "errors",
+    "events",
+    "open",
+    "spark",
+]
 
 # Loaded when first asked for: each of Spark's Python workers imports some module of lakebed, and needs few of these.
 _HOMES = {
+    "MutationResult": "lakebed.compaction.mutation",
     "SettleResult": "lakebed.compaction.settle",
     "Table": "lakebed.table",
     "convert": "lakebed.adopt",

@@ -60,6 +60,7 @@ class Settled:
     conflicts: int
     seconds: float
     bytes_written: int = 0
+    quarantined: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,71 @@ class ViewRefreshed:
     seconds: float
 
 
-Event: TypeAlias = BatchCommitted | BatchReplayed | OffsetsLost | Settled | ViewRefreshed
+@dataclass(frozen=True, slots=True)
+class MergeBegan:
+    """A plan of the planner is being run. ``kind``: merge or purge; ``level``: of the output."""
+
+    table: str
+    kind: str
+    level: int
+    parts: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeEnded:
+    """A merge ended: ``end`` is completed, or cancelled, or who was faster: claimed, replaced, overtaken.
+
+    ``local``: its output is on the local disk for now.
+    """
+
+    table: str
+    kind: str
+    level: int
+    end: str
+    version: int
+    parts_in: int
+    parts_out: int
+    rows: int
+    bytes_in: int
+    bytes_out: int
+    carried_rows: int
+    conflicts: int
+    seconds: float
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MergeFailed:
+    """A merge failed; ``parked``: its parts are left alone for an hour, else it is tried again."""
+
+    table: str
+    kind: str
+    level: int
+    parts: int
+    parked: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """A materialized part went into the object store, or (``end`` is not completed) was overtaken and deleted again."""
+
+    table: str
+    end: str
+    version: int
+    parts_replaced: int
+    parts: int
+    rows: int
+    bytes: int
+    carried_rows: int
+    seconds: float
+
+
+Event: TypeAlias = (
+    BatchCommitted | BatchReplayed | OffsetsLost | Settled | ViewRefreshed | MergeBegan | MergeEnded | MergeFailed
+    | Uploaded
+)  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []
 

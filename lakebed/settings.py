@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import TypeVar
 
 import orjson
 
@@ -16,6 +18,8 @@ from lakebed.errors import InvalidInput
 
 PREFIX = "lakebed."
 CONFLICT_SCOPES = ("table", "partition", "file")
+MERGE_POLICIES = ("auto", "bin-pack", "tiered", "leveled", "off")
+MERGE_FIRST = ("newest", "lightest")
 _UNITS_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 # Delta's own properties that a user may set; any other one could ask for a feature that lakebed's writers do not honour.
 _DELTA_ALLOWED = {
@@ -42,6 +46,20 @@ class TableSettings:
     checkpoint_interval: int = 100
     log_retention_seconds: int = 30 * 86400
     tombstone_retention_seconds: int = 7 * 86400
+    read_budget: int = 8
+    target_part_bytes: int = 128 * 2**20
+    target_part_rows: int = 1_000_000
+    merge: str = "auto"
+    merge_first: str = "newest"
+    plan_bytes_max: int = 500 * 2**20
+    purge_dead_ratio: float = 0.3
+    settle_after_changes: int | None = None
+    settle_after_bytes: int | None = None
+    settle_after_age_seconds: int | None = None
+    off_peak: str = ""
+    volatile: bool = False
+    upload_after_seconds: int = 600
+    volatile_bytes_max: int = 10 * 2**30
 
     def to_properties(self) -> dict[str, str]:
         """The properties as they stand in the log: what differs from the defaults."""
@@ -51,6 +69,8 @@ class TableSettings:
             if value == field.default:
                 continue
             text = orjson.dumps(value).decode() if isinstance(value, tuple) else str(value)
+            if isinstance(value, bool):
+                text = "on" if value else "off"
             if field.name.endswith("_seconds"):
                 text = f"interval {value} seconds"
             out[PREFIX + _property_name(field.name)] = text
@@ -61,6 +81,7 @@ def _property_name(field_name: str) -> str:
     return field_name.removesuffix("_seconds")
 
 
+_DEFAULTS = TableSettings()
 PROPERTY_NAMES = tuple(PREFIX + _property_name(field.name) for field in fields(TableSettings))
 _FIXED_AT_CREATION = ("lakebed.keys", "lakebed.sort_key", "lakebed.sequence_by")
 
@@ -68,17 +89,35 @@ _FIXED_AT_CREATION = ("lakebed.keys", "lakebed.sort_key", "lakebed.sequence_by")
 def parse_settings(properties: Mapping[str, str]) -> TableSettings:
     """The settings that a table's properties spell out. Raises InvalidInput naming the property."""
     check_property_names(properties)
-    scope = properties.get("lakebed.conflict_scope", "partition")
-    if scope not in CONFLICT_SCOPES:
-        raise InvalidInput(f"lakebed.conflict_scope is {scope!r}; it must be one of {', '.join(CONFLICT_SCOPES)}")
+    target_part_bytes = _count(properties, "lakebed.target_part_bytes", _DEFAULTS.target_part_bytes)
+    plan_bytes_max = _count(properties, "lakebed.plan_bytes_max", _DEFAULTS.plan_bytes_max)
+    if plan_bytes_max < 2 * target_part_bytes:
+        raise InvalidInput(
+            f"lakebed.plan_bytes_max is {plan_bytes_max}; it must be at least {2 * target_part_bytes}, "
+            "twice lakebed.target_part_bytes, so that two full parts can be merged"
+        )
     return TableSettings(
         keys=_names(properties, "lakebed.keys"),
         sort_key=_names(properties, "lakebed.sort_key"),
         sequence_by=properties.get("lakebed.sequence_by"),
-        conflict_scope=scope,
+        conflict_scope=_one_of(properties, "lakebed.conflict_scope", CONFLICT_SCOPES, _DEFAULTS.conflict_scope),
         checkpoint_interval=_count(properties, "lakebed.checkpoint_interval", 100),
         log_retention_seconds=_seconds(properties, "lakebed.log_retention", 30 * 86400),
         tombstone_retention_seconds=_seconds(properties, "lakebed.tombstone_retention", 7 * 86400),
+        read_budget=_count(properties, "lakebed.read_budget", _DEFAULTS.read_budget),
+        target_part_bytes=target_part_bytes,
+        target_part_rows=_count(properties, "lakebed.target_part_rows", _DEFAULTS.target_part_rows),
+        merge=_one_of(properties, "lakebed.merge", MERGE_POLICIES, _DEFAULTS.merge),
+        merge_first=_one_of(properties, "lakebed.merge_first", MERGE_FIRST, _DEFAULTS.merge_first),
+        plan_bytes_max=plan_bytes_max,
+        purge_dead_ratio=_share(properties, "lakebed.purge_dead_ratio", _DEFAULTS.purge_dead_ratio),
+        settle_after_changes=_count(properties, "lakebed.settle_after_changes", None),
+        settle_after_bytes=_count(properties, "lakebed.settle_after_bytes", None),
+        settle_after_age_seconds=_seconds(properties, "lakebed.settle_after_age", None),
+        off_peak=_hours(properties, "lakebed.off_peak"),
+        volatile=_one_of(properties, "lakebed.volatile", ("on", "off"), "off") == "on",
+        upload_after_seconds=_seconds(properties, "lakebed.upload_after", _DEFAULTS.upload_after_seconds),
+        volatile_bytes_max=_count(properties, "lakebed.volatile_bytes_max", _DEFAULTS.volatile_bytes_max),
     )
 
 
@@ -114,6 +153,22 @@ def parse_interval(text: str) -> int:
     return int(match[1]) * _UNITS_SECONDS[match[2]]
 
 
+def interval_seconds(interval: str | timedelta | None) -> int | None:
+    """Whole seconds of an interval as a user gives it. Raises InvalidInput."""
+    if isinstance(interval, timedelta):
+        return int(interval.total_seconds())
+    return None if interval is None else parse_interval(interval)
+
+
+def parse_hours(text: str) -> tuple[int, int]:
+    """Minutes of the day of ``22:00-06:00``: from, until. Raises InvalidInput."""
+    match = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", text, re.ASCII)
+    start, end = (int(match[1]) * 60 + int(match[2]), int(match[3]) * 60 + int(match[4])) if match else (0, 0)
+    if start == end:
+        raise InvalidInput(f"{text!r} is no part of a day; write for example '22:00-06:00' (UTC)")
+    return start, end
+
+
 def _names(properties: Mapping[str, str], name: str) -> tuple[str, ...]:
     text = properties.get(name)
     if text is None:
@@ -127,14 +182,19 @@ def _names(properties: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _count(properties: Mapping[str, str], name: str, default: int) -> int:
-    text = properties.get(name, str(default))
-    if not text.isdigit() or int(text) < 1:
+_Whole = TypeVar("_Whole", int, int | None)
+
+
+def _count(properties: Mapping[str, str], name: str, default: _Whole) -> int | _Whole:
+    text = properties.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise InvalidInput(f"{name} is {text!r}; it must be a whole number of at least 1")
     return int(text)
 
 
-def _seconds(properties: Mapping[str, str], name: str, default: int) -> int:
+def _seconds(properties: Mapping[str, str], name: str, default: _Whole) -> int | _Whole:
     text = properties.get(name)
     if text is None:
         return default
@@ -142,3 +202,31 @@ def _seconds(properties: Mapping[str, str], name: str, default: int) -> int:
         return parse_interval(text)
     except InvalidInput as error:
         raise InvalidInput(f"{name}: {error}") from None
+
+
+def _one_of(properties: Mapping[str, str], name: str, allowed: Sequence[str], default: str) -> str:
+    text = properties.get(name, default)
+    if text not in allowed:
+        raise InvalidInput(f"{name} is {text!r}; it must be one of {', '.join(allowed)}")
+    return text
+
+
+def _share(properties: Mapping[str, str], name: str, default: float) -> float:
+    text = properties.get(name, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise InvalidInput(f"{name} is {text!r}; it must be a number above 0 and at most 1")
+    return value
+
+
+def _hours(properties: Mapping[str, str], name: str) -> str:
+    text = properties.get(name, "")
+    if text:
+        try:
+            parse_hours(text)
+        except InvalidInput as error:
+            raise InvalidInput(f"{name}: {error}") from None
+    return text

@@ -12,13 +12,23 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lakebed import events
+from lakebed.compaction import cleanup
+from lakebed.compaction.hold import hold
+from lakebed.compaction.mutate import mutate, unsettled_mutations
+from lakebed.compaction.mutate_unkeyed import mutate_unkeyed
+from lakebed.compaction.mutation import Mutation, MutationResult
+from lakebed.compaction.partitions import Partitions, detached_table
+from lakebed.compaction.plan_table import plan_table
+from lakebed.compaction.service import Compaction, CompactResult
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.wide import WideLocator
 from lakebed.errors import (
@@ -39,9 +49,10 @@ from lakebed.ingest.batch_writer import (
     write_dataframe,
 )
 from lakebed.ingest.stream import Ingest
-from lakebed.manifest.actions import CommitInfo, Transaction
+from lakebed.manifest.actions import ChangePart, CommitInfo, Transaction
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.creation import create_log
+from lakebed.manifest.leases import require_unexpired
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.schema import SparkSchema, canonical_schema
 from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot
@@ -53,8 +64,10 @@ from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.key_index import KeyIndex
 from lakebed.parts.locate import IndexLocator, KeyLocator, ScanLocator, payload_types
+from lakebed.parts.materialized import LocalParts, own_folder
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.storage import PartStorage, open_part_storage
-from lakebed.settings import PREFIX, check_changeable, parse_settings
+from lakebed.settings import PREFIX, check_changeable, interval_seconds, parse_settings
 from lakebed.version import ENGINE
 from lakebed.view import metadata_tables
 from lakebed.view.merge_on_read import TableView
@@ -63,7 +76,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_CLEAN_LOG_SECONDS = 3600.0
+_TIDY_SECONDS = 3600.0
 
 
 def create(
@@ -119,10 +132,14 @@ class Table:
         self._log = log
         self._storage: PartStorage = open_part_storage(self.path)
         self._dead_rows = DeadRows(self._storage)
+        self._maintaining: tuple[Path, str, int] | None = None
         self._index: tuple[TableShape, IndexLocator] | None = None
         self._index_lock = threading.RLock()
-        self._cleaned_at = time.monotonic()
-        self._view = TableView(self.path, self._storage, self._dead_rows, self._reading_locator)
+        volatile = _cache_folder() / "volatile" / log.refresh().metadata.id
+        self._view = TableView(
+            self.path, self._storage, self._dead_rows, self._reading_locator, LocalParts(volatile).load
+        )
+        self._compaction = Compaction(self.path, log, self._storage, self._dead_rows, volatile)
 
     def __repr__(self) -> str:
         return f"lakebed.Table({self.path!r}, version={self.version})"
@@ -266,6 +283,58 @@ class Table:
         writer = frame.writeStream.queryName(name).option("checkpointLocation", place).foreachBatch(ingest)
         return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()
 
+    def delete(self, where: str) -> MutationResult:
+        """Delete the rows for which ``where`` (a SQL expression in DuckDB's dialect over the columns) is true.
+
+        With keys the rows become deletes at the end of the tail: the delete holds for the version that was read, newer
+        changes stand. Without keys they are marked dead where they lie. Raises InvalidInput, Contention, StoreUnavailable.
+        """
+        return self._mutate(Mutation(where))
+
+    def update(self, set: Mapping[str, str], where: str) -> MutationResult:
+        """Set columns of the rows for which ``where`` is true to SQL expressions over the row as it was.
+
+        Keys and ``sequence_by`` can't be set. Otherwise like ``delete``.
+        """
+        return self._mutate(Mutation(where, dict(set)))
+
+    def mutations(self) -> pa.Table:
+        """Deletes and updates whose changes are still in the tail, oldest first; settling completes them."""
+        return unsettled_mutations(self._log)
+
+    def truncate(self) -> int:
+        """Take all rows out of the table, the tail included; returns the version. Older versions stay readable."""
+        return self._partitions().truncate()
+
+    def detach_partition(self, partition: Mapping[str, Any]) -> str:
+        """Take a partition, such as ``{"day": "2026-01-01"}``, out of the table without touching its files.
+
+        Returns the name by which it is attached or dropped. Raises InvalidInput, Contention, StoreUnavailable.
+        """
+        return self._partitions().detach(partition)
+
+    def attach_partition(self, name: str) -> int:
+        """Put a detached partition back as it left; returns the version. Refused if one of its keys is live by now."""
+        return self._partitions().attach(name)
+
+    def drop_detached(self, name: str) -> int:
+        """Give up a detached partition; returns how many files were deleted.
+
+        While a version from before the detach can still be read, they are left to the cleanup.
+        """
+        return self._partitions().drop(name)
+
+    def detached(self) -> pa.Table:
+        """The detached partitions, oldest first: name, partition, when, counts of parts, rows and bytes."""
+        return detached_table(self._log.refresh())
+
+    def replace_partition(self, partition: Mapping[str, Any], rows: pa.Table) -> int:
+        """Put ``rows`` in place of a partition's rows in one commit; returns the version.
+
+        Raises InvalidInput for rows of another partition, or with keys that stand twice or are live elsewhere.
+        """
+        return self._partitions().replace(partition, rows)
+
     def settle(self) -> SettleResult:
         """Settle the whole tail, so that every Delta reader sees the changes; returns what it did.
 
@@ -276,17 +345,69 @@ class Table:
     def maintain(
         self, spark: SparkSession, *, checkpoint: str | None = None, trigger: Mapping[str, Any] | None = None
     ) -> StreamingQuery:
-        """Start the sibling streaming query: it follows the log, settles the tail and refreshes views; returns it."""
+        """Start the sibling streaming query; returns it. It follows the log, settles the tail and refreshes views; merges
+        run beside it in threads that end with it.
+        """
         from lakebed.compaction.maintain import maintain
 
-        place = checkpoint or f"{self._storage.spark_root}/_lakebed/streams/maintain"
-        return maintain(spark, self.path, lambda: self._step(spark), place, trigger)
+        place = checkpoint
+        if place is None:
+            # What the query remembers is the last version seen, of no use to others, and a query needs it for itself.
+            if self._maintaining is None:
+                self._maintaining = own_folder(_cache_folder() / "maintain" / self._log.refresh().metadata.id)
+            place = f"file://{self._maintaining[0]}/checkpoint"
+        compactor = self._compaction.in_background(spark, {self._tidy: _TIDY_SECONDS})
+        return maintain(spark, self.path, lambda: self._step(spark), compactor, place, trigger)
+
+    def plan(self) -> pa.Table:
+        """What the planner would do now, best first, and what it leaves alone and why; nothing is done."""
+        return plan_table(self._compaction.plan())
+
+    def compact(self) -> CompactResult:
+        """Merge in this process until the planner finds nothing more to merge; returns what it did.
+
+        Raises Contention, StoreUnavailable, Corrupt (naming the part that can't be read); compacting again is safe.
+        """
+        return self._compaction.compact()
 
     def clean_log(self) -> int:
         """Checkpoint, and delete log files that nothing within ``lakebed.log_retention`` needs; returns how many."""
         snapshot = self._log.refresh()
         self._log.write_checkpoint(snapshot)
         return self._log.clean(snapshot.settings.log_retention_seconds)
+
+    def expire_snapshots(
+        self, older_than: str | timedelta | None = None, retain_last: int = 1, dry_run: bool = True,
+        allow_short_retention: bool = False,
+    ) -> pa.Table:  # fmt: skip
+        """End versions older than ``older_than`` but the newest ``retain_last``: delete their log files and data files.
+
+        ``older_than``: ``"7 days"`` or a timedelta, by default ``delta.deletedFileRetentionDuration`` (7 days); less than
+        an hour only with ``allow_short_retention``. Returns a row a file: path, bytes, reason (``log``; ``expired``: of a
+        version that ended; ``orphan``: no kept version names it; ``temporary``: a crashed writer's), modified. A dry run,
+        the default, only tells. Raises InvalidInput, Corrupt (no version names a file), Contention, StoreUnavailable.
+        """
+        seconds = interval_seconds(older_than)
+        return cleanup.expire_snapshots(self._log, self._storage, seconds, retain_last, dry_run, allow_short_retention)
+
+    def remove_orphan_files(
+        self, older_than: str | timedelta | None = None, dry_run: bool = True, allow_short_retention: bool = False
+    ) -> pa.Table:
+        """Delete files that no version within retention names and that are older than ``older_than`` (default: 3 days).
+
+        The age is what protects files of writers that have not committed yet. Otherwise like ``expire_snapshots``.
+        """
+        seconds = interval_seconds(older_than)
+        return cleanup.remove_orphan_files(self._log, self._storage, seconds, dry_run, allow_short_retention)
+
+    def vacuum(
+        self, retention: str | timedelta | None = None, dry_run: bool = True, allow_short_retention: bool = False
+    ) -> pa.Table:
+        """Delete data files that only versions older than ``retention`` name, and orphans; the log stays as it is.
+
+        Those versions can't be read any more. Otherwise like ``expire_snapshots``.
+        """
+        return cleanup.vacuum(self._log, self._storage, interval_seconds(retention), dry_run, allow_short_retention)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -296,6 +417,13 @@ class Table:
         ``timestamp``: epoch seconds, or an ISO text (UTC without an offset); the newest version committed until then.
         """
         return self._view.dataframe(spark, self._at(version, timestamp))
+
+    def hold(self, version: int, seconds: float) -> AbstractContextManager[int]:
+        """Keep a version from being cleaned up for so many seconds, or until the ``with`` block ends, for a long reader.
+
+        Raises VersionNotFound if it has expired.
+        """
+        return hold(self._log, version, seconds)
 
     def to_arrow(
         self, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
@@ -325,27 +453,38 @@ class Table:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _step(self, spark: SparkSession) -> None:
-        """One round of maintenance: settle, refresh the views; tidy the index when idle; clean the log every hour."""
+        """One round of maintenance: settle, refresh the views; tidy the index when idle."""
         result = self._settle(self._wide_locator(spark))
         self._view.refresh(self._log.refresh())
         if not result.commits:
             with self._index_lock:
                 if self._index:
                     self._index[1].tidy()
-        if time.monotonic() - self._cleaned_at > _CLEAN_LOG_SECONDS:
-            self._cleaned_at = time.monotonic()
-            self.clean_log()
+
+    def _tidy(self) -> None:
+        """What is done every hour, in the background."""
+        self.clean_log()
 
     def _settle(self, locator: Callable[[TableShape], KeyLocator]) -> SettleResult:
-        result = settle(self._log, self._storage, self._dead_rows, locator, ENGINE)
+        result = settle(self._log, self._storage, self._dead_rows, locator, self._set_aside, ENGINE)
         if result.commits or result.conflicts:
             events.emit(
                 events.Settled(
                     self.path, result.version, result.change_parts, result.rows, result.rows_marked_dead,
-                    result.conflicts, result.seconds, result.bytes_written,
+                    result.conflicts, result.seconds, result.bytes_written, result.quarantined_rows,
                 )
             )  # fmt: skip
         return result
+
+    def _mutate(self, mutation: Mutation) -> MutationResult:
+        snapshot = self._log.refresh()
+        require_writable(snapshot.protocol)
+        if snapshot.settings.keys:
+            return mutate(self._log, self._storage, self._view.register_rows, mutation)
+        return mutate_unkeyed(self._log, self._storage, self._dead_rows, mutation)
+
+    def _partitions(self) -> Partitions:
+        return Partitions(self._log, self._storage, self._dead_rows, self.settle, self._settling_locator)
 
     def _wide_locator(self, spark: SparkSession) -> Callable[[TableShape], KeyLocator]:
         return lambda shape: WideLocator(self._settling_locator(shape), spark, shape, self.path)
@@ -371,10 +510,19 @@ class Table:
             self._log.write_checkpoint(result.snapshot)
         return result
 
-    def _quarantine_log(self) -> TableLog:
-        from lakebed.ingest.batch_writer import QUARANTINE_SUFFIX
-        from lakebed.ingest.shape import QUARANTINE_SCHEMA
+    def _set_aside(self, change_part: ChangePart, records: pa.Table) -> None:
+        """Commit records that a change part leaves behind to the quarantine, once for the part.
 
+        Its name is the batch id, which is remembered for seven days: a settle that crashes is done again before.
+        """
+        log = self._quarantine_log()
+        snapshot = log.refresh()
+        batch = Transaction(NAMED_BATCH_PREFIX + change_part.domain, 0)
+        if snapshot.transaction_version(batch.app_id) < batch.version:
+            written = write_arrow(records, shape_of(snapshot), self.path + QUARANTINE_SUFFIX)
+            commit_written(log, snapshot, written, batch, "QUARANTINE", ENGINE)
+
+    def _quarantine_log(self) -> TableLog:
         path = self.path + QUARANTINE_SUFFIX
         try:
             return open(path)._log
@@ -387,9 +535,13 @@ class Table:
     def _at(self, version: int | None, timestamp: str | float | None) -> Snapshot:
         if version is not None and timestamp is not None:
             raise InvalidInput("give a version or a timestamp, not both")
+        newest = self._log.refresh()
         if timestamp is not None:
-            return self._log.at_version(self._log.version_at(_epoch_ms(timestamp)))
-        return self._log.refresh() if version is None else self._log.at_version(version)
+            version = self._log.version_at(_epoch_ms(timestamp))
+        if version is None:
+            return newest
+        require_unexpired(newest.domains, version, self._log.now_ms())
+        return self._log.at_version(version)
 
     def _settling_locator(self, shape: TableShape) -> KeyLocator:
         """The key index of this process, opened when it is first needed."""

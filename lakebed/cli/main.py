@@ -112,13 +112,105 @@ def _parser() -> argparse.ArgumentParser:
     detail.add_argument("path", metavar="PATH", help="the table")
     settle = add("settle", "settle the tail of a table, so that every Delta reader sees it", _settle, rows)
     settle.add_argument("path", metavar="PATH", help="the table")
+    simulate = add("simulate", "run the planner of merges over days of made-up arrivals, in seconds", _simulate, rows)
+    simulate.add_argument("--days", type=_positive, default=1.0, metavar="N", help="how long (default: 1)")
+    simulate.add_argument(
+        "--rate", type=_positive, default=1000.0, metavar="N", help="rows of 100 bytes a second (default: 1000)"
+    )
+    simulate.add_argument("--read-budget", type=int, default=8, metavar="K", help="lakebed.read_budget (default: 8)")
+    simulate.add_argument(
+        "--order",
+        choices=("random", "ascending", "none"),
+        default="random",
+        help="where new rows lie (default: random)",
+    )
+    simulate.add_argument(
+        "--updates", type=_ratio, default=0.0, metavar="R", help="share of updates, 0 to 1 (default: 0)"
+    )
+    simulate.add_argument("--plan-bytes-max", type=int, metavar="BYTES", help="lakebed.plan_bytes_max")
+    simulate.add_argument("--png", metavar="FILE", help="draw write, read and space amplification over time")
+    _add_compaction(add, rows)
+    _add_mutations(lambda name, text, command: add(name, text, command, rows))
+    _add_cleanup(lambda name, text, command: add(name, text, command, rows))
     return parser
+
+
+def _add_compaction(add: Callable[..., _Parser], rows: argparse.ArgumentParser) -> None:
+    from lakebed.cli import compaction_commands as commands
+
+    plan = add("plan", "show what maintenance would do to a table now, and why", commands.plan, rows)
+    compact = add("compact", "merge parts of a table until the plan is empty", commands.compact, rows)
+    maintain = add("maintain", "keep a table that others write to settled and compact", commands.maintain)
+    for command in (plan, compact, maintain):
+        command.add_argument("path", metavar="PATH", help="the table")
+    maintain.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop after so many seconds")
+    maintain.add_argument(
+        "--metrics-port", type=_port, default=None, metavar="PORT", help="a port, 0 (any), or off (default)"
+    )
+
+
+def _add_cleanup(add: Callable[[str, str, Callable[[argparse.Namespace], int]], _Parser]) -> None:
+    from lakebed.cli import cleanup_commands as commands
+
+    expire = add(
+        "expire-snapshots", "end old versions: delete their log files and data files", commands.expire_snapshots
+    )
+    orphans = add("remove-orphan-files", "delete files that no version names", commands.remove_orphan_files)
+    vacuum = add("vacuum", "delete data files of old versions, and orphans", commands.vacuum)
+    age = "such as '7 days' (default: the table's delta.deletedFileRetentionDuration)"
+    for command in (expire, orphans, vacuum):
+        command.add_argument("path", metavar="PATH", help="the table")
+        command.add_argument(
+            "--older-than", metavar="AGE", help="such as '36 hours' (default: 3 days)" if command is orphans else age
+        )
+        command.add_argument("--no-dry-run", action="store_false", dest="dry_run", help="do it; without it only tell")
+        command.add_argument(
+            "--allow-short-retention", action="store_true", help="also less than an hour: nobody else may be at work"
+        )
+    expire.add_argument(
+        "--retain-last", type=int, default=1, metavar="N", help="keep the newest N versions (default: 1)"
+    )
+
+
+def _add_mutations(add: Callable[[str, str, Callable[[argparse.Namespace], int]], _Parser]) -> None:
+    from lakebed.cli import mutation_commands as commands
+
+    where = "a SQL expression in DuckDB's dialect over the columns; true means every row"
+    delete = add("delete", "delete rows", commands.delete)
+    update = add("update", "set columns of rows", commands.update)
+    update.add_argument(
+        "--set", action="append", required=True, metavar="COLUMN=EXPRESSION", dest="assignments",
+        help="what a column becomes, over the row as it was; may stand several times",
+    )  # fmt: skip
+    for command in (delete, update):
+        command.add_argument("--where", required=True, help=where)
+    truncate = add("truncate", "take all rows out of a table", commands.truncate)
+    detach = add(
+        "detach-partition", "take a partition out of a table, to be attached again or dropped", commands.detach
+    )
+    attach = add("attach-partition", "put a detached partition back", commands.attach)
+    drop = add("drop-detached", "give up a detached partition for good", commands.drop)
+    detached = add("detached", "list the detached partitions of a table", commands.detached)
+    for command in (delete, update, truncate, detach, attach, drop, detached):
+        command.add_argument("path", metavar="PATH", help="the table")
+    detach.add_argument(
+        "partition", nargs="+", metavar="COLUMN=VALUE", help="one for each partition column; no value means null"
+    )
+    for command in (attach, drop):
+        command.add_argument("name", metavar="NAME", help="as lakebed detached lists it")
 
 
 def _positive(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _ratio(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
     return value
 
 
@@ -199,3 +291,20 @@ def _settle(options: argparse.Namespace) -> int:
 
     print_rows(pa.Table.from_pylist([asdict(open_table(options.path).settle())]), options.format)
     return exit_codes.OK
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from lakebed.cli.simulate_command import SimulateOptions, run_simulation
+
+    return run_simulation(
+        SimulateOptions(
+            options.days,
+            options.rate,
+            options.read_budget,
+            options.order,
+            options.updates,
+            options.plan_bytes_max,
+            options.png,
+            options.format,
+        )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""``lakebed run``: signals, display, summary around a run of a pipeline.
+"""``lakebed run`` and ``lakebed maintain``: signals, display, summary around a run of a pipeline.
 
 The first Ctrl-C or SIGTERM asks the run to stop, and it ends with exit code 0; the second ends it at once. A stop that
 takes longer than ``STOP_SECONDS_MAX`` is cut short: nothing is lost, the next run carries on from the last commit.
@@ -15,12 +15,13 @@ from dataclasses import replace
 from types import FrameType
 from typing import Literal
 
+from lakebed import table
 from lakebed.cli import exit_codes
 from lakebed.cli.display import display, summary
 from lakebed.errors import LakebedError
 from lakebed.pipeline.document import Document
 from lakebed.pipeline.run import Look, Role, run
-from lakebed.pipeline.settings import load
+from lakebed.pipeline.settings import Pipeline, load, maintenance_of
 from lakebed.pipeline.sources import with_rate
 
 STOP_SECONDS_MAX = 45.0
@@ -39,6 +40,17 @@ def run_pipeline(
         pipeline = with_rate(pipeline, events_per_second)
     if metrics_port != "file":
         pipeline = replace(pipeline, metrics=replace(pipeline.metrics, port=metrics_port))
+    return _run(pipeline, duration_seconds, only)
+
+
+def maintain_table(path: str, duration_seconds: float | None, metrics_port: int | None) -> int:
+    """Maintain a table that others write to; returns the exit code. Raises LakebedError."""
+    table.open(path)  # a table that is not there is told before anything starts
+    pipeline = maintenance_of(path)
+    return _run(replace(pipeline, metrics=replace(pipeline.metrics, port=metrics_port)), duration_seconds, "maintain")
+
+
+def _run(pipeline: Pipeline, duration_seconds: float | None, only: Role | None) -> int:
     _log_to_stderr(pipeline.document)
     stop = _StopRequest()
     try:

@@ -1,15 +1,21 @@
-"""The sibling streaming query: it follows a table's log and keeps the table settled and its views fresh.
+"""The sibling streaming query: it follows a table's log and keeps the table settled, its views fresh and its parts few.
 
-Its source is the log itself, so it needs nothing of the writers: it may stop, crash, or run in another process, and
-ingest goes on. A commit of its own wakes it once more, finds nothing to do, and rests.
+Its source is the log itself, so it needs nothing of the writers: it may stop, crash, or run in another process or in several,
+and ingest goes on. A commit of its own wakes it once more, finds nothing to do, and rests.
+
+Two lanes. The query's batches are the fast one: settle, refresh the views, tell the compactor, all in fractions of a second.
+The compactor's threads merge in the background, for as long as it takes.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.log_source import LogSource
 from lakebed.errors import Retry
 
@@ -22,9 +28,17 @@ _FAILURES_MAX = 20
 
 
 def maintain(
-    spark: SparkSession, path: str, step: Callable[[], None], checkpoint: str, trigger: Mapping[str, Any] | None = None
+    spark: SparkSession,
+    path: str,
+    step: Callable[[], None],
+    compactor: Compactor,
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None = None,
 ) -> StreamingQuery:
-    """Start the query. ``step`` does one round of work on the newest snapshot; its Retry errors are tried again."""
+    """Start the query and the compactor, which ends with it.
+
+    ``step`` does one round of settling on the newest snapshot; its Retry errors are tried again.
+    """
     spark.dataSource.register(LogSource)
     failures = 0
 
@@ -38,8 +52,18 @@ def maintain(
             if failures >= _FAILURES_MAX:
                 raise
             _logger.warning("maintenance of %s will try again: %s", path, error)
+        compactor.poke()
 
     frame = spark.readStream.format("lakebed_log").option("path", path).load()
     writer = frame.writeStream.queryName(f"maintain {path}").option("checkpointLocation", checkpoint)
     writer = writer.foreachBatch(on_batch)
-    return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()
+    query = writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()
+    compactor.start()
+
+    def end_with_the_query() -> None:
+        with suppress(Exception):  # how it ended is for those who hold the query
+            query.awaitTermination()
+        compactor.close()
+
+    threading.Thread(target=end_with_the_query, name="lakebed-maintain-end", daemon=True).start()
+    return query

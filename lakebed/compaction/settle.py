@@ -4,7 +4,8 @@ Act first, then commit: deletion vectors carry new names, so an attempt that doe
 
 1. Take change parts from the old end of the tail, up to ``CHANGES_MAX`` rows a commit (bounded memory).
 2. Resolve them against the base (``parts.resolve``): positions only, no row is rewritten.
-3. Write the deletion vectors, and a part for rows that had to be completed.
+3. Write the deletion vectors, and a part for rows that had to be completed. Changes that can't become rows are set aside
+   now, each change part's once: a crash before step 4 loses none, and doing it again adds none.
 4. Commit: marked parts are removed and added with their new vector, change parts leave the tail and join the base.
    On a conflict (somebody replaced a part, settled the same change parts, or brought new keys) start again at the newest
    snapshot: the key index has to read only the parts that are new to it.
@@ -14,11 +15,13 @@ Invariants: B1, B2; the tail is settled in order, oldest first.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.errors import Contention, StoreUnavailable
@@ -30,6 +33,7 @@ from lakebed.parts.changes import TableShape, shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.locate import KeyLocator
+from lakebed.parts.quarantine import records_of_unwhole
 from lakebed.parts.resolve import Resolution, resolve
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.write import WrittenPart, write_parts
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 
 CHANGES_MAX = 2_000_000
 _ATTEMPTS_MAX = 50
+_logger = logging.getLogger("lakebed.compaction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class SettleResult:
     base_parts_marked: int = 0
     late_or_superseded_rows: int = 0
     completed_rows: int = 0
+    quarantined_rows: int = 0
     bytes_written: int = 0
     conflicts: int = 0
     seconds: float = 0.0
@@ -63,10 +69,14 @@ def settle(
     storage: PartStorage,
     dead_rows: DeadRows,
     locator: Callable[[TableShape], KeyLocator],
+    set_aside: Callable[[ChangePart, pa.Table], None],
     engine: str,
     changes_max: int = CHANGES_MAX,
 ) -> SettleResult:
-    """Settle everything that is in the tail now. Raises Contention, StoreUnavailable (settling again is safe)."""
+    """Settle everything that is in the tail now. Raises Contention, StoreUnavailable (settling again is safe).
+
+    ``set_aside`` commits records of a change part to the quarantine, unless records of that part are there already.
+    """
     started = time.perf_counter()
     result = SettleResult(version=-1)
     snapshot = log.refresh()
@@ -79,6 +89,7 @@ def settle(
         found = locator(shape)
         resolution = resolve(snapshot.parts, change_parts, shape, storage, dead_rows, found)
         actions, step = _actions(snapshot, resolution, shape, storage, dead_rows)
+        _quarantine(resolution, shape, set_aside)
         touch = Touch(
             parts={path: _partition(snapshot.parts[path]) for path in resolution.base_dead},
             change_parts=frozenset(part.domain for part in change_parts),
@@ -101,6 +112,7 @@ def settle(
                     base_parts_marked=result.base_parts_marked + step.base_parts_marked,
                     late_or_superseded_rows=result.late_or_superseded_rows + step.late_or_superseded_rows,
                     completed_rows=result.completed_rows + step.completed_rows,
+                    quarantined_rows=result.quarantined_rows + step.quarantined_rows,
                     bytes_written=result.bytes_written + step.bytes_written,
                 )
                 if log.checkpoint_is_due(snapshot):
@@ -131,6 +143,16 @@ def _oldest(tail: Sequence[ChangePart], changes_max: int) -> list[ChangePart]:
     # Other readers see a commit as a whole, unless it alone is beyond the bound.
     whole = [part for part in taken if part.version < tail[len(taken)].version]
     return whole or taken
+
+
+def _quarantine(resolution: Resolution, shape: TableShape, set_aside: Callable[[ChangePart, pa.Table], None]) -> None:
+    for part in resolution.change_parts:
+        if part.path in resolution.unwhole:
+            records = records_of_unwhole(resolution.unwhole[part.path], shape)
+            set_aside(part, records)
+            _logger.warning(
+                "%d changes go to the quarantine; the first: %s", len(records), records["reason"][0].as_py()
+            )
 
 
 def _actions(
@@ -171,6 +193,7 @@ def _actions(
         base_parts_marked=len(resolution.base_dead),
         late_or_superseded_rows=superseded - sum(part.deletes for part in resolution.change_parts),
         completed_rows=completed,
+        quarantined_rows=sum(len(unwhole.lacking) for unwhole in resolution.unwhole.values()),
         bytes_written=bytes_written,
     )
     return actions, step
@@ -196,4 +219,5 @@ def _metrics(step: SettleResult) -> dict[str, int]:
         "rowsMarkedDead": step.rows_marked_dead,
         "basePartsMarked": step.base_parts_marked,
         "completedRows": step.completed_rows,
+        "quarantinedRows": step.quarantined_rows,
     }

@@ -25,22 +25,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import Contention, InvalidChanges, QuarantineRefused, Retry, StoreUnavailable
-from lakebed.ingest.shape import ORDER_COLUMN, QUARANTINE_SCHEMA, Decoded
+from lakebed.ingest.shape import ORDER_COLUMN, Decoded
 from lakebed.manifest.actions import (
     Action,
     AddChangePart,
     AddPart,
     CommitInfo,
     Domain,
-    RemoveChangePart,
     Transaction,
 )
 from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
+from lakebed.manifest.leaving import everything_leaving
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.parts.changes import TableShape, prepare, shape_of
 from lakebed.parts.engine import connect
 from lakebed.parts.missing import newest_in_layers
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.sql import parquet
 from lakebed.parts.storage import open_part_storage
 from lakebed.parts.write import WrittenPart, write_parts
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 SLICE_ROWS_MAX = 500_000
 SLICE_BYTES_MAX = 256 << 20
 TRUNCATE_DOMAIN = "lakebed.truncate"
-QUARANTINE_SUFFIX = "_quarantine"
 _COMMIT_ATTEMPTS_MAX = 20
 _RESULT_SCHEMA = "kind string, task int, body string"
 
@@ -128,7 +128,11 @@ class WriteTask:
                         raise
                     checked, refused = _split(changes, self.shape)
                     quarantined = pa.concat_tables([quarantined, refused])
-                for layer in newest_in_layers(checked, self.shape, connection):
+                layers, unwhole = newest_in_layers(checked, self.shape, connection)
+                if len(unwhole) and getattr(self.stream, "strict", False):
+                    raise InvalidChanges(unwhole["reason"][0].as_py())
+                quarantined = pa.concat_tables([quarantined, unwhole])
+                for layer in layers:
                     for part in write_parts(layer, self.shape, storage, connection):
                         yield "part", part.to_json()
             if len(quarantined):
@@ -219,10 +223,12 @@ def _quarantined(row: dict[str, Any], reason: str) -> dict[str, Any]:
 
 
 def write_arrow(changes: pa.Table, shape: TableShape, root: str) -> Written:
-    """Parts of an Arrow table that ``prepare`` checked, written by this process."""
+    """Parts of an Arrow table that ``prepare`` checked, written by this process. Raises InvalidChanges."""
     connection = connect()
     storage = open_part_storage(root)
-    layers = newest_in_layers(changes, shape, connection)
+    layers, unwhole = newest_in_layers(changes, shape, connection)
+    if len(unwhole):
+        raise InvalidChanges(unwhole["reason"][0].as_py())
     return Written(tuple(part for layer in layers for part in write_parts(layer, shape, storage, connection)))
 
 
@@ -295,10 +301,8 @@ def commit_written(
 
 def _actions(snapshot: Snapshot, written: Written, shape: TableShape) -> list[Action]:
     actions: list[Action] = []
-    now_ms = int(time.time() * 1000)
     if written.truncated_at is not None:
-        actions += [part.removed(now_ms) for part in snapshot.parts.values()]
-        actions += [RemoveChangePart(domain) for domain in snapshot.tail]
+        actions += everything_leaving(snapshot, int(time.time() * 1000))
         actions.append(Domain(TRUNCATE_DOMAIN, json.dumps({"order": written.truncated_at})))
     if shape.keys:
         actions += [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(written.parts)]

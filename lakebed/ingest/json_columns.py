@@ -80,15 +80,18 @@ def shape_of(sample: Any) -> Any:
 def parse_objects(values: pa.Array, schema: pa.Schema) -> pa.Table:
     """One row per JSON object; members that the schema does not name are skipped. Raises one of ``MISSES``.
 
-    1.  Text is UTF-8, every value begins with a brace and ends with one, and no bare null stands between objects.
-    2.  The values are joined by newlines, which are illegal inside a JSON string, so no value can reach into the next.
+    1.  Every value begins with a brace and ends with one.
+    2.  They are joined by newlines, which are illegal inside a JSON string, so no value can reach into the next. The text
+        is UTF-8, and no bare null stands between objects.
     3.  As many rows as values: then each value was exactly one object.
     """
-    text = values.cast(pa.string())
-    if not _braced(values) or pc.any(pc.match_substring_regex(text, TOP_LEVEL_NULL)).as_py():
+    if not _braced(values):
         raise Missed("not one JSON object per record")
     whole = pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
-    joined = pc.binary_join(whole, b"\n").buffers()[2]
+    text = pc.binary_join(whole, b"\n").cast(pa.string())  # checks that it is UTF-8
+    if pc.match_substring_regex(text, TOP_LEVEL_NULL)[0].as_py():
+        raise Missed("not one JSON object per record")
+    joined = text.buffers()[2]
     table = pj.read_json(
         pa.BufferReader(joined),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(joined) + 1),

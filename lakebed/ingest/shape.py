@@ -31,19 +31,6 @@ RECORD_SCHEMA = pa.schema(
 )
 """The records that a source gives to a decoder, whatever the source is."""
 
-QUARANTINE_SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("reason", pa.string()),
-        pa.field("time", pa.timestamp("us", "UTC")),
-    ]
-)
-"""A record that could not become a change: its raw bytes, where it was, why, and the record's own time."""
-
 
 @dataclass(frozen=True, slots=True)
 class ChangeShape:

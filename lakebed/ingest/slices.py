@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from lakebed.ingest.json_columns import MISSES
 from lakebed.ingest.json_values import Unreadable
-from lakebed.ingest.shape import ORDER_COLUMN, QUARANTINE_SCHEMA, ChangeShape, Decoded, Truncate
+from lakebed.ingest.shape import ORDER_COLUMN, ChangeShape, Decoded, Truncate
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 
 SLICE_ROWS_MAX = 16_384
 SLICE_BYTES_MAX = 16 * 1024 * 1024

@@ -4,7 +4,8 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
 
 1. A batch of the same application that is as new as ours: ours was committed already (or overtaken).
 2. A change of metadata or protocol: what we wrote may not fit any more.
-3. For a commit that looked keys up: parts with new rows joined the base, so a key may live where we did not look.
+3. For a commit that looked keys up: parts with new rows joined the base, so a key may live where we did not look. For one
+   that read the changes (a mutation): change parts joined the tail, or rows left the table otherwise than by a settle.
 4. What both touched, by the table's scope: the same part, the same partition, or anything in the table.
 5. Claims: another claim on the same parts, or somebody who ended or took over the claim that ours rests on.
 
@@ -19,6 +20,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from lakebed.manifest.actions import (
+    AddChangePart,
     AddPart,
     Commit,
     Domain,
@@ -58,14 +60,16 @@ class Touch:
     """What a commit read or replaces.
 
     ``parts``: paths of base parts replaced, with the partition of each; ``change_parts``: domains of change parts that
-    leave the tail; ``looked_up_keys``: whether it relies on having seen every row of the base; ``whole_table``: whether
-    it relies on the table being exactly as read (truncate); ``claimed``: paths of parts that it claims, so they must stay
-    in the base and be claimed by nobody else; ``domains``: entries that it replaces or rests on.
+    leave the tail; ``looked_up_keys``: whether it relies on having seen every row of the base; ``read_changes``: whether
+    it relies on having seen every change; ``whole_table``: whether it relies on the table being exactly as read
+    (truncate); ``claimed``: paths of parts that it claims, so they must stay in the base and be claimed by nobody else;
+    ``domains``: entries that it replaces or rests on.
     """
 
     parts: Mapping[str, PartitionKey] = field(default_factory=dict)
     change_parts: frozenset[str] = frozenset()
     looked_up_keys: bool = False
+    read_changes: bool = False
     whole_table: bool = False
     claimed: frozenset[str] = frozenset()
     domains: frozenset[str] = frozenset()
@@ -79,6 +83,8 @@ def find_conflict(touch: Touch, batch: Transaction | None, scope: str, winner: C
     replaces = bool(touch.parts or touch.change_parts or touch.whole_table)
     partitions = set(touch.parts.values())
     gone = _leaving(winner) if touch.claimed else frozenset()
+    if touch.read_changes and takes_rows_away(winner):
+        return Conflict(winner.version, ConflictKind.PARTS, "rows that were read left the table")
     for action in winner.actions:
         match action:
             case Transaction(app_id, version, _) if batch and app_id == batch.app_id and version >= batch.version:
@@ -96,6 +102,9 @@ def find_conflict(touch: Touch, batch: Transaction | None, scope: str, winner: C
             case RemoveChangePart(domain):
                 if domain in touch.change_parts:
                     return Conflict(winner.version, ConflictKind.PARTS, domain)
+            case AddChangePart(change_part):
+                if touch.read_changes:
+                    return Conflict(winner.version, ConflictKind.NEW_ROWS, change_part.path)
             case AddPart(part, data_change):
                 if touch.looked_up_keys and data_change:
                     return Conflict(winner.version, ConflictKind.NEW_ROWS, part.path)
@@ -111,6 +120,21 @@ def find_conflict(touch: Touch, batch: Transaction | None, scope: str, winner: C
     if replaces and (touch.whole_table or (scope == "table" and not (info and info.blind_append))):
         return Conflict(winner.version, ConflictKind.TABLE, info.operation if info else "a commit")
     return None
+
+
+def takes_rows_away(winner: Commit) -> bool:
+    """Whether live rows may have left the table other than by a change: by truncate, detach, a replaced partition.
+
+    A settle takes parts away too, when changes have replaced their last rows.
+    """
+    if winner.info is not None and winner.info.operation == "SETTLE":
+        return False
+    stays = {action.part.path for action in winner.actions if isinstance(action, AddPart)}
+    return any(
+        isinstance(action, RemoveChangePart)
+        or (isinstance(action, RemovePart) and action.data_change and action.path not in stays)
+        for action in winner.actions
+    )
 
 
 def _leaving(winner: Commit) -> frozenset[str]:

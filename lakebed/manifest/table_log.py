@@ -29,6 +29,7 @@ from lakebed.manifest.actions import (
     Action,
     Commit,
     CommitInfo,
+    Metadata,
     Protocol,
     Transaction,
     at_version,
@@ -38,6 +39,7 @@ from lakebed.manifest.actions import (
 from lakebed.manifest.checkpoint import decode_checkpoint, encode_checkpoint
 from lakebed.manifest.conflicts import Conflict, ConflictKind, Touch, find_conflict
 from lakebed.manifest.invariants import require_sound
+from lakebed.manifest.leases import leased_versions
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.snapshot import Snapshot, apply, without_expired
 
@@ -47,6 +49,7 @@ _ATTEMPTS_MAX = 10_000  # versions that others may take before ours; each one is
 _UNKNOWN_ATTEMPTS_MAX = 8
 _RELIST_SECONDS = 60.0
 _REMOVED_RETENTION_MS = 7 * 86_400_000
+LOG_SECONDS_MIN = 3600  # the log's youngest files stay: a writer that read a version may be about to commit on it
 
 GATE_FEATURE = "lakebed"
 READER_FEATURES = frozenset({"deletionVectors", "timestampNtz"})
@@ -105,15 +108,28 @@ class TableLog:
         return self._newest is not None or bool(self._listing(0))
 
     def refresh(self) -> Snapshot:
-        """The newest snapshot. Costs one read of a missing name when nothing is new. Raises TableNotFound, Corrupt."""
+        """The newest snapshot. Costs one read of a missing name when nothing is new. Raises TableNotFound, Corrupt.
+
+        That another table was made in this one's place is noticed when the log is listed, once a minute.
+        """
         with self._lock:
             known = self._newest
             if known is None or self._clock() - self._listed_at > _RELIST_SECONDS:
+                if known is not None and self._is_of_another_table(known):
+                    known, self._checkpointed = None, -1
                 known = self._load(None, known)
             while (commit := self.read_commit(known.version + 1)) is not None:
                 known = apply(known, commit)
             self._newest = known
             return known
+
+    def _is_of_another_table(self, known: Snapshot) -> bool:
+        """Whether the log is no longer the one that the snapshot was read from."""
+        commit, first = self.read_commit(known.version), self.read_commit(0)
+        if commit is not None and commit.timestamp_ms > known.timestamp_ms:
+            return True
+        ids = {action.id for action in first.actions if isinstance(action, Metadata)} if first else set()
+        return known.metadata.id not in ids if ids else commit is None
 
     def at_version(self, version: int) -> Snapshot:
         """The snapshot at a version. Raises VersionNotFound if it is not kept, or not there yet."""
@@ -172,7 +188,7 @@ class TableLog:
     def create(self, actions: Sequence[Action], info: CommitInfo) -> Outcome:
         """Write version 0. Conflicted if the table exists."""
         commit_id = str(uuid.uuid4())
-        stamped = replace(info, commit_id=commit_id, timestamp_ms=self._now_ms())
+        stamped = replace(info, commit_id=commit_id, timestamp_ms=self.now_ms())
         commit = Commit(0, (stamped, *actions))
         landed = self._put(commit)
         if isinstance(landed, Unknown):
@@ -211,7 +227,7 @@ class TableLog:
             return Conflicted(expired, known)
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             version = known.version + 1
-            now = max(self._now_ms(), known.timestamp_ms + 1)
+            now = max(self.now_ms(), known.timestamp_ms + 1)
             stamped = replace(info, commit_id=commit_id, timestamp_ms=now)
             ours = tuple(at_version(action, version) for action in actions)
             recorded = (replace(batch, updated_ms=now),) if batch else ()
@@ -240,7 +256,8 @@ class TableLog:
         Versions leave the log oldest first, so while the commit of ``read`` is there, the ones after it are too.
         """
         age_seconds = self._clock() - read.timestamp_ms / 1000
-        return age_seconds > read.settings.log_retention_seconds / 2 and self.read_commit(read.version) is None
+        fresh_seconds = min(read.settings.log_retention_seconds, LOG_SECONDS_MIN) / 2
+        return age_seconds > fresh_seconds and self.read_commit(read.version) is None
 
     def _put(self, commit: Commit) -> bool | Unknown:
         """Whether the commit stands under its version's name."""
@@ -289,7 +306,7 @@ class TableLog:
 
     def write_checkpoint(self, snapshot: Snapshot) -> None:
         """Write the snapshot's checkpoint and the hint that names it. Two writers write the same state: no harm."""
-        snapshot = without_expired(snapshot, self._now_ms() - _REMOVED_RETENTION_MS)
+        snapshot = without_expired(snapshot, self.now_ms() - _REMOVED_RETENTION_MS)
         data, actions = encode_checkpoint(snapshot)
         self.store.put(checkpoint_name(snapshot.version), data)
         hint = {
@@ -298,38 +315,54 @@ class TableLog:
             "sizeInBytes": len(data),
             "numOfAddFiles": len(snapshot.parts),
         }
-        self.store.put(_LAST_CHECKPOINT, orjson.dumps(hint))
+        if snapshot.version >= self._checkpointed:
+            self.store.put(_LAST_CHECKPOINT, orjson.dumps(hint))
         self._checkpointed = max(self._checkpointed, snapshot.version)
 
     def clean(self, retention_seconds: int) -> int:
         """Delete commits and checkpoints that no version within retention needs; returns how many files went.
 
-        1. The newest commit before the horizon is found by bisection: timestamps of commits never decrease.
-        2. The newest checkpoint at or before it stays, and everything after it; what is older goes, oldest first, so
-           that a crash in between leaves a log without gaps.
+        The newest commit before the horizon is found by bisection: timestamps of commits never decrease.
         """
-        horizon_ms = self._now_ms() - retention_seconds * 1000
-        commits, checkpoints = self._files(0)
-        older = [version for version in commits if version < (commits[-1] if commits else 0)]
+        horizon_ms = self.now_ms() - retention_seconds * 1000
+        commits, _ = self._files(0)
+        older = commits[:-1]
         low, high = 0, len(older)
         while low < high:
             middle = (low + high) // 2
             low, high = (middle + 1, high) if self._timestamp(older[middle]) < horizon_ms else (low, middle)
-        if low == 0:
-            return 0
-        kept = max((version for version in checkpoints if version <= older[low - 1]), default=None)
-        if kept is None:
-            return 0
-        gone = 0
-        for version in sorted({v for v in older if v < kept} | {v for v in checkpoints if v < kept}):
-            if version in checkpoints:
-                for name in checkpoints[version]:
-                    self.store.delete(f"{LOG_FOLDER}/{name}")
-                    gone += 1
-            if version in older:
-                self.store.delete(commit_name(version))
-                gone += 1
-        return gone
+        return self.clean_before(older[low - 1]) if low else 0
+
+    def clean_before(self, version: int) -> int:
+        """Delete commits and checkpoints that neither a version from this one on nor a leased one needs; returns how many.
+
+        The newest checkpoint at or before these versions stays, and everything after it; what is older goes, oldest first,
+        so that a crash in between leaves a log without gaps.
+        """
+        leased = leased_versions(self.refresh().domains, self.now_ms())
+        _, checkpoints = self._files(0)
+        kept = max((each for each in checkpoints if each <= min([version, *leased])), default=0)
+        names = self.files_before(kept)
+        for name in names:
+            self.store.delete(name)
+        return len(names)
+
+    def files_before(self, version: int) -> list[str]:
+        """Names of the commits and checkpoints of all versions before this one, oldest first."""
+        commits, checkpoints = self._files(0)
+        present = set(commits)
+        names = []
+        for each in sorted({v for v in [*commits, *checkpoints] if v < version}):
+            names += [f"{LOG_FOLDER}/{name}" for name in checkpoints.get(each, ())]
+            names += [commit_name(each)] if each in present else []
+        return names
+
+    def oldest_readable(self) -> int:
+        """The oldest version of which a snapshot can be loaded."""
+        commits, checkpoints = self._files(0)
+        if not commits:
+            raise TableNotFound("there is no log")
+        return 0 if commits[0] == 0 else min(checkpoints, default=commits[-1])
 
     # -- loading ---------------------------------------------------------------------------------------------------
 
@@ -423,7 +456,8 @@ class TableLog:
             raise VersionNotFound(f"version {version} is not in the log any more")
         return commit.timestamp_ms
 
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
+        """What the log's clock says, in epoch milliseconds."""
         return int(self._clock() * 1000)
 
 

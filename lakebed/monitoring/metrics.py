@@ -18,12 +18,24 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
 
 from lakebed.errors import InvalidInput, MissingPrerequisite
-from lakebed.events import BatchCommitted, BatchReplayed, Event, OffsetsLost, Settled, ViewRefreshed
+from lakebed.events import (
+    BatchCommitted,
+    BatchReplayed,
+    Event,
+    MergeBegan,
+    MergeEnded,
+    MergeFailed,
+    OffsetsLost,
+    Settled,
+    Uploaded,
+    ViewRefreshed,
+)
 from lakebed.monitoring.freshness import Aged, FreshnessMeter
 from lakebed.monitoring.table_state import TableState
 from lakebed.version import __version__
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_MERGE_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _COMMIT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _FRESHNESS_SECONDS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
 
@@ -65,6 +77,19 @@ class Metrics:
         self._written = self._counter(
             "lakebed_written_bytes", "Bytes of parts and deletion vectors written; the log is left out.", "by"
         )
+        self._merges = self._counter("lakebed_merges", "Merges by how they ended.", "kind", "end")
+        self._merged_rows = self._counter("lakebed_merged_rows", "Rows that merges wrote.")
+        self._merge_read = self._counter("lakebed_merge_read_bytes", "Bytes of the parts that merges read.")
+        self._merge_local = self._counter(
+            "lakebed_merge_local_bytes", "Bytes that merges wrote to the local disk, not to the store."
+        )
+        self._carried = self._counter("lakebed_carried_rows", "Rows that died while a merge ran and die in its output.")
+        self._merge_seconds = self._histogram("lakebed_merge_seconds", "A merge, from claim to commit.", _MERGE_SECONDS)
+        self._merging = self._gauge("lakebed_merges_running", "Merges under way in this process.")
+        self._failed_merges = self._counter(
+            "lakebed_merge_failures", "Merges that failed; parked: their parts are left alone for an hour.", "parked"
+        )
+        self._uploads = self._counter("lakebed_uploads", "Materialized parts uploaded, by how it ended.", "end")
         self._freshness = self._histogram(
             "lakebed_freshness_seconds", "Age of changes when committed, and when every reader sees them.",
             _FRESHNESS_SECONDS, "stage",
@@ -98,6 +123,16 @@ class Metrics:
                     self._lost.labels(event.table).inc(event.records)
                 case ViewRefreshed():
                     self._refreshes.labels(event.table, event.view).inc()
+                case MergeBegan():
+                    self._merging.labels(event.table).inc()
+                case MergeEnded():
+                    self._merge(event)
+                case MergeFailed():
+                    self._merging.labels(event.table).dec()
+                    self._failed_merges.labels(event.table, "yes" if event.parked else "no").inc()
+                case Uploaded():
+                    self._uploads.labels(event.table, event.end).inc()
+                    self._written.labels(event.table, "upload").inc(event.bytes)
 
     def observe(self, table: str, state: TableState) -> None:
         """Set the gauges of a table."""
@@ -153,12 +188,26 @@ class Metrics:
         self._settled_rows.labels(table).inc(event.rows)
         self._settled_parts.labels(table).inc(event.change_parts)
         self._dead.labels(table).inc(event.rows_marked_dead)
+        self._quarantined.labels(table).inc(event.quarantined)
         self._conflicts.labels(table).inc(event.conflicts)
         self._settle_seconds.labels(table).observe(event.seconds)
         self._written.labels(table, "settle").inc(event.bytes_written)
         self._version.labels(table).set(event.version)
         for aged in self._meter(table).settled(event, now):
             self._age(table, "visible", aged)
+
+    def _merge(self, event: MergeEnded) -> None:
+        table = event.table
+        self._merging.labels(table).dec()
+        self._merges.labels(table, event.kind, event.end).inc()
+        self._merged_rows.labels(table).inc(event.rows)
+        self._merge_read.labels(table).inc(event.bytes_in)
+        self._carried.labels(table).inc(event.carried_rows)
+        self._merge_seconds.labels(table).observe(event.seconds)
+        if event.local:
+            self._merge_local.labels(table).inc(event.bytes_out)
+        else:
+            self._written.labels(table, "merge").inc(event.bytes_out)
 
     def _age(self, table: str, stage: str, aged: Aged) -> None:
         for age in aged.ages_seconds:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lakebed.events import BatchCommitted, BatchReplayed, Event, OffsetsLost, Settled
+from lakebed.events import BatchCommitted, BatchReplayed, Event, MergeEnded, OffsetsLost, Settled, Uploaded
 from lakebed.monitoring.freshness import Aged, FreshnessMeter
 
 RATE_SECONDS = 10.0
@@ -113,10 +113,17 @@ class Progress:
                 case Settled():
                     self._version = max(event.version, self._version or 0)
                     self._settled_rows += event.rows
+                    self._quarantined += event.quarantined
                     self._conflicts += event.conflicts
                     self._bytes_written += event.bytes_written
                     for aged in self._meter.settled(event, now):
                         self._visible.add(aged)
+                case MergeEnded():
+                    self._version = max(event.version, self._version or 0)
+                    self._bytes_written += 0 if event.local else event.bytes_out
+                case Uploaded():
+                    self._version = max(event.version, self._version or 0)
+                    self._bytes_written += event.bytes
                 case BatchReplayed():
                     self._replayed += 1
                 case OffsetsLost():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-import pyarrow as pa
+from lakebed.manifest.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,15 @@ class TableState:
         return sum(count for _, count in self.parts_by_level)
 
 
-def table_state(detail: pa.Table, parts: pa.Table) -> TableState:
-    """The state out of what ``Table.detail`` and ``Table.parts`` return."""
-    row = detail.to_pylist()[0]
-    states, levels = parts["state"].to_pylist(), parts["level"].to_pylist()
-    by_level = Counter(level for state, level in zip(states, levels, strict=True) if state == "base")
+def table_state(snapshot: Snapshot) -> TableState:
+    """The state at a version. Sums over the parts in memory: cheap enough for every second."""
+    base, tail = snapshot.parts.values(), snapshot.tail.values()
     return TableState(
-        row["version"], row["rows"], row["dead_rows"], row["bytes"], row["tail_parts"], row["tail_rows"],
-        tuple(sorted(by_level.items())),
-    )  # fmt: skip
+        version=snapshot.version,
+        rows=sum(part.live_rows for part in base),
+        dead_rows=sum(part.dead_rows for part in base),
+        bytes=sum(part.bytes for part in base) + sum(part.bytes for part in tail),
+        tail_parts=len(tail),
+        tail_rows=sum(part.rows for part in tail),
+        parts_by_level=tuple(sorted(Counter(part.level for part in base).items())),
+    )

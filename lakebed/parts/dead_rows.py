@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from pyroaring import BitMap64
 
-from lakebed.manifest.actions import Part
+from lakebed.manifest.actions import Part, RemovePart
 from lakebed.manifest.deletion_vector import DeletionVector, inline, pack, unpack
 from lakebed.parts.storage import PartStorage
 
@@ -24,7 +24,7 @@ class DeadRows:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def of(self, part: Part) -> BitMap64:
+    def of(self, part: Part | RemovePart) -> BitMap64:
         """The dead rows of a part; empty without a deletion vector. Not to be changed by the caller. Raises Corrupt."""
         vector = part.deletion_vector
         if vector is None:

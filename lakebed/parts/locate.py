@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.manifest.actions import Part
+from lakebed.manifest.actions import Part, RemovePart
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
 from lakebed.parts.engine import connect
 from lakebed.parts.key_index import KeyIndex
@@ -49,7 +49,12 @@ def payload_types(shape: TableShape) -> dict[str, pa.DataType]:
 
 def lookup_schema(shape: TableShape) -> pa.Schema:
     """The columns of a lookup's result."""
-    types = {"probe": pa.int64(), "part": pa.string(), "row": pa.int64(), **payload_types(shape)}
+    types = {
+        "probe": pa.int64(),
+        "part": pa.dictionary(pa.int32(), pa.string()),
+        "row": pa.int64(),
+        **payload_types(shape),
+    }
     return pa.schema(list(types.items()))
 
 
@@ -114,15 +119,16 @@ class ScanLocator:
         """Parts whose files have the same hidden columns."""
         connection = connect()
         self._storage.attach(connection)
-        urls = {self._storage.duckdb_url(part.path): part.path for part in parts}
+        urls = [self._storage.duckdb_url(part.path) for part in parts]
         source = {SEQUENCE_COLUMN: self._shape.sequence_column, OP_COLUMN: OP_COLUMN}
         stored = {
             name: str(source[name])
             for name in payload_types(self._shape)
             if (parts[0].has_op_column if name == OP_COLUMN else _has_sequence(parts[0], self._shape))
         }
-        rows = find_positions(connection, list(urls), keys, self._shape.keys, list(stored.values()))
-        paths = pa.array([urls[url] for url in rows["file"].to_pylist()], pa.string())
+        rows = find_positions(connection, urls, keys, self._shape.keys, list(stored.values()))
+        places = rows["file"].combine_chunks().indices
+        paths = pa.DictionaryArray.from_arrays(places, pa.array([part.path for part in parts], pa.string()))
         columns = {"probe": rows["probe"], "part": paths, "row": rows["row"]}
         for name, kind in payload_types(self._shape).items():
             absent = pa.scalar(UPSERT if name == OP_COLUMN else None, kind)
@@ -160,14 +166,19 @@ def read_keys(part: Part, shape: TableShape, storage: PartStorage) -> Iterator[p
     yield from connection.sql(query).to_arrow_reader(_BATCH_ROWS)
 
 
-def stores_partition_columns(part: Part) -> bool:
+def stores_partition_columns(part: Part | RemovePart) -> bool:
     """Whether a part's file has the partition columns: ours do, other writers leave them out."""
-    return part.path.startswith("_lakebed/")
+    return _is_ours(part)
 
 
 def has_hidden_sequence(part: Part) -> bool:
     """Whether a part of a table with a hidden sequence has it: those that lakebed wrote do."""
-    return part.path.startswith("_lakebed/")
+    return _is_ours(part)
+
+
+def _is_ours(part: Part | RemovePart) -> bool:
+    """Whether lakebed wrote the file, in the table or on a local disk."""
+    return part.path.startswith("_lakebed/") or "/_lakebed/" in part.path
 
 
 def _has_sequence(part: Part, shape: TableShape) -> bool:

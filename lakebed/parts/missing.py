@@ -7,7 +7,8 @@ it had is decided once, in the order of arrival, so it does not depend on when t
    the newest so far is late: it changes nothing and gives no value.
 2. A missing value is taken from the newest row so far; after a delete, or where there is no row, it is null.
 3. A row that then lacks a value of a NOT NULL column, since the source never sent one, can't be a row of the table: it
-   is left out, with a warning.
+   is left out and goes to the quarantine, unless a whole change that came later makes it void anyway. So what a change
+   part loses can only become less by changes that come later: the same rows are never put aside twice.
 
 Within a batch the table's row is not known. Without a sequence that is no matter: the batch's rows are newer, and what
 none of them tells stays missing. With one, a row that gives a value may itself be late, which only the table can tell:
@@ -16,8 +17,7 @@ so such rows are kept beside the newest, in layers of one row a key, oldest firs
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import duckdb
@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, TableShape, newest_per_key
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA, Unwhole, records_of_unwhole
 from lakebed.parts.sql import quote, quote_all, registered
 
-_logger = logging.getLogger("lakebed.parts")
 _Ranks = npt.NDArray[np.int64]
 
 
@@ -57,13 +57,13 @@ class Rows:
 class Completed:
     """``row`` is the newest; ``taken`` names the row that each of its missing values comes from, None for null.
 
-    ``unknown`` are the values that no row tells; ``left_out`` the rows that could not be whole.
+    ``unknown`` are the values that no row tells; ``left_out`` the rows that could not be whole, and what each lacks.
     """
 
     row: int | None
     taken: Mapping[str, int | None] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
-    left_out: tuple[int, ...] = ()
+    left_out: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
 
 def complete(rows: Sequence[int], of: Rows, required: frozenset[str], base_is_known: bool) -> Completed:
@@ -71,7 +71,7 @@ def complete(rows: Sequence[int], of: Rows, required: frozenset[str], base_is_kn
     newest: int | None = None
     taken: dict[str, int | None] = {}
     unknown: list[str] = []
-    left_out: list[int] = []
+    left_out: dict[int, list[str]] = {}
     for row in rows:
         if newest is not None and of.rank[row] < of.rank[newest]:
             continue
@@ -84,10 +84,12 @@ def complete(rows: Sequence[int], of: Rows, required: frozenset[str], base_is_kn
                 from_rows[name] = None if of.deleted[newest] else taken.get(name, newest)
         void = {name for name, giver in from_rows.items() if giver is None} | (set(untold) if base_is_known else set())
         if void & required:
-            left_out.append(row)
+            left_out[row] = sorted(void & required)
             continue
         newest, taken, unknown = row, from_rows, untold
-    return Completed(newest, taken, tuple(unknown), tuple(left_out))
+        if not from_rows and not untold:
+            left_out = {other: lacks for other, lacks in left_out.items() if of.rank[other] > of.rank[row]}
+    return Completed(newest, taken, tuple(unknown), left_out)
 
 
 def givers(rows: Sequence[int], of: Rows) -> list[int]:
@@ -108,18 +110,27 @@ def givers(rows: Sequence[int], of: Rows) -> list[int]:
     return out[::-1]
 
 
-def newest_in_layers(changes: pa.Table, shape: TableShape, connection: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
+def newest_in_layers(
+    changes: pa.Table, shape: TableShape, connection: duckdb.DuckDBPyConnection
+) -> tuple[Iterable[pa.Table], pa.Table]:
     """The newest change of each key, as ``prepare`` returns changes; before it, if need be, what it depends on.
 
-    Each table holds a key once, and is newer than the tables before it.
+    Each table holds a key once, and is newer than the tables before it. The second value are records for the quarantine:
+    changes that can't be whole, whatever the table holds.
     """
+    nothing = QUARANTINE_SCHEMA.empty_table()
     if not shape.keys or len(changes) < 2 or not _lacks_values(changes):
-        yield newest_per_key(changes, shape, connection)
-        return
+        return [newest_per_key(changes, shape, connection)], nothing
     of = ranked(changes, shape, connection)
     if shape.sequence_column is None:
-        yield newest_per_key(_filled(changes, of, shape), shape, connection)
-        return
+        filled, left_out = _filled(changes, of, shape)
+        return [newest_per_key(filled, shape, connection)], left_out
+    return _layers(changes, of, shape, connection), nothing
+
+
+def _layers(
+    changes: pa.Table, of: Rows, shape: TableShape, connection: duckdb.DuckDBPyConnection
+) -> Iterator[pa.Table]:
     layers: list[list[int]] = []
     for rows in of.by_key():
         for depth, row in enumerate(givers(rows, of)):
@@ -146,45 +157,38 @@ def ranked(changes: pa.Table, shape: TableShape, connection: duckdb.DuckDBPyConn
     numbered = changes.select(names).append_column("_lakebed_position", pa.array(np.arange(len(changes))))
     with registered(connection, "lakebed_ranked", numbered) as name:
         listed = ", ".join(f"{column} as r{at}" for at, column in enumerate(columns))
-        found = connection.sql(f"select {listed} from {name} order by _lakebed_position").fetchnumpy()
-    rank = found["r1"] if "r1" in found else np.zeros(len(changes), dtype=np.int64)
+        found = connection.sql(f"select {listed} from {name} order by _lakebed_position").to_arrow_table()
+    rank = found["r1"].to_numpy() if len(columns) > 1 else np.zeros(len(changes), dtype=np.int64)
     deleted = pc.equal(changes[OP_COLUMN], DELETE).to_pylist()
-    return Rows(np.asarray(found["r0"]), np.asarray(rank), deleted, changes[UNAVAILABLE_COLUMN].to_pylist())
+    return Rows(found["r0"].to_numpy(), rank, deleted, changes[UNAVAILABLE_COLUMN].to_pylist())
 
 
-def warn_of(left_out: int) -> None:
-    """Say that rows are not in the table."""
-    if left_out:
-        _logger.warning(
-            "%d changes are left out: they lack the value of a NOT NULL column, and there was no row to keep it from; "
-            "let the source send whole rows (PostgreSQL: REPLICA IDENTITY FULL), or begin with a snapshot",
-            left_out,
-        )
-
-
-def _filled(changes: pa.Table, of: Rows, shape: TableShape) -> pa.Table:
-    """The changes, each key's newest with the values that older ones of the batch tell; without those left out."""
+def _filled(changes: pa.Table, of: Rows, shape: TableShape) -> tuple[pa.Table, pa.Table]:
+    """The changes, each key's newest with the values that older ones of the batch tell, and records of those left out."""
     required = required_columns(shape)
     missing = list(of.missing)
     sources: dict[str, npt.NDArray[np.float64]] = {}
-    left_out: list[int] = []
+    left_out: dict[int, Sequence[str]] = {}
     for rows in of.by_key():
         done = complete(rows, of, required, base_is_known=False)
-        left_out += done.left_out
+        left_out |= done.left_out
         if done.row is None:
             continue
         for name, giver in done.taken.items():
             source = sources.setdefault(name, np.arange(len(changes), dtype=np.float64))
             source[done.row] = np.nan if giver is None else giver
         missing[done.row] = list(done.unknown)
-    warn_of(len(left_out))
+    unwhole = Unwhole(changes.take(pa.array(list(left_out), pa.int64())), list(left_out.values()))
+    aside = records_of_unwhole(unwhole, shape)
     for name, source in sources.items():
         at = changes.column_names.index(name)
         values = changes[name].take(pa.array(source, from_pandas=True).cast(pa.int64()))
         changes = changes.set_column(at, changes.schema.field(name), values)
     at = changes.column_names.index(UNAVAILABLE_COLUMN)
     changes = changes.set_column(at, UNAVAILABLE_COLUMN, pa.array(missing, pa.list_(pa.string())))
-    return changes.take(pa.array(np.setdiff1d(np.arange(len(changes)), left_out))) if left_out else changes
+    if left_out:
+        changes = changes.take(pa.array(np.setdiff1d(np.arange(len(changes)), list(left_out))))
+    return changes, aside
 
 
 def required_columns(shape: TableShape) -> frozenset[str]:

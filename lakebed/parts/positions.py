@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput
 
-_FILE = "_lakebed_file"
 _PROBE = "_lakebed_probe"
 
 
@@ -31,7 +30,7 @@ def find_positions(
     key_columns: Sequence[str],
     payload_columns: Sequence[str] = (),
 ) -> pa.Table:
-    """Every row of each key in `urls`: `probe` int64 (row of `keys`), `file` (as in `urls`), `row` int64, payload.
+    """Every row of each key in `urls`: `probe` int64 (row of `keys`), `file` (dictionary of `urls`), `row` int64, payload.
 
     `keys` has the key columns in the types of the files. A payload column that no file has comes as nulls. Raises
     InvalidInput for a null key or a missing column.
@@ -50,20 +49,20 @@ def find_positions(
     same = " AND ".join(f"parts.{_quote(name)} = probes.{key}" for name, key in zip(key_columns, names, strict=True))
     payload = [f"parts.{_quote(name)}" if name in stored else f"NULL AS {_quote(name)}" for name in payload_columns]
     columns = ", ".join(
-        [f"probes.{_PROBE} AS probe", f"parts.{_FILE} AS file", "parts.file_row_number AS row", *payload]
+        [f"probes.{_PROBE} AS probe", "parts.file_index::integer AS file", "parts.file_row_number AS row", *payload]
     )
     query = f"SELECT {columns} FROM {_scan(payload_columns)} AS parts JOIN probes ON {same}"
     with connection.cursor() as cursor:
         cursor.register("probes", probes)
         found = cursor.sql(query, params={"urls": [_literal_path(url) for url in urls]}).to_arrow_table()
         cursor.unregister("probes")
-    return found
+    return found.set_column(1, "file", _as_dictionary(found["file"], urls))
 
 
 def _scan(payload_columns: Sequence[str]) -> str:
     # Older parts may lack a payload column that newer ones have; only then is it worth reading all footers first.
     by_name = ", union_by_name = true" if payload_columns else ""
-    return f"read_parquet($urls, filename = '{_FILE}', file_row_number = true, hive_partitioning = false{by_name})"
+    return f"read_parquet($urls, file_row_number = true, hive_partitioning = false{by_name})"
 
 
 def _stored(connection: duckdb.DuckDBPyConnection, urls: Sequence[str], payload_columns: Sequence[str]) -> set[str]:
@@ -74,8 +73,12 @@ def _stored(connection: duckdb.DuckDBPyConnection, urls: Sequence[str], payload_
         return set(cursor.sql(f"SELECT * FROM {_scan(payload_columns)}", params={"urls": paths}).columns)
 
 
+def _as_dictionary(places: pa.ChunkedArray, urls: Sequence[str]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(places.combine_chunks(), pa.array(urls, pa.string()))
+
+
 def _nothing(payload_columns: Sequence[str]) -> pa.Table:
-    columns = [pa.array([], pa.int64()), pa.array([], pa.string()), pa.array([], pa.int64())]
+    columns = [pa.array([], pa.int64()), _as_dictionary(pa.chunked_array([], pa.int32()), []), pa.array([], pa.int64())]
     payload = [pa.nulls(0) for _ in payload_columns]
     return pa.table([*columns, *payload], names=["probe", "file", "row", *payload_columns])
 

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from lakebed.errors import Corrupt
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.parts.changes import (
     DELETE,
@@ -37,8 +38,18 @@ from lakebed.parts.changes import (
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.locate import KeyLocator, has_hidden_sequence, stores_partition_columns
-from lakebed.parts.missing import Completed, complete, ranked, required_columns, warn_of
-from lakebed.parts.sql import columns_with_partition, literal, parquet, quote, quote_all, registered
+from lakebed.parts.missing import Completed, complete, ranked, required_columns
+from lakebed.parts.quarantine import Unwhole
+from lakebed.parts.sql import (
+    columns_with_partition,
+    literal,
+    parquet,
+    parquet_of,
+    quote,
+    quote_all,
+    registered,
+    sql_type,
+)
 from lakebed.parts.storage import PartStorage
 
 _Rows = npt.NDArray[np.int64]
@@ -49,14 +60,16 @@ class Resolution:
     """The outcome for some change parts, oldest first.
 
     ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
-    ``completed``: rows to be added beside them (table columns and hidden ones); ``keys``: what a key index must learn of
-    each change part; ``rows``: how many changes there were.
+    ``completed``: rows to be added beside them (table columns and hidden ones); ``unwhole``: by the path of the change
+    part, its changes that lack a value they need; ``keys``: what a key index must learn of each change part; ``rows``: how
+    many changes there were.
     """
 
     change_parts: tuple[ChangePart, ...] = ()
     base_dead: Mapping[str, BitMap64] = field(default_factory=dict)
     tail_dead: Mapping[str, BitMap64] = field(default_factory=dict)
     completed: pa.Table | None = None
+    unwhole: Mapping[str, Unwhole] = field(default_factory=dict)
     keys: Mapping[str, pa.Table] = field(default_factory=dict)
     rows: int = 0
 
@@ -82,52 +95,58 @@ def resolve(
     if hits is not None and len(hits):
         base_new, late = _dying_rows(hits, newest, base, shape, dead_rows)
     survives = ~late & (newest["deleted"].to_numpy() == 0)
-    completed = None
+    completed: pa.Table | None = None
+    unwhole: Mapping[str, Unwhole] = {}
     if any(part.incomplete for part in change_parts):
         incomplete = survives & newest["incomplete"].to_numpy()
-        completed = _complete(np.flatnonzero(incomplete), newest, change_parts, base, hits, shape, storage, dead_rows)
+        completed, unwhole = _complete(
+            np.flatnonzero(incomplete), newest, change_parts, base, hits, shape, storage, dead_rows
+        )
         survives &= ~incomplete
     tail_dead = _tail_dead(newest, survives, change_parts)
     base_dead = {path: dead_rows.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()}
-    learned = {part.path: table for part, table in zip(change_parts, _cut(tail, change_parts, shape), strict=True)}
-    return Resolution(tuple(change_parts), base_dead, tail_dead, completed, learned, len(tail))
+    keys_of_parts = _cut(tail, change_parts, shape)
+    return Resolution(tuple(change_parts), base_dead, tail_dead, completed, unwhole, keys_of_parts, len(tail))
 
 
 def _read_tail(change_parts: Sequence[ChangePart], shape: TableShape, storage: PartStorage) -> pa.Table:
     """Keys, sequence, operation and place of every row, part after part and in file order."""
     connection = connect()
     storage.attach(connection)
-    columns = list(shape.keys)
-    if shape.sequence_column and shape.sequence_column not in columns:
-        columns.append(shape.sequence_column)
-    tables = []
-    for ordinal, part in enumerate(change_parts):
-        incomplete = f"coalesce(len({UNAVAILABLE_COLUMN}), 0) > 0" if part.incomplete else "false"
-        table = connection.sql(
-            f"select {quote_all(columns)}, {OP_COLUMN} = {literal(DELETE)} as deleted, {incomplete} as incomplete "
-            f"from {parquet(storage.duckdb_url(part.path))}"
-        ).to_arrow_table()
-        place = {"part": np.full(len(table), ordinal, dtype=np.int32), "row": np.arange(len(table), dtype=np.int64)}
-        for name, values in place.items():
-            table = table.append_column(name, pa.array(values))
-        tables.append(table)
-    return pa.concat_tables(tables, promote_options="permissive")
+    columns = dict.fromkeys([*shape.keys, *([shape.sequence_column] if shape.sequence_column else [])])
+    stored = {name: (f"c{at}", _stored_type(name, shape)) for at, name in enumerate(columns)}
+    stored |= {OP_COLUMN: ("op", "VARCHAR"), UNAVAILABLE_COLUMN: ("unsent", "VARCHAR[]")}
+    outputs = [f"{stored[name][0]} as {quote(name)}" for name in columns]
+    outputs.append(f"op = {literal(DELETE)} as deleted")
+    has_incomplete = any(part.incomplete for part in change_parts)
+    outputs.append(f"{'coalesce(len(unsent), 0) > 0' if has_incomplete else 'false'} as incomplete")
+    source = parquet_of([storage.duckdb_url(part.path) for part in change_parts], stored)
+    table = connection.sql(f"select {', '.join(outputs)} from {source}").to_arrow_table()
+    rows = np.array([part.rows for part in change_parts], dtype=np.int64)
+    if len(table) != rows.sum():
+        raise Corrupt(f"{len(change_parts)} change parts have {len(table)} rows, but the log says {rows.sum()}")
+    first = np.cumsum(rows) - rows
+    table = table.append_column("part", pa.array(np.repeat(np.arange(len(rows), dtype=np.int32), rows)))
+    return table.append_column("row", pa.array(np.arange(len(table), dtype=np.int64) - np.repeat(first, rows)))
+
+
+def _stored_type(name: str, shape: TableShape) -> str:
+    return "BIGINT" if name == SEQUENCE_COLUMN else sql_type(shape.schema.field(name).type)
 
 
 def _newest(tail: pa.Table, shape: TableShape, parts: int) -> pa.Table:
     """One row a key. Within a part there is one already."""
     if parts == 1:
         return tail
-    numbered = tail.append_column("place", pa.array(np.arange(len(tail))))
-    order = "place"
-    if shape.sequence_column:
-        order = f"{{'s': {quote(shape.sequence_column)}, 'p': place}}"
+    # Places in the order of changes: a stable sort, so that of equal sequences the last is the newest.
+    places = pc.sort_indices(tail[shape.sequence_column]).to_numpy() if shape.sequence_column else np.arange(len(tail))
+    ranks = np.empty(len(tail), dtype=np.int64)
+    ranks[places] = np.arange(len(tail))
     connection = connect()
-    with registered(connection, "lakebed_numbered", numbered) as name:
-        query = f"select arg_max(place, {order}) as newest from {name} group by {quote_all(shape.keys)}"
-        rows = connection.sql(query).fetchnumpy()
-    positions = np.sort(np.asarray(rows["newest"]))
-    return tail if len(positions) == len(tail) else tail.take(pa.array(positions))
+    with registered(connection, "lakebed_ranked", tail.select(list(shape.keys)).append_column("rank", pa.array(ranks))):
+        query = f"select max(rank) as newest from lakebed_ranked group by {quote_all(shape.keys)}"
+        newest = connection.sql(query).to_arrow_table()["newest"].to_numpy()
+    return tail if len(newest) == len(tail) else tail.take(pa.array(np.sort(places[newest])))
 
 
 def _dying_rows(
@@ -143,7 +162,7 @@ def _dying_rows(
         dead = dead_rows.of(base[path])
         if len(dead):
             alive = BitMap64(rows[at].astype(np.uint64)) - dead
-            keep = np.isin(rows[at], np.fromiter(alive, dtype=np.int64, count=len(alive)))
+            keep = np.isin(rows[at], np.frombuffer(alive.to_array(), dtype=np.uint64).astype(np.int64))
             live_at[path] = at[keep]
         else:
             live_at[path] = at
@@ -178,37 +197,40 @@ def _tail_dead(
     newest: pa.Table, survives: npt.NDArray[np.bool_], change_parts: Sequence[ChangePart]
 ) -> dict[str, BitMap64]:
     """Dead rows of each change part: all but the survivors."""
-    parts = newest["part"].to_numpy()[survives]
+    parts = newest["part"].to_numpy()[survives]  # ascending, as the tail is
     rows = newest["row"].to_numpy()[survives]
+    bounds = np.searchsorted(parts, np.arange(len(change_parts) + 1))
     out = {}
     for ordinal, part in enumerate(change_parts):
-        live = rows[parts == ordinal]
+        live = rows[bounds[ordinal] : bounds[ordinal + 1]]
         if len(live) < part.rows:
             out[part.path] = BitMap64(range(part.rows)) - BitMap64(live.astype(np.uint64))
     return out
 
 
-def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], shape: TableShape) -> list[pa.Table]:
+def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], shape: TableShape) -> dict[str, pa.Table]:
     """What a key index keeps of each change part."""
-    out, at = [], 0
+    table = tail.select(list(shape.keys))
+    if shape.sequence_column:
+        ops = pc.if_else(tail["deleted"], pa.scalar(DELETE), pa.scalar(UPSERT))
+        table = table.append_column(SEQUENCE_COLUMN, tail[shape.sequence_column]).append_column(OP_COLUMN, ops)
+    out, at = {}, 0
     for part in change_parts:
-        piece = tail.slice(at, part.rows)
+        out[part.path] = table.slice(at, part.rows)
         at += part.rows
-        table = piece.select(list(shape.keys))
-        if shape.sequence_column:
-            ops = pc.if_else(piece["deleted"], pa.scalar(DELETE), pa.scalar(UPSERT))
-            table = table.append_column(SEQUENCE_COLUMN, piece[shape.sequence_column]).append_column(OP_COLUMN, ops)
-        out.append(table)
     return out
 
 
 def _complete(
     wanted: npt.NDArray[np.intp], newest: pa.Table, change_parts: Sequence[ChangePart], base: Mapping[str, Part],
     hits: pa.Table | None, shape: TableShape, storage: PartStorage, dead_rows: DeadRows,
-) -> pa.Table | None:  # fmt: skip
-    """Whole rows for the keys whose newest change lacks values: what ``parts.missing`` makes of all that is known."""
+) -> tuple[pa.Table | None, dict[str, Unwhole]]:  # fmt: skip
+    """Whole rows for the keys whose newest change lacks values: what ``parts.missing`` makes of all that is known.
+
+    The second value: the changes that can't be whole, by the path of their part.
+    """
     if not len(wanted):
-        return None
+        return None, {}
     keys = newest.select(list(shape.keys)).take(pa.array(wanted))
     schema = _row_schema(newest, shape)
     pieces: list[pa.Table] = []
@@ -216,16 +238,23 @@ def _complete(
         of_wanted = hits.filter(np.isin(hits["probe"].to_numpy(), wanted))
         pieces = _known_rows(of_wanted, newest, base, shape, storage, dead_rows)
     from_base = sum(len(piece) for piece in pieces)
-    pieces += [_rows_of_keys(part, keys, shape, storage) for part in change_parts]
+    tail_rows, of_part = _rows_of_keys(change_parts, keys, schema, shape, storage)
+    pieces.append(tail_rows)
     rows = pa.concat_tables([_as_rows(piece, schema) for piece in pieces])
     of = ranked(rows, shape, connect())
     everyone, required = np.ones(len(rows), dtype=bool), required_columns(shape)
     done = [complete(of_key, of, required, base_is_known=True) for of_key in of.by_key(everyone)]
-    warn_of(sum(len(one.left_out) for one in done))
+    left_out = {row: lacks for one in done for row, lacks in one.left_out.items()}
     done = [one for one in done if one.row is not None and one.row >= from_base and not of.deleted[one.row]]
     names = [name for name in schema.names if name != UNAVAILABLE_COLUMN]
     columns = {name: rows[name].take(pa.array([_giver(one, name) for one in done], pa.int64())) for name in names}
-    return pa.table(columns, pa.schema([schema.field(name) for name in names]))
+    completed = pa.table(columns, pa.schema([schema.field(name) for name in names]))
+    by_part: dict[str, list[int]] = {}
+    for row in sorted(left_out):
+        by_part.setdefault(change_parts[of_part[row - from_base]].path, []).append(row)
+    return completed, {
+        path: Unwhole(rows.take(pa.array(at)), [left_out[row] for row in at]) for path, at in by_part.items()
+    }
 
 
 def _giver(one: Completed, name: str) -> int | None:
@@ -286,11 +315,19 @@ def _rows_at(path: str, part: Part, rows: Sequence[int], shape: TableShape, stor
         ).to_arrow_table()
 
 
-def _rows_of_keys(part: ChangePart, keys: pa.Table, shape: TableShape, storage: PartStorage) -> pa.Table:
+def _rows_of_keys(
+    change_parts: Sequence[ChangePart], keys: pa.Table, schema: pa.Schema, shape: TableShape, storage: PartStorage
+) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The rows of the keys in the order of arrival, and the ordinal of the part of each."""
     connection = connect()
     storage.attach(connection)
+    stored = {field.name: (f"c{at}", sql_type(field.type)) for at, field in enumerate(schema)}
+    source = parquet_of([storage.duckdb_url(part.path) for part in change_parts], stored)
+    outputs = ", ".join(f"s.{alias} as {quote(name)}" for name, (alias, _) in stored.items())
+    same = " and ".join(f"s.{stored[name][0]} is not distinct from k.{quote(name)}" for name in shape.keys)
     with registered(connection, "lakebed_keys", keys):
-        return connection.sql(
-            f"select s.* from {parquet(storage.duckdb_url(part.path))} s "
-            f"semi join lakebed_keys k using ({quote_all(shape.keys)})"
+        found = connection.sql(
+            f"select {outputs}, s.file_index as _lakebed_part from {source} s semi join lakebed_keys k on {same} "
+            "order by s.file_index, s.file_row_number"
         ).to_arrow_table()
+    return found.drop_columns(["_lakebed_part"]), found["_lakebed_part"].to_numpy().astype(np.int64)

@@ -27,7 +27,7 @@ from fsspec import AbstractFileSystem
 
 from lakebed.errors import Unsupported
 from lakebed.manifest.stores.counters import RequestCounter, StoreCounters
-from lakebed.manifest.stores.roots import S3Root
+from lakebed.manifest.stores.roots import S3Root, local_file
 from lakebed.manifest.stores.s3_client import attempt_again, code_of
 from lakebed.parts.range_cache import TAIL_BYTES, BlockCache
 
@@ -87,7 +87,7 @@ class S3PartStorage:
 
     def duckdb_url(self, path: str) -> str:
         """See ``PartStorage``."""
-        return f"{self._protocol}://{path}"
+        return local_file(path) or f"{self._protocol}://{path}"
 
     def path_of_url(self, url: str) -> str:
         """See ``PartStorage``."""

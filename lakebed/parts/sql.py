@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import duckdb
 import pyarrow as pa
 
+_WILDCARDS = str.maketrans({letter: f"[{letter}]" for letter in "*?["})
+
 
 def quote(name: str) -> str:
     """An identifier."""
@@ -24,10 +26,30 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def file_literal(url: str) -> str:
+    """A file's name as a string literal; wildcards in it are part of the name."""
+    return literal(url.translate(_WILDCARDS))
+
+
 def parquet(url: str, options: str = "") -> str:
     """The scan of one file. Wildcards and ``name=value`` folders in its path mean nothing: they are part of its name."""
-    literal_url = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in url)
-    return f"read_parquet({literal(literal_url)}, hive_partitioning=false{', ' + options if options else ''})"
+    return f"read_parquet({file_literal(url)}, hive_partitioning=false{', ' + options if options else ''})"
+
+
+def parquet_of(urls: Iterable[str], columns: Mapping[str, tuple[str, str]]) -> str:
+    """The scan of files as one, file after file. ``columns``: stored name to its alias and SQL type; null where absent.
+
+    By aliases and a given schema, so footers need not be compared first, and no column can hide DuckDB's own
+    ``file_index`` and ``file_row_number``.
+    """
+    entries = [
+        f"{literal(name)}: {{'name': {literal(alias)}, 'type': {literal(kind)}, 'default_value': NULL}}"
+        for name, (alias, kind) in columns.items()
+    ]
+    # A map must not be empty; a name that no file has does no harm.
+    entries = entries or ["'_lakebed_none': {'name': 'c', 'type': 'INTEGER', 'default_value': NULL}"]
+    listed = ", ".join(map(file_literal, urls))
+    return f"read_parquet([{listed}], schema = map {{{', '.join(entries)}}}, hive_partitioning = false)"
 
 
 @contextmanager

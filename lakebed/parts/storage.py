@@ -25,7 +25,7 @@ import duckdb
 from lakebed.errors import InvalidInput, MissingPrerequisite, StoreUnavailable
 from lakebed.manifest.stores.counters import OperationCount, RequestCounter, StoreCounters
 from lakebed.manifest.stores.local import fsync_folder, make_folders, temporary_path
-from lakebed.manifest.stores.roots import LocalRoot, parse_root
+from lakebed.manifest.stores.roots import LocalRoot, local_file, parse_root
 
 if TYPE_CHECKING:
     from lakebed.parts.s3_storage import S3PartStorage
@@ -59,7 +59,7 @@ class PartStorage(Protocol):
         ...
 
     def duckdb_url(self, path: str) -> str:
-        """What ``read_parquet`` takes for a file, on a connection that was attached."""
+        """What ``read_parquet`` takes for a file, on a connection that was attached; ``file://…`` is a file elsewhere."""
         ...
 
     def path_of_url(self, url: str) -> str:
@@ -142,7 +142,7 @@ class LocalPartStorage:
 
     def duckdb_url(self, path: str) -> str:
         """See ``PartStorage``."""
-        return os.path.join(self.root, path)
+        return local_file(path) or os.path.join(self.root, path)
 
     def path_of_url(self, url: str) -> str:
         """See ``PartStorage``."""

@@ -89,24 +89,41 @@ def _write_one(
     storage: PartStorage,
     connection: duckdb.DuckDBPyConnection,
 ) -> WrittenPart:
-    order = ", ".join(f"{quote(name)} asc nulls first" for name in shape.order_by)
-    query = f"select * from lakebed_rows {'order by ' + order if order else ''}"
-
-    def copy(local_path: str) -> Any:
-        with registered(connection, "lakebed_rows", _without_offsets(rows)):
-            return connection.execute(
-                f"copy ({query}) to {literal(local_path)} "
-                f"(format parquet, compression zstd, row_group_size {ROW_GROUP_ROWS}, return_stats)"
-            ).fetchall()[0]
-
-    path = f"_lakebed/{uuid.uuid4()}.parquet"
-    _, count, size, _, column_stats, *_ = storage.write_file(path, copy)
+    order = f"order by {ordering(shape)}" if shape.order_by else ""
+    with registered(connection, "lakebed_rows", _without_offsets(rows)):
+        path, count, size, stats = write_part(f"select * from lakebed_rows {order}", {}, shape, storage, connection)
     deletes = pc.sum(pc.equal(rows[OP_COLUMN], DELETE)).as_py() if OP_COLUMN in rows.column_names else 0
     incomplete = 0
     if UNAVAILABLE_COLUMN in rows.column_names:
         incomplete = sum(bool(names) for names in rows[UNAVAILABLE_COLUMN].to_pylist())
-    stats = delta_stats(count, column_stats, shape.schema)
     return WrittenPart(path, count, size, deletes or 0, incomplete, dict(values), stats, int(time.time() * 1000))
+
+
+def ordering(shape: TableShape) -> str:
+    """What follows ``order by`` so that rows are in the order of a part."""
+    return ", ".join(f"{quote(name)} asc nulls first" for name in shape.order_by)
+
+
+def write_part(
+    query: str,
+    parameters: Mapping[str, Any],
+    shape: TableShape,
+    storage: PartStorage,
+    connection: duckdb.DuckDBPyConnection,
+    row_group_rows: int = ROW_GROUP_ROWS,
+) -> tuple[str, int, int, str]:
+    """Write the rows of a query as one part, in their order. Returns its path, rows, bytes and Delta statistics."""
+
+    def copy(local_path: str) -> Any:
+        return connection.execute(
+            f"copy ({query}) to {literal(local_path)} "
+            f"(format parquet, compression zstd, row_group_size {row_group_rows}, return_stats)",
+            parameters,
+        ).fetchall()[0]
+
+    path = f"_lakebed/{uuid.uuid4()}.parquet"
+    _, rows, size, _, column_stats, *_ = storage.write_file(path, copy)
+    return path, rows, size, delta_stats(rows, column_stats, shape.schema)
 
 
 def _without_offsets(rows: pa.Table) -> pa.Table:

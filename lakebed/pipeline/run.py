@@ -85,7 +85,8 @@ def run(
         if server is not None:
             stack.callback(server.close)
         table = open_or_create(pipeline)
-        open_source(pipeline, table.schema)  # what is wrong with the source is told before Spark starts
+        if only != "maintain":
+            open_source(pipeline, table.schema)  # what is wrong with the source is told before Spark starts
         progress = Progress(table.path)
         stack.callback(events.listen(metrics))
         stack.callback(events.listen(progress))
@@ -131,7 +132,7 @@ class _Run:
 
     def observe(self) -> TableState:
         """The table's figures now, for the display and for the gauges."""
-        self._state = table_state(self._table.detail(), self._table.parts())
+        self._state = table_state(self._table._log.refresh())
         self._metrics.observe(self._table.path, self._state)
         return self._state
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -181,6 +182,12 @@ def load(file: str | os.PathLike[str], environment: Mapping[str, str] | None = N
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"the pipeline file {os.fspath(file)} can't be read: {error}") from None
     return parse_pipeline(text, os.fspath(file), environment)
+
+
+def maintenance_of(path: str) -> Pipeline:
+    """The pipeline of a table that others write to; nothing is read from its source."""
+    table = json.dumps({"table": {"path": path.replace("${", "$${")}, "source": {"kind": "generator"}})
+    return parse_pipeline(table, path, {})  # JSON is YAML
 
 
 def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None = None) -> Pipeline:

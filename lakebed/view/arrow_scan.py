@@ -10,9 +10,6 @@ Algorithm
    number of the file; a row lives if its bit is unset. Looking up a bit costs some ten nanoseconds. An anti join on
    (file, row) was measured at twenty times that.
 3. Both are one relation, so the predicate of a query is pushed down into either.
-
-Files are read by an explicit schema whose names are replaced, so that footers need not be compared first and no column
-of a user's can hide DuckDB's own `file_index` and `file_row_number`.
 """
 
 from __future__ import annotations
@@ -26,10 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import Corrupt, InvalidInput
-from lakebed.parts.sql import literal, quote
+from lakebed.parts.sql import parquet_of, quote
 from lakebed.view.scan_file import ScanFile
-
-_WILDCARDS = str.maketrans({letter: f"[{letter}]" for letter in "*?["})
 
 
 class ReadableFiles(Protocol):
@@ -112,14 +107,8 @@ def _select(
     """A query for the live rows of files that all have dead rows, or all have none."""
     partition_columns = [name for name in schema.names if name in files[0].partition_values]
     stored = {name: f"c{at}" for at, name in enumerate(schema.names) if name not in partition_columns}
-    entries = [
-        f"{literal(name)}: {{'name': '{alias}', 'type': {literal(kinds[name])}, 'default_value': NULL}}"
-        for name, alias in stored.items()
-    ]
-    # A map must not be empty; a name that no file has does no harm.
-    entries = entries or ["'_lakebed_none': {'name': 'c', 'type': 'INTEGER', 'default_value': NULL}"]
-    urls = ", ".join(literal(storage.duckdb_url(file.path).translate(_WILDCARDS)) for file in files)
-    source = f"read_parquet([{urls}], schema = map {{{', '.join(entries)}}}, hive_partitioning = false) f"
+    urls = [storage.duckdb_url(file.path) for file in files]
+    source = f"{parquet_of(urls, {name: (alias, kinds[name]) for name, alias in stored.items()})} f"
     outputs = [
         f"{'f.' + stored[name] if name in stored else f'p.{quote(name)}'} as {quote(name)}" for name in schema.names
     ]

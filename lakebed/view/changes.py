@@ -4,7 +4,9 @@
     spark.readStream.format("lakebed_changes").option("path", "lake/orders").option("startingVersion", 0).load()
 
 The rows are the changes as they were committed, newest per key within a part: those that a later sequence made void are
-among them. A truncate stands as a row of its own kind with no values.
+among them. A truncate stands as a row of its own kind with no values. What a commit does to rows of the base otherwise (a
+mutation of a table without keys, a partition detached, attached or replaced) stands as the deletes of the rows that
+lived before it and not after it, then the upserts of those that live only after it.
 """
 
 from __future__ import annotations
@@ -12,17 +14,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from lakebed.errors import InvalidInput, MissingPrerequisite, VersionNotFound
-from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain
+from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain, RemovePart
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import DELETE, OP_COLUMN
+from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.locate import stores_partition_columns
 from lakebed.parts.sql import columns_with_partition, parquet, quote
@@ -92,8 +98,34 @@ class ChangesSource(DataSource):
 
 
 class _Version(InputPartition):
-    def __init__(self, version: int) -> None:
-        self.version = version
+    """The change rows of a version: where they are. Made once by the planner, so that tasks need not read the log."""
+
+    def __init__(self, commit: Commit, schema: pa.Schema) -> None:
+        self.version = commit.version
+        self.timestamp_ms = commit.timestamp_ms
+        self.schema = schema
+        self.truncates = (commit.info is not None and commit.info.operation == "TRUNCATE") or any(
+            isinstance(action, Domain) and action.domain == _TRUNCATE_DOMAIN and not action.removed
+            for action in commit.actions
+        )
+        self.change_parts = [action.part for action in commit.actions if isinstance(action, AddChangePart)]
+        base = [action for action in commit.actions if isinstance(action, (AddPart, RemovePart)) and action.data_change]
+        if commit.info is not None and commit.info.operation == "SETTLE":
+            base = []  # the changes that it settles were change rows of their own version
+        self.before = {action.path: action for action in base if isinstance(action, RemovePart)}
+        self.after = {action.part.path: action.part for action in base if isinstance(action, AddPart)}
+        if self.truncates:
+            self.before = {}
+
+
+def versions_with_changes(path: str, first: int, last: int) -> list[_Version]:
+    """The versions in the range, both ends included, that have change rows. Raises VersionNotFound."""
+    log = TableLog(open_store(path))
+    schema = log.refresh().schema
+    versions = [_Version(commit, schema) for commit in log.commits(first, last)]
+    return [
+        version for version in versions if version.truncates or version.change_parts or version.before or version.after
+    ]
 
 
 class _ChangesReader(DataSourceReader):
@@ -103,11 +135,10 @@ class _ChangesReader(DataSourceReader):
         self._last = last
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [_Version(version) for version in range(self._first, self._last + 1)]
+        return versions_with_changes(self._path, self._first, self._last)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Version)
-        return _read_version(self._path, partition.version)
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        return _read(self._path, partition)
 
 
 class _ChangesStream(DataSourceStreamReader):
@@ -126,66 +157,76 @@ class _ChangesStream(DataSourceStreamReader):
         return {"version": max(int(start["version"]), min(newest, int(start["version"]) + _VERSIONS_PER_BATCH_MAX))}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [_Version(version) for version in range(int(start["version"]) + 1, int(end["version"]) + 1)]
+        return versions_with_changes(self._path, int(start["version"]) + 1, int(end["version"]))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Version)
-        return _read_version(self._path, partition.version)
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        return _read(self._path, partition)
 
 
 def _schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema] + _EXTRA)
 
 
-def _read_version(path: str, version: int) -> Iterator[pa.RecordBatch]:
-    log = TableLog(open_store(path))
-    commit = next(log.commits(version, version))
-    table_schema = log.refresh().schema
-    schema = _schema(table_schema)
+def _read(path: str, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    if partition is None:  # Spark asks so where there are no partitions
+        return
+    assert isinstance(partition, _Version)
+    yield from read_version(path, partition)
+
+
+def read_version(path: str, version: _Version) -> Iterator[pa.RecordBatch]:
+    """The change rows of a version. Raises VersionNotFound if its parts are gone."""
     storage = open_part_storage(path)
     connection = connect()
     storage.attach(connection)
-    for action in commit.actions:
-        if isinstance(action, Domain) and action.domain == _TRUNCATE_DOMAIN and not action.removed:
-            yield from _rows(pa.nulls(1), "truncate", commit, schema)
-    for action in commit.actions:
-        if isinstance(action, AddChangePart):
-            part, columns = action.part.path, [*map(quote, table_schema.names), OP_COLUMN]
-        elif isinstance(action, AddPart) and action.data_change and _appends(commit):
-            part, stored = action.part.path, stores_partition_columns(action.part)
-            columns = columns_with_partition(table_schema.names, action.part.partition_values, stored, table_schema)
-        else:
-            continue
+    if version.truncates:
+        nothing = pa.table({field.name: pa.nulls(1, field.type) for field in version.schema})
+        yield from _with_commit(nothing, pa.repeat(pa.scalar("truncate"), 1), version)
+
+    def read(path: str, columns: Sequence[str]) -> pa.Table:
         try:
-            query = f"select {', '.join(columns)} from {parquet(storage.duckdb_url(part))}"
-            table = connection.sql(query).to_arrow_table()
+            query = f"select {', '.join(columns)} from {parquet(storage.duckdb_url(path))}"
+            return connection.sql(query).to_arrow_table()
         except Exception as error:
             if "No files found" in str(error) or isinstance(error, FileNotFoundError):
                 raise VersionNotFound(
-                    f"the change rows of version {version} are no longer kept: {part} is gone"
+                    f"the change rows of version {version.version} are no longer kept: {path} is gone"
                 ) from error
             raise
-        kinds = pa.repeat(pa.scalar("upsert"), len(table))
-        if OP_COLUMN in columns:
-            kinds = pc.if_else(pc.equal(table[OP_COLUMN], DELETE), pa.scalar("delete"), pa.scalar("upsert"))
-        yield from _with_commit(table.select(table_schema.names), kinds, commit, schema)
+
+    dead_rows = DeadRows(storage)
+    for kind, there, elsewhere in (
+        ("delete", version.before, version.after),
+        ("upsert", version.after, version.before),
+    ):
+        for path, part in there.items():
+            dead, other = dead_rows.of(part), elsewhere.get(path)
+            if other is not None and dead_rows.of(other) <= dead:
+                continue  # every row that lives here lives there too
+            values = part.partition_values or {}
+            stored = stores_partition_columns(part)
+            table = read(path, columns_with_partition(version.schema.names, values, stored, version.schema))
+            rows = _alive(dead, len(table))
+            if other is not None:
+                rows &= ~_alive(dead_rows.of(other), len(table))
+            table = table.filter(pa.array(rows))
+            yield from _with_commit(table, pa.repeat(pa.scalar(kind), len(table)), version)
+    for change_part in version.change_parts:
+        table = read(change_part.path, [*map(quote, version.schema.names), OP_COLUMN])
+        kinds = pc.if_else(pc.equal(table[OP_COLUMN], DELETE), pa.scalar("delete"), pa.scalar("upsert"))
+        yield from _with_commit(table.select(version.schema.names), kinds, version)
 
 
-def _appends(commit: Commit) -> bool:
-    """Whether parts that a commit adds are new rows, rather than change parts that it settles."""
-    info = commit.info
-    return info is not None and info.operation != "SETTLE"
+def _alive(dead: BitMap64, rows: int) -> npt.NDArray[np.bool_]:
+    alive = np.ones(rows, dtype=bool)
+    alive[np.frombuffer(dead.to_array(), dtype=np.uint64)] = False
+    return alive
 
 
-def _rows(values: pa.Array, kind: str, commit: Commit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    table = pa.table({field.name: pa.nulls(len(values), field.type) for field in list(schema)[: -len(_EXTRA)]})
-    yield from _with_commit(table, pa.repeat(pa.scalar(kind), len(values)), commit, schema)
-
-
-def _with_commit(table: pa.Table, kinds: Any, commit: Commit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _with_commit(table: pa.Table, kinds: Any, version: _Version) -> Iterator[pa.RecordBatch]:
     count = len(table)
     table = table.append_column("_change_type", kinds)
-    table = table.append_column("_commit_version", pa.repeat(pa.scalar(commit.version), count))
-    stamp = pa.scalar(commit.timestamp_ms * 1000, pa.timestamp("us", "UTC"))
+    table = table.append_column("_commit_version", pa.repeat(pa.scalar(version.version), count))
+    stamp = pa.scalar(version.timestamp_ms * 1000, pa.timestamp("us", "UTC"))
     table = table.append_column("_commit_timestamp", pa.repeat(stamp, count))
-    yield from table.cast(schema).to_batches()
+    yield from table.cast(_schema(version.schema)).to_batches()

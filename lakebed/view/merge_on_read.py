@@ -2,7 +2,8 @@
 
 1. The tail of the snapshot is resolved against the base (``parts.resolve``), exactly as settling would, but nothing is
    committed: the outcome is the dead rows of each part.
-2. The base and the tail's parts, each with its dead rows, are read as if they were settled: by Spark or by DuckDB.
+2. The base and the tail's parts, each with its dead rows, are read as if they were settled: by Spark or by DuckDB. What a
+   merge on this host has on its local disk is read in place of the parts it was made from.
 
 So a view of a settled table is a plain read, and a view with a tail costs one look-up of the tail's keys more. The newest
 resolution is kept: reading one version again resolves nothing.
@@ -16,17 +17,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import duckdb
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from lakebed import events
+from lakebed.manifest.actions import Part
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.changes import TableShape, shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.locate import KeyLocator
+from lakebed.parts.materialized import Materialized, overlay
 from lakebed.parts.resolve import Resolution, resolve
 from lakebed.parts.storage import PartStorage
 from lakebed.view.arrow_scan import register_view, to_arrow
+from lakebed.view.part_filter import parts_that_may_match
 from lakebed.view.scan_file import ScanFile
 
 if TYPE_CHECKING:
@@ -38,6 +44,7 @@ class _Pinned:
     """What a version is read from."""
 
     version: int
+    on_this_host: bool
     files: tuple[ScanFile, ...]
     completed: pa.Table | None
 
@@ -46,12 +53,20 @@ class TableView:
     """Reads one table at any version, and keeps its registered temporary views fresh."""
 
     def __init__(
-        self, root: str, storage: PartStorage, dead_rows: DeadRows, locator: Callable[[TableShape], KeyLocator]
+        self,
+        root: str,
+        storage: PartStorage,
+        dead_rows: DeadRows,
+        locator: Callable[[TableShape], KeyLocator],
+        local_parts: Callable[[], Sequence[Materialized]] = tuple,
     ) -> None:
+        """``local_parts``: materialized parts on this host, which are read in place of what they were made from."""
         self._root = root
         self._storage = storage
         self._dead_rows = dead_rows
         self._locator = locator
+        self._local_parts = local_parts
+        self._table_id = ""
         self._newest: _Pinned | None = None
         self._registered: dict[str, SparkSession] = {}
         self._shown: dict[str, int] = {}
@@ -61,7 +76,8 @@ class TableView:
         """The snapshot as a DataFrame that stays at it."""
         from lakebed.view.spark_scan import scan  # readers without Spark need not wait for its import
 
-        pinned = self._pin(snapshot)
+        on_this_host = str(spark.sparkContext.master).startswith("local")
+        pinned = self._pin(snapshot, on_this_host)
         metadata = snapshot.metadata
         frame = scan(
             spark, self._storage.spark_root, metadata.schema_string, metadata.partition_columns, metadata.id, pinned.files
@@ -76,7 +92,8 @@ class TableView:
         pinned = self._pin(snapshot)
         connection = connect()
         self._storage.attach(connection)
-        return to_arrow(connection, self._storage, pinned.files, snapshot.schema, columns, where, pinned.completed)
+        files = parts_that_may_match(connection, pinned.files, snapshot.schema, where)
+        return to_arrow(connection, self._storage, files, snapshot.schema, columns, where, pinned.completed)
 
     def query(self, snapshot: Snapshot, sql: str, name: str) -> pa.Table:
         """The result of a SQL query in which ``name`` is the table."""
@@ -85,6 +102,15 @@ class TableView:
         self._storage.attach(connection)
         register_view(connection, name, self._storage, pinned.files, snapshot.schema, pinned.completed)
         return connection.sql(sql).to_arrow_table()
+
+    def register_rows(
+        self, connection: duckdb.DuckDBPyConnection, snapshot: Snapshot, name: str, hidden: Sequence[pa.Field]
+    ) -> None:
+        """Make ``name`` the snapshot's rows on a connection, with hidden columns of the parts beside the table's."""
+        pinned = self._pin(snapshot)
+        self._storage.attach(connection)
+        schema = pa.schema([*snapshot.schema, *hidden])
+        register_view(connection, name, self._storage, pinned.files, schema, pinned.completed)
 
     def register(self, spark: SparkSession, name: str) -> None:
         """Have ``refresh`` keep a temporary view of this name."""
@@ -95,6 +121,7 @@ class TableView:
     def refresh(self, snapshot: Snapshot) -> None:
         """Let the registered views show the snapshot."""
         with self._lock:
+            self._forget_another_table(snapshot)
             due = {
                 name: spark for name, spark in self._registered.items() if self._shown.get(name, -1) < snapshot.version
             }
@@ -105,9 +132,19 @@ class TableView:
                 self._shown[name] = snapshot.version
             events.emit(events.ViewRefreshed(self._root, name, snapshot.version, time.perf_counter() - started))
 
-    def _pin(self, snapshot: Snapshot) -> _Pinned:
+    def _forget_another_table(self, snapshot: Snapshot) -> None:
+        """The table may have been made anew in the same place: then versions of the one before mean nothing."""
+        if self._table_id != snapshot.metadata.id:
+            self._table_id = snapshot.metadata.id
+            self._newest = None
+            self._shown.clear()
+
+    def _pin(self, snapshot: Snapshot, on_this_host: bool = True) -> _Pinned:
         with self._lock:
-            if self._newest is not None and self._newest.version == snapshot.version:
+            self._forget_another_table(snapshot)
+            if self._newest is not None and (self._newest.version, self._newest.on_this_host) == (
+                snapshot.version, on_this_host
+            ):  # fmt: skip
                 return self._newest
         shape = shape_of(snapshot)
         resolution = Resolution()
@@ -115,16 +152,26 @@ class TableView:
             resolution = resolve(
                 snapshot.parts, snapshot.tail_in_order(), shape, self._storage, self._dead_rows, self._locator(shape)
             )  # fmt: skip
-        pinned = _Pinned(snapshot.version, self._files(snapshot, resolution, shape), resolution.completed)
+        local_parts = self._local_parts() if on_this_host else ()
+        files = self._files(snapshot, resolution, shape, local_parts)
+        pinned = _Pinned(snapshot.version, on_this_host, files, resolution.completed)
         with self._lock:
             if self._newest is None or pinned.version > self._newest.version:
                 self._newest = pinned
         return pinned
 
-    def _files(self, snapshot: Snapshot, resolution: Resolution, shape: TableShape) -> tuple[ScanFile, ...]:
+    def _files(
+        self, snapshot: Snapshot, resolution: Resolution, shape: TableShape, local_parts: Sequence[Materialized]
+    ) -> tuple[ScanFile, ...]:
+        def dead_of(part: Part) -> BitMap64:
+            return resolution.base_dead.get(part.path) or self._dead_rows.of(part)
+
+        seen, stands = overlay(snapshot, local_parts, dead_of)
         out = []
-        for part in snapshot.parts.values():
+        for part in seen.parts.values():
             dead = resolution.base_dead.get(part.path)
+            if part.path in stands:
+                dead = stands[part.path].dead
             if dead is not None and len(dead) == part.rows:
                 continue
             if dead is None and part.deletion_vector:

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
+from lakebed.ingest import kafka_range
 from lakebed.ingest.kafka_range import consume_range
 from lakebed.ingest.kafka_settings import KafkaSettings, without_secrets
 from lakebed.ingest.shape import RECORD_SCHEMA
@@ -60,6 +61,41 @@ def test_a_range_gives_its_records_and_no_others(kafka: KafkaServer, topic: str)
     assert before_ms <= millis <= time.time_ns() // 1_000_000
 
 
+def test_no_more_is_asked_for_than_is_left_of_the_range(
+    kafka: KafkaServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    class Watched(Consumer):  # type: ignore[misc]
+        def consume(self, num_messages: int, timeout: float) -> Any:
+            asked.append(num_messages)
+            return super().consume(num_messages, timeout)
+
+    monkeypatch.setattr(kafka_range, "Consumer", Watched)
+    monkeypatch.setattr(kafka_range, "_kept", {})
+    produce(kafka, topic, range(500))
+    assert offsets(settings(kafka, topic), 90, 95) == list(range(90, 95))
+    assert max(asked) == 5
+
+
+def test_tables_are_bounded_in_records_and_in_bytes(
+    kafka: KafkaServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for number in range(400):
+        producer.produce(topic, b"x" * (10 if number < 200 else 1000), None)
+    producer.flush()
+    chosen = settings(kafka, topic)
+    monkeypatch.setattr(kafka_range, "CONSUME_RECORDS_MIN", 2)
+    monkeypatch.setattr(kafka_range, "CONSUME_RECORDS_MAX", 30)
+    monkeypatch.setattr(kafka_range, "TABLE_RECORDS_MAX", 100)
+    monkeypatch.setattr(kafka_range, "TABLE_BYTES_MAX", 20_000)
+    tables = list(consume_range(chosen, topic, 0, 0, 400))
+    assert [offset for table in tables for offset in table.column("offset").to_pylist()] == list(range(400))
+    assert max(table.num_rows for table in tables) == 100
+    assert max(table.column("value").nbytes for table in tables) < 20_000 + 30 * 1000
+
+
 def test_null_keys_and_values_stay_null(kafka: KafkaServer, topic: str) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(topic, None, None)
@@ -67,6 +103,13 @@ def test_null_keys_and_values_stay_null(kafka: KafkaServer, topic: str) -> None:
     producer.flush()
     (table,) = consume_range(settings(kafka, topic), topic, 0, 0, 2)
     assert table.column("key").to_pylist() == table.column("value").to_pylist() == [None, b""]
+
+
+def test_a_users_own_settings_win_by_either_name(kafka: KafkaServer, topic: str) -> None:
+    config = {"bootstrap.servers": kafka.bootstrap, "max.partition.fetch.bytes": 2000}
+    names = list(KafkaSettings(config, (topic,)).consumer_config())
+    assert names.index("fetch.message.max.bytes") < names.index("max.partition.fetch.bytes")  # the later one counts
+    assert KafkaSettings({**config, "fetch.wait.max.ms": 5}, (topic,)).consumer_config()["fetch.wait.max.ms"] == 5
 
 
 def test_aborted_transactions_and_markers_are_passed_over(kafka: KafkaServer, topic: str) -> None:

@@ -12,7 +12,17 @@ import pytest
 
 from lakebed import create, events
 from lakebed.errors import DataLoss, MissingPrerequisite
-from lakebed.events import BatchCommitted, BatchReplayed, OffsetsLost, Settled, ViewRefreshed
+from lakebed.events import (
+    BatchCommitted,
+    BatchReplayed,
+    MergeBegan,
+    MergeEnded,
+    MergeFailed,
+    OffsetsLost,
+    Settled,
+    Uploaded,
+    ViewRefreshed,
+)
 from lakebed.monitoring.freshness import POINTS, FreshnessMeter
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
@@ -46,6 +56,11 @@ def fed() -> Metrics:
         BatchReplayed("t", "q", 1),
         OffsetsLost("t", "k", 7),
         ViewRefreshed("t", "v", 2, 0.1),
+        MergeBegan("t", "merge", 1, 8, 800),
+        MergeEnded("t", "merge", 1, "completed", 4, 8, 1, 70, 800, 500, 3, 1, 2.5),
+        MergeBegan("t", "merge", 1, 8, 800),
+        MergeFailed("t", "merge", 1, 8, True, "no disk"),
+        Uploaded("t", "completed", 5, 8, 1, 70, 600, 0, 0.5),
     ):
         metrics(event)
     metrics.observe("t", STATE)
@@ -75,6 +90,10 @@ def test_events_are_counted() -> None:
     assert registry.get_sample_value("lakebed_lost_records_total", table) == 7
     assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "ingest"}) == 1000
     assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "settle"}) == 100
+    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "merge"}) == 500
+    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "upload"}) == 600
+    assert registry.get_sample_value("lakebed_merges_running", table) == 0
+    assert registry.get_sample_value("lakebed_merge_failures_total", table | {"parked": "yes"}) == 1
     assert registry.get_sample_value("lakebed_freshness_seconds_sum", table | {"stage": "visible"}) == 1.0
     assert registry.get_sample_value("lakebed_errors_total", table | {"error": "DataLoss"}) == 1
 
@@ -149,10 +168,10 @@ def test_the_figures_of_a_run_add_up() -> None:
 def test_the_state_of_a_table_is_counted_by_level(tmp_path: Path) -> None:
     table = create(tmp_path / "t", pa.schema([("id", pa.int64())]), keys=["id"])
     table.apply(pa.table({"id": [1, 2, 3]}))
-    state = table_state(table.detail(), table.parts())
+    state = table_state(table._log.refresh())
     assert (state.tail_parts, state.tail_rows, state.parts_by_level, state.rows) == (1, 3, (), 0)
     table.settle()
-    state = table_state(table.detail(), table.parts())
+    state = table_state(table._log.refresh())
     assert (state.tail_parts, state.parts_by_level, state.rows) == (0, ((0, 1),), 3)
 
 

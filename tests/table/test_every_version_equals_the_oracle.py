@@ -1,5 +1,5 @@
-"""Invariants B1, B2, M2, M3: whatever is applied, settled, checkpointed and cleaned in whatever order, every version
-equals a dictionary that applied the same changes one by one.
+"""Invariants B1, B2, M2, M3, P1 to P4, S2: whatever is applied, settled, merged (to the store or to a local disk), uploaded,
+checkpointed and cleaned in whatever order, every version equals a dictionary that applied the same changes one by one.
 
 ``LAKEBED_SEEDS=2000 pytest tests/table/test_every_version_equals_the_oracle.py`` runs more worlds; a failing one names its seed.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,9 +17,14 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.compaction.merge import End, Kernel, Merger
+from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import VersionNotFound
-from lakebed.manifest.snapshot import replay
-from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.manifest.snapshot import Snapshot, replay
+from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, TableShape
+from lakebed.parts.engine import connect
+from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
+from lakebed.parts.storage import PartStorage
 from tests.oracle import Oracle, Row, in_order
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "40"))
@@ -40,6 +47,7 @@ class World:
     oldest: int = 0
     clock: int = 0
     batch: int = 0
+    replica: VolatileMerger | None = None
 
 
 def make_world(seed: int, folder: Path) -> World:
@@ -54,7 +62,10 @@ def make_world(seed: int, folder: Path) -> World:
     table = lakebed.create(
         folder / "table", schema, keys=keys, sort_key=rng.choice([(), ("region", "value"), ("value",)]), sequence_by=sequence,
         partition_by=rng.choice([(), (), ("region",)]),
-        properties={"lakebed.checkpoint_interval": str(rng.choice([2, 5, 100]))},
+        properties={
+            "lakebed.checkpoint_interval": str(rng.choice([2, 5, 100])),
+            "lakebed.read_budget": str(rng.choice([1, 2, 8])),
+        },
     )  # fmt: skip
     world = World(
         rng, table, Oracle(keys, tuple(schema.names), sequence), sequence == "lsn",
@@ -89,25 +100,33 @@ def random_changes(world: World) -> list[Row]:
 
 def step(world: World, folder: Path) -> None:
     rng, table = world.random, world.table
-    action = rng.choice(["apply"] * 6 + ["settle"] * 3 + ["checkpoint", "clean", "reopen", "replay"])
+    actions = ["apply"] * 6 + ["settle"] * 3 + ["checkpoint", "clean", "reopen", "replay"]
+    actions += ["compact", "merge", "merge", "volatile merge", "volatile merge", "upload", "replica restarts"]
+    action = rng.choice(actions)
     before = table.version
     if action == "apply":
-        changes = random_changes(world)
-        world.batch += 1
-        version = table.apply(as_arrow(changes, world), batch_id=world.batch)
-        assert version == before + 1
-        world.oracle.apply(changes, unavailable="missing")
-        world.states[version] = world.oracle.rows()
-        if rng.random() < 0.2:
-            assert table.apply(as_arrow(changes, world), batch_id=world.batch) == version, (
-                "a replayed batch writes nothing"
-            )
+        apply(world)
     elif action == "settle":
-        result = table.settle()
-        for version in range(before + 1, result.version + 1):
-            world.states[version] = world.oracle.rows()
-        assert table.detail()["tail_parts"].to_pylist() == [0]
-        assert table.settle().commits == 0, "settling a settled table does nothing"
+        settle(world)
+    elif action == "compact":
+        table.compact()
+        rows_stay(world, before)
+    elif action == "merge":
+        snapshot = table._log.refresh()
+        merger = Merger(table._log, table._storage, table._dead_rows, "somebody")
+        merge_some(world, merger, *merger.sight(snapshot, snapshot.timestamp_ms))
+    elif action == "volatile merge":
+        replica = volatile_merger(world)
+        merge_some(world, replica, *replica.sight(table._log.refresh(), 0))
+    elif action == "upload":
+        for result in volatile_merger(world).upload_due(UploadRules(1, 0, 1, 1)):
+            assert result.end is not End.CLAIMED
+        rows_stay(world, before)
+    elif action == "replica restarts":
+        held = {one.claim.id for one in volatile_merger(world).held()}
+        world.replica = close(world.replica)
+        assert {one.claim.id for one in volatile_merger(world).held()} == held
+        rows_stay(world, before)
     elif action == "checkpoint":
         table._log.write_checkpoint(table._log.refresh())
     elif action == "clean":
@@ -120,6 +139,72 @@ def step(world: World, folder: Path) -> None:
         log = table._log
         assert replay(log.commits(0, table.version)) == log.at_version(table.version)
         assert lakebed.open(folder / "table")._log.refresh() == log.refresh(), "M2: from a checkpoint or from the start"
+
+
+def apply(world: World) -> None:
+    table, before = world.table, world.table.version
+    changes = random_changes(world)
+    world.batch += 1
+    version = table.apply(as_arrow(changes, world), batch_id=world.batch)
+    assert version == before + 1
+    world.oracle.apply(changes, unavailable="missing")
+    world.states[version] = world.oracle.rows()
+    if world.random.random() < 0.2:
+        again = table.apply(as_arrow(changes, world), batch_id=world.batch)
+        assert again == version, "a replayed batch writes nothing"
+
+
+def settle(world: World) -> None:
+    before = world.table.version
+    world.table.settle()
+    rows_stay(world, before)
+    assert world.table.detail()["tail_parts"].to_pylist() == [0]
+    assert world.table.settle().commits == 0, "settling a settled table does nothing"
+
+
+def merge_some(world: World, merger: Merger | VolatileMerger, seen: Snapshot, taken: Collection[str]) -> None:
+    """Merge some free parts of one partition, while others apply and settle."""
+    before = world.table.version
+    free = [part for path, part in sorted(seen.parts.items()) if path not in taken]
+    if not free:
+        return
+    partition = world.random.choice(free).partition_values
+    free = [part for part in free if part.partition_values == partition]
+    chosen = world.random.sample(free, world.random.randint(1, min(4, len(free))))
+    meanwhile = [world.random.choice([apply, settle]) for _ in range(world.random.choice([0, 0, 1, 2]))]
+
+    def kernel(out: PartStorage) -> Kernel:
+        def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
+            rows_stay(world, before)
+            merged = merge_parts(sources, shape, out, connect(), rows_max=world.random.choice([3, 1000]))
+            for other in meanwhile:
+                other(world)
+            return merged
+
+        return work
+
+    result = merger.run([part.path for part in chosen], 1 + max(part.level for part in chosen), kernel)
+    assert result.end is End.COMPLETED
+    rows_stay(world, max(before, max(world.states)))
+
+
+def rows_stay(world: World, before: int) -> None:
+    """The versions since changed no row."""
+    for version in range(before + 1, world.table.version + 1):
+        world.states.setdefault(version, world.oracle.rows())
+
+
+def volatile_merger(world: World) -> VolatileMerger:
+    if world.replica is None:
+        table = world.table
+        base = table._compaction._volatile_base
+        world.replica = VolatileMerger(table._log, table._storage, table._dead_rows, base)
+    return world.replica
+
+
+def close(replica: VolatileMerger | None) -> None:
+    if replica is not None:
+        replica.close()
 
 
 def as_arrow(changes: list[Row], world: World) -> pa.Table:
@@ -154,4 +239,8 @@ def test_every_version_equals_the_oracle(seed: int, tmp_path: Path, monkeypatch:
     for _ in range(world.random.choice([5, 12, 25])):
         step(world, tmp_path)
     world.states[world.table.version] = world.oracle.rows()
+    check(world)
+    close(world.replica)
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)  # the local disk is lost, and nothing with it
+    world.table = lakebed.open(tmp_path / "table")
     check(world)

@@ -18,24 +18,48 @@ FUNCTIONS = {
 }
 METHODS = {
     "apply": "changes, apply_as_deletes=None, except_column_list=(), batch_id=None",
+    "attach_partition": "name",
     "changes": "from_version, to_version=None, spark=None",
     "clean_log": "",
     "create_view": "spark, name",
+    "delete": "where",
+    "detach_partition": "partition",
+    "detached": "",
     "detail": "",
+    "drop_detached": "name",
+    "expire_snapshots": "older_than=None, retain_last=1, dry_run=True, allow_short_retention=False",
+    "hold": "version, seconds",
     "ingest": "changes, apply_as_deletes=None, except_column_list=(), *, keys=None, sequence_by=None, checkpoint=None, "
     "query_name='ingest', quarantine='table', trigger=None",
     "ingest_with": "stream, frame, *, checkpoint=None, query_name='ingest', quarantine='table', trigger=None",
     "maintain": "spark, *, checkpoint=None, trigger=None",
+    "mutations": "",
     "parts": "version=None",
     "query": "sql, name=None",
     "read": "spark, version=None, timestamp=None",
+    "remove_orphan_files": "older_than=None, dry_run=True, allow_short_retention=False",
+    "replace_partition": "partition, rows",
     "set_properties": "properties",
     "settle": "",
     "timeline": "last=1000",
     "to_arrow": "columns=None, where=None, version=None",
+    "truncate": "",
+    "update": "set, where",
+    "vacuum": "retention=None, dry_run=True, allow_short_retention=False",
 }
 PROPERTIES = {"path", "properties", "schema", "version"}
-PUBLIC = {"SettleResult", "Table", "__version__", "convert", "create", "errors", "events", "open", "spark"}
+PUBLIC = {
+    "MutationResult",
+    "SettleResult",
+    "Table",
+    "__version__",
+    "convert",
+    "create",
+    "errors",
+    "events",
+    "open",
+    "spark",
+}
 
 
 def parameters(function: Callable[..., Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -13,13 +13,17 @@ from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
 from lakebed.manifest.actions import Transaction
 from lakebed.parts.changes import prepare, shape_of
 from lakebed.parts.engine import connect
-from lakebed.view.changes import _read_version
+from lakebed.view.changes import read_version, versions_with_changes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
 
 
 def rows_of(table: lakebed.Table, version: int) -> list[tuple[Any, ...]]:
-    found = [row for batch in _read_version(table.path, version) for row in batch.to_pylist()]
+    versions = versions_with_changes(table.path, version, version)
+    found = [row for each in versions for batch in read_version(table.path, each) for row in batch.to_pylist()]
     return [(row["_change_type"], row["id"], row["value"]) for row in found]
 
 
@@ -41,3 +45,49 @@ def test_a_settle_brings_no_changes_of_its_own(tmp_path: Path) -> None:
     version = table.apply(pa.table({"id": [1, 2], "value": ["a", "b"], "op": ["u", "d"]}), apply_as_deletes="op = 'd'")
     assert rows_of(table, table.settle().version) == []
     assert rows_of(table, version) == [("upsert", 1, "a"), ("delete", 2, "b")]
+
+
+def test_tasks_do_not_read_the_log(tmp_path: Path) -> None:
+    """The planner reads each commit once, however many versions there are; tasks read nothing but their parts."""
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
+    for number in range(5):
+        table.apply(pa.table({"id": [number], "value": [str(number)]}))
+        table.settle()
+    versions = versions_with_changes(table.path, 0, table.version)
+    assert len(versions) == 5
+    (tmp_path / "t" / "_delta_log").rename(tmp_path / "log")
+    rows = [row for each in versions for batch in read_version(table.path, each) for row in batch.to_pylist()]
+    assert [row["id"] for row in rows] == [0, 1, 2, 3, 4]
+
+
+def test_versions_without_changes_give_an_empty_dataframe(tmp_path: Path, spark: SparkSession) -> None:
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
+    assert table.changes(0, 0, spark).collect() == []
+    table.apply(pa.table({"id": [1], "value": ["a"]}))
+    settled = table.settle().version
+    assert table.changes(settled, settled, spark).collect() == []
+    assert [row["id"] for row in table.changes(0, settled, spark).collect()] == [1]
+
+
+def test_a_mutation_without_keys_stands_as_the_rows_that_went_and_came(tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "t", SCHEMA)
+    table.apply(pa.table({"id": [1, 2, 3], "value": ["a", "b", "c"]}))
+    table.delete("id = 1")
+    assert rows_of(table, table.version) == [("delete", 1, "a")]
+    table.update({"value": "'new'"}, "id = 2")
+    assert rows_of(table, table.version) == [("delete", 2, "b"), ("upsert", 2, "new")]
+    table.delete("true")
+    assert sorted(rows_of(table, table.version)) == [("delete", 2, "new"), ("delete", 3, "c")]
+
+
+def test_a_partition_stands_as_its_live_rows_when_it_goes_and_comes(tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id", "value"], partition_by=["value"])
+    table.apply(pa.table({"id": [1, 2, 3], "value": ["a", "a", "b"]}))
+    table.apply(pa.table({"id": [2], "value": ["a"], "op": ["d"]}), apply_as_deletes="op = 'd'")
+    table.settle()
+    name = table.detach_partition({"value": "a"})
+    assert rows_of(table, table.version) == [("delete", 1, "a")]
+    table.attach_partition(name)
+    assert rows_of(table, table.version) == [("upsert", 1, "a")]
+    table.replace_partition({"value": "a"}, pa.table({"id": [7], "value": ["a"]}))
+    assert rows_of(table, table.version) == [("delete", 1, "a"), ("upsert", 7, "a")]

@@ -79,3 +79,8 @@ def parse_root(root: str | os.PathLike[str]) -> LocalRoot | S3Root:
 
 def _local(path: str) -> LocalRoot:
     return LocalRoot(os.path.abspath(os.path.expanduser(path)))
+
+
+def local_file(path: str) -> str | None:
+    """The file of a ``file://`` path, None for any other path."""
+    return path.removeprefix("file://") if path.startswith("file://") else None

@@ -1,0 +1,48 @@
+"""``lakebed expire-snapshots | remove-orphan-files | vacuum``: a dry run unless ``--no-dry-run`` is given."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from lakebed.cli import exit_codes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What a command needs is imported when it runs: a parser must not wait for it.
+
+
+def expire_snapshots(options: argparse.Namespace) -> int:
+    return _print(
+        _open(options).expire_snapshots(
+            options.older_than, options.retain_last, options.dry_run, options.allow_short_retention
+        ),
+        options,
+    )
+
+
+def remove_orphan_files(options: argparse.Namespace) -> int:
+    rows = _open(options).remove_orphan_files(options.older_than, options.dry_run, options.allow_short_retention)
+    return _print(rows, options)
+
+
+def vacuum(options: argparse.Namespace) -> int:
+    return _print(_open(options).vacuum(options.older_than, options.dry_run, options.allow_short_retention), options)
+
+
+def _open(options: argparse.Namespace) -> Any:
+    from lakebed.table import open as open_table
+
+    return open_table(options.path)
+
+
+def _print(rows: pa.Table, options: argparse.Namespace) -> int:
+    from lakebed.cli.output import print_rows
+
+    print_rows(rows, options.format)
+    done = "would be deleted; --no-dry-run deletes them" if options.dry_run else "deleted"
+    total = sum(rows["bytes"].to_pylist())
+    print(f"lakebed: {len(rows):,} files of {total:,} bytes {done}", file=sys.stderr)
+    return exit_codes.OK

@@ -1,0 +1,268 @@
+"""Runs the planner's merges of one table in the background of a replica, a few at a time.
+
+1. Something happened (``poke``), or some seconds went by: a worker asks the planner for the newest snapshot's plans. What
+   live claims, this process's own merges and parked parts hold is left out.
+2. It runs the first plan, and asks again; when there is none, it rests. Replicas need not know of each other: whoever
+   claims first has the plan, and the others' planners see the claim.
+3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` times its parts are parked for an hour and
+   reported; a part that the error names is parked alone, and at once. Nothing loops.
+
+Settling has nothing to do with all this: it runs in the streaming query, and a merge of minutes never delays it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lakebed import events
+from lakebed.compaction.merge import Cancelled, End, Kernel, MergeResult
+from lakebed.compaction.plan import Plan, PlanKind, Planning
+from lakebed.compaction.planner import plan as make_plans
+from lakebed.errors import Retry
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
+from lakebed.parts.storage import PartStorage
+
+IDLE_SECONDS = 5.0
+FAILURES_MAX = 4
+PARKED_SECONDS = 3600.0
+BACKOFF_SECONDS_MAX = 60.0
+_logger = logging.getLogger("lakebed.compact")
+
+KernelMaker = Callable[[Callable[[], bool], Callable[[int], None]], Callable[[PartStorage], Kernel]]
+"""Makes a kernel of: whether to stop; what to tell the rows done; where to write."""
+
+Planner = Callable[[Snapshot, Collection[str], int, int], Planning]
+"""Snapshot, paths that are taken, now in epoch milliseconds, bytes in flight."""
+
+
+class MergeWorker(Protocol):
+    """``Merger``, or ``VolatileMerger``."""
+
+    def sight(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]: ...
+
+    def run(self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel]) -> MergeResult: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What is known of a part whose plans failed."""
+
+    failures: int = 0
+    not_before: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A merge under way in this process."""
+
+    plan: Plan
+    since: float
+    rows_done: int = 0
+
+
+@dataclass(slots=True)
+class _Shared:
+    running: dict[int, Running] = field(default_factory=dict)
+    trouble: dict[str, _Trouble] = field(default_factory=dict)
+    next_id: int = 0
+
+
+class Compactor:
+    """``workers`` threads that merge while there is something to merge. ``close`` ends them."""
+
+    def __init__(
+        self,
+        table: str,
+        log: TableLog,
+        merger: MergeWorker,
+        kernel: KernelMaker,
+        planner: Planner = make_plans,
+        workers: int = 1,
+        chores: Mapping[Callable[[], object], float] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``chores``: what else is to be done in the background, each with its seconds from one time to the next."""
+        self._table = table
+        self._log = log
+        self._merger = merger
+        self._kernel = kernel
+        self._planner = planner
+        self._clock = clock
+        self._shared = _Shared()
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._poked = 0
+        self._closing = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"lakebed-merge-{number}", daemon=True)
+            for number in range(workers)
+        ]
+        self._chores = dict(chores or {})
+        if self._chores:
+            self._threads.append(threading.Thread(target=self._do_chores, name="lakebed-chores", daemon=True))
+
+    def start(self) -> None:
+        """Start the workers."""
+        for thread in self._threads:
+            thread.start()
+
+    def poke(self) -> None:
+        """The table changed: look at once what is to be done. Costs nothing."""
+        with self._wake:
+            self._poked += 1
+            self._wake.notify_all()
+
+    def close(self, timeout_seconds: float = 10.0) -> None:
+        """Cancel what runs (its claims are given back) and end the workers."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+        deadline = time.monotonic() + timeout_seconds
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        self._merger.close()
+
+    def running(self) -> list[Running]:
+        """The merges under way."""
+        with self._lock:
+            return list(self._shared.running.values())
+
+    def run_until_idle(self) -> list[MergeResult]:
+        """Do in this thread all that the planner finds, until it finds nothing; for a call instead of a service.
+
+        Raises what a plan fails with.
+        """
+        results = []
+        while (job := self._next()) is not None:
+            number, plan = job
+            try:
+                results.append(self._merge(number, plan))
+            except Exception as error:
+                self._failed(plan, error)
+                raise
+            finally:
+                self._done(number)
+        return results
+
+    def parked(self) -> frozenset[str]:
+        """Paths of parts that are left alone for now because their plans failed."""
+        now = self._clock()
+        with self._lock:
+            return self._parked(now)
+
+    # -- the workers -------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        seen = -1
+        while not self._closing:
+            try:
+                while not self._closing and (job := self._next()) is not None:
+                    self._attempt(*job)
+            except Retry as error:
+                _logger.warning("planning merges of %s will be tried again: %s", self._table, error)
+            except Exception:
+                _logger.exception("planning merges of %s failed", self._table)
+            with self._wake:
+                if not self._closing and seen == self._poked:
+                    self._wake.wait(IDLE_SECONDS)
+                seen = self._poked
+
+    def _do_chores(self) -> None:
+        due = {chore: time.monotonic() + seconds for chore, seconds in self._chores.items()}
+        while not self._closing:
+            for chore, seconds in self._chores.items():
+                if time.monotonic() >= due[chore] and not self._closing:
+                    try:
+                        chore()
+                    except Retry as error:
+                        _logger.warning("a chore of %s will be tried again: %s", self._table, error)
+                    except Exception:
+                        _logger.exception("a chore of %s failed", self._table)
+                    due[chore] = time.monotonic() + seconds
+            with self._wake:
+                if not self._closing:
+                    self._wake.wait(max(0.0, min(due.values()) - time.monotonic()))
+
+    def _next(self) -> tuple[int, Plan] | None:
+        """The plan to run next, noted as running; None if there is none."""
+        snapshot = self._log.refresh()
+        now = self._clock()
+        with self._lock:
+            mine = {path for running in self._shared.running.values() for path in running.plan.inputs}
+            seen, claimed = self._merger.sight(snapshot, int(now * 1000))
+            taken = mine | self._parked(now) | claimed
+            in_flight = sum(running.plan.bytes_in for running in self._shared.running.values())
+            planning = self._planner(seen, taken, int(now * 1000), in_flight)
+            for plan in planning.plans:
+                if plan.kind is not PlanKind.SETTLE:
+                    number = self._shared.next_id
+                    self._shared.next_id += 1
+                    self._shared.running[number] = Running(plan, now)
+                    return number, plan
+        return None
+
+    def _attempt(self, number: int, plan: Plan) -> None:
+        try:
+            self._merge(number, plan)
+        except Exception as error:
+            self._failed(plan, error)
+        finally:
+            self._done(number)
+
+    def _merge(self, number: int, plan: Plan) -> MergeResult:
+        def progress(rows: int) -> None:
+            with self._lock:
+                running = self._shared.running[number]
+                self._shared.running[number] = Running(plan, running.since, rows)
+
+        events.emit(events.MergeBegan(self._table, plan.kind.value, plan.level, len(plan.inputs), plan.bytes_in))
+        kernel = self._kernel(lambda: self._closing, progress)
+        try:
+            result = self._merger.run(plan.inputs, plan.level, kernel)
+        except Cancelled:
+            result = MergeResult(End.CANCELLED, "")
+        events.emit(
+            events.MergeEnded(
+                self._table, plan.kind.value, plan.level, result.end.value, result.version, result.parts_in,
+                result.parts_out, result.rows, result.bytes_in, result.bytes_out, result.carried_rows,
+                result.conflicts, result.seconds, result.local,
+            )
+        )  # fmt: skip
+        if result.end is End.COMPLETED:
+            with self._lock:
+                for path in plan.inputs:
+                    self._shared.trouble.pop(path, None)
+        return result
+
+    def _done(self, number: int) -> None:
+        with self._lock:
+            self._shared.running.pop(number, None)
+
+    def _failed(self, plan: Plan, error: Exception) -> None:
+        named = [path for path in plan.inputs if path in str(error)]
+        now = self._clock()
+        parked = False
+        with self._lock:
+            for path in named or plan.inputs:
+                trouble = self._shared.trouble.setdefault(path, _Trouble())
+                trouble.failures = FAILURES_MAX if named and not isinstance(error, Retry) else trouble.failures + 1
+                parked = trouble.failures >= FAILURES_MAX
+                pause = PARKED_SECONDS if parked else min(BACKOFF_SECONDS_MAX, 2.0**trouble.failures)
+                trouble.not_before = now + pause
+        _logger.warning(
+            "a %s of %d parts of %s failed%s: %s", plan.kind.value, len(plan.inputs), self._table,
+            ", its parts are left alone for an hour" if parked else " and will be tried again", error,
+        )  # fmt: skip
+        events.emit(events.MergeFailed(self._table, plan.kind.value, plan.level, len(plan.inputs), parked, str(error)))
+
+    def _parked(self, now: float) -> frozenset[str]:
+        return frozenset(path for path, trouble in self._shared.trouble.items() if now < trouble.not_before)

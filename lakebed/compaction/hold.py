@@ -1,0 +1,61 @@
+"""A reader's hold on an old version: no cleanup takes it away while the hold lasts (see ``manifest.leases``).
+
+1. Read the newest snapshot: the version must be there and unexpired.
+2. Commit a lease; a cleanup that came first starts this over.
+3. At the end take the lease out. If that fails it ends by itself, and the next cleanup takes it out.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lakebed.errors import Contention, InvalidInput, LakebedError, StoreUnavailable, VersionNotFound
+from lakebed.manifest.actions import CommitInfo, Domain
+from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.leases import EXPIRED_DOMAIN, Lease, first_unexpired
+from lakebed.manifest.table_log import Committed, TableLog, Unknown
+from lakebed.version import ENGINE
+
+_ATTEMPTS_MAX = 50
+_logger = logging.getLogger("lakebed.cleanup")
+
+
+@contextmanager
+def hold(log: TableLog, version: int, seconds: float) -> Iterator[int]:
+    """Keep a version readable for so many seconds, or until the block ends. Raises VersionNotFound, InvalidInput."""
+    if seconds <= 0:
+        raise InvalidInput(f"a version can't be held for {seconds} seconds; give more than 0")
+    lease = Lease(str(uuid.uuid4()), version, log.now_ms() + int(seconds * 1000))
+    _commit(log, lease, lease.to_action(), "HOLD VERSION")
+    try:
+        log.at_version(version)  # a cleanup of the log alone may have been faster
+        yield version
+    finally:
+        try:
+            _commit(log, lease, lease.ended(), "RELEASE VERSION")
+        except LakebedError as error:
+            _logger.warning("the hold on version %d ends by itself: %s", version, error)
+
+
+def _commit(log: TableLog, lease: Lease, action: Domain, operation: str) -> None:
+    for _ in range(_ATTEMPTS_MAX):
+        snapshot = log.refresh()
+        if action.removed and lease.domain not in snapshot.domains:
+            return
+        if not action.removed:
+            log.at_version(lease.version)
+            if lease.version < (first := first_unexpired(snapshot.domains)):
+                raise VersionNotFound(
+                    f"version {lease.version} has expired and can't be held; the oldest version that is kept is {first}"
+                )
+        touch = Touch(domains=frozenset([EXPIRED_DOMAIN, lease.domain]))
+        info = CommitInfo(operation, "", parameters={"version": lease.version}, engine=ENGINE)
+        outcome = log.commit(snapshot, [action], info, touch)
+        if isinstance(outcome, Committed):
+            return
+        if isinstance(outcome, Unknown):
+            raise StoreUnavailable(f"whether version {lease.version} is held is unknown: {outcome.cause}")
+    raise Contention(f"holding version {lease.version} gave way {_ATTEMPTS_MAX} times to other commits")

@@ -1,0 +1,371 @@
+"""Merge: some base parts become few sorted parts of the next level. Claim, work, commit; the writer never waits.
+
+1. **Claim.** The sources are named in the log. A part that a live claim names, or that left the base, ends the matter here,
+   before it costs anything; an expired claim on them is taken over in the same commit.
+2. **Work.** The kernel (``parts.merge``) reads the sources as they are at the claim's commit and writes new files. Meanwhile the
+   lease is extended (a heartbeat).
+3. **Commit.** Rows that died since the claim are found in the sources' newer deletion vectors and mapped onto the output by
+   its row provenance; the output enters the base with them as its own. The sources leave in the same commit. When a
+   settle comes first, step 3 is done again, which costs milliseconds: neither the settle's work nor the merge's is lost.
+4. The claim is gone, or a source was replaced by somebody else: the files written are deleted, nothing else happened.
+
+Invariants: P1, P3, P4 by the log's checks; S1 by the kernel; S2: what is live in the sources at the commit is live in the output.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from pyroaring import BitMap64
+
+from lakebed.errors import Contention, LakebedError, Retry, StoreUnavailable
+from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part
+from lakebed.manifest.claims import Claim, claimed_paths, claims_of
+from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog, Unknown
+from lakebed.parts.changes import TableShape, shape_of
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.merge import MergedPart, MergeSource
+from lakebed.parts.storage import PartStorage
+from lakebed.version import ENGINE
+
+LEASE_SECONDS = 120.0
+HEARTBEAT_SECONDS = 30.0
+_ATTEMPTS_MAX = 100
+_logger = logging.getLogger("lakebed.merge")
+
+Kernel = Callable[[Sequence[MergeSource], TableShape], list[MergedPart]]
+"""What does the work of step 2; raises Cancelled when it was told to stop."""
+
+
+class Cancelled(LakebedError):
+    """The merge was told to stop; nothing of it remains."""
+
+
+class End(Enum):
+    """How a merge ended."""
+
+    COMPLETED = "completed"
+    CLAIMED = "claimed"  # another live claim names a source
+    REPLACED = "replaced"  # a source left the base
+    OVERTAKEN = "overtaken"  # the lease ended and another replica took the sources
+    CANCELLED = "cancelled"  # the replica stops
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What a merge did; ``version`` is its commit's. All counts are 0 unless it was completed.
+
+    ``local``: the output stays on the replica's disk for now; ``version`` is the claim's.
+    """
+
+    end: End
+    claim: str
+    version: int = -1
+    parts_in: int = 0
+    parts_out: int = 0
+    rows: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    carried_rows: int = 0
+    conflicts: int = 0
+    seconds: float = 0.0
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The sources of a merge as they were read."""
+
+    parts: tuple[Part, ...]
+    dead: Mapping[str, BitMap64]
+
+
+class Merger:
+    """Runs merges of one replica on one table. Safe to use from several threads, a merge each."""
+
+    def __init__(
+        self,
+        log: TableLog,
+        storage: PartStorage,
+        dead_rows: DeadRows,
+        replica: str,
+        clock: Callable[[], float] = time.time,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        self._log = log
+        self._storage = storage
+        self._dead_rows = dead_rows
+        self.replica = replica
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+
+    def sight(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
+        """The table as the planner should see it, and the paths that are taken."""
+        return snapshot, claimed_paths(snapshot, now_ms)
+
+    def run(self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel]) -> MergeResult:
+        """Merge these parts into parts of ``level``. ``kernel``: given where to write, what does the work.
+
+        Raises what the kernel raises (the claim is given back first), Contention, StoreUnavailable (whether the output was
+        committed may be unknown, so its files are left to the cleanup; the claim expires by itself).
+        """
+        started = time.perf_counter()
+        claimed = self.claim(paths, level)
+        if isinstance(claimed, MergeResult):
+            return claimed
+        claim, snapshot = claimed
+        sources = self.sources(claim, snapshot)
+        try:
+            with self.heartbeat(claim):
+                merged = kernel(self._storage)(self.kernel_sources(sources, snapshot), shape_of(snapshot))
+        except BaseException:
+            with suppress(Retry):
+                self.abandon(claim)
+            raise
+        result = self.commit(claim, sources, merged, snapshot)
+        return replace(result, seconds=time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Nothing is kept between merges."""
+
+    # -- 1. claim ----------------------------------------------------------------------------------------------------
+
+    def claim(
+        self, paths: Sequence[str], level: int, volatile: bool = False, ending: Sequence[Claim] = ()
+    ) -> tuple[Claim, Snapshot] | MergeResult:
+        """A claim on the parts and the snapshot at its commit; or why there is none. Raises StoreUnavailable, Contention.
+
+        ``ending``: claims of our own that it takes the place of.
+        """
+        wanted = frozenset(paths)
+        claim = Claim(str(uuid.uuid4()), self.replica, tuple(paths), level, 0, 0, volatile)
+        for _ in range(_ATTEMPTS_MAX):
+            snapshot = self._log.refresh()
+            if not wanted <= snapshot.parts.keys():
+                return MergeResult(End.REPLACED, claim.id)
+            now = int(self._clock() * 1000)
+            rivals = [other for other in claims_of(snapshot.domains).values() if not wanted.isdisjoint(other.sources)]
+            ours = {other.id for other in ending}
+            if any(other.is_live(now) for other in rivals if other.id not in ours):
+                return MergeResult(End.CLAIMED, claim.id)
+            if not ours <= {other.id for other in rivals}:
+                return MergeResult(End.OVERTAKEN, claim.id)
+            claim = replace(claim, since_ms=now, lease_ms=now + int(self._lease_seconds * 1000))
+            actions = [*(other.ended() for other in rivals), claim.to_action()]
+            touch = Touch(claimed=wanted, domains=frozenset(other.domain for other in rivals))
+            info = CommitInfo("CLAIM", "", metrics={"parts": len(wanted)}, engine=ENGINE)
+            outcome = self._log.commit(snapshot, actions, info, touch)
+            if isinstance(outcome, Committed):
+                return claim, outcome.snapshot
+            if isinstance(outcome, Unknown):
+                raise _silent(outcome)
+        raise Contention(f"a claim gave way {_ATTEMPTS_MAX} times to other commits")
+
+    @contextmanager
+    def heartbeat(self, claim: Claim) -> Iterator[None]:
+        """Extends the claim's lease while the block runs. A heartbeat that fails is tried again at the next one."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(min(HEARTBEAT_SECONDS, self._lease_seconds / 4)):
+                with suppress(Retry):
+                    if not self.extend([claim]):
+                        return
+
+        thread = threading.Thread(target=beat, name=f"lakebed-lease-{claim.id[:8]}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def extend(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Extend the leases of those claims that are still in the log, in one commit; returns these."""
+        for _ in range(_ATTEMPTS_MAX):
+            snapshot = self._log.refresh()
+            now = int(self._clock() * 1000)
+            held = [
+                replace(claim, lease_ms=now + int(self._lease_seconds * 1000))
+                for claim in claims
+                if claim.domain in snapshot.domains
+            ]
+            if not held:
+                return []
+            touch = Touch(domains=frozenset(claim.domain for claim in held))
+            info = CommitInfo("EXTEND CLAIM", "", engine=ENGINE)
+            outcome = self._log.commit(snapshot, [claim.to_action() for claim in held], info, touch)
+            if isinstance(outcome, Committed):
+                return held
+            if isinstance(outcome, Unknown):
+                raise _silent(outcome)
+        raise Contention(f"a heartbeat gave way {_ATTEMPTS_MAX} times to other commits")
+
+    def abandon(self, claim: Claim, restoring: Sequence[Claim] = ()) -> None:
+        """Take the claim out of the log, if it is still there; ``restoring``: claims that come back in its place."""
+        for _ in range(_ATTEMPTS_MAX):
+            snapshot = self._log.refresh()
+            if claim.domain not in snapshot.domains:
+                return
+            touch = Touch(domains=frozenset([claim.domain]))
+            info = CommitInfo("ABANDON CLAIM", "", engine=ENGINE)
+            lease_ms = int((self._clock() + self._lease_seconds) * 1000)
+            back = [
+                replace(old, lease_ms=lease_ms).to_action()
+                for old in restoring
+                if all(path in snapshot.parts for path in old.sources)
+            ]
+            outcome = self._log.commit(snapshot, [claim.ended(), *back], info, touch)
+            if isinstance(outcome, Committed):
+                return
+            if isinstance(outcome, Unknown):
+                raise _silent(outcome)
+
+    # -- 2. work -----------------------------------------------------------------------------------------------------
+
+    def sources(self, claim: Claim, snapshot: Snapshot) -> Sources:
+        """The claim's sources at a snapshot that has them."""
+        parts = tuple(snapshot.parts[path] for path in claim.sources)
+        return Sources(parts, {part.path: self._dead_rows.of(part) for part in parts})
+
+    def kernel_sources(self, sources: Sources, snapshot: Snapshot) -> list[MergeSource]:
+        """What the kernel is told of each source; deletes younger than the table's ``tombstone_retention`` are kept."""
+        horizon = int(self._clock() * 1000) - snapshot.settings.tombstone_retention_seconds * 1000
+        ordered = snapshot.settings.sequence_by is not None
+        return [
+            MergeSource(
+                part,
+                sources.dead[part.path],
+                keeps_deletes=ordered and part.deletes > 0 and part.newest_delete_ms >= horizon,
+                url=self._storage.duckdb_url(part.path),
+            )
+            for part in sources.parts
+        ]
+
+    # -- 3. commit ---------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], read: Snapshot, operation: str = "MERGE"
+    ) -> MergeResult:
+        """Put the output in place of the sources. If that can't be, its files are deleted."""
+        conflicts = 0
+        for _ in range(_ATTEMPTS_MAX):
+            snapshot = self._log.refresh()
+            if claim.domain not in snapshot.domains:
+                self._discard(merged)
+                return MergeResult(End.OVERTAKEN, claim.id, conflicts=conflicts)
+            died = self._died(sources, snapshot)
+            if died is None or shape_of(snapshot) != shape_of(read):
+                self._discard(merged)
+                self.abandon(claim)
+                return MergeResult(End.REPLACED, claim.id, conflicts=conflicts)
+            actions, result = self._actions(claim, sources, merged, died, snapshot)
+            touch = Touch(
+                parts={part.path: partition_of(part) for part in sources.parts if part.path in snapshot.parts},
+                domains=frozenset([claim.domain]),
+            )
+            info = CommitInfo(operation, "", metrics=_metrics(result), engine=ENGINE)
+            outcome: Outcome = self._log.commit(snapshot, actions, info, touch)
+            match outcome:
+                case Committed(version, _):
+                    return replace(result, version=version, conflicts=conflicts)
+                case Conflicted():
+                    conflicts += 1
+                case Unknown():
+                    raise _silent(outcome)
+        raise Contention(f"a merge gave way {conflicts} times to other commits")
+
+    def _died(self, sources: Sources, snapshot: Snapshot) -> dict[str, BitMap64] | None:
+        """Rows of each source that died since it was read; None if another merge has replaced a source."""
+        died: dict[str, BitMap64] = {}
+        for part in sources.parts:
+            now = snapshot.parts.get(part.path)
+            if now is not None:
+                dead = self._dead_rows.of(now)
+            else:
+                gone = snapshot.removed.get(part.path)
+                if gone is None or not gone.data_change:
+                    return None
+                dead = BitMap64(range(part.rows))  # its last rows were deleted
+            new = dead - sources.dead[part.path]
+            if new:
+                died[part.path] = new
+        return died
+
+    def _actions(
+        self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], died: Mapping[str, BitMap64],
+        snapshot: Snapshot,
+    ) -> tuple[list[Action], MergeResult]:  # fmt: skip
+        now_ms = int(self._clock() * 1000)
+        dead_of = {part.path: BitMap64(part.dead) for part in merged}
+        carried = 0
+        for ordinal, source in enumerate(sources.parts):
+            if source.path in died:
+                for part in merged:
+                    found = part.provenance.map_rows(ordinal, died[source.path])
+                    carried += len(found)
+                    dead_of[part.path] |= found
+        kept = [part for part in merged if len(dead_of[part.path]) < part.rows or part.deletes]
+        vectors = self._dead_rows.write({part.path: dead_of[part.path] for part in kept if dead_of[part.path]})
+        leaving = [snapshot.parts[part.path] for part in sources.parts if part.path in snapshot.parts]
+        deletes_ms = max((part.newest_delete_ms for part in sources.parts if part.deletes), default=None)
+        actions: list[Action] = [part.removed(now_ms, data_change=False) for part in leaving]
+        for part in kept:
+            output = Part(
+                path=part.path, rows=part.rows, bytes=part.bytes, level=claim.level,
+                min_block=min(source.min_block for source in sources.parts),
+                max_block=max(source.max_block for source in sources.parts),
+                deletes=part.deletes, has_op_column=part.has_op_column,
+                partition_values=sources.parts[0].partition_values, stats=part.stats, modified_ms=now_ms,
+                deletes_ms=deletes_ms if part.deletes else None,
+            )  # fmt: skip
+            actions.append(AddPart(output.marked(vectors.get(part.path)), data_change=False))
+        actions.append(claim.ended())
+        result = MergeResult(
+            End.COMPLETED,
+            claim.id,
+            parts_in=len(leaving),
+            parts_out=len(kept),
+            rows=sum(part.rows for part in kept),
+            bytes_in=sum(part.bytes for part in sources.parts),
+            bytes_out=sum(part.bytes for part in kept),
+            carried_rows=carried,
+        )
+        return actions, result
+
+    def _discard(self, merged: Sequence[MergedPart]) -> None:
+        """Delete files that no commit names."""
+        for part in merged:
+            try:
+                self._storage.delete(part.path)
+            except LakebedError as error:
+                _logger.warning("%s is left to the cleanup: %s", part.path, error)
+
+
+def partition_of(part: Part) -> tuple[tuple[str, str | None], ...]:
+    """The partition of a part, as conflicts are told by it."""
+    return tuple(sorted(part.partition_values.items()))
+
+
+def _metrics(result: MergeResult) -> dict[str, int]:
+    return {
+        "partsIn": result.parts_in,
+        "partsOut": result.parts_out,
+        "rows": result.rows,
+        "bytesIn": result.bytes_in,
+        "bytesOut": result.bytes_out,
+        "carriedRows": result.carried_rows,
+    }
+
+
+def _silent(outcome: Unknown) -> StoreUnavailable:
+    return StoreUnavailable(f"whether version {outcome.version} was written is unknown: {outcome.cause}")

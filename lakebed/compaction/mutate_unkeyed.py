@@ -1,0 +1,166 @@
+"""DELETE and UPDATE … WHERE on a table without keys: rows die where they lie, new ones come as level-0 parts.
+
+Act first, then commit: vectors and parts carry new names.
+
+1. For each base part, the positions of rows that match are found (one scan of the columns that ``where`` names).
+2. Those not dead yet are marked in the part's deletion vector; for an update, their new rows are written.
+3. One commit: marked parts are removed and added with the new vector, parts without a live row leave, new ones join.
+   On a conflict (somebody marked or replaced one of the parts) only parts that were not looked at are looked at now.
+
+Parts under a claim are marked like others: the merge carries the dead rows over to its output. A part that was appended
+meanwhile is no conflict: the mutation is serialised before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from lakebed.compaction.mutate import ATTEMPTS_MAX, CHUNK_ROWS, discard, unknown
+from lakebed.compaction.mutation import Mutation, MutationResult
+from lakebed.errors import Contention
+from lakebed.manifest.actions import Action, AddPart, Part
+from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
+from lakebed.parts.changes import TableShape, prepare, shape_of
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.engine import connect
+from lakebed.parts.sql import literal, parquet_of, quote, registered, sql_type
+from lakebed.parts.storage import PartStorage
+from lakebed.parts.write import WrittenPart, write_parts
+
+_ROW = "_lakebed_row"
+_CHUNK_BYTES = 256 << 20
+_BATCH_ROWS = 262_144
+
+
+def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mutation: Mutation) -> MutationResult:
+    """Run a mutation of a table without keys.
+
+    Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed.
+    """
+    started = time.perf_counter()
+    looked_at: dict[str, BitMap64] = {}
+    shape: TableShape | None = None
+    written: list[WrittenPart] = []
+    written_for: dict[str, BitMap64] = {}
+    for conflicts in range(ATTEMPTS_MAX):
+        snapshot = log.refresh()
+        if shape != shape_of(snapshot):
+            shape, looked_at, written_for = shape_of(snapshot), {}, {}
+            mutation.check(shape)
+        dying = _dying(snapshot, mutation, shape, storage, dead_rows, looked_at)
+        if mutation.assignments is not None and dying != written_for:
+            discard(written, storage)
+            written = list(_write(dying, snapshot, mutation, shape, storage))
+            written_for = dying
+        rows = sum(len(dead) for dead in dying.values())
+        if not rows:
+            return MutationResult(snapshot.version, conflicts=conflicts, seconds=time.perf_counter() - started)
+        touch = Touch(parts={path: tuple(sorted(snapshot.parts[path].partition_values.items())) for path in dying})
+        actions = _actions(snapshot, dying, written, dead_rows)
+        outcome = log.commit(snapshot, actions, mutation.info(rows, len(dying)), touch)
+        match outcome:
+            case Committed(version, after):
+                if log.checkpoint_is_due(after, slack=2):
+                    log.write_checkpoint(after)
+                return MutationResult(
+                    version, rows, 0, len(dying), len(written), sum(part.bytes for part in written), conflicts,
+                    time.perf_counter() - started,
+                )  # fmt: skip
+            case Conflicted():
+                pass
+            case Unknown(version, _, cause):
+                raise unknown(mutation, version, cause)
+    discard(written, storage)
+    raise Contention(f"a mutation gave way {ATTEMPTS_MAX} times to other commits; try again when fewer run")
+
+
+def _dying(
+    snapshot: Snapshot, mutation: Mutation, shape: TableShape, storage: PartStorage, dead_rows: DeadRows,
+    looked_at: dict[str, BitMap64],
+) -> dict[str, BitMap64]:  # fmt: skip
+    """Live rows that match, by part. ``looked_at`` keeps the matches of parts, live or not: a file never changes."""
+    out = {}
+    for path, part in snapshot.parts.items():
+        if path not in looked_at:
+            looked_at[path] = _matches(part, mutation, shape, storage)
+        dying = looked_at[path] - dead_rows.of(part)
+        if dying:
+            out[path] = dying
+    return out
+
+
+def _matches(part: Part, mutation: Mutation, shape: TableShape, storage: PartStorage) -> BitMap64:
+    connection = connect()
+    storage.attach(connection)
+    query = f"select {_ROW} from ({_numbered(part, shape.schema, storage)}) where {mutation.condition()}"
+    found = BitMap64()
+    with mutation.mistakes():
+        for batch in connection.sql(query).to_arrow_reader(_BATCH_ROWS):
+            found |= BitMap64(batch.column(0).to_numpy().astype(np.uint64))
+    return found
+
+
+def _write(
+    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Mutation, shape: TableShape, storage: PartStorage
+) -> Iterator[WrittenPart]:
+    """The new rows of an update, in parts that may hold rows of several."""
+    connection = connect()
+    held: list[pa.Table] = []
+    for path, rows in dying.items():
+        for batch in _new_rows(snapshot.parts[path], rows, mutation, shape, storage):
+            with mutation.mistakes():
+                held.append(prepare(pa.Table.from_batches([batch]), shape, connection))
+            if sum(map(len, held)) >= CHUNK_ROWS or sum(table.nbytes for table in held) >= _CHUNK_BYTES:
+                yield from write_parts(pa.concat_tables(held), shape, storage, connection)
+                held = []
+    if held:
+        yield from write_parts(pa.concat_tables(held), shape, storage, connection)
+
+
+def _new_rows(
+    part: Part, rows: BitMap64, mutation: Mutation, shape: TableShape, storage: PartStorage
+) -> Iterator[pa.RecordBatch]:
+    connection = connect()
+    storage.attach(connection)
+    wanted = pa.table({"row": np.frombuffer(rows.to_array(), dtype=np.uint64).astype(np.int64)})
+    with registered(connection, "lakebed_wanted", wanted), mutation.mistakes():
+        yield from connection.sql(
+            f"select {', '.join(mutation.columns(shape.schema))} from ({_numbered(part, shape.schema, storage)}) "
+            f"where {_ROW} in (select row from lakebed_wanted)"
+        ).to_arrow_reader(_BATCH_ROWS)
+
+
+def _numbered(part: Part, schema: pa.Schema, storage: PartStorage) -> str:
+    """A query for all rows of a part, dead ones too, each with its position."""
+    kinds = {field.name: sql_type(field.type) for field in schema}
+    stored = {name: f"c{at}" for at, name in enumerate(kinds) if name not in part.partition_values}
+    items = []
+    for name, kind in kinds.items():
+        value = part.partition_values.get(name) or None
+        constant = f"cast({'null' if value is None else literal(value)} as {kind})"
+        items.append(f"{'f.' + stored[name] if name in stored else constant} as {quote(name)}")
+    source = parquet_of([storage.duckdb_url(part.path)], {name: (alias, kinds[name]) for name, alias in stored.items()})
+    return f"select f.file_row_number as {_ROW}, {', '.join(items)} from {source} f"
+
+
+def _actions(
+    snapshot: Snapshot, dying: Mapping[str, BitMap64], written: list[WrittenPart], dead_rows: DeadRows
+) -> list[Action]:
+    now_ms = int(time.time() * 1000)
+    dead = {path: dead_rows.of(snapshot.parts[path]) | rows for path, rows in dying.items()}
+    vectors = dead_rows.write({path: rows for path, rows in dead.items() if len(rows) < snapshot.parts[path].rows})
+    actions: list[Action] = []
+    for path in dying:
+        part = snapshot.parts[path]
+        actions.append(part.removed(now_ms))
+        if path in vectors:
+            actions.append(AddPart(part.marked(vectors[path])))
+    actions += [AddPart(part.base_part(has_op_column=False)) for part in written]
+    return actions

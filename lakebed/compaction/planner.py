@@ -1,0 +1,397 @@
+"""The planner: what to settle, merge and purge next, and why the rest is left alone. No input and output, no clock, no engine.
+
+1. **Settle** the tail when that is cheap, or when the table's thresholds say so.
+2. **Merge** partition by partition, in turn, the one in most need first. Where more than ``lakebed.read_budget`` runs lie over a
+   point of the sort key, the policy says which of them become one (``policies``); their parts around that point are the inputs,
+   as many as ``lakebed.plan_bytes_max`` allows, the smallest runs if not all (``layout``). Small parts side by side are counted
+   likewise: at most ``lakebed.read_budget`` in a row; a row that fills a part becomes one, else the policy chooses.
+   Without an order all parts lie over each other, so only the second rule is of use.
+3. **Purge** parts of which ``lakebed.purge_dead_ratio`` is dead, those with the most dead bytes first.
+
+Plans of one round share no part and name no claimed one. With what is in flight they read at most twice ``plan_bytes_max``; the
+first plan that does not fit ends the round, so that a large one gets its turn. Merging over a point strictly lowers depth there
+and raises it nowhere; merging a row of small parts leaves fewer parts: so repeated rounds come to an end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.compaction.layout import SMALL, Indexes, Layout, Place, fullness, live_bytes
+from lakebed.compaction.plan import PART_READ_BYTES, Cause, Plan, PlanKind, Planning, Refusal
+from lakebed.compaction.policies import FAN, Policy, binomial, lazy_leveled, size_tiered
+from lakebed.manifest.actions import ChangePart, Part
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.settings import TableSettings, parse_hours
+from lakebed.sortkey.ranges import depth, order_columns, range_of
+
+IN_FLIGHT_PLANS = 2
+PLANS_MAX = 64
+INPUTS_MAX = 512
+_TIES_MAX = 8
+_SHORT = 64
+# What settling costs for each base part it marks (its action, its vector, and reading both again) and what a tail costs the
+# views until the next batch, each of which resolves it anew.
+_MARK_BYTES = 16 * 1024
+_TAIL_READS = 8
+_TAIL_ROWS_MAX = 2_000_000
+_POLICIES: dict[str, Policy] = {
+    "off": binomial,
+    "auto": binomial,
+    "bin-pack": binomial,
+    "tiered": size_tiered,
+    "leveled": lazy_leveled,
+}
+_Partition = tuple[tuple[str, str | None], ...]
+_Candidate = tuple[Indexes, Plan]
+_WHY_NOT = {
+    Cause.OFF: "partitions that are not merged, since lakebed.merge is off",
+    Cause.WITHIN_READ_BUDGET: "partitions within lakebed.read_budget",
+    Cause.CLAIMED: "parts named by live claims",
+    Cause.CONSTANT: "full parts whose sort keys no merge can tell apart",
+    Cause.PLAN_BYTES: "places where not even two parts fit into lakebed.plan_bytes_max",
+    Cause.IN_FLIGHT: "plans (at least) that wait until less is in flight",
+    Cause.OFF_PEAK: "heavy plans that wait for the hours of lakebed.off_peak",
+    Cause.FEW_DEAD: "parts with dead rows, fewer than lakebed.purge_dead_ratio",
+    Cause.DELAYED: "change parts that wait until settling pays",
+}
+
+
+def plan(snapshot: Snapshot, claimed: Collection[str], now_ms: int, in_flight_bytes: int = 0) -> Planning:
+    """What to do next.
+
+    ``claimed``: paths that live claims name; ``now_ms``: the time in epoch milliseconds; ``in_flight_bytes``: input bytes of
+    plans that run now.
+    """
+    claimed = frozenset(claimed)
+    round_ = _Round(snapshot, now_ms, in_flight_bytes)
+    settle = _settle(snapshot, now_ms, round_)
+    layouts, quiet, depth_max = _layouts(snapshot, claimed)
+    round_.refuse(Cause.CLAIMED, sum(path in snapshot.parts for path in claimed))
+    round_.refuse(Cause.CONSTANT, int(sum(layout.constant.sum() for layout in layouts)))
+    round_.refuse(Cause.OFF if snapshot.settings.merge == "off" else Cause.WITHIN_READ_BUDGET, quiet)
+    _merges(layouts, round_)
+    _purges(claimed, round_)
+    plans = ([settle] if settle else []) + round_.plans
+    backlog = (settle.bytes_in if settle else 0) + round_.backlog_bytes(layouts)
+    refusals = tuple(Refusal(cause, count, _WHY_NOT[cause]) for cause, count in round_.refused.items() if count)
+    return Planning(tuple(plans), refusals, backlog, depth_max)
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one round has decided so far."""
+
+    snapshot: Snapshot
+    now_ms: int
+    in_flight_bytes: int
+    plans: list[Plan] = field(default_factory=list)
+    refused: Counter[Cause] = field(default_factory=Counter)
+    waiting: dict[str, int] = field(default_factory=dict)  # bytes of parts that plans of a later round are for, by path
+    is_over: bool = False
+
+    @property
+    def settings(self) -> TableSettings:
+        return self.snapshot.settings
+
+    @property
+    def is_off_peak(self) -> bool:
+        """Whether heavy plans may run now: always, if no hours are set."""
+        if not self.settings.off_peak:
+            return True
+        start, end = parse_hours(self.settings.off_peak)
+        minute = self.now_ms // 60_000 % 1440
+        return start <= minute < end if start < end else minute >= start or minute < end
+
+    def refuse(self, cause: Cause, count: int = 1) -> None:
+        self.refused[cause] += count
+
+    def wait(self, cause: Cause, candidate: Plan) -> None:
+        """The plan waits for a later round."""
+        self.refuse(cause)
+        self.waiting |= {path: self.snapshot.parts[path].bytes for path in candidate.inputs}
+
+    def accepts(self, candidate: Plan) -> bool:
+        """Whether the plan runs in this round; if not, why is counted."""
+        heavy = candidate.bytes_in > self.settings.target_part_bytes * SMALL
+        if heavy and candidate.depth_before <= self.settings.read_budget and not self.is_off_peak:
+            self.wait(Cause.OFF_PEAK, candidate)
+            return False
+        allowed = IN_FLIGHT_PLANS * self.settings.plan_bytes_max - self.in_flight_bytes
+        if candidate.bytes_in > allowed or len(self.plans) >= PLANS_MAX:
+            self.wait(Cause.IN_FLIGHT, candidate)
+            self.is_over = True
+            return False
+        self.in_flight_bytes += candidate.bytes_in
+        self.plans.append(candidate)
+        return True
+
+    def backlog_bytes(self, layouts: Sequence[Layout]) -> int:
+        """Bytes of parts that this round's plans or later ones are for, or that stand where the read budget is exceeded."""
+        wanted = dict(self.waiting)
+        for candidate in self.plans:
+            wanted |= {path: self.snapshot.parts[path].bytes for path in candidate.inputs}
+        for layout in layouts if self.settings.merge != "off" else ():
+            deep = np.cumsum((layout.depth + layout.under_work) > self.settings.read_budget)
+            before = np.where(layout.low > 0, deep[layout.low - 1], 0)
+            for index in np.flatnonzero(layout.free & (deep[layout.high] > before)).tolist():
+                wanted[layout.parts[index].path] = layout.parts[index].bytes
+        return sum(wanted.values())
+
+
+# -- settle ----------------------------------------------------------------------------------------------------------
+
+
+def _settle(snapshot: Snapshot, now_ms: int, round_: _Round) -> Plan | None:
+    tail = snapshot.tail_in_order()
+    if not tail:
+        return None
+    why = _reason_to_settle(snapshot, tail, now_ms)
+    if why is None:
+        round_.refuse(Cause.DELAYED, len(tail))
+        return None
+    total = sum(part.bytes for part in tail)
+    return Plan(
+        kind=PlanKind.SETTLE, partition=(), inputs=tuple(part.path for part in tail), level=0,
+        rows_in=sum(part.rows for part in tail), bytes_in=total, bytes_out=0,
+        dead_rows=sum(part.deletes for part in tail), depth_before=len(tail), depth_after=0,
+        gain=total + len(tail) * PART_READ_BYTES, why=why,
+    )  # fmt: skip
+
+
+def _reason_to_settle(snapshot: Snapshot, tail: Sequence[ChangePart], now_ms: int) -> str | None:
+    settings = snapshot.settings
+    rows, size = sum(part.rows for part in tail), sum(part.bytes for part in tail)
+    age_seconds = (now_ms - min(part.modified_ms for part in tail)) // 1000
+    thresholds = (
+        (settings.settle_after_changes, rows, "rows"),
+        (settings.settle_after_bytes, size, "bytes"),
+        (settings.settle_after_age_seconds, age_seconds, "seconds old"),
+    )
+    for threshold, value, unit in thresholds:
+        if threshold is not None and value >= threshold:
+            return f"the tail is {value:,} {unit}, which the table's settings let it become"
+    if rows >= _TAIL_ROWS_MAX:
+        return f"the tail is {rows:,} rows, as many as one settle takes"
+    if any(threshold is not None for threshold, _, _ in thresholds):
+        return None
+    marked = _parts_marked(snapshot, tail)
+    if marked * _MARK_BYTES <= size * _TAIL_READS:
+        return f"{rows:,} changes mark at most {marked:,} parts: cheaper than what the tail costs readers"
+    return None
+
+
+def _parts_marked(snapshot: Snapshot, tail: Sequence[ChangePart]) -> int:
+    """How many base parts settling may mark: those whose keys meet the tail's, and no more than there are changes."""
+    columns = order_columns(snapshot.schema, snapshot.settings.keys, ())
+    base = [range_of(part.stats, columns) for part in snapshot.parts.values()]
+    lowers = sorted(item.lower for item in base)
+    uppers = sorted(item.upper for item in base)
+    marked = 0
+    for part in tail:
+        item = range_of(part.stats, columns)
+        marked += min(part.rows, bisect_right(lowers, item.upper) - bisect_left(uppers, item.lower))
+    return min(marked, len(base))
+
+
+# -- merge -----------------------------------------------------------------------------------------------------------
+
+
+def _layouts(snapshot: Snapshot, claimed: Collection[str]) -> tuple[list[Layout], int, int]:
+    """The partitions where there may be something to merge, the number of the others, and the depth of the deepest point."""
+    settings = snapshot.settings
+    columns: tuple[pa.Field, ...] = ()
+    if settings.merge != "bin-pack":
+        order_by = settings.sort_key or settings.keys
+        columns = order_columns(snapshot.schema, order_by, snapshot.metadata.partition_columns)
+    partitions: dict[_Partition, list[Part]] = {}
+    for part in snapshot.parts.values():
+        partitions.setdefault(_partition_of(part), []).append(part)
+    layouts, quiet, depth_max = [], 0, 0
+    runs_max = settings.read_budget if _POLICIES[settings.merge] is binomial else min(FAN - 1, settings.read_budget)
+    for partition in sorted(partitions, key=_spelled):
+        parts = partitions[partition]
+        ranges = [range_of(part.stats, columns) for part in parts] if columns else None
+        if len(parts) <= _SHORT:  # few parts of many partitions: not worth arrays
+            deep = depth(ranges).max if ranges else 1
+            if deep <= runs_max and sum(fullness(part, settings) < SMALL for part in parts) <= runs_max:
+                quiet, depth_max = quiet + 1, max(depth_max, deep)
+                continue
+        layout = Layout(partition, parts, ranges, claimed, settings)
+        layouts.append(layout)
+        depth_max = max(depth_max, layout.depth_max)
+    return layouts, quiet, depth_max
+
+
+def _partition_of(part: Part) -> _Partition:
+    return tuple(sorted(part.partition_values.items()))
+
+
+def _spelled(partition: _Partition) -> list[tuple[str, bool, str]]:
+    return [(name, value is not None, value or "") for name, value in partition]
+
+
+def _merges(layouts: Sequence[Layout], round_: _Round) -> None:
+    if round_.settings.merge == "off":
+        round_.refuse(Cause.OFF, len(layouts))
+        return
+    waiting = []
+    for layout in layouts:
+        candidates = _candidates(layout, round_)
+        first = next(candidates, None)
+        if first is None:
+            round_.refuse(Cause.WITHIN_READ_BUDGET)
+        else:
+            waiting.append((_urgency(first, layout, round_), layout, first, candidates))
+    waiting.sort(key=lambda entry: entry[0])
+    queue = [(layout, first, candidates) for _, layout, first, candidates in waiting]
+    while queue:
+        layout, (indexes, candidate), candidates = queue.pop(0)
+        if round_.accepts(candidate):
+            layout.take(indexes)
+        elif round_.is_over:
+            for _, (_, waits), _ in queue:
+                round_.wait(Cause.IN_FLIGHT, waits)
+            return
+        following = next(candidates, None)
+        if following is not None:
+            queue.append((layout, following, candidates))
+
+
+def _urgency(candidate: _Candidate, layout: Layout, round_: _Round) -> tuple[int, int, list[tuple[str, bool, str]]]:
+    indexes, found = candidate
+    return -found.depth_before, _tie(layout, indexes, round_.settings), _spelled(layout.partition)
+
+
+def _tie(layout: Layout, indexes: Indexes, settings: TableSettings) -> int:
+    if settings.merge_first == "lightest":
+        return int(layout.bytes[indexes].sum())
+    return -int(layout.newest[indexes].max())
+
+
+def _candidates(layout: Layout, round_: _Round) -> Iterator[_Candidate]:
+    """The partition's plans, the next one each time made of what is still free; one refused is not offered again."""
+    policy = _POLICIES[round_.settings.merge]
+    budget = round_.settings.read_budget
+    depth_min = budget + 1 if policy is binomial else min(FAN, budget + 1)
+    while places := layout.places(depth_min):
+        equals = [place for place in places[:_TIES_MAX] if place.depth == places[0].depth]
+        options = []
+        for place in equals:
+            found = _merge_over(layout, place, policy, round_)
+            if found is None:
+                layout.leave_alone(place)
+            else:
+                options.append((_tie(layout, found[0], round_.settings), place.start, place, found))
+        if options:
+            _, _, place, found = min(options, key=lambda option: option[:2])
+            yield found
+            if layout.free[found[0]].any():
+                layout.leave_alone(place)
+    refused = np.zeros(len(layout.parts), dtype=bool)
+    while (found := _merge_row(layout, policy, refused, round_)) is not None:
+        yield found
+        if layout.free[found[0]].any():
+            refused[found[0]] = True
+
+
+def _merge_over(layout: Layout, place: Place, policy: Policy, round_: _Round) -> _Candidate | None:
+    settings = round_.settings
+    stack, sizes = layout.stack(place)
+    at_work = int(layout.under_work[place.point])
+    chosen = policy(sizes, max(1, settings.read_budget - at_work), layout.flush_bytes)
+    if chosen is None:
+        return None
+    start, stop = max(chosen.start, chosen.stop - INPUTS_MAX), chosen.stop
+    while stop - start >= 2:
+        indexes = layout.window(place, stack[start:stop], settings.plan_bytes_max)
+        if indexes is not None:
+            count = stop - start
+            why = f"{place.depth} runs lie over a point; lakebed.read_budget is {settings.read_budget}"
+            return indexes, _merge_of(layout, indexes, place.depth, place.depth - count + 1, why)
+        start += 1
+    round_.refuse(Cause.PLAN_BYTES)
+    return None
+
+
+def _merge_row(
+    layout: Layout, policy: Policy, refused: np.ndarray[tuple[int], np.dtype[np.bool_]], round_: _Round
+) -> _Candidate | None:
+    budget = round_.settings.read_budget
+    for row in sorted(layout.small_rows(), key=len, reverse=True):
+        if refused[row].any():
+            continue
+        filled = int(np.searchsorted(np.cumsum(layout.full[row]), 1.0))
+        if len(row) > budget and filled < len(row):
+            chosen = slice(0, max(2, filled))
+            why = f"{len(row)} small parts in a row, enough to fill one"
+        else:
+            sizes = [float(size) for size in layout.live_bytes[row]]
+            found = policy(sizes, budget, layout.flush_bytes)
+            if found is None or found.stop - found.start < 2:
+                continue
+            chosen = found
+            why = f"{len(row)} small parts in a row; lakebed.read_budget is {budget}"
+        indexes = np.sort(row[chosen][-INPUTS_MAX:])
+        if layout.bytes[indexes].sum() > round_.settings.plan_bytes_max:
+            refused[row] = True
+            round_.refuse(Cause.PLAN_BYTES)
+            continue
+        return indexes, _merge_of(layout, indexes, len(row), len(row) - len(indexes) + 1, why)
+    return None
+
+
+# -- purge -----------------------------------------------------------------------------------------------------------
+
+
+def _purges(claimed: Collection[str], round_: _Round) -> None:
+    settings = round_.settings
+    taken = {path for merge in round_.plans for path in merge.inputs}.union(claimed)
+    found: list[tuple[float, str, Part]] = []
+    few = 0
+    for part in round_.snapshot.parts.values():
+        if part.deletion_vector is None or part.rows <= 0 or part.path in taken:
+            continue
+        # Deletes that outweigh late events stay dead in what is written.
+        dead = part.dead_rows - (part.deletes if settings.sequence_by else 0)
+        if dead >= part.rows * settings.purge_dead_ratio:
+            found.append((-part.bytes * dead / part.rows, part.path, part))
+        elif dead > 0:
+            few += 1
+    round_.refuse(Cause.FEW_DEAD, few)
+    for _, _, part in sorted(found, key=lambda entry: entry[:2]):
+        if part.bytes > settings.plan_bytes_max:
+            round_.refuse(Cause.PLAN_BYTES)
+        elif not round_.is_over:
+            why = f"{part.dead_rows:,} of {part.rows:,} rows are dead"
+            round_.accepts(_plan_of(PlanKind.PURGE, _partition_of(part), [part], 1, 1, why))
+
+
+def _plan_of(kind: PlanKind, partition: _Partition, parts: Sequence[Part], before: int, after: int, why: str) -> Plan:
+    bytes_in = sum(part.bytes for part in parts)
+    bytes_out = round(sum(live_bytes(part) for part in parts))
+    return Plan(
+        kind=kind,
+        partition=partition,
+        inputs=tuple(part.path for part in sorted(parts, key=lambda part: (part.min_block, part.max_block, part.path))),
+        level=1 + max(part.level for part in parts),
+        rows_in=sum(max(0, part.rows) for part in parts),
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+        dead_rows=sum(part.dead_rows for part in parts),
+        depth_before=before,
+        depth_after=after,
+        gain=bytes_in - bytes_out + (before - after) * PART_READ_BYTES,
+        why=why,
+    )
+
+
+def _merge_of(layout: Layout, indexes: Indexes, before: int, after: int, why: str) -> Plan:
+    parts = [layout.parts[index] for index in indexes.tolist()]
+    return _plan_of(PlanKind.MERGE, layout.partition, parts, before, after, why)

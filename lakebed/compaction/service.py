@@ -1,0 +1,124 @@
+"""Compaction of one table as this process does it: which merger, which kernel, which chores, by the table's settings."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakebed import events
+from lakebed.compaction.compactor import Compactor, KernelMaker, Running
+from lakebed.compaction.kernels import local_kernel, spark_kernel
+from lakebed.compaction.merge import HEARTBEAT_SECONDS, End, Merger, MergeResult
+from lakebed.compaction.plan import Planning
+from lakebed.compaction.planner import plan
+from lakebed.compaction.volatile import UploadRules, VolatileMerger
+from lakebed.manifest.claims import claimed_paths
+from lakebed.manifest.table_log import TableLog
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.storage import PartStorage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UPLOAD_LOOK_SECONDS = 2.0
+TIDY_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CompactResult:
+    """What compacting did. ``version`` is the last commit's, or the newest seen if there was nothing to do."""
+
+    version: int
+    merges: int = 0
+    parts_in: int = 0
+    parts_out: int = 0
+    rows: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    seconds: float = 0.0
+
+
+class Compaction:
+    """Plans and runs merges of one table."""
+
+    def __init__(
+        self, path: str, log: TableLog, storage: PartStorage, dead_rows: DeadRows, volatile_base: Path
+    ) -> None:
+        """``volatile_base``: the table's folder for materialized parts on this host."""
+        self._path = path
+        self._log = log
+        self._storage = storage
+        self._dead_rows = dead_rows
+        self._volatile_base = volatile_base
+        self._compactor: Compactor | None = None
+        self._volatile: VolatileMerger | None = None
+
+    def plan(self) -> Planning:
+        """What the planner would do now, without doing it."""
+        snapshot = self._log.refresh()
+        now_ms = int(time.time() * 1000)
+        return plan(snapshot, claimed_paths(snapshot, now_ms), now_ms)
+
+    def compact(self) -> CompactResult:
+        """Merge in this process until the planner finds nothing more. Raises what a merge fails with."""
+        started = time.perf_counter()
+        merger = Merger(self._log, self._storage, self._dead_rows, _replica_name())
+        compactor = Compactor(self._path, self._log, merger, self._local_kernel())
+        done = [result for result in compactor.run_until_idle() if result.end is End.COMPLETED]
+        return CompactResult(
+            self._log.refresh().version, len(done), sum(each.parts_in for each in done),
+            sum(each.parts_out for each in done), sum(each.rows for each in done), sum(each.bytes_in for each in done),
+            sum(each.bytes_out for each in done), time.perf_counter() - started,
+        )  # fmt: skip
+
+    def in_background(self, spark: SparkSession, chores: Mapping[Callable[[], object], float]) -> Compactor:
+        """A compactor for a replica: not started yet. On a cluster merges are Spark jobs and nothing is volatile."""
+        if self._compactor:
+            self._compactor.close()
+        settings = self._log.refresh().settings
+        on_cluster = not str(spark.sparkContext.master).startswith("local")
+        chores = dict(chores)
+        merger: Merger | VolatileMerger
+        if settings.volatile and not on_cluster:
+            merger = self._volatile = VolatileMerger(self._log, self._storage, self._dead_rows, self._volatile_base)
+            chores |= {self._upload: UPLOAD_LOOK_SECONDS, merger.extend: HEARTBEAT_SECONDS, merger.tidy: TIDY_SECONDS}
+        else:
+            merger = Merger(self._log, self._storage, self._dead_rows, _replica_name())
+        kernel = spark_kernel(spark, self._path, self._log.refresh) if on_cluster else self._local_kernel()
+        self._compactor = Compactor(self._path, self._log, merger, kernel, chores=chores)
+        return self._compactor
+
+    def running(self) -> list[Running]:
+        """Merges under way in this process."""
+        return self._compactor.running() if self._compactor else []
+
+    def _local_kernel(self) -> KernelMaker:
+        return local_kernel(self._storage, self._log.refresh)
+
+    def _upload(self) -> None:
+        assert self._volatile is not None
+        settings = self._log.refresh().settings
+        rules = UploadRules(
+            bytes_min=settings.target_part_bytes // 2,
+            age_seconds=settings.upload_after_seconds,
+            local_bytes_max=settings.volatile_bytes_max,
+            sources_max=8 * settings.read_budget,
+        )
+        for result in self._volatile.upload_due(rules):
+            self._tell_upload(result)
+
+    def _tell_upload(self, result: MergeResult) -> None:
+        events.emit(
+            events.Uploaded(
+                self._path, result.end.value, result.version, result.parts_in, result.parts_out, result.rows,
+                result.bytes_out, result.carried_rows, result.seconds,
+            )
+        )  # fmt: skip
+
+
+def _replica_name() -> str:
+    return f"{os.uname().nodename}-{os.getpid()}"

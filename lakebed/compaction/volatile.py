@@ -1,0 +1,267 @@
+"""Volatile parts: merges that stay on the replica's local disk until it pays to upload them.
+
+1. Claim (``compaction.merge``). From now on the output is a *volatile part*: it exists nowhere yet.
+2. Merge to the local disk: now it is a *materialized part* of this replica. Its sources stay in the log, so every reader
+   elsewhere still sees the same rows. The lease is extended while the replica lives.
+3. The planner sees materialized parts in place of their sources, so it merges them further. The new claim covers all
+   normal parts below, and ends the claims of the materialized parts in its own commit.
+4. A rule says that a part is due (size, age, the local disk, how many parts other readers still read in its place): it is
+   copied into the object store and committed in place of all normal parts it covers; only then do they leave. If the commit
+   does not stand, the object is deleted.
+5. The replica starts again: what is on its disk and still claimed is taken up; its other claims are given back.
+
+Deletion vectors that came to the sources meanwhile are mapped onto the output by row provenance, at each of these steps.
+Invariants: P1 to P4. Losing the local disk loses work, never rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lakebed.compaction.merge import End, Kernel, Merger, MergeResult, Sources
+from lakebed.errors import Corrupt, Retry, StoreUnavailable
+from lakebed.manifest.claims import claimed_paths, claims_of
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
+from lakebed.parts.changes import shape_of
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.materialized import Materialized, MaterializedFolder, Stand, overlay, own_folder
+from lakebed.parts.provenance import Provenance
+from lakebed.parts.storage import PartStorage
+
+_logger = logging.getLogger("lakebed.volatile")
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRules:
+    """When a materialized part is uploaded."""
+
+    bytes_min: int
+    age_seconds: float
+    local_bytes_max: int
+    sources_max: int
+
+    def due(self, held: Sequence[Materialized], now_ms: int) -> list[Materialized]:
+        """Those that are due, in the order in which to upload them. Pure."""
+        chosen = [
+            one
+            for one in held
+            if one.bytes >= self.bytes_min
+            or now_ms - one.made_ms >= self.age_seconds * 1000
+            or len(one.sources) >= self.sources_max
+        ]
+        rest = sorted((one for one in held if one not in chosen), key=lambda one: one.bytes)
+        while rest and sum(one.bytes for one in rest) > self.local_bytes_max:
+            chosen.append(rest.pop())
+        return chosen
+
+
+class VolatileMerger:
+    """Merges of one replica that are kept on its local disk. Safe to use from several threads."""
+
+    def __init__(
+        self, log: TableLog, storage: PartStorage, dead_rows: DeadRows, base: Path, clock: Callable[[], float] = time.time
+    ) -> None:  # fmt: skip
+        """``base``: the table's folder for materialized parts on this host; the replica takes a free place in it."""
+        folder, name, self._lock_file = own_folder(base)
+        self._folder = MaterializedFolder(folder)
+        self._log = log
+        self._storage = storage
+        self._dead_rows = dead_rows
+        self._clock = clock
+        self._merger = Merger(log, storage, dead_rows, name, clock)
+        self._lock = threading.Lock()
+        self._held: dict[str, Materialized] = {}
+        self._busy: set[str] = set()  # claims whose parts a merge or an upload is using
+        self._take_up()
+
+    @property
+    def replica(self) -> str:
+        return self._merger.replica
+
+    def held(self) -> list[Materialized]:
+        """The materialized parts of this replica."""
+        with self._lock:
+            return list(self._held.values())
+
+    def close(self) -> None:
+        """Give the folder free; the claims stay until their leases end, so a restart goes on with them."""
+        with self._lock:
+            lock_file, self._lock_file = self._lock_file, -1
+        if lock_file >= 0:
+            os.close(lock_file)
+
+    # -- what the compactor asks of a merger -------------------------------------------------------------------------
+
+    def sight(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
+        """The table as the planner should see it here, and the paths that are taken."""
+        with self._lock:
+            idle = [one for one in self._held.values() if one.claim.id not in self._busy]
+        seen, _ = overlay(snapshot, idle, self._dead_rows.of)
+        return seen, claimed_paths(snapshot, now_ms)
+
+    def run(self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel]) -> MergeResult:
+        """Merge parts of ``sight`` into a materialized part. Raises what the kernel raises."""
+        started = time.perf_counter()
+        chosen = self._take(paths)
+        try:
+            return replace(self._run(paths, level, kernel, chosen), seconds=time.perf_counter() - started)
+        finally:
+            with self._lock:
+                self._busy -= {one.claim.id for one in chosen}
+
+    def _run(
+        self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel], chosen: Sequence[Materialized]
+    ) -> MergeResult:  # fmt: skip
+        local = {one.url(part) for one in chosen for part in one.parts}
+        normal = [path for path in paths if path not in local]
+        sources = [*normal, *(part.path for one in chosen for part in one.sources)]
+        claimed = self._merger.claim(sources, level, volatile=True, ending=[one.claim for one in chosen])
+        if isinstance(claimed, MergeResult):
+            return claimed
+        claim, snapshot = claimed
+        try:
+            seen, stands = overlay(snapshot, chosen, self._dead_rows.of)
+            if {id(stand.of) for stand in stands.values()} != {id(one) for one in chosen}:
+                raise Corrupt("a materialized part does not fit the table any more")
+            inputs = [seen.parts[path] for path in (*normal, *stands)]
+            dead = {part.path: self._dead_rows.of(part) for part in inputs if part.path not in stands}
+            dead |= {path: stand.dead for path, stand in stands.items()}
+            read = self._merger.sources(claim, snapshot)
+            kernel_sources = self._merger.kernel_sources(Sources(tuple(inputs), dead), snapshot)
+            with self._merger.heartbeat(claim):
+                merged = kernel(self._folder.storage_of(claim))(kernel_sources, shape_of(snapshot))
+            ordinals = {path: ordinal for ordinal, path in enumerate(claim.sources)}
+            below = [_below(part.path, ordinals, stands.get(part.path)) for part in inputs]
+            parts = tuple(replace(part, provenance=part.provenance.compose(below)) for part in merged)
+            place = str(self._folder.folder / claim.id)
+            one = Materialized(claim, read.parts, read.dead, parts, place, int(self._clock() * 1000))
+            one = self._folder.keep(one)
+        except BaseException:
+            with suppress(Retry):
+                self._merger.abandon(claim, restoring=[one.claim for one in chosen])
+            self._folder.drop(claim.id, grace_seconds=0)
+            raise
+        with self._lock:
+            self._held[claim.id] = one
+            for old in chosen:
+                self._held.pop(old.claim.id, None)
+        for old in chosen:
+            self._folder.drop(old.claim.id)
+        return MergeResult(
+            End.COMPLETED, claim.id, snapshot.version, len(inputs), len(parts), sum(part.rows for part in parts),
+            sum(part.bytes for part in inputs), sum(part.bytes for part in parts), local=True,
+        )  # fmt: skip
+
+    def upload_due(self, rules: UploadRules) -> list[MergeResult]:
+        """Upload what the rules call due. Raises StoreUnavailable; what was committed stands."""
+        now_ms = int(self._clock() * 1000)
+        with self._lock:
+            idle = [one for one in self._held.values() if one.claim.id not in self._busy]
+            due = rules.due(idle, now_ms)
+            self._busy |= {one.claim.id for one in due}
+        try:
+            return [self.upload(one) for one in due]
+        finally:
+            with self._lock:
+                self._busy -= {one.claim.id for one in due}
+
+    def upload(self, one: Materialized) -> MergeResult:
+        """Put a materialized part into the object store and commit it in place of the normal parts it covers."""
+        started = time.perf_counter()
+        try:
+            self._folder.verify(one)
+        except Corrupt:
+            self._forget(one)
+            self._merger.abandon(one.claim)
+            raise
+        snapshot = self._log.refresh()
+        for part in one.parts:
+            self._storage.write_file(part.path, _copier(one.local_path(part)))
+        result = self._merger.commit(one.claim, Sources(one.sources, one.dead), one.parts, snapshot, "UPLOAD")
+        self._forget(one)
+        return replace(result, seconds=time.perf_counter() - started)
+
+    def extend(self) -> None:
+        """Extend the leases of all materialized parts; those that others took over meanwhile are dropped."""
+        held = self.held()
+        if not held:
+            return
+        kept = {claim.id for claim in self._merger.extend([one.claim for one in held])}
+        for one in held:
+            if one.claim.id not in kept:
+                with self._lock:
+                    busy = one.claim.id in self._busy
+                if not busy:
+                    self._forget(one)
+
+    def tidy(self) -> None:
+        """Remove files that were left for readers long enough."""
+        with self._lock:
+            known = set(self._held) | self._busy
+        in_flight = {
+            claim.id for claim in claims_of(self._log.refresh().domains).values() if claim.replica == self.replica
+        }
+        self._folder.sweep(lambda name: name in known or name in in_flight)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _take(self, paths: Collection[str]) -> list[Materialized]:
+        with self._lock:
+            chosen = [
+                one
+                for one in self._held.values()
+                if one.claim.id not in self._busy and any(one.url(part) in paths for part in one.parts)
+            ]
+            self._busy |= {one.claim.id for one in chosen}
+        return chosen
+
+    def _take_up(self) -> None:
+        """Go on after a restart."""
+        snapshot = self._log.refresh()
+        in_log = {claim.id: claim for claim in claims_of(snapshot.domains).values() if claim.replica == self.replica}
+        for claim_id, one in self._folder.load().items():
+            try:
+                if claim_id not in in_log or in_log[claim_id].sources != one.claim.sources:
+                    raise Corrupt(f"the claim of the materialized part in {one.folder} is not in the log any more")
+                self._folder.verify(one)
+            except Corrupt as error:
+                _logger.warning("%s", error)
+                self._folder.drop(claim_id, grace_seconds=0)
+                continue
+            self._held[claim_id] = one
+        for claim_id, claim in in_log.items():
+            if claim_id not in self._held:
+                with suppress(Retry):
+                    self._merger.abandon(claim)
+
+    def _forget(self, one: Materialized) -> None:
+        with self._lock:
+            self._held.pop(one.claim.id, None)
+        self._folder.drop(one.claim.id)
+
+
+def _below(path: str, ordinals: Mapping[str, int], stand: Stand | None) -> Provenance | int:
+    """What an input of a merge is made of, in terms of the claim's sources."""
+    if stand is None:
+        return ordinals[path]
+    [part] = [part for part in stand.of.parts if stand.of.url(part) == path]
+    return part.provenance.renumbered([ordinals[source.path] for source in stand.of.sources])
+
+
+def _copier(source: str) -> Callable[[str], None]:
+    def copy(place: str) -> None:
+        try:
+            shutil.copyfile(source, place)
+        except OSError as error:
+            raise StoreUnavailable(f"{source} can't be copied to {place}: {error}") from error
+
+    return copy

@@ -1,0 +1,28 @@
+"""What takes parts out of the base for good, with nothing in their place: truncate, detach, replace a partition.
+
+A claim that names such a part ends in the same commit (P1): its merge finds the claim gone and drops its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lakebed.manifest.actions import Action, Part, RemoveChangePart
+from lakebed.manifest.claims import claims_of
+from lakebed.manifest.snapshot import Snapshot
+
+
+def leaving(snapshot: Snapshot, parts: Iterable[Part], now_ms: int) -> list[Action]:
+    """The removal of these parts of the base, and the end of every claim that names one of them."""
+    going = {part.path: part for part in parts}
+    actions: list[Action] = [part.removed(now_ms) for part in going.values()]
+    claims = claims_of(snapshot.domains).values()
+    actions += [claim.ended() for claim in claims if not going.keys().isdisjoint(claim.sources)]
+    return actions
+
+
+def everything_leaving(snapshot: Snapshot, now_ms: int) -> list[Action]:
+    """The removal of all base parts and of the tail."""
+    actions = leaving(snapshot, snapshot.parts.values(), now_ms)
+    actions += [RemoveChangePart(domain) for domain in snapshot.tail]
+    return actions

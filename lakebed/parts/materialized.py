@@ -1,0 +1,298 @@
+"""Materialized parts: outputs of merges that lie on a replica's local disk and are not in the object store yet.
+
+A folder holds, for each claim, the data files, and written last, in one step, a description: the claim, its sources as they
+were read, and each file's row provenance and checksum. The folder is never the truth: without it the normal parts are
+all there still, so whatever can't be trusted is dropped.
+
+``overlay`` puts materialized parts in place of the normal parts they were made from. That is right at any version that still
+has all these parts, with at least the dead rows that the merge left out: what died since is mapped by provenance. So
+the planner merges them further, and readers on the same host read few parts in place of many: the same rows either way.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import logging
+import os
+import shutil
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pyroaring import BitMap64
+
+from lakebed.errors import Corrupt, LakebedError, StoreUnavailable
+from lakebed.manifest.actions import Part, add_from_json, add_to_json
+from lakebed.manifest.claims import Claim
+from lakebed.manifest.deletion_vector import inline
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts.merge import MergedPart
+from lakebed.parts.provenance import Provenance
+from lakebed.parts.storage import LocalPartStorage
+
+GRACE_SECONDS = 3600.0
+_DESCRIPTION = "claim.json"
+_CRC_BLOCK_BYTES = 4 << 20
+_logger = logging.getLogger("lakebed.volatile")
+
+
+@dataclass(frozen=True, slots=True)
+class Materialized:
+    """What one claim was merged into. ``dead`` are the dead rows of each source when it was read."""
+
+    claim: Claim
+    sources: tuple[Part, ...]
+    dead: Mapping[str, BitMap64]
+    parts: tuple[MergedPart, ...]
+    folder: str
+    made_ms: int
+    checksums: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+    def local_path(self, part: MergedPart) -> str:
+        """Where the part's file is."""
+        return os.path.join(self.folder, part.path)
+
+    def url(self, part: MergedPart) -> str:
+        """The path of the part in an ``overlay``: what no part of the log has, and every storage can read."""
+        return "file://" + self.local_path(part)
+
+
+class MaterializedFolder:
+    """The materialized parts of one table on this host, in one folder a replica. Not safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` belongs to the replica that holds its lock (see ``own_folder``); readers only load."""
+        self.folder = folder
+
+    def load(self) -> dict[str, Materialized]:
+        """All whole descriptions, by claim. What can't be read is left out, with a warning."""
+        found: dict[str, Materialized] = {}
+        if not self.folder.is_dir():
+            return found
+        for entry in sorted(self.folder.iterdir()):
+            try:
+                description = (entry / _DESCRIPTION).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # not finished, or no claim's folder
+            try:
+                one = _from_json(orjson.loads(description), str(entry))
+            except (OSError, KeyError, ValueError, LakebedError) as error:
+                _logger.warning("the materialized part in %s can't be used: %s", entry, error)
+                continue
+            found[one.claim.id] = one
+        return found
+
+    def storage_of(self, claim: Claim) -> LocalPartStorage:
+        """Where the kernel writes the claim's files."""
+        return LocalPartStorage(str(self.folder / claim.id))
+
+    def keep(self, one: Materialized) -> Materialized:
+        """Write the description: from now on the part is materialized. Raises StoreUnavailable for a full disk."""
+        try:
+            checksums = {part.path: _checksum(one.local_path(part)) for part in one.parts}
+            one = replace(one, checksums=checksums)
+            for part in one.parts:
+                Path(one.local_path(part) + ".rows").write_bytes(part.provenance.to_bytes())
+            place = Path(one.folder) / _DESCRIPTION
+            place.parent.mkdir(parents=True, exist_ok=True)
+            temporary = place.with_suffix(".tmp")
+            temporary.write_bytes(orjson.dumps(_to_json(one)))
+            os.replace(temporary, place)
+        except OSError as error:
+            raise StoreUnavailable(f"{one.folder} can't be written ({error}); free space on the local disk") from error
+        return one
+
+    def drop(self, claim_id: str, grace_seconds: float = GRACE_SECONDS) -> None:
+        """The part is no longer used: gone from ``load`` at once, its files after a while, for readers that have begun."""
+        place = self.folder / claim_id
+        (place / _DESCRIPTION).unlink(missing_ok=True)
+        if grace_seconds <= 0:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def sweep(self, in_use: Callable[[str], bool], grace_seconds: float = GRACE_SECONDS) -> None:
+        """Delete folders without a description, that nobody uses and that were left for ``grace_seconds``."""
+        if not self.folder.is_dir():
+            return
+        for entry in self.folder.iterdir():
+            if not entry.is_dir() or in_use(entry.name) or (entry / _DESCRIPTION).exists():
+                continue
+            try:
+                if time.time() - entry.stat().st_mtime >= grace_seconds:
+                    shutil.rmtree(entry, ignore_errors=True)
+            except FileNotFoundError:
+                continue
+
+    def verify(self, one: Materialized) -> None:
+        """Raises Corrupt, naming the file, if a file of the part is not what was written."""
+        for part in one.parts:
+            path = one.local_path(part)
+            try:
+                whole = os.path.getsize(path) == part.bytes and _checksum(path) == one.checksums[part.path]
+            except OSError as error:
+                raise Corrupt(f"the materialized part {path} can't be read: {error}") from error
+            if not whole:
+                raise Corrupt(f"the materialized part {path} is not what was written; it is dropped, nothing is lost")
+
+
+def own_folder(base: Path) -> tuple[Path, str, int]:
+    """A replica's folder below ``base``, its lasting name, and the open lock (keep it open while the replica lives)."""
+    number = 0
+    while True:
+        folder = base / f"replica-{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            number += 1
+            continue
+        name = folder / "name"
+        if not name.exists():
+            name.write_text(str(uuid.uuid4()))
+        return folder, name.read_text(), lock
+
+
+class LocalParts:
+    """The materialized parts of every replica on this host: what a reader here may use. Safe to use from several threads."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._known: dict[Path, tuple[int, Materialized]] = {}
+
+    def load(self) -> list[Materialized]:
+        """What is there now; descriptions that were read before are not read again."""
+        found: dict[Path, tuple[int, Materialized]] = {}
+        for description in self._base.glob(f"replica-*/*/{_DESCRIPTION}"):
+            try:
+                changed = description.stat().st_mtime_ns
+                known = self._known.get(description)
+                if known is None or known[0] != changed:
+                    known = changed, _from_json(orjson.loads(description.read_bytes()), str(description.parent))
+                found[description] = known
+            except (OSError, KeyError, ValueError, LakebedError):
+                continue  # it left meanwhile, or its replica will drop it
+        self._known = found
+        return [one for _, one in found.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A materialized part in place of its sources, and which of its rows are dead."""
+
+    of: Materialized
+    dead: BitMap64
+
+
+def overlay(
+    snapshot: Snapshot, materialized: Sequence[Materialized], dead_of: Callable[[Part], BitMap64]
+) -> tuple[Snapshot, dict[str, Stand]]:
+    """The snapshot with materialized parts in place of their sources, and these by path.
+
+    ``dead_of`` gives the dead rows of a part of the snapshot. A part of the result that is materialized has a ``file://``
+    path. Those that don't fit the snapshot are left out.
+    """
+    parts = dict(snapshot.parts)
+    stands: dict[str, Stand] = {}
+    for one in sorted(materialized, key=lambda one: -len(one.sources)):
+        found = _dead_at(one, parts, dead_of)
+        if found is None:
+            continue
+        for source in one.sources:
+            del parts[source.path]
+        for part, dead in zip(one.parts, found, strict=True):
+            stands[one.url(part)] = Stand(one, dead)
+            parts[one.url(part)] = _part(one, part, dead)
+    return (replace(snapshot, parts=parts), stands) if stands else (snapshot, stands)
+
+
+def _dead_at(
+    one: Materialized, parts: Mapping[str, Part], dead_of: Callable[[Part], BitMap64]
+) -> list[BitMap64] | None:
+    """What is dead in each materialized part; None if they are no stand-in for parts of this snapshot."""
+    out = [BitMap64(part.dead) for part in one.parts]
+    for ordinal, source in enumerate(one.sources):
+        now = parts.get(source.path)
+        if now is None:
+            return None
+        dead_now = dead_of(now)
+        if not one.dead[source.path].issubset(dead_now):
+            return None  # a version from before the merge read it
+        died = dead_now - one.dead[source.path]
+        for part, dead in zip(one.parts, out, strict=True) if died else ():
+            dead |= part.provenance.map_rows(ordinal, died)
+    return out
+
+
+def _part(one: Materialized, part: MergedPart, dead: BitMap64) -> Part:
+    return Part(
+        path=one.url(part), rows=part.rows, bytes=part.bytes, level=one.claim.level,
+        min_block=min(source.min_block for source in one.sources),
+        max_block=max(source.max_block for source in one.sources),
+        deletes=part.deletes, has_op_column=part.has_op_column, partition_values=one.sources[0].partition_values,
+        stats=part.stats, modified_ms=one.made_ms,
+        deletes_ms=max((source.newest_delete_ms for source in one.sources if source.deletes), default=None),
+    ).marked(inline(dead) if dead else None)  # fmt: skip
+
+
+def _checksum(path: str) -> int:
+    value = 0
+    with open(path, "rb") as file:
+        while block := file.read(_CRC_BLOCK_BYTES):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def _to_json(one: Materialized) -> dict[str, Any]:
+    claim = one.claim
+    return {
+        "claim": {
+            "id": claim.id, "replica": claim.replica, "sources": list(claim.sources), "level": claim.level,
+            "lease_ms": claim.lease_ms, "since_ms": claim.since_ms, "volatile": claim.volatile,
+        },
+        "sources": [
+            {"part": add_to_json(part), "dead": _text(one.dead[part.path])} for part in one.sources
+        ],
+        "parts": [
+            {
+                "path": part.path, "rows": part.rows, "bytes": part.bytes, "stats": part.stats, "deletes": part.deletes,
+                "has_op_column": part.has_op_column, "dead": _text(part.dead), "checksum": one.checksums[part.path],
+            }
+            for part in one.parts
+        ],
+        "made_ms": one.made_ms,
+    }  # fmt: skip
+
+
+def _from_json(value: Mapping[str, Any], folder: str) -> Materialized:
+    claim = Claim(**{**value["claim"], "sources": tuple(value["claim"]["sources"])})
+    sources = tuple(add_from_json(entry["part"]) for entry in value["sources"])
+    dead = {part.path: _bitmap(entry["dead"]) for part, entry in zip(sources, value["sources"], strict=True)}
+    parts = tuple(
+        MergedPart(
+            path=entry["path"], rows=entry["rows"], bytes=entry["bytes"], stats=entry["stats"], deletes=entry["deletes"],
+            has_op_column=entry["has_op_column"], dead=_bitmap(entry["dead"]),
+            provenance=Provenance.from_bytes(Path(folder, entry["path"] + ".rows").read_bytes()),
+        )
+        for entry in value["parts"]
+    )  # fmt: skip
+    checksums = {entry["path"]: entry["checksum"] for entry in value["parts"]}
+    return Materialized(claim, sources, dead, parts, folder, value["made_ms"], checksums)
+
+
+def _text(rows: BitMap64) -> str:
+    return base64.b64encode(rows.serialize()).decode()
+
+
+def _bitmap(text: str) -> BitMap64:
+    return BitMap64.deserialize(base64.b64decode(text))

@@ -1,0 +1,75 @@
+"""The quarantine: a table beside a table, for what could not become one of its rows."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakebed.parts.changes import UNAVAILABLE_COLUMN, TableShape
+from lakebed.parts.engine import connect
+from lakebed.parts.sql import quote, registered
+
+QUARANTINE_SUFFIX = "_quarantine"
+QUARANTINE_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("time", pa.timestamp("us", "UTC")),
+    ]
+)
+"""A record that could not become a change: its raw bytes, where it was, why, and the record's own time.
+
+Of a change that was decoded already there are no raw bytes: ``value`` is the row as JSON, where integers, texts and
+booleans stand as themselves and everything else as text; values that the source did not send are not in it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Unwhole:
+    """Changes, with the hidden columns, and the NOT NULL columns that each has no value for."""
+
+    changes: pa.Table
+    lacking: Sequence[Sequence[str]]
+
+
+def records_of_unwhole(unwhole: Unwhole, shape: TableShape) -> pa.Table:
+    """Changes that lack values they need, as records of the quarantine."""
+    changes = unwhole.changes
+    unsent = changes[UNAVAILABLE_COLUMN].to_pylist()
+    now = datetime.datetime.now(datetime.timezone.utc)
+    records = []
+    for row, without, columns in zip(
+        _as_json(changes.select(shape.schema.names)), unsent, unwhole.lacking, strict=True
+    ):
+        value = {name: value for name, value in row.items() if name not in (without or ())}
+        key = ", ".join(f"{name} = {json.dumps(row[name], ensure_ascii=False)}" for name in shape.keys)
+        reason = (
+            f"column {', '.join(map(repr, columns))} is NOT NULL, but the source did not send its value, and there is no "
+            f"row of {key} to keep it from; let the source send whole rows (PostgreSQL: REPLICA IDENTITY FULL), or "
+            "begin with a snapshot"
+        )
+        records.append({"value": json.dumps(value, ensure_ascii=False).encode(), "reason": reason, "time": now})
+    return pa.Table.from_pylist(records, QUARANTINE_SCHEMA)
+
+
+def _as_json(rows: pa.Table) -> list[dict[str, object]]:
+    """The rows as values that JSON has. Texts are made by DuckDB: Python lacks some times and decimals."""
+    plain = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean)
+    columns = [
+        quote(field.name) if any(kind(field.type) for kind in plain) else f"{quote(field.name)}::varchar as {quote(field.name)}"
+        for field in rows.schema
+    ]  # fmt: skip
+    connection = connect()
+    with registered(connection, "lakebed_unwhole", rows) as name:
+        found: list[dict[str, object]] = (
+            connection.sql(f"select {', '.join(columns)} from {name}").to_arrow_table().to_pylist()
+        )
+    return found

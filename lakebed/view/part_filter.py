@@ -1,0 +1,190 @@
+"""Leaving out parts that no row of a predicate can be in. Exact in one direction: a part left out has no matching row.
+
+1. DuckDB parses the predicate. Of its conditions joined by AND those are taken that compare a column with a constant:
+   ``=``, ``<``, ``<=``, ``>``, ``>=``, ``BETWEEN``, ``IN``. Anything else rules out no part.
+2. Each condition is turned into one on the column's least and greatest value: ``x > 5`` can only hold in a part where
+   ``greatest > 5``.
+3. DuckDB evaluates these on a table of a row a part, made from the parts' statistics and partition values. So a constant
+   is compared with a bound exactly as with the column itself; what is unknown rules out nothing.
+
+Step 2 needs that the comparison follows the order of the column's values. So constants of another family than the
+column's are not looked at (DuckDB might compare the column's texts), nor lists of constants of several kinds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from lakebed.parts.sql import literal, registered
+from lakebed.sortkey.statistics import has_bounds, highest, lowest, parsed_stats
+from lakebed.view.scan_file import ScanFile
+
+_FLIPPED = {
+    "COMPARE_EQUAL": "COMPARE_EQUAL",
+    "COMPARE_LESSTHAN": "COMPARE_GREATERTHAN",
+    "COMPARE_GREATERTHAN": "COMPARE_LESSTHAN",
+    "COMPARE_LESSTHANOREQUALTO": "COMPARE_GREATERTHANOREQUALTO",
+    "COMPARE_GREATERTHANOREQUALTO": "COMPARE_LESSTHANOREQUALTO",
+}
+_MOMENTS = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPTZ"})
+_EXACT_DIGITS_MAX = 18
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """``kind``: INTEGER, NUMERIC, STRING, or the type that a text is cast to."""
+
+    kind: str
+    sql: str
+
+
+def parts_that_may_match(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[ScanFile], schema: pa.Schema, where: str | None
+) -> list[ScanFile]:
+    """The files that may hold a row for which ``where``, an expression over the columns of ``schema``, is true."""
+    if where is None or len(files) < 2:
+        return list(files)
+    columns: dict[str, int] = {}
+    conditions = [condition(columns) for condition in _conditions(_predicate(connection, where), schema)]
+    if not conditions:
+        return list(files)
+    bounds = {}
+    for name, at in columns.items():
+        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name))
+    query = f"select {' and '.join(f'coalesce({text}, true)' for text in conditions)} as keep"
+    try:
+        with registered(connection, "lakebed_bounds", pa.table(bounds)) as table:
+            keep = connection.sql(f"{query} from {table}").to_arrow_table()["keep"].to_pylist()
+    except (duckdb.ProgrammingError, duckdb.DataError):  # the predicate is wrong: reading says how
+        return list(files)
+    return [file for file, kept in zip(files, keep, strict=True) if kept]
+
+
+def _predicate(connection: duckdb.DuckDBPyConnection, where: str) -> Mapping[str, Any]:
+    """The syntax tree; empty if the text is not one expression."""
+    text = f"select 1 from t where ({where}\n)"
+    ((tree,),) = connection.execute("select json_serialize_sql($1::varchar)", [text]).fetchall()
+    statements = json.loads(tree).get("statements") or []
+    if len(statements) != 1 or statements[0]["node"]["type"] != "SELECT_NODE":
+        return {}
+    return statements[0]["node"].get("where_clause") or {}
+
+
+_Condition = Callable[[dict[str, int]], str]
+
+
+def _conditions(node: Mapping[str, Any], schema: pa.Schema) -> Iterator[_Condition]:
+    """What must hold of a part's bounds: functions of the numbers given to the columns."""
+    kind = node.get("type")
+    if kind == "CONJUNCTION_AND":
+        for child in node["children"]:
+            yield from _conditions(child, schema)
+    elif kind in _FLIPPED:
+        for side, other, comparison in (("left", "right", kind), ("right", "left", _FLIPPED[kind])):
+            field, constant = _column(node[side], schema), _constant(node[other])
+            if field is not None and constant is not None and _fits(field, constant):
+                yield _comparison(field.name, comparison, constant)
+    elif kind == "COMPARE_BETWEEN":
+        field = _column(node["input"], schema)
+        constants = [_constant(node["lower"]), _constant(node["upper"])]
+        if field is not None and (known := _alike(field, constants)):
+            yield _comparison(field.name, "COMPARE_GREATERTHANOREQUALTO", known[0])
+            yield _comparison(field.name, "COMPARE_LESSTHANOREQUALTO", known[1])
+    elif kind == "COMPARE_IN":
+        field = _column(node["children"][0], schema)
+        if field is not None and (known := _alike(field, [_constant(child) for child in node["children"][1:]])):
+            yield _any_of([_comparison(field.name, "COMPARE_EQUAL", constant) for constant in known])
+
+
+def _comparison(column: str, kind: str, constant: _Constant) -> _Condition:
+    def text(columns: dict[str, int]) -> str:
+        at = columns.setdefault(column, len(columns))
+        return {
+            "COMPARE_EQUAL": f"(lo{at} <= {constant.sql} and hi{at} >= {constant.sql})",
+            "COMPARE_LESSTHAN": f"lo{at} < {constant.sql}",
+            "COMPARE_LESSTHANOREQUALTO": f"lo{at} <= {constant.sql}",
+            "COMPARE_GREATERTHAN": f"hi{at} > {constant.sql}",
+            "COMPARE_GREATERTHANOREQUALTO": f"hi{at} >= {constant.sql}",
+        }[kind]
+
+    return text
+
+
+def _any_of(conditions: Sequence[_Condition]) -> _Condition:
+    return lambda columns: " or ".join(condition(columns) for condition in conditions)
+
+
+def _column(node: Mapping[str, Any], schema: pa.Schema) -> pa.Field | None:
+    if node["type"] != "COLUMN_REF" or len(node["column_names"]) != 1:
+        return None
+    named = [field for field in schema if field.name.lower() == node["column_names"][0].lower()]
+    return named[0] if len(named) == 1 and has_bounds(named[0].type) else None
+
+
+def _constant(node: Mapping[str, Any]) -> _Constant | None:
+    if node["type"] == "VALUE_CONSTANT" and "literal" in node:
+        kind, text = node["literal"]["kind"], node["literal"].get("text")
+        if kind == "STRING":
+            return _Constant(kind, literal(text))
+        return _Constant(kind, text) if kind in ("INTEGER", "NUMERIC") else None
+    if node["type"] == "OPERATOR_CAST" and not node["try_cast"]:
+        child, kind = _constant(node["child"]), str(node["type_expr"].get("type_name")).upper()
+        if child is not None and child.kind == "STRING" and kind in _MOMENTS:
+            return _Constant(kind, f"cast({child.sql} as {kind})")
+    return None
+
+
+def _fits(field: pa.Field, constant: _Constant) -> bool:
+    """Whether the comparison follows the order of the column's values."""
+    if pa.types.is_string(field.type):
+        return constant.kind == "STRING"
+    if pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
+        return constant.kind == "STRING" or constant.kind in _MOMENTS
+    return constant.kind in ("INTEGER", "NUMERIC")
+
+
+def _alike(field: pa.Field, constants: Sequence[_Constant | None]) -> list[_Constant]:
+    """The constants if each is compared as if it stood alone, else none: DuckDB finds one type for all of them."""
+    known = [constant for constant in constants if constant is not None and _fits(field, constant)]
+    if len(known) < len(constants) or pa.types.is_float32(field.type):
+        return []
+    if pa.types.is_float64(field.type):
+        return known
+    kinds = {constant.kind for constant in known}
+    whole = all(len(constant.sql) <= _EXACT_DIGITS_MAX for constant in known if constant.kind == "INTEGER")
+    return known if len(kinds) == 1 and whole and "NUMERIC" not in kinds else []
+
+
+def _bounds(files: Sequence[ScanFile], field: pa.Field) -> tuple[pa.Array, pa.Array]:
+    """Least and greatest value of a column in each file; null where it is not known."""
+    pairs = [_bounds_in(file, field) for file in files]
+    try:
+        low, high = zip(*pairs, strict=True)
+        return pa.array(low, field.type), pa.array(high, field.type)
+    except (pa.ArrowException, OverflowError):
+        return pa.nulls(len(files), field.type), pa.nulls(len(files), field.type)
+
+
+def _bounds_in(file: ScanFile, field: pa.Field) -> tuple[Any, Any]:
+    kind = field.type
+    try:
+        if field.name in file.partition_values:
+            text: Any = file.partition_values[field.name] or None
+            low = high = int(text) if text is not None and pa.types.is_integer(kind) else text
+        elif pa.types.is_floating(kind) and not file.path.startswith("_lakebed/"):
+            return None, None  # other writers leave NaN out of their bounds
+        else:
+            stats = parsed_stats(file.stats) if file.stats else {}
+            low = (stats.get("minValues") or {}).get(field.name)
+            high = (stats.get("maxValues") or {}).get(field.name)
+        if low is None or high is None:
+            return None, None
+        return lowest(low, kind), highest(high, kind)
+    except ValueError:  # a time that Python lacks
+        return None, None

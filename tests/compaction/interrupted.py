@@ -1,0 +1,28 @@
+"""What others do between a mutation's read and its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import lakebed
+
+
+@contextmanager
+def before_its_commits(table: lakebed.Table, *actions: Callable[[], Any]) -> Iterator[None]:
+    """Each of the table's next commits waits for one of the actions, which others run through a handle of their own."""
+    log, waiting = table._log, list(actions)
+    commit = log.commit
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        if waiting:
+            waiting.pop(0)()
+        return commit(*arguments, **named)
+
+    log.commit = interrupted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del log.commit  # type: ignore[attr-defined]
+    assert not waiting, "the table committed less often than others were to come in between"

@@ -1,0 +1,53 @@
+"""Snapshots for the planner: parts on a line of whole numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from lakebed.manifest.actions import ChangePart, Metadata, Part, Protocol
+from lakebed.manifest.deletion_vector import DeletionVector
+from lakebed.manifest.schema import schema_to_json
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.settings import TableSettings
+
+MB = 2**20
+SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), ("region", pa.string())])
+ORDERED = TableSettings(keys=("key",))
+UNORDERED = TableSettings()
+
+
+def stats(rows: int, low: int | None, high: int | None) -> str:
+    bounds = {} if low is None else {"minValues": {"key": low}, "maxValues": {"key": high}}
+    return json.dumps({"numRecords": rows, **bounds, "nullCount": {"key": 0}})
+
+
+def part(
+    path: str, low: int | None, high: int | None, size: int = MB, rows: int = 1000, dead: int = 0, **fields: Any
+) -> Part:
+    """A level-0 part of the keys ``low`` to ``high``; its block is the number in its path, if there is one."""
+    block = int("".join(filter(str.isdigit, path)) or 0)
+    vector = DeletionVector("u", path, 0, 40, dead) if dead else None
+    fields = {"min_block": block, "max_block": block} | fields
+    return Part(path, rows, size, stats=stats(rows, low, high), deletion_vector=vector, **fields)
+
+
+def change_part(path: str, low: int, high: int, size: int = MB, rows: int = 1000, modified_ms: int = 0) -> ChangePart:
+    return ChangePart(path, 1, 0, rows, size, stats=stats(rows, low, high), modified_ms=modified_ms)
+
+
+def table(
+    parts: Iterable[Part],
+    settings: TableSettings = ORDERED,
+    tail: Iterable[ChangePart] = (),
+    partition_by: tuple[str, ...] = (),
+    properties: Mapping[str, str] | None = None,
+) -> Snapshot:
+    configuration = settings.to_properties() | dict(properties or {})
+    metadata = Metadata("test", schema_to_json(SCHEMA), partition_by, configuration)
+    return Snapshot(
+        9, 0, Protocol(3, 7), metadata, {item.path: item for item in parts}, {item.domain: item for item in tail}
+    )

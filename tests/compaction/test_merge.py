@@ -1,0 +1,361 @@
+"""A merge takes minutes: what others do meanwhile is neither lost nor stopped, and a merge that ends badly leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.compaction.compactor import FAILURES_MAX, Compactor
+from lakebed.compaction.kernels import local_kernel
+from lakebed.compaction.merge import Cancelled, End, Kernel, Merger
+from lakebed.compaction.volatile import UploadRules, VolatileMerger
+from lakebed.errors import Corrupt, StoreUnavailable
+from lakebed.events import Event, MergeFailed, listen
+from lakebed.manifest.actions import CommitInfo
+from lakebed.manifest.claims import claims_of
+from lakebed.manifest.conflicts import Touch
+from lakebed.parts.changes import TableShape
+from lakebed.parts.engine import connect
+from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
+from lakebed.parts.storage import PartStorage
+
+SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
+ALL = UploadRules(bytes_min=0, age_seconds=0, local_bytes_max=0, sources_max=0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_900_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
+    """Three base parts: ids 0 to 9, 10 to 19, 20 to 29."""
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    table = lakebed.create(tmp_path / "table", SCHEMA, keys=["id"], properties={"lakebed.read_budget": "1"})
+    for start in (0, 10, 20):
+        upsert(table, range(start, start + 10))
+        table.settle()
+    return table
+
+
+def upsert(table: lakebed.Table, ids: Sequence[int], value: str = "first") -> None:
+    table.apply(pa.table({"id": list(ids), "value": [value] * len(ids)}, SCHEMA))
+
+
+def delete(table: lakebed.Table, ids: Sequence[int]) -> None:
+    rows = pa.table({"id": pa.array(ids, pa.int64()), "value": pa.nulls(len(ids), pa.string())})
+    table.apply(rows, apply_as_deletes="true")
+    table.settle()
+
+
+def content(table: lakebed.Table) -> dict[int, str]:
+    return {row["id"]: row["value"] for row in table.to_arrow().to_pylist()}
+
+
+def paths(table: lakebed.Table) -> list[str]:
+    return sorted(table._log.refresh().parts)
+
+
+def files(table: lakebed.Table) -> set[str]:
+    return {path.name for path in Path(table.path, "_lakebed").glob("*.parquet")}
+
+
+def merger(table: lakebed.Table, name: str = "r1", clock: Callable[[], float] | None = None) -> Merger:
+    more = {"clock": clock} if clock else {}
+    return Merger(table._log, table._storage, table._dead_rows, name, **more)  # type: ignore[arg-type]
+
+
+def kernel(before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None) -> object:
+    """The real kernel, with something that happens before or after its work."""
+
+    def to(out: PartStorage) -> Kernel:
+        def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
+            before()
+            merged = merge_parts(sources, shape, out, connect())
+            after()
+            return merged
+
+        return work
+
+    return to
+
+
+def test_rows_that_die_while_a_merge_runs_are_dead_in_its_output(table: lakebed.Table) -> None:
+    def others() -> None:
+        delete(table, [3, 14])
+        upsert(table, [5, 25], "second")
+        table.settle()
+
+    result = merger(table).run(paths(table), 1, kernel(after=others))  # type: ignore[arg-type]
+    assert (result.end, result.carried_rows, result.parts_in) == (End.COMPLETED, 4, 3)
+    expected = {id: "first" for id in range(30) if id not in (3, 14)} | {5: "second", 25: "second"}
+    assert content(table) == expected
+    assert lakebed.open(table.path).parts()["level"].to_pylist().count(1) == 1
+
+
+def test_a_writer_and_a_settle_never_wait_for_a_merge_and_never_fail_because_of_it(table: lakebed.Table) -> None:
+    def others() -> None:
+        for number in range(5):
+            upsert(table, [number], f"write {number}")
+            assert table.settle().conflicts == 0
+
+    assert merger(table).run(paths(table), 1, kernel(before=others)).end is End.COMPLETED  # type: ignore[arg-type]
+    assert [content(table)[number] for number in range(5)] == [f"write {number}" for number in range(5)]
+
+
+def test_of_two_merges_of_one_part_the_second_ends_before_it_costs_anything(table: lakebed.Table) -> None:
+    a, b, c = paths(table)
+    ends = []
+
+    def rival() -> None:
+        def never() -> None:
+            raise AssertionError("the second merge did work")
+
+        ends.append(merger(table, "r2").run([b, c], 1, kernel(before=never)).end)  # type: ignore[arg-type]
+
+    assert merger(table).run([a, b], 1, kernel(before=rival)).end is End.COMPLETED  # type: ignore[arg-type]
+    assert ends == [End.CLAIMED]
+    assert merger(table).run([a, c], 1, kernel()).end is End.REPLACED  # type: ignore[arg-type]
+
+
+def test_a_lease_that_ended_lets_another_replica_take_over_and_the_first_gives_way(table: lakebed.Table) -> None:
+    clock = Clock()
+    late = merger(table, "late", clock)
+    before = files(table)
+
+    def overtake() -> None:
+        clock.now += 3600
+        assert merger(table, "quick", clock).run(paths(table), 1, kernel()).end is End.COMPLETED  # type: ignore[arg-type]
+
+    result = late.run(paths(table)[:2], 1, kernel(after=overtake))  # type: ignore[arg-type]
+    assert result.end is End.OVERTAKEN
+    assert len(files(table) - before) == 1, "the files of the merge that gave way are deleted"
+    assert content(table) == {id: "first" for id in range(30)}
+
+
+def test_a_merge_whose_lease_ended_is_still_completed_if_nobody_took_over(table: lakebed.Table) -> None:
+    clock = Clock()
+
+    def sleep() -> None:
+        clock.now += 3600
+
+    assert merger(table, clock=clock).run(paths(table), 1, kernel(after=sleep)).end is End.COMPLETED  # type: ignore[arg-type]
+
+
+def test_a_table_that_is_truncated_under_a_merge_stays_empty(table: lakebed.Table) -> None:
+    def truncate() -> None:
+        snapshot = table._log.refresh()
+        actions = [part.removed(0) for part in snapshot.parts.values()]
+        table._log.commit(snapshot, actions, CommitInfo("TRUNCATE", ""), Touch(whole_table=True))
+
+    before = files(table)
+    result = merger(table).run(paths(table), 1, kernel(after=truncate))  # type: ignore[arg-type]
+    assert result.end in (End.COMPLETED, End.OVERTAKEN) and result.parts_out == 0
+    assert content(table) == {} and not claims_of(table._log.refresh().domains)
+    assert files(table) - before <= files(table), "its file is no part of the table"
+    assert paths(table) == []
+
+
+def test_a_merge_that_fails_gives_its_claim_back_and_leaves_no_file(table: lakebed.Table) -> None:
+    before = files(table)
+
+    def fail() -> None:
+        raise StoreUnavailable("the disk is on fire")
+
+    with pytest.raises(StoreUnavailable, match="on fire"):
+        merger(table).run(paths(table), 1, kernel(before=fail))  # type: ignore[arg-type]
+    assert files(table) == before
+    assert not claims_of(table._log.refresh().domains)
+
+    def stop() -> None:
+        raise Cancelled("stop")
+
+    with pytest.raises(Cancelled):
+        merger(table).run(paths(table), 1, kernel(before=stop))  # type: ignore[arg-type]
+    assert not claims_of(table._log.refresh().domains)
+    assert content(table) == {id: "first" for id in range(30)}
+
+
+def test_a_part_that_can_not_be_read_is_parked_and_reported_and_the_others_are_merged(table: lakebed.Table) -> None:
+    broken = paths(table)[1]
+    Path(table.path, broken).write_bytes(b"PAR1 rubbish")
+    failed: list[Event] = []
+    stop = listen(lambda event: failed.append(event) if isinstance(event, MergeFailed) else None)
+    clock = Clock()
+    compactor = Compactor(
+        table.path, table._log, merger(table), local_kernel(table._storage, table._log.refresh), clock=clock
+    )
+    job = compactor._next()
+    assert job is not None
+    compactor._attempt(*job)
+    stop()
+    assert [event.parked for event in failed if isinstance(event, MergeFailed)] == [True]
+    assert broken in str(failed) and compactor.parked() == {broken}
+    compactor.run_until_idle()
+    assert broken in paths(table) and len(paths(table)) == 2
+    clock.now += 3601
+    with pytest.raises(Corrupt, match=broken):
+        compactor.run_until_idle()
+
+
+def test_a_plan_that_keeps_failing_is_tried_later_and_later_and_then_parked(table: lakebed.Table) -> None:
+    clock = Clock()
+
+    def make(cancelled: object, progress: object) -> object:
+        def fail() -> None:
+            raise StoreUnavailable("no answer")
+
+        return kernel(before=fail)
+
+    compactor = Compactor(table.path, table._log, merger(table, clock=clock), make, clock=clock)  # type: ignore[arg-type]
+    attempts, started = 0, clock.now
+    while clock.now < started + 600:
+        if job := compactor._next():
+            compactor._attempt(*job)
+            attempts += 1
+        clock.now += 1
+    assert attempts == FAILURES_MAX
+    assert compactor.parked() == set(paths(table))
+
+
+def test_merging_until_nothing_is_left_ends_and_changes_no_row(table: lakebed.Table) -> None:
+    delete(table, range(0, 30, 3))
+    before = content(table)
+    result = table.compact()
+    assert result.merges >= 1 and content(table) == before
+    assert table.compact().merges == 0
+    assert [row for row in table.plan()["what"].to_pylist() if not row.startswith("left")] == []
+
+
+# -- on a local disk -------------------------------------------------------------------------------------------------
+
+
+def volatile(table: lakebed.Table, clock: Callable[[], float] | None = None) -> VolatileMerger:
+    more = {"clock": clock} if clock else {}
+    base = table._compaction._volatile_base
+    return VolatileMerger(table._log, table._storage, table._dead_rows, base, **more)  # type: ignore[arg-type]
+
+
+def test_a_materialized_part_is_read_here_and_its_sources_everywhere_else_with_the_same_rows(
+    table: lakebed.Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = paths(table)
+    replica = volatile(table)
+    assert replica.run(before, 1, kernel()).end is End.COMPLETED  # type: ignore[arg-type]
+    delete(table, [7, 17])
+    assert set(before) <= set(paths(table)), "the sources stay in the log"
+    here = content(table)
+    for path in before:
+        Path(table.path, path).rename(Path(table.path, path + ".away"))
+    assert content(lakebed.open(table.path)) == here == {id: "first" for id in range(30) if id not in (7, 17)}
+    for path in before:
+        Path(table.path, path + ".away").rename(Path(table.path, path))
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "another host"))
+    assert content(lakebed.open(table.path)) == here
+
+
+def test_a_materialized_part_is_merged_again_and_uploaded_once_in_place_of_all_that_it_covers(
+    table: lakebed.Table,
+) -> None:
+    a, b, c = paths(table)
+    replica = volatile(table)
+    replica.run([a, b], 1, kernel())  # type: ignore[arg-type]
+    delete(table, [1])
+    [first] = replica.held()
+    replica.run([first.url(first.parts[0]), c], 2, kernel(after=lambda: delete(table, [2, 22])))  # type: ignore[arg-type]
+    [second] = replica.held()
+    assert sorted(second.claim.sources) == sorted([a, b, c])
+    delete(table, [3])
+    written = files(table)
+    [result] = replica.upload_due(ALL)
+    assert (result.end, result.parts_in, result.carried_rows) == (End.COMPLETED, 3, 3)
+    assert len(files(table) - written) == 1, "one object for all"
+    assert not replica.held() and not claims_of(table._log.refresh().domains)
+    assert content(table) == {id: "first" for id in range(4, 30) if id != 22} | {0: "first"}
+
+
+def test_a_replica_that_starts_again_goes_on_with_what_is_on_its_disk(table: lakebed.Table) -> None:
+    replica = volatile(table)
+    replica.run(paths(table)[:2], 1, kernel())  # type: ignore[arg-type]
+    name, held = replica.replica, [one.claim.id for one in replica.held()]
+    replica.close()
+    again = volatile(table)
+    assert (again.replica, [one.claim.id for one in again.held()]) == (name, held)
+    other = volatile(table)
+    assert other.replica != name and other.held() == [], "two replicas on a host have folders of their own"
+
+
+def test_a_replica_that_lost_its_disk_gives_its_claims_back_when_it_starts(table: lakebed.Table) -> None:
+    replica = volatile(table)
+    replica.run(paths(table)[:2], 1, kernel())  # type: ignore[arg-type]
+    [one] = replica.held()
+    Path(one.local_path(one.parts[0])).unlink()
+    replica.close()
+    assert volatile(table).held() == []
+    assert not claims_of(table._log.refresh().domains)
+    assert content(table) == {id: "first" for id in range(30)}
+
+
+def test_a_materialized_part_that_was_damaged_is_dropped_and_nothing_is_lost(table: lakebed.Table) -> None:
+    replica = volatile(table)
+    replica.run(paths(table), 1, kernel())  # type: ignore[arg-type]
+    [one] = replica.held()
+    local = Path(one.local_path(one.parts[0]))
+    data = bytearray(local.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    local.write_bytes(bytes(data))
+    with pytest.raises(Corrupt, match=str(local)):
+        replica.upload_due(ALL)
+    assert replica.held() == [] and not claims_of(table._log.refresh().domains)
+    assert content(lakebed.open(table.path)) == {id: "first" for id in range(30)}
+
+
+def test_an_upload_that_was_overtaken_deletes_its_object(table: lakebed.Table) -> None:
+    clock = Clock()
+    replica = volatile(table, clock)
+    replica.run(paths(table)[:2], 1, kernel())  # type: ignore[arg-type]
+    clock.now += 3600
+    assert merger(table, "quick", clock).run(paths(table), 1, kernel()).end is End.COMPLETED  # type: ignore[arg-type]
+    before = files(table)
+    [result] = replica.upload_due(ALL)
+    assert result.end is End.OVERTAKEN and files(table) == before
+    assert replica.held() == [] and content(table) == {id: "first" for id in range(30)}
+
+
+def test_a_merge_on_local_disk_that_fails_gives_back_the_materialized_parts_it_had_taken(table: lakebed.Table) -> None:
+    a, b, c = paths(table)
+    replica = volatile(table)
+    replica.run([a, b], 1, kernel())  # type: ignore[arg-type]
+    [one] = replica.held()
+
+    def stop() -> None:
+        raise Cancelled("stop")
+
+    with pytest.raises(Cancelled):
+        replica.run([one.url(one.parts[0]), c], 2, kernel(before=stop))  # type: ignore[arg-type]
+    assert [held.claim.id for held in replica.held()] == [one.claim.id]
+    assert claims_of(table._log.refresh().domains).keys() == {one.claim.id}
+    assert [result.end for result in replica.upload_due(ALL)] == [End.COMPLETED]
+
+
+def test_what_is_large_old_or_stands_for_many_parts_is_uploaded_and_the_local_disk_stays_within_its_bound(
+    table: lakebed.Table,
+) -> None:
+    replica = volatile(table)
+    replica.run(paths(table), 1, kernel())  # type: ignore[arg-type]
+    [one] = replica.held()
+    never = UploadRules(bytes_min=1 << 40, age_seconds=1e9, local_bytes_max=1 << 40, sources_max=100)
+    now = one.made_ms
+    assert never.due([one], now) == []
+    assert UploadRules(one.bytes, 1e9, 1 << 40, 100).due([one], now) == [one]
+    assert UploadRules(1 << 40, 5, 1 << 40, 100).due([one], now + 5000) == [one]
+    assert UploadRules(1 << 40, 1e9, one.bytes - 1, 100).due([one], now) == [one]
+    assert UploadRules(1 << 40, 1e9, 1 << 40, 3).due([one], now) == [one]

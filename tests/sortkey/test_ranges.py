@@ -1,0 +1,124 @@
+"""Ranges of parts from their statistics; overlap and depth against counting one by one."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakebed.sortkey.ranges import Depth, Range, depth, is_point, order_columns, overlaps, range_of
+
+UTC = datetime.timezone.utc
+SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        ("count", pa.int64()),
+        ("price", pa.decimal128(30, 4)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("day", pa.date32()),
+        ("ratio", pa.float64()),
+        ("raw", pa.binary()),
+    ]
+)
+
+
+def of(
+    order: list[str], low: dict[str, Any], high: dict[str, Any], nulls: dict[str, int] | None = None, rows: int = 10
+) -> Range:
+    counted = dict.fromkeys(order, 0) | (nulls or {})
+    stats = {"numRecords": rows, "minValues": low, "maxValues": high, "nullCount": counted}
+    return range_of(json.dumps(stats), order_columns(SCHEMA, order, ()))
+
+
+def test_a_range_has_a_bound_for_each_leading_column() -> None:
+    found = of(["name", "count"], {"name": "a", "count": 1}, {"name": "b", "count": 9})
+    assert found == Range((1, b"a", 1, 1), (1, b"b", 1, 9))
+    assert found.is_bounded and not found.is_constant
+
+
+@pytest.mark.parametrize(
+    ("column", "smaller", "greater"),
+    [
+        ("name", "Z", "ä"),  # by bytes, not by any language's order
+        ("count", -5, 3),
+        ("day", "0001-01-01", "2026-01-01"),
+        ("at", "1969-12-31T23:59:59.999Z", "2026-01-01T00:00:00.000+02:00"),
+        ("ratio", -0.5, 1e300),
+    ],
+)
+def test_values_are_compared_by_their_type(column: str, smaller: Any, greater: Any) -> None:
+    low = of([column], {column: smaller}, {column: smaller})
+    high = of([column], {column: greater}, {column: greater})
+    assert low.upper < high.lower
+    assert overlaps([low, high]) == [0, 0]
+
+
+def test_decimal_bounds_stay_exact() -> None:
+    columns = order_columns(SCHEMA, ["price"], ())
+    text = '{"numRecords":1,"minValues":{"price":%s},"maxValues":{"price":%s},"nullCount":{"price":0}}'
+    first = range_of(text % (("12345678901234567890.0001",) * 2), columns)
+    second = range_of(text % (("12345678901234567890.0002",) * 2), columns)
+    assert first.upper == (1, Decimal("12345678901234567890.0001"))
+    assert first.upper < second.lower
+
+
+def test_nulls_sort_first() -> None:
+    some = of(["count"], {"count": -(2**60)}, {"count": 5}, {"count": 1})
+    only = of(["count"], {}, {}, {"count": 10})
+    assert some.lower == only.lower == only.upper == (0, None)
+    assert only.is_constant
+    assert only.upper < of(["count"], {"count": -(2**62)}, {"count": 0}).lower
+
+
+def test_what_is_not_known_is_unbounded() -> None:
+    assert range_of(None, order_columns(SCHEMA, ["count"], ())) == Range()
+    assert of(["count"], {}, {}) == Range()
+    assert of(["at"], {"at": "no time"}, {"at": "+12345-01-01T00:00:00Z"}) == Range()
+    assert of(["count"], {"count": "7"}, {"count": "9"}) == Range()
+    assert of(["count"], {"count": 9}, {"count": 7}) == Range()  # makes no sense, so says nothing
+    half = of(["name", "count"], {"name": "a"}, {"name": "b", "count": 9})
+    assert half == Range((1, b"a"), (1, b"b", 1, 9))
+    assert of(["name", "count"], {"name": "a", "count": 1}, {"name": "b"}).upper == (1, b"b", 2)
+
+
+def test_the_order_ends_where_a_type_has_no_bounds_and_skips_partition_columns() -> None:
+    assert [column.name for column in order_columns(SCHEMA, ["day", "name", "raw", "count"], ["day"])] == ["name"]
+
+
+def test_equal_as_far_as_bounds_are_kept_is_constant() -> None:
+    key = "x" * 32
+    assert of(["name"], {"name": key}, {"name": key + "\U0010ffff"}).is_constant
+    assert not of(["name"], {"name": key}, {"name": key + "y"}).is_constant
+    near = of(["at"], {"at": "2026-01-01T00:00:00.001Z"}, {"at": "2026-01-01T00:00:00.002Z"})
+    assert near.is_constant
+    assert not of(["at"], {"at": "2026-01-01T00:00:00.001Z"}, {"at": "2026-01-01T00:00:01.002Z"}).is_constant
+    assert of(["count"], {"count": 3}, {"count": 3}).is_constant
+    assert not is_point((0, None), (1, 5))
+
+
+@st.composite
+def some_ranges(draw: st.DrawFn) -> list[Range]:
+    ends = draw(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=25))
+    return [Range((1, min(pair)), (1, max(pair)) if max(pair) < 12 else (2,)) for pair in ends]
+
+
+@settings(max_examples=200, deadline=None)
+@given(some_ranges())
+def test_overlap_and_depth_are_what_counting_one_by_one_gives(ranges: list[Range]) -> None:
+    def meet(one: Range, other: Range) -> bool:
+        return one.lower <= other.upper and other.lower <= one.upper
+
+    assert overlaps(ranges) == [sum(meet(one, other) for other in ranges) - 1 for one in ranges]
+    points = {item.lower for item in ranges} | {item.upper for item in ranges}
+    deep = [sum(item.lower <= point <= item.upper for item in ranges) for point in points]
+    expected = Depth()
+    if deep:
+        histogram = {value: deep.count(value) for value in sorted(set(deep))}
+        expected = Depth(max(deep), sum(deep) / len(deep), histogram)
+    assert depth(ranges) == expected
