@@ -20,6 +20,7 @@ from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload
 from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
 from lakebed.parts.changes import prepare, shape_of
 from lakebed.parts.engine import connect
+from lakebed.parts.write import WrittenPart
 
 
 def make(path: str, base: int, parts: int, rows: int) -> None:
@@ -31,7 +32,7 @@ def make(path: str, base: int, parts: int, rows: int) -> None:
     orders.settle()
     snapshot = orders._log.refresh()
     shape = shape_of(snapshot)
-    written = []
+    written: list[WrittenPart] = []
     for _ in range(parts):
         changes = prepare(workload.batch(), shape, connect(), DELETES)
         written += write_arrow(changes, shape, orders.path).parts

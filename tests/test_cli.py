@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.cli import main
 from lakebed.cli.exit_codes import exit_code_of
 from lakebed.errors import (
     Contention,
@@ -320,3 +321,26 @@ def test_jars_that_can_t_be_fetched_are_one_line(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stdout + done.stderr
     assert "Spark's jars can't be fetched (io.delta#delta-spark" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_rows_are_mutated_and_partitions_come_and_go(tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    schema = pa.schema([("id", pa.int64()), ("day", pa.string()), ("value", pa.int64())])
+    table = lakebed.create(path, schema, keys=["id"], partition_by=["day"])
+    table.apply(pa.table([[1, 2, 3], ["a", "a", "b"], [1, 2, 3]], schema=schema))
+    commands = (
+        (["delete", path, "--where", "value = 2"], 0),
+        (["update", path, "--set", "value = value * 10", "--where", "true", "--format", "json"], 0),
+        (["update", path, "--set", "value", "--where", "true"], exit_code_of(InvalidChanges(""))),
+        (["detach-partition", path, "day=a"], 0),
+        (["detached", path], 0),
+    )
+    for arguments, code in commands:
+        assert main(arguments) == code
+    name = table.detached()["name"][0].as_py()
+    assert main(["attach-partition", path, name, "--format", "json"]) == 0
+    assert sorted(table.to_arrow(["value"])["value"].to_pylist()) == [10, 30]
+    assert main(["detach-partition", path, "day=b"]) == 0
+    assert main(["drop-detached", path, table.detached()["name"][0].as_py()]) == 0
+    assert main(["truncate", path]) == 0
+    assert table.to_arrow().num_rows == 0

@@ -296,15 +296,14 @@ def _settle(options: argparse.Namespace) -> int:
 def _simulate(options: argparse.Namespace) -> int:
     from lakebed.cli.simulate_command import SimulateOptions, run_simulation
 
-    return run_simulation(
-        SimulateOptions(
-            options.days,
-            options.rate,
-            options.read_budget,
-            options.order,
-            options.updates,
-            options.plan_bytes_max,
-            options.png,
-            options.format,
-        )  # fmt: skip
+    chosen = SimulateOptions(
+        days=options.days,
+        rate=options.rate,
+        read_budget=options.read_budget,
+        order=options.order,
+        updates=options.updates,
+        plan_bytes_max=options.plan_bytes_max,
+        png=options.png,
+        form=options.format,
     )
+    return run_simulation(chosen)

@@ -119,7 +119,12 @@ class Layout:
 
     @property
     def depth_max(self) -> int:
-        """The deepest point, in runs; parts at work count as one."""
+        """The deepest point as readers meet it now, in runs: parts at work and those that no merge can tell apart included."""
+        return int(self._cover(np.ones(len(self.parts), dtype=bool)).max(initial=0))
+
+    @property
+    def depth_to_be(self) -> int:
+        """The deepest point when what is at work is done, in runs; what no merge can change aside."""
         return int((self.depth + self.under_work).max(initial=0))
 
     def take(self, indexes: Indexes) -> None:

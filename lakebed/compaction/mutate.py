@@ -3,7 +3,7 @@
 Nothing is marked and nothing rewritten, so a mutation stands in the way of no settle and no merge, and they not in its.
 
 1. The view at the newest version is read (tail included); rows that match become deletes, or whole new rows. They are
-   written as change parts of ``CHUNK_ROWS`` rows: memory is bounded by the chunk, not by the table.
+   written as change parts of about a million rows: memory is bounded by that, not by the table.
 2. The parts are committed as the newest changes. The mutation is serialised where it read: what came since is newer.
 3. So if change parts came in between, the keys in them are left out of ours: their whole rows stand. With ``sequence_by``
    a change that is older than the row it meets is late and does not count.
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import duckdb
 import pyarrow as pa
 
-from lakebed.compaction.mutation import Mutation, MutationResult
+from lakebed.compaction.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
 from lakebed.errors import Contention, LakebedError, StoreUnavailable, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, ChangePart
 from lakebed.manifest.conflicts import Touch, takes_rows_away
@@ -36,7 +36,6 @@ from lakebed.parts.sql import literal, parquet, quote, quote_all
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.write import WrittenPart, write_parts
 
-CHUNK_ROWS = 1_000_000
 ATTEMPTS_MAX = 50
 _OLDEST_SEQUENCE = -(2**63)
 MUTATIONS_SCHEMA = pa.schema(
@@ -170,9 +169,8 @@ def _write(
                 f"select {', '.join(columns)}, {literal(operation)} as {OP_COLUMN} "
                 f"from lakebed_mutated where {mutation.condition()}"
             )
-            for batch in scanning.sql(query).to_arrow_reader(CHUNK_ROWS):
-                changes = prepare(pa.Table.from_batches([batch]), shape, writing)
-                written += write_parts(changes, shape, storage, writing)
+            for chunk in in_chunks(scanning.sql(query).to_arrow_reader(BATCH_ROWS)):
+                written += write_parts(prepare(chunk, shape, writing), shape, storage, writing)
     except BaseException:
         discard(written, storage)
         raise

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lakebed.compaction.mutate import ATTEMPTS_MAX, CHUNK_ROWS, discard, unknown
-from lakebed.compaction.mutation import Mutation, MutationResult
+from lakebed.compaction.mutate import ATTEMPTS_MAX, discard, unknown
+from lakebed.compaction.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
 from lakebed.errors import Contention
 from lakebed.manifest.actions import Action, AddPart, Part
 from lakebed.manifest.conflicts import Touch
@@ -35,8 +35,6 @@ from lakebed.parts.storage import PartStorage
 from lakebed.parts.write import WrittenPart, write_parts
 
 _ROW = "_lakebed_row"
-_CHUNK_BYTES = 256 << 20
-_BATCH_ROWS = 262_144
 
 
 def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mutation: Mutation) -> MutationResult:
@@ -102,7 +100,7 @@ def _matches(part: Part, mutation: Mutation, shape: TableShape, storage: PartSto
     query = f"select {_ROW} from ({_numbered(part, shape.schema, storage)}) where {mutation.condition()}"
     found = BitMap64()
     with mutation.mistakes():
-        for batch in connection.sql(query).to_arrow_reader(_BATCH_ROWS):
+        for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
             found |= BitMap64(batch.column(0).to_numpy().astype(np.uint64))
     return found
 
@@ -112,16 +110,15 @@ def _write(
 ) -> Iterator[WrittenPart]:
     """The new rows of an update, in parts that may hold rows of several."""
     connection = connect()
-    held: list[pa.Table] = []
-    for path, rows in dying.items():
-        for batch in _new_rows(snapshot.parts[path], rows, mutation, shape, storage):
-            with mutation.mistakes():
-                held.append(prepare(pa.Table.from_batches([batch]), shape, connection))
-            if sum(map(len, held)) >= CHUNK_ROWS or sum(table.nbytes for table in held) >= _CHUNK_BYTES:
-                yield from write_parts(pa.concat_tables(held), shape, storage, connection)
-                held = []
-    if held:
-        yield from write_parts(pa.concat_tables(held), shape, storage, connection)
+    batches = (
+        batch
+        for path, rows in dying.items()
+        for batch in _new_rows(snapshot.parts[path], rows, mutation, shape, storage)
+    )
+    for chunk in in_chunks(batches):
+        with mutation.mistakes():
+            prepared = prepare(chunk, shape, connection)
+        yield from write_parts(prepared, shape, storage, connection)
 
 
 def _new_rows(
@@ -134,7 +131,7 @@ def _new_rows(
         yield from connection.sql(
             f"select {', '.join(mutation.columns(shape.schema))} from ({_numbered(part, shape.schema, storage)}) "
             f"where {_ROW} in (select row from lakebed_wanted)"
-        ).to_arrow_reader(_BATCH_ROWS)
+        ).to_arrow_reader(BATCH_ROWS)
 
 
 def _numbered(part: Part, schema: pa.Schema, storage: PartStorage) -> str:

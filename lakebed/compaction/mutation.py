@@ -6,7 +6,7 @@ Expressions are SQL in DuckDB's dialect over the table's columns; those of ``upd
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,6 +21,9 @@ from lakebed.parts.sql import quote, registered, sql_type
 from lakebed.settings import suggest
 from lakebed.version import ENGINE
 
+BATCH_ROWS = 65_536
+CHUNK_ROWS = 1_000_000
+CHUNK_BYTES = 256 << 20
 _STREAM_FAILED = re.compile(r"^(Conversion|Out of Range|Invalid Input) Error")
 
 
@@ -119,3 +122,18 @@ class Mutation:
             if _STREAM_FAILED.match(str(error)):
                 raise InvalidInput(f"{named}: {error}") from None
             raise
+
+
+def in_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows in tables of about ``CHUNK_ROWS`` rows or ``CHUNK_BYTES``: what is held at once, whatever comes."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows += len(batch)
+        size += batch.nbytes
+        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield pa.Table.from_batches(held)
+            held, rows, size = [], 0, 0
+    if rows:
+        yield pa.Table.from_batches(held)

@@ -66,7 +66,8 @@ class Planning:
     """The answer of one round, best plans first.
 
     ``backlog_bytes``: bytes of the plans, and of free parts that stand where the read budget is still exceeded.
-    ``depth_max``: the deepest point of the base, in runs.
+    ``depth_max``: the deepest point of the base as readers meet it now, in runs, claimed parts included; in a partition of few
+    parts those that only touch may count.
     """
 
     plans: tuple[Plan, ...] = ()

@@ -29,7 +29,7 @@ from lakebed.compaction.policies import FAN, Policy, binomial, lazy_leveled, siz
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.settings import TableSettings, parse_hours
-from lakebed.sortkey.ranges import depth, order_columns, range_of
+from lakebed.sortkey.ranges import depth, order_columns, range_reader
 
 IN_FLIGHT_PLANS = 2
 PLANS_MAX = 64
@@ -190,12 +190,13 @@ def _reason_to_settle(snapshot: Snapshot, tail: Sequence[ChangePart], now_ms: in
 def _parts_marked(snapshot: Snapshot, tail: Sequence[ChangePart]) -> int:
     """How many base parts settling may mark: those whose keys meet the tail's, and no more than there are changes."""
     columns = order_columns(snapshot.schema, snapshot.settings.keys, ())
-    base = [range_of(part.stats, columns) for part in snapshot.parts.values()]
+    read = range_reader(columns)
+    base = [read(part.stats) for part in snapshot.parts.values()]
     lowers = sorted(item.lower for item in base)
     uppers = sorted(item.upper for item in base)
     marked = 0
     for part in tail:
-        item = range_of(part.stats, columns)
+        item = read(part.stats)
         marked += min(part.rows, bisect_right(lowers, item.upper) - bisect_left(uppers, item.lower))
     return min(marked, len(base))
 
@@ -210,6 +211,7 @@ def _layouts(snapshot: Snapshot, claimed: Collection[str]) -> tuple[list[Layout]
     if settings.merge != "bin-pack":
         order_by = settings.sort_key or settings.keys
         columns = order_columns(snapshot.schema, order_by, snapshot.metadata.partition_columns)
+    read = range_reader(columns)
     partitions: dict[_Partition, list[Part]] = {}
     for part in snapshot.parts.values():
         partitions.setdefault(_partition_of(part), []).append(part)
@@ -217,7 +219,7 @@ def _layouts(snapshot: Snapshot, claimed: Collection[str]) -> tuple[list[Layout]
     runs_max = settings.read_budget if _POLICIES[settings.merge] is binomial else min(FAN - 1, settings.read_budget)
     for partition in sorted(partitions, key=_spelled):
         parts = partitions[partition]
-        ranges = [range_of(part.stats, columns) for part in parts] if columns else None
+        ranges = [read(part.stats) for part in parts] if columns else None
         if len(parts) <= _SHORT:  # few parts of many partitions: not worth arrays
             deep = depth(ranges).max if ranges else 1
             if deep <= runs_max and sum(fullness(part, settings) < SMALL for part in parts) <= runs_max:

@@ -70,7 +70,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The table after a flush and what it led to. ``depth_max``: runs at the deepest point; ``depth_average``: parts at an average one."""
+    """The table after a flush and what it led to.
+
+    ``depth_max``: runs at the deepest point. ``depth_average``: parts at an average one.
+    """
 
     at_ms: int
     ingested_bytes: int
@@ -332,7 +335,7 @@ def plot(simulation: Simulation, file: str, title: str = "") -> None:
         (space, "bytes stored ÷ live bytes"),
     ):
         axes.set_ylabel(unit)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * axes.dataLim.y1)
         axes.legend(loc="lower right")
         axes.grid(alpha=0.3)
     space.set_xlabel("days")

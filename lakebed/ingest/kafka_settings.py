@@ -25,7 +25,6 @@ CONSUMER_DEFAULTS: dict[str, Any] = {
     "isolation.level": "read_committed",
     "allow.auto.create.topics": False,
     "fetch.wait.max.ms": 100,
-    "fetch.message.max.bytes": 4 << 20,  # a task reads one partition; the default of 1 MB asks the broker too often
     "fetch.queue.backoff.ms": 20,  # the default of a second would halve the throughput when the queue fills up
     "queued.max.messages.kbytes": 65_536,
 }

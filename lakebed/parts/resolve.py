@@ -12,6 +12,10 @@ Invariants: a key is live at most once afterwards (B1); only positions are worke
 4. Deletes are dead rows of their own part. They stay there as tombstones: what step 3 finds for late events.
 5. A newest change that lacks values its source did not send is completed from what was newest when it came (see
    ``parts.missing``); the completed row goes into a part of its own, and the incomplete one is dead.
+
+Keys of the whole tail are in memory at once, as Arrow: some 100 bytes a row with an integer key and sequence (8 bytes each),
+on top of 100 MB (``benchmarks/long_tail.py``); longer keys add their length a few times over. Settling takes the tail in
+pieces of bounded size, a view takes all of it: so a tail of tens of millions of rows is to be settled before it is read.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -72,9 +72,23 @@ def order_columns(schema: pa.Schema, order_by: Sequence[str], partition_by: Sequ
     return tuple(columns)
 
 
-@lru_cache(maxsize=65_536)
 def range_of(stats: str | None, columns: tuple[pa.Field, ...]) -> Range:
     """The range of a part with these statistics (Delta's JSON)."""
+    return range_reader(columns)(stats)
+
+
+@lru_cache(maxsize=16)
+def range_reader(columns: tuple[pa.Field, ...]) -> Callable[[str | None], Range]:
+    """``range_of`` for many parts; it keeps what it has read."""
+
+    @lru_cache(maxsize=65_536)
+    def read(stats: str | None) -> Range:
+        return _range_of(stats, columns)
+
+    return read
+
+
+def _range_of(stats: str | None, columns: tuple[pa.Field, ...]) -> Range:
     if stats is None or not columns:
         return Range()
     values = parsed_stats(stats)

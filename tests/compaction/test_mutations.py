@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,18 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction import mutate
+from lakebed.compaction import mutate, mutation
+from lakebed.compaction.merge import End, Kernel, Merger
 from lakebed.errors import Contention, InvalidInput
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.table_log import Committed
-from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, TableShape
+from lakebed.parts.engine import connect
+from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.parts.sql import quote
+from lakebed.parts.storage import PartStorage
 from tests.compaction.interrupted import before_its_commits
 from tests.oracle import Oracle, Row, in_order
 
@@ -181,7 +185,8 @@ def test_a_column_that_is_not_null_stays_so(tmp_path: Path, keys: list[str]) -> 
 def test_a_large_mutation_comes_in_several_change_parts_of_one_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mutate, "CHUNK_ROWS", 2048)
+    monkeypatch.setattr(mutation, "CHUNK_ROWS", 2048)
+    monkeypatch.setattr(mutate, "BATCH_ROWS", 2048)
     table = make(tmp_path, [row(id, id) for id in range(10_000)])
     result = table.update({"value": "-value"}, "id % 2 = 0")
     assert result.rows == 5000
@@ -360,6 +365,45 @@ def test_without_keys_a_part_under_a_claim_is_marked_and_stays_claimed(tmp_path:
     table.delete("id = 1")
     assert list(claims_of(table._log.refresh().domains)) == ["c"]
     assert values(table) == {2: 2}
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_mutation_and_a_merge_of_the_same_parts_lose_nothing_of_each_other(tmp_path: Path, keyed: bool) -> None:
+    table = make(tmp_path, [row(id, id) for id in range(4)], keyed)
+    table.settle()
+    table.apply(batch([row(id, id) for id in range(4, 8)], keyed))
+    table.settle()
+
+    def mutate_meanwhile(out: PartStorage) -> Kernel:
+        def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
+            merged = merge_parts(sources, shape, out, connect())
+            table.delete("id in (1, 5)")
+            table.update({"value": "100"}, "id in (2, 6)")
+            table.settle()
+            return merged
+
+        return work
+
+    merger = Merger(table._log, table._storage, table._dead_rows, "replica")
+    result = merger.run(sorted(table._log.refresh().parts), 1, mutate_meanwhile)
+    assert (result.end, result.carried_rows) == (End.COMPLETED, 4)
+    assert values(table) == {0: 0, 2: 100, 3: 3, 4: 4, 6: 100, 7: 7}
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_merge_that_commits_first_costs_a_mutation_nothing(tmp_path: Path, keyed: bool) -> None:
+    table = make(tmp_path, [row(id, id) for id in range(4)], keyed)
+    table.settle()
+    other = lakebed.open(table.path)
+
+    def merge() -> None:
+        merger = Merger(other._log, other._storage, other._dead_rows, "replica")
+        parts = sorted(other._log.refresh().parts)
+        merger.run(parts, 1, lambda out: lambda sources, shape: merge_parts(sources, shape, out, connect()))
+
+    with before_its_commits(table, merge):
+        assert table.update({"value": "-value"}, "id > 1").rows == 2
+    assert values(table) == {0: 0, 1: 1, 2: -2, 3: -3}
 
 
 # -- anything, in any order --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.compaction.merge import End, Kernel, Merger
 from lakebed.compaction.partitions import detached_of
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import CommitInfo
@@ -26,6 +27,10 @@ from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.leases import mark
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.table_log import Committed
+from lakebed.parts.changes import TableShape
+from lakebed.parts.engine import connect
+from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
+from lakebed.parts.storage import PartStorage
 from lakebed.view.changes import read_version, versions_with_changes
 from tests.compaction.interrupted import before_its_commits
 from tests.compaction.test_mutations import SCHEMA, batch, make, row, values
@@ -158,6 +163,28 @@ def test_claims_on_parts_that_leave_end_with_them(tmp_path: Path) -> None:
         claim_everything(table)
         action(table)
         assert not claims_of(table._log.refresh().domains)
+
+
+@pytest.mark.parametrize("leave", ["truncate", "detach"])
+def test_a_merge_of_parts_that_leave_meanwhile_brings_nothing_back(tmp_path: Path, leave: str) -> None:
+    table = two_partitions(tmp_path)
+    table.settle()
+    table.apply(batch([row(5, 5)]))
+    table.settle()
+
+    def leave_meanwhile(out: PartStorage) -> Kernel:
+        def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
+            merged = merge_parts(sources, shape, out, connect())
+            table.truncate() if leave == "truncate" else table.detach_partition(EU)
+            return merged
+
+        return work
+
+    snapshot = table._log.refresh()
+    paths = sorted(part.path for part in snapshot.parts.values() if part.partition_values == EU)
+    merger = Merger(table._log, table._storage, table._dead_rows, "replica")
+    assert merger.run(paths, 1, leave_meanwhile).end is End.OVERTAKEN
+    assert values(table) == ({} if leave == "truncate" else {3: 3, 4: 4})
 
 
 def test_the_null_partition_is_one_like_others(tmp_path: Path) -> None:

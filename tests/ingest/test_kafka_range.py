@@ -93,7 +93,8 @@ def test_tables_are_bounded_in_records_and_in_bytes(
     tables = list(consume_range(chosen, topic, 0, 0, 400))
     assert [offset for table in tables for offset in table.column("offset").to_pylist()] == list(range(400))
     assert max(table.num_rows for table in tables) == 100
-    assert max(table.column("value").nbytes for table in tables) < 20_000 + 30 * 1000
+    sizes = sorted(table.column("value").nbytes for table in tables)
+    assert sizes[-2] < 22_000, "only the table in which records became larger may be above"
 
 
 def test_null_keys_and_values_stay_null(kafka: KafkaServer, topic: str) -> None:
@@ -103,13 +104,6 @@ def test_null_keys_and_values_stay_null(kafka: KafkaServer, topic: str) -> None:
     producer.flush()
     (table,) = consume_range(settings(kafka, topic), topic, 0, 0, 2)
     assert table.column("key").to_pylist() == table.column("value").to_pylist() == [None, b""]
-
-
-def test_a_users_own_settings_win_by_either_name(kafka: KafkaServer, topic: str) -> None:
-    config = {"bootstrap.servers": kafka.bootstrap, "max.partition.fetch.bytes": 2000}
-    names = list(KafkaSettings(config, (topic,)).consumer_config())
-    assert names.index("fetch.message.max.bytes") < names.index("max.partition.fetch.bytes")  # the later one counts
-    assert KafkaSettings({**config, "fetch.wait.max.ms": 5}, (topic,)).consumer_config()["fetch.wait.max.ms"] == 5
 
 
 def test_aborted_transactions_and_markers_are_passed_over(kafka: KafkaServer, topic: str) -> None:

@@ -280,7 +280,7 @@ def test_a_missing_or_damaged_source_is_named_and_nothing_is_left(tmp_path: Path
     good, bad = source(tmp_path, rows, shape), source(tmp_path, rows, shape)
     file = Path(bad.url)
     whole = file.read_bytes()
-    file.write_bytes(whole[:4000] + b"\xff" * 3000 + whole[7000:])
+    file.write_bytes(whole[:-3000] + b"\xff" * 500 + whole[-2500:])  # within the texts
     with pytest.raises(Corrupt, match=bad.part.path):
         merged(tmp_path, [good, bad], shape, rows_max=100)
     file.unlink()

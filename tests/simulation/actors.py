@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 from pyroaring import BitMap64
 
-from lakebed.errors import StoreUnavailable, VersionNotFound
+from lakebed.compaction.merge import End, Merger, MergeResult, Sources
+from lakebed.errors import Retry, StoreUnavailable, VersionNotFound
 from lakebed.manifest.actions import (
     Action,
     AddChangePart,
@@ -30,11 +33,14 @@ from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
 from lakebed.manifest.deletion_vector import inline, unpack
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
-from tests.simulation.auditor import COUNTED_DOMAIN, COUNTED_PROPERTY, Auditor
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.merge import MergedPart
+from lakebed.parts.provenance import Provenance
+from tests.simulation.auditor import COUNTED_DOMAIN, COUNTED_PROPERTY, ROWS, Auditor
 from tests.simulation.world import Actor, World
 
-ROWS = 100
 RETENTION_SECONDS = 300
+LEASE_SECONDS = 40
 SCHEMA = '{"type":"struct","fields":[{"name":"k","type":"long","nullable":false,"metadata":{}}]}'
 
 
@@ -164,35 +170,90 @@ def settler(cast: Cast) -> Callable[[Actor], None]:
     return live
 
 
-def merger(cast: Cast) -> Callable[[Actor], None]:
-    """Replaces some base parts by one of the next level that holds their live rows."""
+class Files:
+    """The files of the table, as far as merging touches them: no part has rows here, only the auditor knows them."""
+
+    def __init__(self, cast: Cast) -> None:
+        self._cast = cast
+
+    def duckdb_url(self, path: str) -> str:
+        return path
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        self._cast.auditor.vectors[path] = data
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        return self._cast.auditor.vectors[path][start : start + length]
+
+    def delete(self, path: str) -> None:
+        assert path not in self._cast.auditor.newest.base, f"G1: {path} is deleted but is in the base"
+
+
+def replica(cast: Cast) -> Callable[[Actor], None]:
+    """Merges as a replica does: claims, works, carries over what died meanwhile, commits. Between any two steps it may
+    crash, be overtaken, or give up.
+    """
 
     def live(actor: Actor) -> None:
         log = cast.open_log(actor)
+        files: Any = Files(cast)
+        merger = Merger(log, files, DeadRows(files), actor.name, lambda: cast.world.now, LEASE_SECONDS)
         while not cast.world.closing:
             try:
-                snapshot = log.refresh()
-                chosen = [snapshot.parts[path] for path in _some(cast, sorted(snapshot.parts), 4)]
-                if len(chosen) < 2:
-                    cast.world.pause(actor)
-                    continue
-                path = cast.new_path("merged")
-                cast.auditor.contents[path] = tuple(b for part in chosen for b in cast.auditor.contents[part.path])
-                rows = sum(part.live_rows for part in chosen)
-                merged = Part(
-                    path, rows, 1000, stats=_stats(rows), level=1 + max(part.level for part in chosen),
-                    min_block=min(part.min_block for part in chosen), max_block=max(part.max_block for part in chosen),
-                )  # fmt: skip
-                removes = [RemovePart(part.path, 0, False, part.deletion_vector, part.bytes, {}) for part in chosen]
-                touch = Touch(parts={part.path: () for part in chosen})
-                _check(
-                    cast, actor,
-                    log.commit(snapshot, [*removes, AddPart(merged, False)], CommitInfo("MERGE PARTS", ""), touch),
-                )  # fmt: skip
-            except StoreUnavailable:
+                _merge(cast, actor, log, merger)
+            except Retry:
                 continue
 
     return live
+
+
+def _merge(cast: Cast, actor: Actor, log: TableLog, merger: Merger) -> None:
+    snapshot = log.refresh()
+    seen, taken = merger.sight(snapshot, int(cast.world.now * 1000))
+    # Now and then it does not look who else is at work.
+    free = sorted(path for path in seen.parts if path not in taken or cast.world.random.random() < 0.1)
+    chosen = _some(cast, free, 4)
+    if not chosen:
+        cast.world.pause(actor)
+        return
+    claimed = merger.claim(chosen, 1 + max(snapshot.parts[path].level for path in chosen))
+    if isinstance(claimed, MergeResult):
+        cast.world.counts[f"merge {claimed.end.value}"] += 1
+        return
+    claim, snapshot = claimed
+    sources = merger.sources(claim, snapshot)
+    for _ in range(cast.world.random.choice((0, 2, 5, 40))):
+        cast.world.pause(actor)
+        cast.world.may_crash(actor, "while it merges")
+        if cast.world.random.random() < 0.05 and not merger.extend([claim]):
+            break
+    if cast.world.random.random() < 0.1:
+        merger.abandon(claim)
+        return
+    merged = _merged(cast, sources)
+    result = merger.commit(claim, sources, [merged], snapshot)
+    cast.world.counts[f"merge {result.end.value}"] += 1
+    cast.world.counts["carried"] += result.carried_rows
+    cast.world.note(actor.name, f"merge of {len(chosen)} parts {result.end.value}")
+    if result.end is End.COMPLETED:
+        assert merged.path not in sources.dead and result.version in cast.auditor.states
+
+
+def _merged(cast: Cast, sources: Sources) -> MergedPart:
+    """What the kernel would give: the live rows of the sources, one after the other."""
+    path = cast.new_path("merged")
+    rows = [
+        (ordinal, row)
+        for ordinal, part in enumerate(sources.parts)
+        for row in range(part.rows)
+        if row not in sources.dead[part.path]
+    ]
+    cast.auditor.contents[path] = tuple(b for part in sources.parts for b in cast.auditor.contents[part.path])
+    cast.auditor.rows[path] = tuple(cast.auditor.rows_of(sources.parts[ordinal].path)[row] for ordinal, row in rows)
+    provenance = Provenance(
+        np.array([ordinal for ordinal, _ in rows], np.uint16), np.array([row for _, row in rows], np.uint32)
+    )
+    return MergedPart(path, len(rows), 1000, _stats(len(rows)), 0, False, BitMap64(), provenance)
 
 
 def caretaker(cast: Cast) -> Callable[[Actor], None]:

@@ -4,6 +4,8 @@ The fold here shares no code with ``lakebed.manifest``: it reads the JSON lines.
 - M1: the version follows the last one, and was never written before, also not before a cleanup.
 - M3 and nothing lost: base and tail hold each batch that the transactions claim exactly once, and no other.
 - No update is lost: counters in a property and in a domain go up by one.
+- B1, S2: each row is live once at most; a commit that only rearranges rows leaves the same ones; none comes to life again.
+- P1, P4: what a claim names is in the base, and is named by no other claim.
 - The numbered invariants of ``lakebed.manifest.invariants`` hold for the commit.
 After every checkpoint, M2: what it decodes to is the state that was folded for its version.
 """
@@ -12,15 +14,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lakebed.manifest.actions import decode_commit
 from lakebed.manifest.checkpoint import decode_checkpoint
+from lakebed.manifest.deletion_vector import DeletionVector, unpack
 from lakebed.manifest.invariants import violations
 from lakebed.manifest.snapshot import Snapshot, apply
 
 Batch = tuple[str, int]
+Row = tuple[str, int]
+ROWS = 100
+CLAIM_PREFIX = "lakebed.claim."
 COUNTED_DOMAIN = "lakebed.counted"
 COUNTED_PROPERTY = "counted"
 
@@ -55,6 +61,10 @@ class Auditor:
     def __init__(self) -> None:
         self.states: dict[int, State] = {}
         self.contents: dict[str, tuple[Batch, ...]] = {}  # path → the batches whose rows it holds
+        self.rows: dict[str, tuple[Row, ...]] = {}  # path → which rows it holds, for what merges wrote
+        self.vectors: dict[str, bytes] = {}  # path → deletion vectors
+        self._live: dict[str, frozenset[Row]] = {}
+        self._known: set[Row] = set()  # all rows that were ever live
         self.commits_kept: set[int] = set()
         self.checkpoints_kept: set[int] = set()
         self.newest = State()
@@ -103,6 +113,8 @@ class Auditor:
         held = Counter(batch for path in (*after.base, *after.tail) for batch in self.contents[path])
         claimed = Counter({(app, number): 1 for app, last in after.transactions.items() for number in range(last + 1)})
         assert held == claimed, f"version {version}: lost {claimed - held}, twice {held - claimed}"
+        self._rows_stay(version, data)
+        _claims_are_apart(after, self.newest)
         commit = decode_commit(version, data)
         if self._snapshot is not None:
             broken = violations(self._snapshot, commit)
@@ -114,12 +126,59 @@ class Auditor:
         self.states[version] = self.newest = after
         self.commits_kept.add(version)
 
+    def rows_of(self, path: str) -> tuple[Row, ...]:
+        """The rows of a part, in order; those of a change part are its own."""
+        return self.rows.get(path) or tuple((path, row) for row in range(ROWS))
+
+    def _rows_stay(self, version: int, data: bytes) -> None:
+        live = dict(self._live)
+        actions = [json.loads(line) for line in data.decode().splitlines()]
+        moved = [action["remove"] for action in actions if "remove" in action]
+        added = [action["add"] for action in actions if "add" in action]
+        for remove in moved:
+            del live[remove["path"]]
+        new: set[Row] = set()
+        for add in added:
+            path, vector = add["path"], add.get("deletionVector")
+            rows = self.rows_of(path)
+            live[path] = frozenset(rows)
+            if vector:
+                found = DeletionVector.from_json(vector)
+                file = found.file_path()
+                dead = unpack(found, self.vectors[file] if file else None)
+                live[path] = frozenset(row for at, row in enumerate(rows) if at not in dead)
+            if add["dataChange"]:
+                new |= set(rows)
+        before, after = Counter(_all(self._live)), Counter(_all(live))
+        assert not after or max(after.values()) == 1, f"B1: version {version} has a row twice"
+        come_back = after.keys() - before.keys() - (new - self._known)
+        assert not come_back, f"B1: version {version} brings rows back to life: {sorted(come_back)[:3]}"
+        if added and moved and not any(action["dataChange"] for action in (*added, *moved)):
+            assert before == after, f"S2: version {version} loses {sorted(before - after)[:3]}"
+        self._live = live
+        self._known |= new
+
     def _checkpoint(self, version: int, data: bytes) -> None:
         found = state_of(decode_checkpoint(version, [data]))
         assert found == self.states[version], (
             f"M2: the checkpoint of {version} holds {found}, not {self.states[version]}"
         )
         self.checkpoints_kept.add(version)
+
+
+def _all(live: Mapping[str, frozenset[Row]]) -> Iterator[Row]:
+    for rows in live.values():
+        yield from rows
+
+
+def _claims_are_apart(after: State, before: State) -> None:
+    named: dict[str, str] = {}
+    for name, text in after.domains.items():
+        if name.startswith(CLAIM_PREFIX):
+            for path in json.loads(text)["sources"]:
+                assert path not in named, f"P4: {path} is claimed by {named[path]} and {name}"
+                assert name in before.domains or path in after.base, f"P1: {name} claims {path}, which is not there"
+                named[path] = name
 
 
 def _fold(before: State, version: int, data: bytes) -> State:
@@ -148,6 +207,10 @@ def _fold(before: State, version: int, data: bytes) -> State:
                     assert value["path"] not in tail, f"version {version} adds {value['path']} to the tail again"
                     assert value["path"] not in base, f"version {version} adds {value['path']}, which was settled"
                     tail[value["path"]] = (value["version"], value["ordinal"])
+            elif name.startswith(CLAIM_PREFIX):
+                domains.pop(name, None)
+                if not domain["removed"]:
+                    domains[name] = domain["configuration"]
             else:
                 assert int(domain["configuration"]) == int(domains.get(name, 0)) + 1, (
                     f"{version}: lost update of {name}"

@@ -68,7 +68,8 @@ def simulate(seed: int, steps: int = STEPS, new_store: Callable[[], LogStore] = 
         world.add("plain", actors.plain_writer(cast), 0.5)
         for number in range(world.random.randint(1, 2)):
             world.add(f"settler-{number}", actors.settler(cast))
-        world.add("merger", actors.merger(cast), 0.7)
+        for number in range(world.random.randint(1, 3)):
+            world.add(f"replica-{number}", actors.replica(cast), 0.7)
         for number in range(world.random.randint(1, 2)):
             world.add(f"caretaker-{number}", actors.caretaker(cast))
         for number in range(2):

@@ -7,11 +7,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from pyroaring import BitMap64
 
-from lakebed.manifest import table_log
-from lakebed.manifest.actions import Commit, Transaction
+from lakebed.manifest import invariants, table_log
+from lakebed.manifest.actions import Commit, Domain, Transaction
+from lakebed.manifest.claims import Claim
 from lakebed.manifest.conflicts import Conflict, ConflictKind, Touch, find_conflict
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
+from lakebed.parts.provenance import Provenance
 from tests.simulation.run import simulate
 
 SLOW = [pytest.param(first, marks=pytest.mark.slow) for first in range(100, 400, 25)]
@@ -68,3 +71,20 @@ def test_the_auditor_sees_a_store_that_forgets_a_commit() -> None:
     with pytest.raises(AssertionError, match=r"seed \d+"):
         for seed in range(20):
             simulate(seed, new_store=Forgetful)
+
+
+def test_the_auditor_sees_a_merge_that_forgets_what_died_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Provenance, "map_rows", lambda self, ordinal, rows: BitMap64())
+    monkeypatch.setitem(invariants.CHECKS, "P3", lambda before, commit: iter(()))
+    with pytest.raises(AssertionError, match=r"B1: version .* brings rows back to life"):
+        for seed in range(60):
+            simulate(seed)
+
+
+def test_the_auditor_sees_two_claims_on_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Claim, "is_live", lambda self, now_ms: False)
+    monkeypatch.setattr(Claim, "ended", lambda self: Domain("lakebed.claim.nobody", "", removed=True))
+    monkeypatch.setitem(invariants.CHECKS, "P4", lambda before, commit: iter(()))
+    with pytest.raises(AssertionError, match=r"P4: .* is claimed by"):
+        for seed in range(60):
+            simulate(seed)
