@@ -28,6 +28,7 @@ from lakebed.compaction.mutate_unkeyed import mutate_unkeyed
 from lakebed.compaction.mutation import Mutation, MutationResult
 from lakebed.compaction.partitions import Partitions, detached_table
 from lakebed.compaction.plan_table import plan_table
+from lakebed.compaction.planner import reason_to_settle
 from lakebed.compaction.service import Compaction, CompactResult
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.wide import WideLocator
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _TIDY_SECONDS = 3600.0
+_SETTLE_LOOK_SECONDS = 5.0
 
 
 def create(
@@ -132,6 +134,7 @@ class Table:
         self._log = log
         self._storage: PartStorage = open_part_storage(self.path)
         self._dead_rows = DeadRows(self._storage)
+        self._settling = threading.Lock()
         self._maintaining: tuple[Path, str, int] | None = None
         self._index: tuple[TableShape, IndexLocator] | None = None
         self._index_lock = threading.RLock()
@@ -139,6 +142,7 @@ class Table:
         self._view = TableView(
             self.path, self._storage, self._dead_rows, self._reading_locator, LocalParts(volatile).load
         )
+        self._tidy_up = cleanup.TidyUp(log, self._storage)
         self._compaction = Compaction(self.path, log, self._storage, self._dead_rows, volatile)
 
     def __repr__(self) -> str:
@@ -356,7 +360,9 @@ class Table:
             if self._maintaining is None:
                 self._maintaining = own_folder(_cache_folder() / "maintain" / self._log.refresh().metadata.id)
             place = f"file://{self._maintaining[0]}/checkpoint"
-        compactor = self._compaction.in_background(spark, {self._tidy: _TIDY_SECONDS})
+        chores: dict[Callable[[], object], float] = {self._tidy: _TIDY_SECONDS}
+        chores[lambda: self._settle_if_due(spark)] = _SETTLE_LOOK_SECONDS
+        compactor = self._compaction.in_background(spark, chores)
         return maintain(spark, self.path, lambda: self._step(spark), compactor, place, trigger)
 
     def plan(self) -> pa.Table:
@@ -453,17 +459,26 @@ class Table:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _step(self, spark: SparkSession) -> None:
-        """One round of maintenance: settle, refresh the views; tidy the index when idle."""
-        result = self._settle(self._wide_locator(spark))
+        """One round of maintenance: settle if it is due, refresh the views; tidy the index when idle."""
+        settled = self._settle_if_due(spark)
         self._view.refresh(self._log.refresh())
-        if not result.commits:
+        if not settled:
             with self._index_lock:
                 if self._index:
                     self._index[1].tidy()
 
+    def _settle_if_due(self, spark: SparkSession) -> bool:
+        """Settle if the planner says so; returns whether something was settled."""
+        with self._settling:  # a tail that waits may become due while a batch is looked at
+            if reason_to_settle(self._log.refresh(), int(time.time() * 1000)) is None:
+                return False
+            return self._settle(self._wide_locator(spark)).commits > 0
+
     def _tidy(self) -> None:
-        """What is done every hour, in the background."""
+        """What is done every hour, in the background: the log and the files that no kept version needs."""
         self.clean_log()
+        while self._tidy_up.round() == cleanup.DELETIONS_MAX:
+            pass
 
     def _settle(self, locator: Callable[[TableShape], KeyLocator]) -> SettleResult:
         result = settle(self._log, self._storage, self._dead_rows, locator, self._set_aside, ENGINE)

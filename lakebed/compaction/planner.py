@@ -40,6 +40,8 @@ _SHORT = 64
 # views until the next batch, each of which resolves it anew.
 _MARK_BYTES = 16 * 1024
 _TAIL_READS = 8
+_TAIL_PART_BYTES = 64 * 1024
+_TAIL_SECONDS_MAX = 120
 _TAIL_ROWS_MAX = 2_000_000
 _POLICIES: dict[str, Policy] = {
     "off": binomial,
@@ -148,6 +150,12 @@ class _Round:
 # -- settle ----------------------------------------------------------------------------------------------------------
 
 
+def reason_to_settle(snapshot: Snapshot, now_ms: int) -> str | None:
+    """Why the tail should be settled now; None if there is none, or it can wait."""
+    tail = snapshot.tail_in_order()
+    return _reason_to_settle(snapshot, tail, now_ms) if tail else None
+
+
 def _settle(snapshot: Snapshot, now_ms: int, round_: _Round) -> Plan | None:
     tail = snapshot.tail_in_order()
     if not tail:
@@ -181,8 +189,10 @@ def _reason_to_settle(snapshot: Snapshot, tail: Sequence[ChangePart], now_ms: in
         return f"the tail is {rows:,} rows, as many as one settle takes"
     if any(threshold is not None for threshold, _, _ in thresholds):
         return None
+    if age_seconds >= _TAIL_SECONDS_MAX:
+        return f"the tail is {age_seconds:,} seconds old, the longest that other readers wait for it"
     marked = _parts_marked(snapshot, tail)
-    if marked * _MARK_BYTES <= size * _TAIL_READS:
+    if marked * _MARK_BYTES <= (size + len(tail) * _TAIL_PART_BYTES) * _TAIL_READS:
         return f"{rows:,} changes mark at most {marked:,} parts: cheaper than what the tail costs readers"
     return None
 

@@ -24,5 +24,5 @@ def before_its_commits(table: lakebed.Table, *actions: Callable[[], Any]) -> Ite
     try:
         yield
     finally:
-        del log.commit  # type: ignore[method-assign]
+        del log.commit
     assert not waiting, "the table committed less often than others were to come in between"

@@ -363,6 +363,7 @@ def test_a_tail_scattered_over_too_many_parts_waits_until_it_pays() -> None:
     assert plan(table(base, tail=narrow), (), NOON).plans
     more = [change_part(f"more-{number}", 0, 30_000, MB) for number in range(6)]
     assert plan(table(base, tail=more), (), NOON).plans
+    assert "seconds old" in plan(table(base, tail=few), (), NOON + 60_000).plans[0].why, "other readers wait no longer"
 
 
 @pytest.mark.parametrize(

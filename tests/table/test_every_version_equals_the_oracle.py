@@ -124,7 +124,8 @@ def step(world: World, folder: Path) -> None:
         rows_stay(world, before)
     elif action == "replica restarts":
         held = {one.claim.id for one in volatile_merger(world).held()}
-        world.replica = close(world.replica)
+        close(world.replica)
+        world.replica = None
         assert {one.claim.id for one in volatile_merger(world).held()} == held
         rows_stay(world, before)
     elif action == "checkpoint":
