@@ -49,6 +49,18 @@ class OffsetsLost:
 
 
 @dataclass(frozen=True, slots=True)
+class IngestDelayed:
+    """Maintenance can't keep up, so a batch waits. ``reason``: tail_rows, tail_parts or level_0_parts; ``factor``: how far
+    that is beyond its bound.
+    """
+
+    table: str
+    reason: str
+    factor: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """Change parts joined the base."""
 
@@ -136,7 +148,7 @@ class Uploaded:
 
 Event: TypeAlias = (
     BatchCommitted | BatchReplayed | OffsetsLost | Settled | ViewRefreshed | MergeBegan | MergeEnded | MergeFailed
-    | Uploaded
+    | Uploaded | IngestDelayed
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []

@@ -13,7 +13,8 @@ An offset document: ``{"topics": {topic: {partition: next offset}}, "begin": {to
     2.  One request for the ends of all partitions. Nothing new: ask again a few times, with pauses, before saying so.
     3.  New partitions get a ``begin``. A topic with another id, or an end below the position: ``DataLoss``, or it
         begins anew.
-    4.  The limits share what a batch may take among the partitions in proportion to what they have.
+    4.  The limits, and the brake of a table that can't keep up, share what a batch may take among the partitions in
+        proportion to what they have.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from lakebed.errors import DataLoss, InvalidInput
+from lakebed.ingest.backpressure import Brake
 from lakebed.ingest.kafka_cluster import KafkaCluster, Partitions
 from lakebed.ingest.kafka_range import consume_range
 from lakebed.ingest.kafka_settings import KafkaSettings
@@ -72,9 +74,10 @@ class KafkaReader:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """Kafka topics as a source of a pipeline."""
+    """Kafka topics as a source of a pipeline; batches become smaller when ``table`` can't keep up."""
 
     settings: KafkaSettings
+    table: str | None = None
     carries: Carries = field(default="ranges", init=False)
 
     @property
@@ -83,7 +86,8 @@ class KafkaSource:
 
     def stream(self, spark: SparkSession) -> DataFrame:
         spark.dataSource.register(KafkaRanges)
-        return spark.readStream.format(FORMAT).option(SETTINGS_OPTION, self.settings.to_json()).load()
+        stream = spark.readStream.format(FORMAT).option(SETTINGS_OPTION, self.settings.to_json())
+        return (stream if self.table is None else stream.option("table", self.table)).load()
 
 
 class KafkaRanges(DataSource):
@@ -100,14 +104,15 @@ class KafkaRanges(DataSource):
         text = self.options.get(SETTINGS_OPTION)
         if text is None:
             raise InvalidInput(f"{FORMAT}: option {SETTINGS_OPTION!r} is missing; use KafkaSource.stream")
-        return KafkaRangeStream(KafkaSettings.from_json(text))
+        return KafkaRangeStream(KafkaSettings.from_json(text), self.options.get("table"))
 
 
 class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans which offsets each batch reads. Lives in one process beside the driver."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
+    def __init__(self, settings: KafkaSettings, table: str | None = None) -> None:
         self._settings = settings
+        self._brake = Brake(table)
         self._cluster = KafkaCluster(settings)
         self._ids: dict[str, str] = {}
         self._known: list[tuple[str, int]] = []
@@ -225,7 +230,7 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends of a batch that takes no more than the limits."""
         waiting = {p: max(0, self._ends.get(p, offset) - offset) for p, offset in positions.items()}
         total = sum(waiting.values())
-        records = total
+        records = self._brake.limit(total)
         if not isinstance(limit, ReadAllAvailable):
             records = min(records, self._settings.max_records_per_batch or total)
             if self._settings.max_bytes_per_batch is not None and total:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from lakebed import events
 from lakebed.errors import QuarantineRefused
+from lakebed.ingest.backpressure import pressure
 from lakebed.ingest.batch_writer import (
     ChangeStream,
     WriteTask,
@@ -22,6 +23,7 @@ from lakebed.ingest.batch_writer import (
     write_dataframe,
 )
 from lakebed.manifest.actions import Transaction
+from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import shape_of
 from lakebed.version import ENGINE
@@ -43,6 +45,7 @@ class Ingest:
         self._stream = stream
         self._fail_on_quarantine = quarantine == "fail"
         self._quarantine_log = quarantine_log
+        self._batch_seconds = 0.0
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         started = time.perf_counter()
@@ -53,6 +56,8 @@ class Ingest:
         if snapshot.transaction_version(batch.app_id) >= batch_id:
             events.emit(events.BatchReplayed(self._table, batch.app_id, batch_id))
             return
+        snapshot = self._give_way(snapshot)
+        started = time.perf_counter()
         task = WriteTask(shape_of(snapshot), self._table, self._stream, truncated_before(snapshot))
         written = write_dataframe(frame, task)
         quarantined = sum(part.rows for part in written.quarantined)
@@ -69,12 +74,23 @@ class Ingest:
         if result.replayed:
             events.emit(events.BatchReplayed(self._table, batch.app_id, batch_id))
             return
+        self._batch_seconds = time.perf_counter() - started
         newest = None if written.newest_event_us is None else written.newest_event_us / 1e6
         events.emit(
             events.BatchCommitted(
                 self._table, result.version, written.rows, sum(part.bytes for part in written.parts),
-                len(written.parts), quarantined, time.perf_counter() - started, result.commit_seconds, result.attempts, newest,
+                len(written.parts), quarantined, self._batch_seconds, result.commit_seconds, result.attempts, newest,
             )
         )  # fmt: skip
         if self._log.checkpoint_is_due(result.snapshot, slack=2):  # nobody maintains the table: the writer must
             self._log.write_checkpoint(result.snapshot)
+
+    def _give_way(self, snapshot: Snapshot) -> Snapshot:
+        """Wait if maintenance can't keep up; returns the newest snapshot then."""
+        found = pressure(snapshot)
+        delay = found.delay_seconds(self._batch_seconds)
+        if not delay:
+            return snapshot
+        events.emit(events.IngestDelayed(self._table, found.reason, found.factor, delay))
+        time.sleep(delay)
+        return self._log.refresh()

@@ -22,6 +22,7 @@ from lakebed.events import (
     BatchCommitted,
     BatchReplayed,
     Event,
+    IngestDelayed,
     MergeBegan,
     MergeEnded,
     MergeFailed,
@@ -64,6 +65,10 @@ class Metrics:
         self._batch_seconds = self._histogram("lakebed_batch_seconds", "From a batch's start to its commit.", _SECONDS)
         self._commit_seconds = self._histogram(
             "lakebed_commit_seconds", "The commit of a batch alone.", _COMMIT_SECONDS
+        )
+
+        self._delayed = self._counter(
+            "lakebed_ingest_delay_seconds", "Seconds that batches waited because maintenance can't keep up.", "reason"
         )
 
         self._settles = self._counter("lakebed_settles", "Rounds of settling that committed something.")
@@ -117,6 +122,8 @@ class Metrics:
                     self._batch(event, now)
                 case Settled():
                     self._settle(event, now)
+                case IngestDelayed():
+                    self._delayed.labels(event.table, event.reason).inc(event.seconds)
                 case BatchReplayed():
                     self._replayed.labels(event.table).inc()
                 case OffsetsLost():

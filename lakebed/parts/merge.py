@@ -12,8 +12,8 @@ bit, and with them the delete rows that a source ``keeps_deletes``.
    overlap within the part, reading them one after the other is the order already, and nothing is sorted. Where a part's
    rows are too wide to be sorted at once, stretches of it are, into temporary files that are then copied.
 
-DuckDB's sort of all rows at once was measured at nearly twice the time for ten million rows, since it spills; and with wide
-rows, or with a union of many scans below it, it runs out of memory instead of spilling. So step 2 is one scan, and step 4
+DuckDB's sort of all rows at once spills, which is slow; and with wide rows, or with a union of many scans below it, it runs
+out of memory instead of spilling. So step 2 is one scan, and step 4
 never sorts more than a third of the connection's memory. Sources of one row group or less are read as one scan in step 4
 too, because a scan each costs milliseconds of planning.
 

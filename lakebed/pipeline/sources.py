@@ -49,7 +49,7 @@ def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:
     """The source that the file describes, checked; no connection is made."""
     section = pipeline.source
     if isinstance(section, KafkaSection):
-        return _kafka(section)
+        return _kafka(section, pipeline.table.path)
     if isinstance(section, FilesSection):
         from lakebed.ingest.file_source import FileSource
 
@@ -93,7 +93,7 @@ def trigger(seconds: float) -> Mapping[str, str]:
     return {"processingTime": f"{round(seconds * 1000)} milliseconds"}
 
 
-def _kafka(section: KafkaSection) -> Source:
+def _kafka(section: KafkaSection, table: str) -> Source:
     try:
         from lakebed.ingest.kafka_settings import KafkaSettings
         from lakebed.ingest.kafka_source import KafkaSource
@@ -102,4 +102,4 @@ def _kafka(section: KafkaSection) -> Source:
             raise
         raise MissingPrerequisite("the source kafka needs confluent-kafka: pip install 'lakebed[kafka]'") from None
     values = {name: getattr(section, name) for name in KafkaSection.__slots__}
-    return KafkaSource(KafkaSettings(**values))
+    return KafkaSource(KafkaSettings(**values), table)

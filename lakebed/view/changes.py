@@ -137,7 +137,7 @@ class _ChangesReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         return versions_with_changes(self._path, self._first, self._last)
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._path, partition)
 
 
@@ -159,7 +159,7 @@ class _ChangesStream(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return versions_with_changes(self._path, int(start["version"]) + 1, int(end["version"]))
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._path, partition)
 
 
@@ -167,11 +167,9 @@ def _schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema] + _EXTRA)
 
 
-def _read(path: str, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    if partition is None:  # Spark asks so where there are no partitions
-        return
-    assert isinstance(partition, _Version)
-    yield from read_version(path, partition)
+def _read(path: str, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if isinstance(partition, _Version):  # where there are none, Spark makes up one of its own
+        yield from read_version(path, partition)
 
 
 def read_version(path: str, version: _Version) -> Iterator[pa.RecordBatch]:

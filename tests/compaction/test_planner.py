@@ -356,7 +356,7 @@ def test_a_tail_that_is_cheap_to_settle_is_settled_at_once() -> None:
 
 def test_a_tail_scattered_over_too_many_parts_waits_until_it_pays() -> None:
     base = [part(f"base-{number}", number * 10, number * 10 + 9, 120 * MB) for number in range(3000)]
-    few = [change_part("few", 0, 30_000, MB)]
+    few = [replace(change_part("few", 0, 30_000, MB), modified_ms=NOON - 60_000)]
     planning = plan(table(base, tail=few), (), NOON)
     assert planning.plans == () and refused(planning)[Cause.DELAYED] == 1
     narrow = [change_part("narrow", 0, 300, MB)]

@@ -15,6 +15,7 @@ from lakebed.errors import DataLoss, MissingPrerequisite
 from lakebed.events import (
     BatchCommitted,
     BatchReplayed,
+    IngestDelayed,
     MergeBegan,
     MergeEnded,
     MergeFailed,
@@ -60,6 +61,7 @@ def fed() -> Metrics:
         MergeEnded("t", "merge", 1, "completed", 4, 8, 1, 70, 800, 500, 3, 1, 2.5),
         MergeBegan("t", "merge", 1, 8, 800),
         MergeFailed("t", "merge", 1, 8, True, "no disk"),
+        IngestDelayed("t", "tail_parts", 2.0, 1.5),
         Uploaded("t", "completed", 5, 8, 1, 70, 600, 0, 0.5),
     ):
         metrics(event)

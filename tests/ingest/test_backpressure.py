@@ -1,0 +1,74 @@
+"""Ingest slows down, gradually, when maintenance can't keep up, and never fails for that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.ingest import backpressure
+from lakebed.ingest.backpressure import DELAY_SECONDS_MAX, Brake, Pressure, pressure
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> lakebed.Table:
+    return lakebed.create(tmp_path / "table", SCHEMA, keys=["id"], properties={"lakebed.read_budget": "1"})
+
+
+def add(table: lakebed.Table, batches: int) -> None:
+    for _ in range(batches):
+        table.apply(pa.table({"id": [table.version]}, SCHEMA))
+
+
+def test_a_table_within_its_bounds_presses_nobody(table: lakebed.Table) -> None:
+    add(table, 3)
+    found = pressure(table._log.refresh())
+    assert found == Pressure() and found.delay_seconds(60) == 0 and found.limit(1000) == 1000
+
+
+def test_a_long_tail_slows_ingest_the_more_the_longer_it_is(
+    table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backpressure, "TAIL_PARTS_MAX", 4)
+    add(table, 6)
+    found = pressure(table._log.refresh())
+    assert (found.reason, found.factor) == ("tail_parts", 1.5)
+    assert found.delay_seconds(2.0) == 1.0 and found.limit(900) == 600
+    add(table, 6)
+    assert pressure(table._log.refresh()).factor == 3.0
+    assert pressure(table._log.refresh()).delay_seconds(1e9) == DELAY_SECONDS_MAX
+    table.settle()
+    assert pressure(table._log.refresh()) == Pressure()
+
+
+def test_too_many_small_parts_slow_ingest_until_they_are_merged(
+    table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backpressure, "SMALL_PARTS_PER_BUDGET", 5)
+    for _ in range(10):
+        add(table, 1)
+        table.settle()
+    assert pressure(table._log.refresh()) == Pressure(2.0, "level_0_parts")
+    table.compact()
+    assert pressure(table._log.refresh()) == Pressure()
+
+
+def test_batches_become_smaller_than_they_were_without_pressure(
+    table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backpressure, "TAIL_PARTS_MAX", 4)
+    brake = Brake(table.path)
+    assert brake.limit(1000) == 1000
+    add(table, 8)
+    assert brake.limit(5000) == 500 and brake.limit(300) == 300
+    table.settle()
+    assert brake.limit(5000) == 5000
+
+
+def test_without_a_table_nothing_is_limited(tmp_path: Path) -> None:
+    assert Brake(None).limit(10**9) == 10**9
+    assert Brake(str(tmp_path / "not there yet")).limit(10**9) == 10**9
