@@ -6,7 +6,7 @@
    as many as ``lakebed.plan_bytes_max`` allows, the smallest runs if not all (``layout``). Small parts side by side are counted
    likewise: at most ``lakebed.read_budget`` in a row; a row that fills a part becomes one, else the policy chooses.
    Without an order all parts lie over each other, so only the second rule is of use.
-3. **Purge** parts of which ``lakebed.purge_dead_ratio`` is dead, those with the most dead bytes first.
+3. **Purge** parts of which ``lakebed.purge_dead_ratio`` is dead and a reader feels it, those with the most dead bytes first.
 
 Plans of one round share no part and name no claimed one. With what is in flight they read at most twice ``plan_bytes_max``; the
 first plan that does not fit ends the round, so that a large one gets its turn. Merging over a point strictly lowers depth there
@@ -40,6 +40,7 @@ _SHORT = 64
 # views until the next batch, each of which resolves it anew.
 _MARK_BYTES = 16 * 1024
 _TAIL_READS = 8
+_PURGE_BYTES_MIN = PART_READ_BYTES // 4  # less is not felt beside what opening the part costs
 _TAIL_PART_BYTES = 64 * 1024
 _TAIL_SECONDS_MAX = 120
 _TAIL_ROWS_MAX = 2_000_000
@@ -60,7 +61,7 @@ _WHY_NOT = {
     Cause.PLAN_BYTES: "places where not even two parts fit into lakebed.plan_bytes_max",
     Cause.IN_FLIGHT: "plans (at least) that wait until less is in flight",
     Cause.OFF_PEAK: "heavy plans that wait for the hours of lakebed.off_peak",
-    Cause.FEW_DEAD: "parts with dead rows, fewer than lakebed.purge_dead_ratio",
+    Cause.FEW_DEAD: "parts with dead rows, fewer than lakebed.purge_dead_ratio or too few to be felt",
     Cause.DELAYED: "change parts that wait until settling pays",
 }
 
@@ -372,8 +373,9 @@ def _purges(claimed: Collection[str], round_: _Round) -> None:
             continue
         # Deletes that outweigh late events stay dead in what is written.
         dead = part.dead_rows - (part.deletes if settings.sequence_by else 0)
-        if dead >= part.rows * settings.purge_dead_ratio:
-            found.append((-part.bytes * dead / part.rows, part.path, part))
+        dead_bytes = part.bytes * dead / part.rows
+        if dead >= part.rows * settings.purge_dead_ratio and dead_bytes >= _PURGE_BYTES_MIN:
+            found.append((-dead_bytes, part.path, part))
         elif dead > 0:
             few += 1
     round_.refuse(Cause.FEW_DEAD, few)

@@ -215,7 +215,7 @@ class _Merge:
         for ordinal in np.unique(piece.ordinals).tolist():
             wanted[ordinal] = np.zeros(len(self._wanted[ordinal]), dtype=bool)
             wanted[ordinal][piece.rows[piece.ordinals == ordinal]] = True
-        if in_order:  # one scan, as a union of several was seen to come out in another order
+        if in_order:  # one scan: COPY does not keep the order of a union
             parameters: dict[str, Any] = {}
             scan = self._scan(columns, wanted, in_order, "", parameters)
             return f"select {quote_all(columns)} from ({scan})", parameters

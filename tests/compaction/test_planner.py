@@ -291,17 +291,22 @@ def test_parts_with_many_dead_rows_are_purged_the_most_dead_bytes_first() -> Non
 
 
 def test_deletes_that_must_outlive_late_events_are_no_reason_to_purge() -> None:
-    parts = [part("deleted-1", 0, 10, dead=900, deletes=700)]
+    parts = [part("deleted-1", 0, 10, 2 * MB, dead=900, deletes=700)]
     assert plan(table(parts), (), NOON).plans
     assert plan(table(parts, replace(ORDERED, sequence_by="at")), (), NOON).plans == ()
 
 
+def test_dead_rows_that_no_reader_feels_are_no_reason_to_purge() -> None:
+    planning = plan(table([part("tiny-1", 0, 10, MB // 2, dead=900)]), (), NOON)
+    assert planning.plans == () and refused(planning)[Cause.FEW_DEAD] == 1
+
+
 def test_heavy_work_waits_for_the_night_unless_the_read_budget_is_exceeded() -> None:
     quiet = replace(ORDERED, off_peak="22:00-06:00")
-    heavy, light = part("heavy-1", 0, 10, 100 * MB, dead=900), part("light-2", 20, 30, MB, dead=900)
+    heavy, light = part("heavy-1", 0, 10, 100 * MB, dead=900), part("light-2", 20, 30, 2 * MB, dead=900)
     by_day = plan(table([heavy, light], quiet), (), NOON)
     assert [item.inputs for item in by_day.plans] == [("light-2",)]
-    assert refused(by_day)[Cause.OFF_PEAK] == 1 and by_day.backlog_bytes == 101 * MB
+    assert refused(by_day)[Cause.OFF_PEAK] == 1 and by_day.backlog_bytes == 102 * MB
     assert len(plan(table([heavy, light], quiet), (), MIDNIGHT).plans) == 2
     deep = [part(f"deep-{number}", 0, 10 + number, 40 * MB) for number in range(9)]
     assert plan(table(deep, quiet), (), NOON).plans
