@@ -192,23 +192,32 @@ class Compactor:
                 if not self._closing:
                     self._wake.wait(max(0.0, min(due.values()) - time.monotonic()))
 
+    def is_due(self) -> bool:
+        """Whether there is a plan that could run now."""
+        snapshot = self._log.refresh()
+        with self._lock:
+            return bool(self._plans(snapshot, self._clock()))
+
     def _next(self) -> tuple[int, Plan] | None:
         """The plan to run next, noted as running; None if there is none."""
         snapshot = self._log.refresh()
         now = self._clock()
         with self._lock:
-            mine = {path for running in self._shared.running.values() for path in running.plan.inputs}
-            seen, claimed = self._merger.sight(snapshot, int(now * 1000))
-            taken = mine | self._parked(now) | claimed
-            in_flight = sum(running.plan.bytes_in for running in self._shared.running.values())
-            planning = self._planner(seen, taken, int(now * 1000), in_flight)
-            for plan in planning.plans:
-                if plan.kind is not PlanKind.SETTLE:
-                    number = self._shared.next_id
-                    self._shared.next_id += 1
-                    self._shared.running[number] = Running(plan, now)
-                    return number, plan
+            for plan in self._plans(snapshot, now):
+                number = self._shared.next_id
+                self._shared.next_id += 1
+                self._shared.running[number] = Running(plan, now)
+                return number, plan
         return None
+
+    def _plans(self, snapshot: Snapshot, now: float) -> list[Plan]:
+        """What there is to merge, best first; called with the lock held."""
+        mine = {path for running in self._shared.running.values() for path in running.plan.inputs}
+        seen, claimed = self._merger.sight(snapshot, int(now * 1000))
+        taken = mine | self._parked(now) | claimed
+        in_flight = sum(running.plan.bytes_in for running in self._shared.running.values())
+        planning = self._planner(seen, taken, int(now * 1000), in_flight)
+        return [plan for plan in planning.plans if plan.kind is not PlanKind.SETTLE]
 
     def _attempt(self, number: int, plan: Plan) -> None:
         try:

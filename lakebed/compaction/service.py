@@ -92,6 +92,15 @@ class Compaction:
         self._compactor = Compactor(self._path, self._log, merger, kernel, chores=chores)
         return self._compactor
 
+    def due(self) -> bool:
+        """Whether the compactor of this process would merge something now."""
+        return self._compactor is not None and self._compactor.is_due()
+
+    def close(self) -> None:
+        """End the compactor of this process, if there is one."""
+        if self._compactor is not None:
+            self._compactor.close()
+
     def running(self) -> list[Running]:
         """Merges under way in this process."""
         return self._compactor.running() if self._compactor else []

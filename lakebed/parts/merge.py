@@ -198,7 +198,7 @@ class _Merge:
         scan = self._scan(self._shape.order_by, dict(enumerate(self._wanted)), everything, "", parameters)
         # A table, since DuckDB keeps the result of a query with parameters in memory as a whole.
         self._cursor.execute(
-            f"create or replace temp table lakebed_places as select {_ORDINAL}::usmallint as o, {_ROW}::uinteger as r "
+            f"create or replace temp table lakebed_places as select {_ORDINAL} as o, {_ROW} as r "
             f"from ({scan}) order by {ordering(self._shape)}, {_ORDINAL}, {_ROW}",
             parameters,
         )
@@ -313,7 +313,10 @@ class _Merge:
             parameters[f"bits{at}"] = np.packbits(flags).tobytes()
             conditions.append(f"get_bit($bits{at}::bit, ({place})::integer) = 1")
         where = f" where {' and '.join(conditions)}" if conditions else ""
-        return f"select {', '.join(outputs)}, {ordinal} as {_ORDINAL}, file_row_number as {_ROW} from {scan}{where}"
+        numbers = (
+            f"({ordinal})::usmallint as {_ORDINAL}, file_row_number::uinteger as {_ROW}"  # narrow, so cheap to sort
+        )
+        return f"select {', '.join(outputs)}, {numbers} from {scan}{where}"
 
 
 def _reading_order(piece: Provenance) -> list[int] | None:
