@@ -114,8 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     settle.add_argument("path", metavar="PATH", help="the table")
     simulate = add("simulate", "run the planner of merges over days of made-up arrivals, in seconds", _simulate, rows)
     simulate.add_argument("--days", type=_positive, default=1.0, metavar="N", help="how long (default: 1)")
+    simulate.add_argument("--rate", type=_positive, default=1000.0, metavar="N", help="rows a second (default: 1000)")
     simulate.add_argument(
-        "--rate", type=_positive, default=1000.0, metavar="N", help="rows of 100 bytes a second (default: 1000)"
+        "--row-bytes", type=int, default=25, metavar="N", help="bytes of a row in a part, compressed (default: 25)"
     )
     simulate.add_argument("--read-budget", type=int, default=8, metavar="K", help="lakebed.read_budget (default: 8)")
     simulate.add_argument(
@@ -299,6 +300,7 @@ def _simulate(options: argparse.Namespace) -> int:
     chosen = SimulateOptions(
         days=options.days,
         rate=options.rate,
+        row_bytes=options.row_bytes,
         read_budget=options.read_budget,
         order=options.order,
         updates=options.updates,

@@ -18,6 +18,7 @@ class SimulateOptions:
 
     days: float
     rate: float
+    row_bytes: int
     read_budget: int
     order: Order
     updates: float
@@ -31,7 +32,11 @@ def run_simulation(options: SimulateOptions) -> int:
     properties = {"lakebed.read_budget": str(options.read_budget)}
     if options.plan_bytes_max is not None:
         properties["lakebed.plan_bytes_max"] = str(options.plan_bytes_max)
-    workload = Workload(steady(options.days, options.rate), update_share=options.updates, order=options.order)
+    workload = Workload(
+        steady(options.days, options.rate, row_bytes=options.row_bytes),
+        update_share=options.updates,
+        order=options.order,
+    )
     simulation = simulate(workload, parse_settings(properties))
     print_rows(figures(simulation), options.form)
     if options.png is not None:

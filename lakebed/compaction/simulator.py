@@ -111,7 +111,7 @@ class Simulation:
         return self.samples[-1].merged_bytes / max(1, self.least_bytes)
 
 
-def steady(days: float, rows_per_second: float, flush_seconds: float = 60.0, row_bytes: int = 100) -> list[Arrival]:
+def steady(days: float, rows_per_second: float, flush_seconds: float = 60.0, row_bytes: int = 25) -> list[Arrival]:
     """Equal flushes. Raises InvalidInput if there is none."""
     count = int(days * 86_400 / flush_seconds)
     rows = int(rows_per_second * flush_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import lakebed
 from lakebed.compaction.compactor import FAILURES_MAX, Compactor
 from lakebed.compaction.kernels import local_kernel
-from lakebed.compaction.merge import Cancelled, End, Kernel, Merger
+from lakebed.compaction.merge import LEASE_SECONDS, Cancelled, End, Kernel, Merger
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.events import Event, MergeFailed, listen
@@ -148,6 +149,39 @@ def test_a_merge_whose_lease_ended_is_still_completed_if_nobody_took_over(table:
         clock.now += 3600
 
     assert merger(table, clock=clock).run(paths(table), 1, kernel(after=sleep)).end is End.COMPLETED  # type: ignore[arg-type]
+
+
+def test_a_claim_of_a_replica_that_is_gone_for_two_leases_is_ended_by_another_and_no_other_claim_is(
+    table: lakebed.Table,
+) -> None:
+    clock = Clock()
+    mine, gone = merger(table, "mine", clock), merger(table, "gone", clock)
+    a, b, c = paths(table)
+    gone.claim([a, b], 1)
+    mine.claim([c], 1)
+
+    clock.now += 2 * LEASE_SECONDS - 1
+    mine.tidy()
+    assert len(claims_of(table._log.refresh().domains)) == 2
+    clock.now += 2
+    mine.tidy()
+
+    assert [claim.replica for claim in claims_of(table._log.refresh().domains).values()] == ["mine"]
+
+
+def test_leases_are_extended_while_another_chore_takes_long(table: lakebed.Table) -> None:
+    ended, extended = threading.Event(), threading.Event()
+    chores = {lambda: ended.wait(30): 0.01, extended.set: 0.02}
+    kernels = local_kernel(table._storage, table._log.refresh)
+    compactor = Compactor(table.path, table._log, merger(table), kernels, chores=chores)
+    compactor.start()
+    try:
+        assert extended.wait(20)
+        extended.clear()
+        assert extended.wait(20) and not ended.is_set()
+    finally:
+        ended.set()
+        compactor.close()
 
 
 def test_a_table_that_is_truncated_under_a_merge_stays_empty(table: lakebed.Table) -> None:

@@ -116,7 +116,7 @@ def test_a_recorded_timeline_may_be_uneven() -> None:
 
 def test_steady_arrivals_are_as_many_as_asked_for() -> None:
     arrivals = steady(days=0.5, rows_per_second=10, flush_seconds=30)
-    assert len(arrivals) == 1440 and arrivals[0] == Arrival(30_000, 300, 30_000)
+    assert len(arrivals) == 1440 and arrivals[0] == Arrival(30_000, 300, 7_500)
     with pytest.raises(InvalidInput, match="hold no flush"):
         steady(days=0.0001, rows_per_second=10)
 

@@ -1,0 +1,86 @@
+"""What the processes of ``replicas`` run: a replica without Spark, the command ``lakebed maintain``, or a writer.
+
+    python -m tests.end_to_end.replica_process replica|maintain|writer <table> <lease seconds> <writer>
+
+Each ends in good order by SIGTERM. A writer goes on after the last batch that it committed, doing that one once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import sys
+import threading
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+import lakebed
+from lakebed import events
+from lakebed.compaction.service import Compaction
+from lakebed.errors import Retry
+from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot
+
+KEYS, CHANGES, PAUSE_SECONDS = 600, 80, 0.4
+SCHEMA = pa.schema(
+    [pa.field("writer", pa.int64(), nullable=False), pa.field("id", pa.int64(), nullable=False), ("note", pa.string())]
+)
+READY, TRY_AGAIN = "ready", "will try again"
+
+
+def changes_of(writer: int, batch: int) -> list[dict[str, Any]]:
+    """The same changes every time: a quarter are deletes, keys come more than once and are the writer's own."""
+    chance = random.Random(f"{writer}.{batch}")
+    return [
+        {"writer": writer, "id": chance.randrange(KEYS), "note": f"{batch}.{row}", "op": chance.choice("uuud")}
+        for row in range(CHANGES)
+    ]
+
+
+def batch_name(writer: int, batch: int) -> str:
+    """Numbers alone would be one row of batches for the whole table; names are each writer's own."""
+    return f"writer {writer} batch {batch}"
+
+
+def committed(snapshot: Snapshot, writer: int) -> int:
+    """How many batches the writer has committed."""
+    return next(n for n in count() if snapshot.transaction_version(NAMED_BATCH_PREFIX + batch_name(writer, n)) < 0)
+
+
+def write(path: str, writer: int, stop: threading.Event) -> None:
+    table = lakebed.open(path)
+    batch = max(0, committed(table._log.refresh(), writer) - 1)
+    while not stop.is_set():
+        try:
+            changes = pa.Table.from_pylist(changes_of(writer, batch))
+            table.apply(changes, apply_as_deletes="op = 'd'", batch_id=batch_name(writer, batch))
+        except Retry as error:
+            print(f"batch {batch} {TRY_AGAIN}: {error}", flush=True)
+        else:
+            batch += 1
+        stop.wait(PAUSE_SECONDS)
+
+
+def main() -> None:
+    role, path, lease_seconds, writer = sys.argv[1:]
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s", stream=sys.stdout)
+    Compaction.lease_seconds = float(lease_seconds)
+    events.listen(lambda event: print(event, flush=True) if isinstance(event, events.MergeFailed) else None)
+    if role == "maintain":
+        from lakebed.cli import main as command
+
+        print(READY, flush=True)
+        sys.exit(command(["maintain", path]))
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    print(READY, flush=True)
+    if role == "replica":
+        lakebed.open(path)._follow(stop)
+    else:
+        write(path, int(writer), stop)
+
+
+if __name__ == "__main__":
+    main()
