@@ -2,7 +2,7 @@
 
     python -m benchmarks.fresh_read [--rows 1000000] [--batches 20] [--runs 15]
 
-Each batch is settled, as maintenance does. Then the table is read as it is, and once more with 10,000 unsettled changes.
+Each batch is settled, and parts are merged when the planner says so, as maintenance does. Then the table is read as it is, and once more with 10,000 unsettled changes.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def main() -> None:
         for _ in range(args.batches):
             orders.apply(work.batch(), apply_as_deletes=DELETES)
             orders.settle()
+            orders.compact()
         orders.read(spark).createOrReplaceTempView("settled")
         low, high = _tenth(spark)
         results += _compare(spark, folder, "settled", low, high, args.runs, f"settled, {orders.parts().num_rows} parts")

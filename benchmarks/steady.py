@@ -52,7 +52,13 @@ def main() -> None:
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
         pipeline = Path(folder, "steady.yml")
         pipeline.write_text(PIPELINE.format(path=f"{folder}/orders", rate=args.rate, volatile=args.volatile))
-        command = [str(Path(sys.executable).with_name("lakebed")), "run", str(pipeline), "--duration", str(args.minutes * 60)]
+        command = [
+            str(Path(sys.executable).with_name("lakebed")),
+            "run",
+            str(pipeline),
+            "--duration",
+            str(args.minutes * 60),
+        ]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         looks: list[dict[str, float]] = []
         started = time.monotonic()

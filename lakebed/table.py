@@ -22,6 +22,8 @@ import pyarrow as pa
 
 from lakebed import events
 from lakebed.compaction import cleanup
+from lakebed.compaction.compactor import Compactor
+from lakebed.compaction.follow import follow
 from lakebed.compaction.hold import hold
 from lakebed.compaction.mutate import mutate, unsettled_mutations
 from lakebed.compaction.mutate_unkeyed import mutate_unkeyed
@@ -210,8 +212,8 @@ class Table:
         ``changes``: the table's columns plus those that ``apply_as_deletes`` (a SQL expression such as ``"op = 'd'"``)
         and ``sequence_by`` name; other columns are ignored. Later rows of a key win unless ``sequence_by`` says
         otherwise. ``except_column_list``: columns of the changes that are not taken over (they become null).
-        ``batch_id``: a batch with this id is committed once: numbers must increase, a text is remembered for
-        seven days. A replay writes nothing and returns the newest version. Raises InvalidChanges (nothing was
+        ``batch_id``: a batch with this id is committed once: numbers must increase, over all writers of the table; a text is
+        remembered for seven days. A replay writes nothing and returns the newest version. Raises InvalidChanges (nothing was
         committed), StoreUnavailable, Contention.
         """
         started = time.perf_counter()
@@ -360,10 +362,7 @@ class Table:
             if self._maintaining is None:
                 self._maintaining = own_folder(_cache_folder() / "maintain" / self._log.refresh().metadata.id)
             place = f"file://{self._maintaining[0]}/checkpoint"
-        chores: dict[Callable[[], object], float] = {self._tidy: _TIDY_SECONDS}
-        chores[lambda: self._settle_if_due(spark)] = _SETTLE_LOOK_SECONDS
-        compactor = self._compaction.in_background(spark, chores)
-        return maintain(spark, self.path, lambda: self._step(spark), compactor, place, trigger)
+        return maintain(spark, self.path, lambda: self._step(spark), self._compactor(spark), place, trigger)
 
     def plan(self) -> pa.Table:
         """What the planner would do now, best first, and what it leaves alone and why; nothing is done."""
@@ -458,7 +457,17 @@ class Table:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _step(self, spark: SparkSession) -> None:
+    def _compactor(self, spark: SparkSession | None) -> Compactor:
+        """What merges, cleans up, and settles what becomes due with time, in the background; not started yet."""
+        chores: dict[Callable[[], object], float] = {self._tidy: _TIDY_SECONDS}
+        chores[lambda: self._settle_if_due(spark)] = _SETTLE_LOOK_SECONDS
+        return self._compaction.in_background(spark, chores)
+
+    def _follow(self, stop: threading.Event) -> None:
+        """Maintain the table in this thread, without Spark, until ``stop`` is set."""
+        follow(self.path, self._log, lambda: self._step(None), self._compactor(None), stop)
+
+    def _step(self, spark: SparkSession | None) -> None:
         """One round of maintenance: settle if it is due, refresh the views; tidy the index when idle."""
         settled = self._settle_if_due(spark)
         self._view.refresh(self._log.refresh())
@@ -467,12 +476,13 @@ class Table:
                 if self._index:
                     self._index[1].tidy()
 
-    def _settle_if_due(self, spark: SparkSession) -> bool:
+    def _settle_if_due(self, spark: SparkSession | None) -> bool:
         """Settle if the planner says so; returns whether something was settled."""
         with self._settling:  # a tail that waits may become due while a batch is looked at
             if reason_to_settle(self._log.refresh(), int(time.time() * 1000)) is None:
                 return False
-            return self._settle(self._wide_locator(spark)).commits > 0
+            locator = self._wide_locator(spark) if spark else self._settling_locator
+            return self._settle(locator).commits > 0
 
     def _tidy(self) -> None:
         """What is done every hour, in the background: the log and the files that no kept version needs."""

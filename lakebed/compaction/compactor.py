@@ -23,7 +23,7 @@ from lakebed import events
 from lakebed.compaction.merge import Cancelled, End, Kernel, MergeResult
 from lakebed.compaction.plan import Plan, PlanKind, Planning
 from lakebed.compaction.planner import plan as make_plans
-from lakebed.errors import Retry
+from lakebed.errors import LakebedError, Retry
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.storage import PartStorage
@@ -32,6 +32,7 @@ IDLE_SECONDS = 5.0
 FAILURES_MAX = 4
 PARKED_SECONDS = 3600.0
 BACKOFF_SECONDS_MAX = 60.0
+CLOSE_SECONDS_MAX = 5.0
 _logger = logging.getLogger("lakebed.compact")
 
 KernelMaker = Callable[[Callable[[], bool], Callable[[int], None]], Callable[[PartStorage], Kernel]]
@@ -89,7 +90,10 @@ class Compactor:
         chores: Mapping[Callable[[], object], float] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``chores``: what else is to be done in the background, each with its seconds from one time to the next."""
+        """``chores``: what else is to be done in the background, each with its seconds from one time to the next.
+
+        Each has a thread of its own: leases are extended also while an upload or a cleanup takes minutes.
+        """
         self._table = table
         self._log = log
         self._merger = merger
@@ -105,9 +109,10 @@ class Compactor:
             threading.Thread(target=self._work, name=f"lakebed-merge-{number}", daemon=True)
             for number in range(workers)
         ]
-        self._chores = dict(chores or {})
-        if self._chores:
-            self._threads.append(threading.Thread(target=self._do_chores, name="lakebed-chores", daemon=True))
+        self._threads += [
+            threading.Thread(target=self._do_chore, args=chore, name=f"lakebed-chore-{number}", daemon=True)
+            for number, chore in enumerate((chores or {}).items())
+        ]
 
     def start(self) -> None:
         """Start the workers."""
@@ -120,8 +125,8 @@ class Compactor:
             self._poked += 1
             self._wake.notify_all()
 
-    def close(self, timeout_seconds: float = 10.0) -> None:
-        """Cancel what runs (its claims are given back) and end the workers."""
+    def close(self, timeout_seconds: float = CLOSE_SECONDS_MAX) -> None:
+        """Cancel what runs and end the workers; claims are given back, also of merges that do not end in time."""
         with self._wake:
             self._closing = True
             self._wake.notify_all()
@@ -176,21 +181,20 @@ class Compactor:
                     self._wake.wait(IDLE_SECONDS)
                 seen = self._poked
 
-    def _do_chores(self) -> None:
-        due = {chore: time.monotonic() + seconds for chore, seconds in self._chores.items()}
-        while not self._closing:
-            for chore, seconds in self._chores.items():
-                if time.monotonic() >= due[chore] and not self._closing:
-                    try:
-                        chore()
-                    except Retry as error:
-                        _logger.warning("a chore of %s will be tried again: %s", self._table, error)
-                    except Exception:
-                        _logger.exception("a chore of %s failed", self._table)
-                    due[chore] = time.monotonic() + seconds
+    def _do_chore(self, chore: Callable[[], object], seconds: float) -> None:
+        due = time.monotonic() + seconds
+        while True:
             with self._wake:
-                if not self._closing:
-                    self._wake.wait(max(0.0, min(due.values()) - time.monotonic()))
+                self._wake.wait_for(lambda: self._closing, max(0.0, due - time.monotonic()))
+            if self._closing:
+                return
+            try:
+                chore()
+            except Retry as error:
+                _logger.warning("a chore of %s will be tried again: %s", self._table, error)
+            except Exception:
+                _logger.exception("a chore of %s failed", self._table)
+            due = time.monotonic() + seconds
 
     def is_due(self) -> bool:
         """Whether there is a plan that could run now."""
@@ -270,6 +274,7 @@ class Compactor:
         _logger.warning(
             "a %s of %d parts of %s failed%s: %s", plan.kind.value, len(plan.inputs), self._table,
             ", its parts are left alone for an hour" if parked else " and will be tried again", error,
+            exc_info=None if isinstance(error, LakebedError) else error,
         )  # fmt: skip
         events.emit(events.MergeFailed(self._table, plan.kind.value, plan.level, len(plan.inputs), parked, str(error)))
 

@@ -5,26 +5,24 @@ and ingest goes on. A commit of its own wakes it once more, finds nothing to do,
 
 Two lanes. The query's batches are the fast one: settle, refresh the views, tell the compactor, all in fractions of a second.
 The compactor's threads merge in the background, for as long as it takes.
+
+A replica that has no Spark does the same in a loop (``compaction.follow``).
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lakebed.compaction.compactor import Compactor
+from lakebed.compaction.follow import Rounds
 from lakebed.compaction.log_source import LogSource
-from lakebed.errors import Retry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-_logger = logging.getLogger("lakebed.maintain")
-_FAILURES_MAX = 20
 
 
 def maintain(
@@ -40,19 +38,10 @@ def maintain(
     ``step`` does one round of settling on the newest snapshot; its Retry errors are tried again.
     """
     spark.dataSource.register(LogSource)
-    failures = 0
+    rounds = Rounds(path, step, compactor)
 
     def on_batch(frame: DataFrame, batch_id: int) -> None:
-        nonlocal failures
-        try:
-            step()
-            failures = 0
-        except Retry as error:
-            failures += 1
-            if failures >= _FAILURES_MAX:
-                raise
-            _logger.warning("maintenance of %s will try again: %s", path, error)
-        compactor.poke()
+        rounds()
 
     frame = spark.readStream.format("lakebed_log").option("path", path).load()
     writer = frame.writeStream.queryName(f"maintain {path}").option("checkpointLocation", checkpoint)

@@ -38,7 +38,7 @@ from lakebed.parts.storage import PartStorage
 from lakebed.version import ENGINE
 
 LEASE_SECONDS = 120.0
-HEARTBEAT_SECONDS = 30.0
+HEARTBEATS = 4  # in the time of a lease
 _ATTEMPTS_MAX = 100
 _logger = logging.getLogger("lakebed.merge")
 
@@ -107,6 +107,7 @@ class Merger:
         self.replica = replica
         self._clock = clock
         self._lease_seconds = lease_seconds
+        self._at_work: dict[str, tuple[Claim, Sequence[Claim]]] = {}
 
     def sight(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
         """The table as the planner should see it, and the paths that are taken."""
@@ -135,7 +136,10 @@ class Merger:
         return replace(result, seconds=time.perf_counter() - started)
 
     def close(self) -> None:
-        """Nothing is kept between merges."""
+        """Give back the claims of merges that are still at work; what they have done by then is dropped in the end."""
+        for claim, restoring in list(self._at_work.values()):
+            with suppress(Retry):
+                self.abandon(claim, restoring)
 
     # -- 1. claim ----------------------------------------------------------------------------------------------------
 
@@ -171,21 +175,26 @@ class Merger:
         raise Contention(f"a claim gave way {_ATTEMPTS_MAX} times to other commits")
 
     @contextmanager
-    def heartbeat(self, claim: Claim) -> Iterator[None]:
-        """Extends the claim's lease while the block runs. A heartbeat that fails is tried again at the next one."""
+    def heartbeat(self, claim: Claim, restoring: Sequence[Claim] = ()) -> Iterator[None]:
+        """Extends the claim's lease while the block runs. A heartbeat that fails is tried again at the next one.
+
+        ``restoring``: claims that come back in its place if ``close`` gives it back.
+        """
         done = threading.Event()
 
         def beat() -> None:
-            while not done.wait(min(HEARTBEAT_SECONDS, self._lease_seconds / 4)):
+            while not done.wait(self._lease_seconds / HEARTBEATS):
                 with suppress(Retry):
                     if not self.extend([claim]):
                         return
 
         thread = threading.Thread(target=beat, name=f"lakebed-lease-{claim.id[:8]}", daemon=True)
         thread.start()
+        self._at_work[claim.id] = claim, restoring
         try:
             yield
         finally:
+            del self._at_work[claim.id]
             done.set()
             thread.join()
 
@@ -229,6 +238,16 @@ class Merger:
                 return
             if isinstance(outcome, Unknown):
                 raise _silent(outcome)
+
+    def tidy(self) -> None:
+        """Take claims out of the log whose replica has not been heard of for two leases, whoever it was but us.
+
+        Nobody needs them any more: a replica that comes back so late does its work again.
+        """
+        late_ms = int((self._clock() - self._lease_seconds) * 1000)
+        for claim in claims_of(self._log.refresh().domains).values():
+            if claim.replica != self.replica and not claim.is_live(late_ms):
+                self.abandon(claim)
 
     # -- 2. work -----------------------------------------------------------------------------------------------------
 

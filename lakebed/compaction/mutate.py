@@ -34,6 +34,7 @@ from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, Ta
 from lakebed.parts.engine import connect
 from lakebed.parts.sql import literal, parquet, quote, quote_all
 from lakebed.parts.storage import PartStorage
+from lakebed.parts.unreadable import naming_unreadable
 from lakebed.parts.write import WrittenPart, write_parts
 
 ATTEMPTS_MAX = 50
@@ -77,7 +78,8 @@ def mutate(log: TableLog, storage: PartStorage, register_rows: RegisterRows, mut
         read = log.refresh()
         shape = shape_of(read)
         mutation.check(shape)
-        pending: _Pending | None = _Pending(tuple(_write(mutation, read, shape, storage, register_rows)))
+        with naming_unreadable([*read.parts, *(part.path for part in read.tail.values())]):
+            pending: _Pending | None = _Pending(tuple(_write(mutation, read, shape, storage, register_rows)))
         while pending is not None:
             seconds = time.perf_counter() - started
             if not pending.parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from lakebed import events
 from lakebed.compaction.compactor import Compactor, KernelMaker, Running
 from lakebed.compaction.kernels import local_kernel, spark_kernel
-from lakebed.compaction.merge import HEARTBEAT_SECONDS, End, Merger, MergeResult
+from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, End, Merger, MergeResult
 from lakebed.compaction.plan import Planning
 from lakebed.compaction.planner import plan
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
@@ -45,6 +46,8 @@ class CompactResult:
 class Compaction:
     """Plans and runs merges of one table."""
 
+    lease_seconds = LEASE_SECONDS
+
     def __init__(
         self, path: str, log: TableLog, storage: PartStorage, dead_rows: DeadRows, volatile_base: Path
     ) -> None:
@@ -66,7 +69,7 @@ class Compaction:
     def compact(self) -> CompactResult:
         """Merge in this process until the planner finds nothing more. Raises what a merge fails with."""
         started = time.perf_counter()
-        merger = Merger(self._log, self._storage, self._dead_rows, _replica_name())
+        merger = self._merger()
         compactor = Compactor(self._path, self._log, merger, self._local_kernel())
         done = [result for result in compactor.run_until_idle() if result.end is End.COMPLETED]
         return CompactResult(
@@ -75,20 +78,23 @@ class Compaction:
             sum(each.bytes_out for each in done), time.perf_counter() - started,
         )  # fmt: skip
 
-    def in_background(self, spark: SparkSession, chores: Mapping[Callable[[], object], float]) -> Compactor:
+    def in_background(self, spark: SparkSession | None, chores: Mapping[Callable[[], object], float]) -> Compactor:
         """A compactor for a replica: not started yet. On a cluster merges are Spark jobs and nothing is volatile."""
         if self._compactor:
             self._compactor.close()
         settings = self._log.refresh().settings
-        on_cluster = not str(spark.sparkContext.master).startswith("local")
+        cluster = spark if spark and not str(spark.sparkContext.master).startswith("local") else None
         chores = dict(chores)
         merger: Merger | VolatileMerger
-        if settings.volatile and not on_cluster:
-            merger = self._volatile = VolatileMerger(self._log, self._storage, self._dead_rows, self._volatile_base)
-            chores |= {self._upload: UPLOAD_LOOK_SECONDS, merger.extend: HEARTBEAT_SECONDS, merger.tidy: TIDY_SECONDS}
+        if settings.volatile and cluster is None:
+            merger = self._volatile = VolatileMerger(
+                self._log, self._storage, self._dead_rows, self._volatile_base, lease_seconds=self.lease_seconds
+            )
+            chores |= {self._upload: UPLOAD_LOOK_SECONDS, merger.extend: self.lease_seconds / HEARTBEATS}
         else:
-            merger = Merger(self._log, self._storage, self._dead_rows, _replica_name())
-        kernel = spark_kernel(spark, self._path, self._log.refresh) if on_cluster else self._local_kernel()
+            merger = self._merger()
+        chores[merger.tidy] = min(TIDY_SECONDS, self.lease_seconds)
+        kernel = spark_kernel(cluster, self._path, self._log.refresh) if cluster else self._local_kernel()
         self._compactor = Compactor(self._path, self._log, merger, kernel, chores=chores)
         return self._compactor
 
@@ -104,6 +110,9 @@ class Compaction:
     def running(self) -> list[Running]:
         """Merges under way in this process."""
         return self._compactor.running() if self._compactor else []
+
+    def _merger(self) -> Merger:
+        return Merger(self._log, self._storage, self._dead_rows, _replica_name(), lease_seconds=self.lease_seconds)
 
     def _local_kernel(self) -> KernelMaker:
         return local_kernel(self._storage, self._log.refresh)
@@ -130,4 +139,4 @@ class Compaction:
 
 
 def _replica_name() -> str:
-    return f"{os.uname().nodename}-{os.getpid()}"
+    return f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}"  # a container's pid is the same every time

@@ -36,6 +36,7 @@ from lakebed.parts.locate import KeyLocator
 from lakebed.parts.quarantine import records_of_unwhole
 from lakebed.parts.resolve import Resolution, resolve
 from lakebed.parts.storage import PartStorage
+from lakebed.parts.unreadable import naming_unreadable
 from lakebed.parts.write import WrittenPart, write_parts
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def settle(
             return replace(result, version=snapshot.version, seconds=time.perf_counter() - started)
         shape = shape_of(snapshot)
         found = locator(shape)
-        resolution = resolve(snapshot.parts, change_parts, shape, storage, dead_rows, found)
+        with naming_unreadable([*snapshot.parts, *(part.path for part in change_parts)]):
+            resolution = resolve(snapshot.parts, change_parts, shape, storage, dead_rows, found)
         actions, step = _actions(snapshot, resolution, shape, storage, dead_rows)
         _quarantine(resolution, shape, set_aside)
         touch = Touch(

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lakebed.compaction.merge import End, Kernel, Merger, MergeResult, Sources
+from lakebed.compaction.merge import LEASE_SECONDS, End, Kernel, Merger, MergeResult, Sources
 from lakebed.errors import Corrupt, Retry, StoreUnavailable
 from lakebed.manifest.claims import claimed_paths, claims_of
 from lakebed.manifest.snapshot import Snapshot
@@ -55,7 +55,7 @@ class UploadRules:
             one
             for one in held
             if one.bytes >= self.bytes_min
-            or now_ms - one.made_ms >= self.age_seconds * 1000
+            or now_ms - one.oldest_ms >= self.age_seconds * 1000
             or len(one.sources) >= self.sources_max
         ]
         rest = sorted((one for one in held if one not in chosen), key=lambda one: one.bytes)
@@ -68,7 +68,8 @@ class VolatileMerger:
     """Merges of one replica that are kept on its local disk. Safe to use from several threads."""
 
     def __init__(
-        self, log: TableLog, storage: PartStorage, dead_rows: DeadRows, base: Path, clock: Callable[[], float] = time.time
+        self, log: TableLog, storage: PartStorage, dead_rows: DeadRows, base: Path,
+        clock: Callable[[], float] = time.time, lease_seconds: float = LEASE_SECONDS,
     ) -> None:  # fmt: skip
         """``base``: the table's folder for materialized parts on this host; the replica takes a free place in it."""
         folder, name, self._lock_file = own_folder(base)
@@ -77,7 +78,7 @@ class VolatileMerger:
         self._storage = storage
         self._dead_rows = dead_rows
         self._clock = clock
-        self._merger = Merger(log, storage, dead_rows, name, clock)
+        self._merger = Merger(log, storage, dead_rows, name, clock, lease_seconds)
         self._lock = threading.Lock()
         self._held: dict[str, Materialized] = {}
         self._busy: set[str] = set()  # claims whose parts a merge or an upload is using
@@ -93,7 +94,8 @@ class VolatileMerger:
             return list(self._held.values())
 
     def close(self) -> None:
-        """Give the folder free; the claims stay until their leases end, so a restart goes on with them."""
+        """Give the folder free; claims of materialized parts stay until their leases end, so a restart goes on with them."""
+        self._merger.close()
         with self._lock:
             lock_file, self._lock_file = self._lock_file, -1
         if lock_file >= 0:
@@ -137,17 +139,22 @@ class VolatileMerger:
             dead |= {path: stand.dead for path, stand in stands.items()}
             read = self._merger.sources(claim, snapshot)
             kernel_sources = self._merger.kernel_sources(Sources(tuple(inputs), dead), snapshot)
-            with self._merger.heartbeat(claim):
+            with self._merger.heartbeat(claim, restoring=[one.claim for one in chosen]):
                 merged = kernel(self._folder.storage_of(claim))(kernel_sources, shape_of(snapshot))
             ordinals = {path: ordinal for ordinal, path in enumerate(claim.sources)}
             below = [_below(part.path, ordinals, stands.get(part.path)) for part in inputs]
             parts = tuple(replace(part, provenance=part.provenance.compose(below)) for part in merged)
             place = str(self._folder.folder / claim.id)
-            one = Materialized(claim, read.parts, read.dead, parts, place, int(self._clock() * 1000))
+            now_ms = int(self._clock() * 1000)
+            oldest_ms = min((one.oldest_ms for one in chosen), default=now_ms)
+            one = Materialized(claim, read.parts, read.dead, parts, place, now_ms, oldest_ms)
             one = self._folder.keep(one)
-        except BaseException:
+        except BaseException as error:
+            damaged = [one for one in chosen if isinstance(error, Corrupt) and not self._is_whole(one)]
             with suppress(Retry):
-                self._merger.abandon(claim, restoring=[one.claim for one in chosen])
+                self._merger.abandon(claim, restoring=[one.claim for one in chosen if one not in damaged])
+            for one in damaged:
+                self._forget(one)
             self._folder.drop(claim.id, grace_seconds=0)
             raise
         with self._lock:
@@ -204,7 +211,8 @@ class VolatileMerger:
                     self._forget(one)
 
     def tidy(self) -> None:
-        """Remove files that were left for readers long enough."""
+        """Remove files that were left for readers long enough, and claims of replicas that are gone (``Merger.tidy``)."""
+        self._merger.tidy()
         with self._lock:
             known = set(self._held) | self._busy
         in_flight = {
@@ -242,6 +250,14 @@ class VolatileMerger:
             if claim_id not in self._held:
                 with suppress(Retry):
                     self._merger.abandon(claim)
+
+    def _is_whole(self, one: Materialized) -> bool:
+        try:
+            self._folder.verify(one)
+        except Corrupt as error:
+            _logger.warning("%s", error)
+            return False
+        return True
 
     def _forget(self, one: Materialized) -> None:
         with self._lock:

@@ -44,7 +44,10 @@ _logger = logging.getLogger("lakebed.volatile")
 
 @dataclass(frozen=True, slots=True)
 class Materialized:
-    """What one claim was merged into. ``dead`` are the dead rows of each source when it was read."""
+    """What one claim was merged into. ``dead`` are the dead rows of each source when it was read.
+
+    ``oldest_ms`` is when the first of the merges behind it was made: so long other readers have waited.
+    """
 
     claim: Claim
     sources: tuple[Part, ...]
@@ -52,6 +55,7 @@ class Materialized:
     parts: tuple[MergedPart, ...]
     folder: str
     made_ms: int
+    oldest_ms: int
     checksums: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -271,6 +275,7 @@ def _to_json(one: Materialized) -> dict[str, Any]:
             for part in one.parts
         ],
         "made_ms": one.made_ms,
+        "oldest_ms": one.oldest_ms,
     }  # fmt: skip
 
 
@@ -287,7 +292,7 @@ def _from_json(value: Mapping[str, Any], folder: str) -> Materialized:
         for entry in value["parts"]
     )  # fmt: skip
     checksums = {entry["path"]: entry["checksum"] for entry in value["parts"]}
-    return Materialized(claim, sources, dead, parts, folder, value["made_ms"], checksums)
+    return Materialized(claim, sources, dead, parts, folder, value["made_ms"], value["oldest_ms"], checksums)
 
 
 def _text(rows: BitMap64) -> str:

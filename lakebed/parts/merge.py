@@ -4,27 +4,24 @@ Invariants: S1, rows are in the order of the table's sort key; S2, exactly the l
 bit, and with them the delete rows that a source ``keeps_deletes``.
 
 1. *Which rows.* A flag a row of each source: live by its deletion vector, or a delete to keep.
-2. *In which order.* Only the sort columns are read and sorted, with (source, row) as the last tie-break. What comes out is the
-   provenance of the whole output. Without a sort key it is known without reading: source after source.
-3. *Cut.* Each output part is a stretch of that order. In a source that is sorted it is a range of rows, so most row
-   groups of the source are not read.
-4. *Write.* Each part is one query: its rows are read, sorted as in step 2, and copied to a file. Where the sources do not
-   overlap within the part, reading them one after the other is the order already, and nothing is sorted. Where a part's
-   rows are too wide to be sorted at once, stretches of it are, into temporary files that are then copied.
+2. *In which order.* Only the sort columns are read and sorted; rows with equal keys follow each other by (source, row). What
+   comes out is the provenance of the whole output. Keys that fit in a third of the memory limit are sorted in Arrow, more
+   by DuckDB, which spills. Without a sort key the order is known without reading: source after source.
+3. *Cut.* Each output part is a piece of that order, and each piece one stretch or more, of at most a fifth of the limit. In a
+   source that is sorted a stretch is a range of rows, so most row groups of the source are not read.
+4. *Write.* The rows of a stretch are read, source after source, and taken to their places, which the provenance tells:
+   nothing is sorted twice. The stretches of a part are written to one file.
 
-DuckDB's sort of all rows at once spills, which is slow; and with wide rows, or with a union of many scans below it, it runs
-out of memory instead of spilling. So step 2 is one scan, and step 4
-never sorts more than a third of the connection's memory. Sources of one row group or less are read as one scan in step 4
-too, because a scan each costs milliseconds of planning.
+Sources of one row group or less are read as one scan, because a scan each costs milliseconds of planning.
 
-Memory: DuckDB's limit, 6 bytes a row of the output for its provenance, and a byte a row of the sources for the flags.
+Memory, at most about: two fifths of DuckDB's limit for rows as read (they may hold one dead row for each wanted one), as much
+while they are joined to one table, one fifth for the rows in order; DuckDB's own for a scan; 6 bytes a row of the output for its
+provenance, and a byte a row of the sources for the flags.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +30,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput, LakebedError, StoreUnavailable
@@ -41,12 +39,17 @@ from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, Ta
 from lakebed.parts.provenance import SOURCES_MAX, Provenance
 from lakebed.parts.sql import file_literal, literal, parquet, parquet_of, quote, quote_all, sql_type
 from lakebed.parts.storage import PartStorage
-from lakebed.parts.write import PART_ROWS_MAX, ROW_GROUP_ROWS, ordering, write_part
+from lakebed.parts.unreadable import reason, require_store
+from lakebed.parts.write import PART_ROWS_MAX, ROW_GROUP_ROWS, ordering
+from lakebed.parts.write_arrow import write_tables
 
 PART_BYTES_MAX = 128 << 20
 _ORDINAL, _ROW = "_lakebed_source", "_lakebed_row"
 _BATCH_ROWS = 122_880
-_VECTOR_ROWS = 2048  # what DuckDB works on at a time
+_SAMPLE_ROWS = 2048
+_STRETCHES_IN_MEMORY = 5  # of rows in Arrow would fill the connection's memory
+_KEYS_IN_MEMORY = 3  # as often the keys of all rows would
+_PLACE_BYTES = 16  # of a row, beside its key, while keys are sorted
 
 _Flags = npt.NDArray[np.bool_]
 
@@ -116,8 +119,7 @@ def merge_parts(
         try:
             for start in range(0, len(order), size):
                 report(start)
-                piece = Provenance(order.ordinals[start : start + size], order.rows[start : start + size])
-                written.append(merge.write(piece, storage))
+                written.append(merge.write(_slice(order, start, size), storage))
             report(len(order))
         except BaseException:
             for part in written:
@@ -147,97 +149,80 @@ class _Merge:
                     self._deletes[ordinal] = deletes
                     wanted |= deletes
             self._wanted.append(wanted)
-        [(memory, folder)] = cursor.execute(
-            "select parse_formatted_bytes(current_setting('memory_limit')), current_setting('temp_directory')"
-        ).fetchall()
-        self._memory_bytes = int(memory)
-        self._temp_folder = str(folder)
-        os.makedirs(self._temp_folder, exist_ok=True)
-        self._row_bytes = self._bytes_of_a_row()
+        [(memory,)] = cursor.execute("select parse_formatted_bytes(current_setting('memory_limit'))").fetchall()
+        row_bytes, key_bytes, self._dictionary = self._layout()
+        self._key_rows = int(memory) // _KEYS_IN_MEMORY // key_bytes
+        self._stretch_rows = max(1, int(memory) // _STRETCHES_IN_MEMORY // row_bytes)
 
     def order(self) -> Provenance:
         """The provenance of all rows of the output."""
-        total = sum(int(np.count_nonzero(wanted)) for wanted in self._wanted)
-        ordinals, rows = np.empty(total, np.uint16), np.empty(total, np.uint32)
-        for at, batch in self._places() if total else ():
+        counts = [int(np.count_nonzero(wanted)) for wanted in self._wanted]
+        ordinals = np.repeat(np.arange(len(counts), dtype=np.uint16), counts)
+        rows = np.concatenate([np.flatnonzero(wanted).astype(np.uint32) for wanted in self._wanted])
+        order_by, everything = self._shape.order_by, list(range(len(counts)))
+        if not order_by or not len(rows):
+            return Provenance(ordinals, rows)
+        nested = any(pa.types.is_nested(self._shape.schema.field(name).type) for name in order_by)
+        if len(rows) <= self._key_rows and not nested:
+            keys, places = self._read(order_by, dict(enumerate(self._wanted)), [everything])
+            order = _sorted(keys.take(pa.array(places)))
+            return Provenance(ordinals[order], rows[order])
+        scan, *_ = self._scan(order_by, dict(enumerate(self._wanted)), everything, only_wanted=True)
+        sort = f"select {_ORDINAL}, {_ROW} from ({scan}) order by {ordering(self._shape)}, {_ORDINAL}, {_ROW}"
+        at = 0
+        for batch in self._cursor.sql(sort).to_arrow_reader(_BATCH_ROWS):
             ordinals[at : at + len(batch)] = batch.column(0).to_numpy()
             rows[at : at + len(batch)] = batch.column(1).to_numpy()
+            at += len(batch)
         return Provenance(ordinals, rows)
 
     def write(self, piece: Provenance, storage: PartStorage) -> MergedPart:
         """One part of the output."""
         dead = self._dead(piece)
         columns = list(self._kinds) + ([OP_COLUMN] if len(dead) else [])
-        row_bytes = self._row_bytes
-        row_group_rows = min(ROW_GROUP_ROWS, _whole_vectors(self._memory_bytes // 4 // row_bytes))
-        sort_rows = _whole_vectors(self._memory_bytes // 3 // row_bytes)
-        with tempfile.TemporaryDirectory(prefix="merge-", dir=self._temp_folder) as folder:
-            if len(piece) <= sort_rows or _reading_order(piece) is not None:
-                query, parameters = self._sorted(columns, piece)
-            else:
-                query, parameters = self._sorted_in_stretches(columns, piece, sort_rows, folder), {}
-            path, rows, size, stats = write_part(query, parameters, self._shape, storage, self._cursor, row_group_rows)
-        if rows != len(piece):
-            storage.delete(path)
-            raise Corrupt(
-                f"merging {', '.join(source.part.path for source in self._sources)} gave {rows} rows instead of {len(piece)}"
-            )
+        stretch = -(-len(piece) // -(-len(piece) // self._stretch_rows))
+        stretches = (self._rows(columns, _slice(piece, at, stretch)) for at in range(0, len(piece), stretch))
+        nothing = ", ".join(f"null::{self._kinds.get(name, 'VARCHAR')} as {quote(name)}" for name in columns)
+        schema = self._cursor.sql(f"select {nothing} limit 0").to_arrow_table().schema
+        path, rows, size, stats = write_tables(
+            stretches, schema, self._dictionary, ROW_GROUP_ROWS, self._shape, storage, self._cursor
+        )
         return MergedPart(path, rows, size, stats, len(dead), bool(len(dead)), dead, piece)
 
-    def _places(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """(ordinal, row) of all wanted rows in the order of the output, and where a batch of them begins."""
-        if not self._shape.order_by:
-            at = 0
-            for ordinal, wanted in enumerate(self._wanted):
-                rows = np.flatnonzero(wanted)
-                yield at, pa.record_batch({"ordinal": np.full(len(rows), ordinal, np.uint16), "row": rows})
-                at += len(rows)
-            return
-        everything = list(range(len(self._sources)))
-        parameters: dict[str, Any] = {}
-        scan = self._scan(self._shape.order_by, dict(enumerate(self._wanted)), everything, "", parameters)
-        # A table, since DuckDB keeps the result of a query with parameters in memory as a whole.
-        self._cursor.execute(
-            f"create or replace temp table lakebed_places as select {_ORDINAL} as o, {_ROW} as r "
-            f"from ({scan}) order by {ordering(self._shape)}, {_ORDINAL}, {_ROW}",
-            parameters,
-        )
-        at = 0
-        for batch in self._cursor.sql("select o, r from lakebed_places").to_arrow_reader(_BATCH_ROWS):
-            yield at, batch
-            at += len(batch)
-        self._cursor.execute("drop table lakebed_places")
-
-    def _sorted(self, columns: Sequence[str], piece: Provenance) -> tuple[str, dict[str, Any]]:
-        """A query for the rows of a piece, in order, and its parameters."""
-        in_order = _reading_order(piece)
+    def _rows(self, columns: Sequence[str], piece: Provenance) -> pa.Table:
+        """The rows of a piece, in its order: read source after source, then each taken to its place."""
         wanted: dict[int, _Flags] = {}
-        for ordinal in np.unique(piece.ordinals).tolist():
+        places: dict[int, npt.NDArray[np.int64]] = {}
+        by_source = np.argsort(piece.ordinals, kind="stable")
+        for at in np.split(by_source, np.flatnonzero(np.diff(piece.ordinals[by_source])) + 1):
+            ordinal, rows = int(piece.ordinals[at[0]]), piece.rows[at]
+            places[ordinal] = at if np.all(rows[:-1] < rows[1:]) else at[np.argsort(rows)]  # as the file has them
             wanted[ordinal] = np.zeros(len(self._wanted[ordinal]), dtype=bool)
-            wanted[ordinal][piece.rows[piece.ordinals == ordinal]] = True
-        if in_order:  # one scan: COPY does not keep the order of a union
-            parameters: dict[str, Any] = {}
-            scan = self._scan(columns, wanted, in_order, "", parameters)
-            return f"select {quote_all(columns)} from ({scan})", parameters
-        scans, parameters = self._scans(columns, wanted)
-        order = f"{ordering(self._shape)}, {_ORDINAL}, {_ROW}"
-        return f"select {quote_all(columns)} from ({scans}) order by {order}", parameters
+            wanted[ordinal][rows] = True
+        small = [ordinal for ordinal in wanted if len(wanted[ordinal]) <= ROW_GROUP_ROWS]
+        groups = [small] if small else []
+        groups += [[ordinal] for ordinal in wanted if ordinal not in small]
+        table, found = self._read(columns, wanted, groups)
+        sought = np.empty(len(piece), np.int64)
+        sought[np.concatenate([places[ordinal] for group in groups for ordinal in group])] = found
+        return table.take(pa.array(sought))
 
-    def _sorted_in_stretches(self, columns: Sequence[str], piece: Provenance, sort_rows: int, folder: str) -> str:
-        """The same, with the rows sorted a stretch at a time into files of the folder."""
-        aliases = {name: f"c{place}" for place, name in enumerate(columns)}
-        files = []
-        for start in range(0, len(piece), sort_rows):
-            stretch = Provenance(piece.ordinals[start : start + sort_rows], piece.rows[start : start + sort_rows])
-            query, parameters = self._sorted(columns, stretch)
-            files.append(os.path.join(folder, f"{start}.parquet"))
-            self._cursor.execute(
-                f"copy ({query}) to {literal(files[-1])} (format parquet, row_group_size {4 * _VECTOR_ROWS})",
-                parameters,
-            )
-        kinds = {OP_COLUMN: "VARCHAR"} | self._kinds
-        outputs = ", ".join(f"{alias} as {quote(name)}" for name, alias in aliases.items())
-        return f"select {outputs} from {parquet_of(files, {name: (alias, kinds[name]) for name, alias in aliases.items()})}"
+    def _read(
+        self, columns: Sequence[str], wanted: Mapping[int, _Flags], groups: Iterable[Sequence[int]]
+    ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+        """Rows of the sources, group after group, and the places of the wanted ones among them."""
+        tables: list[pa.Table] = []
+        places: list[npt.NDArray[np.int64]] = []
+        start = 0
+        for group in groups:
+            scan, count, found = self._scan(columns, wanted, group)
+            tables.append(self._cursor.sql(f"select {quote_all(columns)} from ({scan})").to_arrow_table())
+            if len(tables[-1]) != count:
+                names = ", ".join(self._sources[ordinal].part.path for ordinal in group)
+                raise Corrupt(f"reading {names} gave {len(tables[-1])} rows instead of {count}")
+            places.append(found + start)
+            start += count
+        return pa.concat_tables(tables).combine_chunks(), np.concatenate(places)
 
     def _rows_in_file(self, source: MergeSource) -> int:
         scan = f"select num_rows from parquet_file_metadata({file_literal(source.url)})"
@@ -246,16 +231,25 @@ class _Merge:
             raise Corrupt(f"{source.part.path} has {rows} rows, but the log says {source.part.rows}")
         return int(rows)
 
-    def _bytes_of_a_row(self) -> int:
-        """What a row takes in memory, about: by the footers, and by the first rows of the largest source."""
+    def _layout(self) -> tuple[int, int, list[str]]:
+        """About what a row takes in memory, and its key to be sorted; the paths of columns mostly stored as dictionaries.
+
+        By the footers, and by the first rows of the largest source.
+        """
         files = ", ".join(file_literal(source.url) for source in self._sources)
-        [(size,)] = self._cursor.execute(
-            f"select coalesce(sum(total_uncompressed_size), 0) from parquet_metadata([{files}])"
+        leaves = self._cursor.execute(
+            "select replace(path_in_schema, ', ', '.'), sum(total_uncompressed_size), "
+            "2 * sum(num_values) filter (dictionary_page_offset is not null) > sum(num_values) "
+            f"from parquet_metadata([{files}]) group by 1 order by 1"
         ).fetchall()
         rows = sum(map(len, self._wanted))
         largest = max(self._sources, key=lambda source: source.part.bytes)
-        first = self._cursor.sql(f"select * from {parquet(largest.url)} limit {_VECTOR_ROWS}").to_arrow_table()
-        return int(max(size / max(rows, 1), first.nbytes / max(len(first), 1))) + 1
+        first = self._cursor.sql(f"select * from {parquet(largest.url)} limit {_SAMPLE_ROWS}").to_arrow_table()
+        size = sum(int(bytes_) for _, bytes_, _ in leaves)
+        row_bytes = int(max(size / max(rows, 1), first.nbytes / max(len(first), 1))) + 1
+        keys = first.select([name for name in self._shape.order_by if name in first.column_names])
+        key_bytes = int(keys.nbytes / max(len(first), 1)) + _PLACE_BYTES
+        return row_bytes, key_bytes, [path for path, _, in_dictionary in leaves if in_dictionary]
 
     def _delete_rows(self, source: MergeSource, rows: int) -> _Flags:
         scan = parquet_of([source.url], {OP_COLUMN: ("op", "VARCHAR")})
@@ -271,20 +265,18 @@ class _Merge:
             dead |= BitMap64(places[deletes[piece.rows[places]]].astype(np.uint64))
         return dead
 
-    def _scans(self, columns: Sequence[str], wanted: Mapping[int, _Flags]) -> tuple[str, dict[str, Any]]:
-        """The wanted rows of sources in no order, with their ordinal and row: small sources as one scan, others alone."""
-        small = [ordinal for ordinal in wanted if len(wanted[ordinal]) <= ROW_GROUP_ROWS]
-        groups = [small] if small else []
-        groups += [[ordinal] for ordinal in wanted if ordinal not in small]
-        parameters: dict[str, Any] = {}
-        scans = [self._scan(columns, wanted, group, str(at), parameters) for at, group in enumerate(groups)]
-        return " union all ".join(scans), parameters
+    def _set(self, name: str, value: Any, kind: str) -> None:
+        """A variable of the connection: DuckDB keeps the result of a query with parameters in memory as a whole."""
+        self._cursor.execute(f"set variable lakebed_{name} = $value::{kind}", {"value": value})
 
     def _scan(
-        self, columns: Sequence[str], wanted: Mapping[int, _Flags], group: Sequence[int], at: str,
-        parameters: dict[str, Any],
-    ) -> str:  # fmt: skip
-        """Sources read as one; DuckDB numbers them by their place in the list. Of a lone one only a range of rows is read."""
+        self, columns: Sequence[str], wanted: Mapping[int, _Flags], group: Sequence[int], only_wanted: bool = False
+    ) -> tuple[str, int, npt.NDArray[np.int64]]:
+        """A scan of sources, one after the other, with ordinal and row; how many rows it gives; where the wanted ones are.
+
+        DuckDB numbers the sources by their place in the list. Of a lone one only a range of rows is read. Other rows are
+        left out where they are many: else it is cheaper to pass them over later.
+        """
         constants = self._sources[group[0]].part.partition_values  # whether a file stores them or not: the log decides
         kinds = {OP_COLUMN: "VARCHAR"} | self._kinds
         aliases = {name: f"c{place}" for place, name in enumerate(columns) if name not in constants}
@@ -303,35 +295,36 @@ class _Merge:
         else:
             flags = np.concatenate([wanted[ordinal] for ordinal in group])
             starts = np.cumsum([0, *(len(wanted[ordinal]) for ordinal in group)])[:-1]
-            parameters[f"ordinals{at}"] = list(group)
-            if not flags.all():
-                parameters[f"starts{at}"] = starts.tolist()
-            ordinal = f"($ordinals{at}::integer[])[file_index::bigint + 1]"
-            place = f"file_row_number + ($starts{at}::bigint[])[file_index::bigint + 1]"
+            self._set("ordinals", list(group), "integer[]")
+            self._set("starts", starts.tolist(), "bigint[]")
+            ordinal = "getvariable('lakebed_ordinals')[file_index::bigint + 1]"
+            place = "file_row_number + getvariable('lakebed_starts')[file_index::bigint + 1]"
             conditions = []
-        if not flags.all():
-            parameters[f"bits{at}"] = np.packbits(flags).tobytes()
-            conditions.append(f"get_bit($bits{at}::bit, ({place})::integer) = 1")
+        count, found = len(flags), np.flatnonzero(flags)
+        if not flags.all() and (only_wanted or 2 * len(found) < len(flags)):
+            self._set("bits", np.packbits(flags).tobytes(), "bit")
+            conditions.append(f"get_bit(getvariable('lakebed_bits'), ({place})::integer) = 1")
+            count, found = len(found), np.arange(len(found))
         where = f" where {' and '.join(conditions)}" if conditions else ""
         numbers = (
             f"({ordinal})::usmallint as {_ORDINAL}, file_row_number::uinteger as {_ROW}"  # narrow, so cheap to sort
         )
-        return f"select {', '.join(outputs)}, {numbers} from {scan}{where}"
+        return f"select {', '.join(outputs)}, {numbers} from {scan}{where}", count, found
 
 
-def _reading_order(piece: Provenance) -> list[int] | None:
-    """The sources in order, if the piece is the rows of one after those of the other, each in the order of its file."""
-    changes = np.flatnonzero(piece.ordinals[1:] != piece.ordinals[:-1]) + 1
-    starts = [0, *changes.tolist()] if len(changes) < SOURCES_MAX else []
-    in_order = [int(piece.ordinals[at]) for at in starts]
-    falls = np.flatnonzero(piece.rows[1:] <= piece.rows[:-1]) + 1
-    if not in_order or len(set(in_order)) < len(in_order) or not np.all(np.isin(falls, changes)):
-        return None
-    return in_order
+def _sorted(keys: pa.Table) -> npt.NDArray[np.uint64]:
+    """The order of the rows by the columns: nulls first, NaN last, rows with equal keys as they are."""
+    columns: list[pa.ChunkedArray] = []
+    for key in keys.columns:
+        columns += [pc.is_nan(key), key] if pa.types.is_floating(key.type) else [key]
+    names = [str(place) for place in range(len(columns))]
+    batch = pa.table(columns, names).combine_chunks().to_batches()[0]
+    order = pc.sort_indices(batch, sort_keys=[(name, "ascending", "at_start") for name in names])
+    return np.asarray(order)
 
 
-def _whole_vectors(rows: int) -> int:
-    return max(1, rows // _VECTOR_ROWS) * _VECTOR_ROWS
+def _slice(order: Provenance, start: int, rows: int) -> Provenance:
+    return Provenance(order.ordinals[start : start + rows], order.rows[start : start + rows])
 
 
 def _live(source: MergeSource, rows: int) -> _Flags:
@@ -370,6 +363,7 @@ def _explained(cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource]
     try:
         yield
     except duckdb.Error as error:
+        require_store(error)
         if isinstance(error, duckdb.OutOfMemoryException) or "No space left" in str(error):
             raise StoreUnavailable(
                 f"the merge of {len(sources)} parts found no room ({error}); free space in the temporary folder and "
@@ -379,7 +373,8 @@ def _explained(cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource]
             try:
                 cursor.execute(f"select bit_xor(hash(columns(*))) from {parquet(source.url)}").fetchall()
             except duckdb.Error as cause:
+                require_store(cause)
                 raise Corrupt(
-                    f"{source.part.path} can't be read ({cause}); it is missing or damaged: restore the file"
+                    f"{source.part.path} can't be read ({reason(cause)}); it is missing or damaged: restore the file"
                 ) from error
         raise

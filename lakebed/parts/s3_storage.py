@@ -30,6 +30,7 @@ from lakebed.manifest.stores.counters import RequestCounter, StoreCounters
 from lakebed.manifest.stores.roots import S3Root, local_file
 from lakebed.manifest.stores.s3_client import attempt_again, code_of
 from lakebed.parts.range_cache import TAIL_BYTES, BlockCache
+from lakebed.parts.unreadable import naming_unwritable
 
 T = TypeVar("T")
 
@@ -109,8 +110,9 @@ class S3PartStorage:
         ending = os.path.splitext(path)[1]
         temporary = os.path.join(tempfile.gettempdir(), f"lakebed-upload-{uuid.uuid4().hex}{ending}")
         try:
-            result = writer(temporary)
-            size = os.stat(temporary).st_size
+            with naming_unwritable(temporary, temporary):
+                result = writer(temporary)
+                size = os.stat(temporary).st_size
             if size <= SINGLE_PUT_BYTES_MAX:
                 with open(temporary, "rb") as file:
                     self.write_bytes(path, file.read())

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import duckdb
 import pyarrow as pa
 
+from lakebed.parts.engine import connect
+
 _WILDCARDS = str.maketrans({letter: f"[{letter}]" for letter in "*?["})
 
 
@@ -63,8 +65,9 @@ def registered(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table
 
 
 def sql_type(kind: pa.DataType) -> str:
-    """DuckDB's name of an Arrow type."""
-    return str(duckdb.from_arrow(pa.table({"a": pa.nulls(0, kind)})).types[0])
+    """DuckDB's name of an Arrow type. Safe in several threads: the connection that DuckDB shares among them all is not."""
+    with connect() as connection:
+        return str(connection.from_arrow(pa.table({"a": pa.nulls(0, kind)})).types[0])
 
 
 def columns_with_partition(

@@ -26,6 +26,7 @@ from lakebed.errors import InvalidInput, MissingPrerequisite, StoreUnavailable
 from lakebed.manifest.stores.counters import OperationCount, RequestCounter, StoreCounters
 from lakebed.manifest.stores.local import fsync_folder, make_folders, temporary_path
 from lakebed.manifest.stores.roots import LocalRoot, local_file, parse_root
+from lakebed.parts.unreadable import naming_unwritable
 
 if TYPE_CHECKING:
     from lakebed.parts.s3_storage import S3PartStorage
@@ -158,8 +159,8 @@ class LocalPartStorage:
         make_folders(folder)
         temporary = temporary_path(final)
         try:
-            result = writer(temporary)
-            try:
+            with naming_unwritable(final, temporary):
+                result = writer(temporary)
                 descriptor = os.open(temporary, os.O_RDONLY)
                 try:
                     os.fsync(descriptor)
@@ -167,8 +168,6 @@ class LocalPartStorage:
                 finally:
                     os.close(descriptor)
                 os.replace(temporary, final)
-            except OSError as error:
-                raise StoreUnavailable(f"{final!r} could not be written ({error}); check the disk") from error
         except BaseException:
             _unlink_quietly(temporary)
             raise

@@ -247,6 +247,7 @@ class _Run:
             self.look("stopping")
             time.sleep(0.05)
         _stop(query)
+        self._table._compaction.close()  # merges that run give their claims back
         if self.observe().tail_parts:
             self._table.settle()
 

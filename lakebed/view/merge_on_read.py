@@ -11,6 +11,7 @@ resolution is kept: reading one version again resolves nothing.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,8 +23,10 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed import events
+from lakebed.errors import Corrupt
 from lakebed.manifest.actions import Part
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stores.roots import local_file
 from lakebed.parts.changes import TableShape, shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
@@ -31,12 +34,15 @@ from lakebed.parts.locate import KeyLocator
 from lakebed.parts.materialized import Materialized, overlay
 from lakebed.parts.resolve import Resolution, resolve
 from lakebed.parts.storage import PartStorage
+from lakebed.parts.unreadable import naming_unreadable
 from lakebed.view.arrow_scan import register_view, to_arrow
 from lakebed.view.part_filter import parts_that_may_match
 from lakebed.view.scan_file import ScanFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_logger = logging.getLogger("lakebed.view")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +95,38 @@ class TableView:
 
     def arrow(self, snapshot: Snapshot, columns: Sequence[str] | None, where: str | None) -> pa.Table:
         """The snapshot's rows as Arrow."""
-        pinned = self._pin(snapshot)
-        connection = connect()
-        self._storage.attach(connection)
-        files = parts_that_may_match(connection, pinned.files, snapshot.schema, where)
-        return to_arrow(connection, self._storage, files, snapshot.schema, columns, where, pinned.completed)
+
+        def read(connection: duckdb.DuckDBPyConnection, pinned: _Pinned) -> pa.Table:
+            files = parts_that_may_match(connection, pinned.files, snapshot.schema, where)
+            return to_arrow(connection, self._storage, files, snapshot.schema, columns, where, pinned.completed)
+
+        return self._read(snapshot, read)
 
     def query(self, snapshot: Snapshot, sql: str, name: str) -> pa.Table:
         """The result of a SQL query in which ``name`` is the table."""
-        pinned = self._pin(snapshot)
+
+        def read(connection: duckdb.DuckDBPyConnection, pinned: _Pinned) -> pa.Table:
+            register_view(connection, name, self._storage, pinned.files, snapshot.schema, pinned.completed)
+            return connection.sql(sql).to_arrow_table()
+
+        return self._read(snapshot, read)
+
+    def _read(self, snapshot: Snapshot, read: Callable[[duckdb.DuckDBPyConnection, _Pinned], pa.Table]) -> pa.Table:
+        """Read with this host's materialized parts, and if one of them is damaged, without."""
         connection = connect()
         self._storage.attach(connection)
-        register_view(connection, name, self._storage, pinned.files, snapshot.schema, pinned.completed)
-        return connection.sql(sql).to_arrow_table()
+        normal = [*snapshot.parts, *(part.path for part in snapshot.tail.values())]
+        with naming_unreadable(normal):
+            pinned = self._pin(snapshot)
+            local = [path for file in pinned.files if (path := local_file(file.path))]
+            try:
+                with naming_unreadable(local):
+                    return read(connection, pinned)
+            except Corrupt as error:
+                if not any(path in str(error) for path in local):
+                    raise
+                _logger.warning("a read goes round a materialized part: %s", error)
+            return read(connection, self._pin(snapshot, on_this_host=False))
 
     def register_rows(
         self, connection: duckdb.DuckDBPyConnection, snapshot: Snapshot, name: str, hidden: Sequence[pa.Field]

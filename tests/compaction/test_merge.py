@@ -169,6 +169,32 @@ def test_a_claim_of_a_replica_that_is_gone_for_two_leases_is_ended_by_another_an
     assert [claim.replica for claim in claims_of(table._log.refresh().domains).values()] == ["mine"]
 
 
+@pytest.mark.parametrize("is_volatile", [False, True])
+def test_a_replica_that_closes_gives_back_the_claim_of_a_merge_that_can_not_be_stopped(
+    table: lakebed.Table, is_volatile: bool
+) -> None:
+    a, b, c = paths(table)
+    replica = volatile(table) if is_volatile else merger(table)
+    kept = set()
+    inputs = [a, b]
+    if isinstance(replica, VolatileMerger):
+        replica.run([a, b], 1, kernel())  # type: ignore[arg-type]
+        [one] = replica.held()
+        inputs, kept = [one.url(one.parts[0]), c], {one.claim.id}
+
+    def close() -> None:
+        replica.close()
+        assert claims_of(table._log.refresh().domains).keys() == kept
+
+    ends = []
+    try:
+        ends.append(replica.run(inputs, 2, kernel(after=close)).end)  # type: ignore[arg-type]
+    finally:
+        assert claims_of(table._log.refresh().domains).keys() == kept
+    assert content(table) == {id: "first" for id in range(30)}
+    assert is_volatile or ends == [End.OVERTAKEN]
+
+
 def test_leases_are_extended_while_another_chore_takes_long(table: lakebed.Table) -> None:
     ended, extended = threading.Event(), threading.Event()
     chores = {lambda: ended.wait(30): 0.01, extended.set: 0.02}
@@ -306,6 +332,7 @@ def test_a_materialized_part_is_merged_again_and_uploaded_once_in_place_of_all_t
     [first] = replica.held()
     replica.run([first.url(first.parts[0]), c], 2, kernel(after=lambda: delete(table, [2, 22])))  # type: ignore[arg-type]
     [second] = replica.held()
+    assert second.oldest_ms == first.oldest_ms < second.made_ms, "merging on does not put off the upload"
     assert sorted(second.claim.sources) == sorted([a, b, c])
     delete(table, [3])
     written = files(table)

@@ -2,9 +2,9 @@
 
 1.  The S3 server is reached through a proxy that fails a share of the requests. Two of the replicas share a host, which is a
     cache folder here; the third has one of its own. Leases are short.
-2.  Again and again one of the five is killed, often one that merges just now. It starts again at once, or only at the next kill: then its leases end, and
-    others take its sources over.
-3.  The writers stop, then the replicas, by SIGTERM: in order, and soon. One more replica starts, without volatile
+2.  Again and again one of the five is killed, often one that merges just now. It starts again at once, or only at the next
+    kill: then its leases end, and others take its sources over.
+3.  The writers stop, then the replicas, by SIGTERM: in order, and soon. One more replica starts, without volatile parts; in the
     end the tail is empty, nothing is left to merge and no claim is left.
 4.  The rows are those of the writers' batches, applied to a dictionary one after the other, also for a foreign reader. Every
     file that the newest version names is there, and after a cleanup no other. The log, replayed from its first version,

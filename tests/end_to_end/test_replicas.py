@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from tests.end_to_end.replicas import Volatile, fight
+import lakebed
+from lakebed.manifest.claims import claims_of
+from tests.end_to_end.progress import wait_until
+from tests.end_to_end.replicas import Member, Volatile, ended, fight
 from tests.infra.fault_proxy import FaultProxy
 from tests.infra.s3 import S3Server
 
@@ -27,3 +32,24 @@ def test_the_command_shares_a_table_with_others_as_well(
     outcome = fight(s3_server, flaky_s3, tmp_path, 40, 12, seed=5, volatile="changing", roles=roles)
     print(outcome)
     assert outcome.operations["CLAIM"], "nobody merged anything"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["replica", "maintain"])
+def test_a_replica_that_is_told_to_stop_while_it_merges_gives_its_claim_back(role: str, tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
+    path = str(tmp_path / "table")
+    table = lakebed.create(path, schema, keys=["id"], properties={"lakebed.read_budget": "1"})
+    rows, chance = 500_000, random.Random(1)
+    for number in range(3):
+        ids = [3 * row + number for row in range(rows)]
+        table.apply(pa.table({"id": ids, "note": [chance.randbytes(8).hex() for _ in ids]}, schema))
+        table.settle()
+    replica = Member("replica", role, path, tmp_path, "cache", lease=600)
+    with ended(replica):
+        replica.start()
+        wait_until(lambda: bool(claims_of(table._log.refresh().domains)), "the replica merged nothing")
+        replica.end()
+    assert not claims_of(table._log.refresh().domains)
+    assert table.timeline(1)["operation"].to_pylist() == ["ABANDON CLAIM"]
+    assert table.to_arrow(["id"]).num_rows == 3 * rows

@@ -101,6 +101,8 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
 ) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr(merge, "ROW_GROUP_ROWS", rng.choice([3, 122_880]))  # sources read alone, or as one scan
+    monkeypatch.setattr(merge, "_KEYS_IN_MEMORY", rng.choice([3, 1 << 60]))  # keys sorted in Arrow, or by DuckDB
+    monkeypatch.setattr(merge, "_STRETCHES_IN_MEMORY", rng.choice([5, 1 << 60]))  # a part at once, or row by row
     order_by = rng.choice([(), ("k",), ("k", "x"), ("x", "s"), ("s", "k", "x")])
     shape = TableShape(SCHEMA, sort_key=order_by, keys=("k",), sequence_by=rng.choice([None, "_hidden"]))
     if not order_by:
@@ -175,6 +177,28 @@ def test_a_part_is_sorted_by_a_key_of_any_type_as_the_writer_sorts_it(name: str,
     [part] = merged(tmp_path, [source(tmp_path, table, shape) for table in tables], shape)
     at_once = source(tmp_path, pa.concat_tables(tables).cast(schema), shape).part
     assert bits(stored(tmp_path, part)) == bits(stored(tmp_path, at_once))
+
+
+def test_a_merged_part_has_the_statistics_that_the_writer_gives_to_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "ROW_GROUP_ROWS", 2)  # bounds are those of several row groups
+    plain = {name: (kind, values) for name, (kind, values) in TYPES.items() if not pa.types.is_nested(kind)}
+    schema = pa.schema(
+        [("id", pa.int64()), ("n, a", SCHEMA.field("n").type), ("nan", pa.float64()), ("nothing", pa.string())]
+        + [(name, kind) for name, (kind, _) in plain.items()]
+    )
+    shape, count = TableShape(schema, ("id",)), max(len(values) for _, values in plain.values())
+    rows = [
+        {"id": at, "nan": float("nan") if at == 3 else 1.0}
+        | {name: values[at % len(values)] for name, (_, values) in plain.items()}
+        for at in range(count)
+    ]
+    tables = [pa.Table.from_pylist(rows[start::2], schema) for start in range(2)]
+    [part] = merged(tmp_path, [source(tmp_path, table, shape) for table in tables], shape)
+    assert orjson.loads(part.stats) == orjson.loads(
+        source(tmp_path, pa.Table.from_pylist(rows, schema), shape).part.stats or ""
+    )
 
 
 def test_foreign_parts_are_read_with_the_partition_of_the_log_and_the_types_of_the_table(tmp_path: Path) -> None:
