@@ -2,7 +2,8 @@
 
     python -m benchmarks.fresh_read [--rows 1000000] [--batches 20] [--runs 15]
 
-Each batch is settled, and parts are merged when the planner says so, as maintenance does. Then the table is read as it is, and once more with 10,000 unsettled changes.
+Each batch is settled, and parts are merged when the planner says so, as maintenance does. Then
+the table is read as it is, and once more with 10,000 unsettled changes.
 """
 
 from __future__ import annotations

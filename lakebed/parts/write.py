@@ -91,7 +91,7 @@ def _write_one(
 ) -> WrittenPart:
     order = f"order by {ordering(shape)}" if shape.order_by else ""
     with registered(connection, "lakebed_rows", _without_offsets(rows)):
-        path, count, size, stats = write_part(f"select * from lakebed_rows {order}", {}, shape, storage, connection)
+        path, count, size, stats = _write_query(f"select * from lakebed_rows {order}", shape, storage, connection)
     deletes = pc.sum(pc.equal(rows[OP_COLUMN], DELETE)).as_py() if OP_COLUMN in rows.column_names else 0
     incomplete = 0
     if UNAVAILABLE_COLUMN in rows.column_names:
@@ -104,21 +104,15 @@ def ordering(shape: TableShape) -> str:
     return ", ".join(f"{quote(name)} asc nulls first" for name in shape.order_by)
 
 
-def write_part(
-    query: str,
-    parameters: Mapping[str, Any],
-    shape: TableShape,
-    storage: PartStorage,
-    connection: duckdb.DuckDBPyConnection,
-    row_group_rows: int = ROW_GROUP_ROWS,
+def _write_query(
+    query: str, shape: TableShape, storage: PartStorage, connection: duckdb.DuckDBPyConnection
 ) -> tuple[str, int, int, str]:
     """Write the rows of a query as one part, in their order. Returns its path, rows, bytes and Delta statistics."""
 
     def copy(local_path: str) -> Any:
         return connection.execute(
             f"copy ({query}) to {literal(local_path)} "
-            f"(format parquet, compression zstd, row_group_size {row_group_rows}, return_stats)",
-            parameters,
+            f"(format parquet, compression zstd, row_group_size {ROW_GROUP_ROWS}, return_stats)"
         ).fetchall()[0]
 
     path = f"_lakebed/{uuid.uuid4()}.parquet"
