@@ -28,7 +28,7 @@ from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, TableSh
 from lakebed.parts.sql import literal, quote, registered
 from lakebed.parts.storage import PartStorage
 
-ROW_GROUP_ROWS = 122_880
+ROW_GROUP_ROWS = 40_960
 PART_ROWS_MAX = 1_000_000
 _STRING_BOUND_CHARACTERS = 32
 _HIGHEST_CHARACTER = "\U0010ffff"
