@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from lakebed import errors, events
     from lakebed.adopt import convert
     from lakebed.compaction.mutation import MutationResult
+    from lakebed.compaction.service import CompactResult
     from lakebed.compaction.settle import SettleResult
     from lakebed.session import spark
     from lakebed.table import Table, create, open
 
 __all__ = [
+    "CompactResult",
     "MutationResult",
     "SettleResult",
     "Table",
@@ -33,6 +35,7 @@ __all__ = [
 
 # Loaded when first asked for: each of Spark's Python workers imports some module of lakebed, and needs few of these.
 _HOMES = {
+    "CompactResult": "lakebed.compaction.service",
     "MutationResult": "lakebed.compaction.mutation",
     "SettleResult": "lakebed.compaction.settle",
     "Table": "lakebed.table",

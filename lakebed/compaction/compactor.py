@@ -218,6 +218,8 @@ class Compactor:
         """What there is to merge, best first; called with the lock held."""
         mine = {path for running in self._shared.running.values() for path in running.plan.inputs}
         seen, claimed = self._merger.sight(snapshot, int(now * 1000))
+        for path in self._shared.trouble.keys() - seen.parts.keys():
+            del self._shared.trouble[path]
         taken = mine | self._parked(now) | claimed
         in_flight = sum(running.plan.bytes_in for running in self._shared.running.values())
         planning = self._planner(seen, taken, int(now * 1000), in_flight)

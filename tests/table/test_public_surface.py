@@ -51,6 +51,7 @@ METHODS = {
 }
 PROPERTIES = {"path", "properties", "schema", "version"}
 PUBLIC = {
+    "CompactResult",
     "MutationResult",
     "SettleResult",
     "Table",
