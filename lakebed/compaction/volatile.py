@@ -97,9 +97,9 @@ class VolatileMerger:
         """Give the folder free; claims of materialized parts stay until their leases end, so a restart goes on with them."""
         self._merger.close()
         with self._lock:
-            lock_file, self._lock_file = self._lock_file, -1
-        if lock_file >= 0:
-            os.close(lock_file)
+            if self._lock_file >= 0:
+                os.close(self._lock_file)
+            self._lock_file = -1
 
     # -- what the compactor asks of a merger -------------------------------------------------------------------------
 
