@@ -218,14 +218,12 @@ class TableLog:
             )
         scope = read.settings.conflict_scope
         known = read
-        if self._may_have_expired(read):
-            known = self._load(None, None)
-            self._learn(known)
-            expired = Conflict(
-                known.version, ConflictKind.METADATA, f"version {read.version} has left the log meanwhile"
-            )
-            return Conflicted(expired, known)
         for attempt in range(1, _ATTEMPTS_MAX + 1):
+            if self._may_have_expired(known):
+                left, known = known.version, self._load(None, None)
+                self._learn(known)
+                expired = Conflict(known.version, ConflictKind.METADATA, f"version {left} has left the log meanwhile")
+                return Conflicted(expired, known)
             version = known.version + 1
             now = max(self.now_ms(), known.timestamp_ms + 1)
             stamped = replace(info, commit_id=commit_id, timestamp_ms=now)

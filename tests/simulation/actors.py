@@ -74,7 +74,12 @@ def create(cast: Cast, log: TableLog) -> None:
         3, 7, frozenset({"deletionVectors"}),
         frozenset({"deletionVectors", "domainMetadata", "appendOnly", "invariants", GATE_FEATURE}),
     )  # fmt: skip
-    metadata = Metadata("simulated", SCHEMA, (), {"delta.enableDeletionVectors": "true", "lakebed.keys": '["k"]'})
+    properties = {
+        "delta.enableDeletionVectors": "true",
+        "lakebed.keys": '["k"]',
+        "lakebed.log_retention": f"{RETENTION_SECONDS} seconds",
+    }
+    metadata = Metadata("simulated", SCHEMA, (), properties)
     outcome = log.create([protocol, metadata], CommitInfo("CREATE TABLE", ""))
     assert isinstance(outcome, Committed)
 
