@@ -275,11 +275,16 @@ class Merger:
     def commit(
         self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], read: Snapshot, operation: str = "MERGE"
     ) -> MergeResult:
-        """Put the output in place of the sources. If that can't be, its files are deleted."""
+        """Put the output in place of the sources. If that can't be, its files are deleted.
+
+        To be called again when it raised StoreUnavailable: a commit that stands after all is found.
+        """
         conflicts = 0
         for _ in range(_ATTEMPTS_MAX):
             snapshot = self._log.refresh()
             if claim.domain not in snapshot.domains:
+                if any(part.path in snapshot.parts or part.path in snapshot.removed for part in merged):
+                    return _found(claim, sources, merged, snapshot)
                 self._discard(merged)
                 return MergeResult(End.OVERTAKEN, claim.id, conflicts=conflicts)
             died = self._died(sources, snapshot)
@@ -368,6 +373,14 @@ class Merger:
                 self._storage.delete(part.path)
             except LakebedError as error:
                 _logger.warning("%s is left to the cleanup: %s", part.path, error)
+
+
+def _found(claim: Claim, sources: Sources, merged: Sequence[MergedPart], snapshot: Snapshot) -> MergeResult:
+    """The result of a commit that stood though the store did not say so; nothing of it may be deleted."""
+    return MergeResult(
+        End.COMPLETED, claim.id, snapshot.version, len(sources.parts), len(merged), sum(part.rows for part in merged),
+        sum(part.bytes for part in sources.parts), sum(part.bytes for part in merged),
+    )  # fmt: skip
 
 
 def partition_of(part: Part) -> tuple[tuple[str, str | None], ...]:

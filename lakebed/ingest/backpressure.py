@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from lakebed.errors import Retry, TableNotFound
+from lakebed.manifest.claims import claims_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
@@ -47,9 +48,15 @@ def pressure(snapshot: Snapshot) -> Pressure:
     """How far the table is beyond what readers bear. Pure.
 
     Counted are the rows and parts of the tail, which each view resolves, and level-0 parts of the fullest partition, against
-    ``SMALL_PARTS_PER_BUDGET`` times the read budget.
+    ``SMALL_PARTS_PER_BUDGET`` times the read budget. Claimed parts are not: a replica merges them, or has merged them and
+    not uploaded yet.
     """
-    levels_0 = Counter(tuple(part.partition_values.items()) for part in snapshot.parts.values() if part.level == 0)
+    claimed = {path for claim in claims_of(snapshot.domains).values() for path in claim.sources}
+    levels_0 = Counter(
+        tuple(part.partition_values.items())
+        for part in snapshot.parts.values()
+        if part.level == 0 and part.path not in claimed
+    )
     parts_max = SMALL_PARTS_PER_BUDGET * snapshot.settings.read_budget
     found = {
         "tail_rows": sum(part.rows for part in snapshot.tail.values()) / TAIL_ROWS_MAX,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,7 @@ from lakebed.events import Event, MergeFailed, listen
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.table_log import Committed, Outcome, Unknown
 from lakebed.parts.changes import TableShape
 from lakebed.parts.engine import connect
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
@@ -389,6 +391,28 @@ def test_an_upload_that_was_overtaken_deletes_its_object(table: lakebed.Table) -
     [result] = replica.upload_due(ALL)
     assert result.end is End.OVERTAKEN and files(table) == before
     assert replica.held() == [] and content(table) == {id: "first" for id in range(30)}
+
+
+def test_an_upload_that_stands_though_nobody_said_so_keeps_its_object(
+    table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = volatile(table)
+    replica.run(paths(table), 1, kernel())  # type: ignore[arg-type]
+    commit = table._log.commit
+
+    def silent(*arguments: Any) -> Outcome:
+        outcome = commit(*arguments)
+        assert isinstance(outcome, Committed)
+        return Unknown(outcome.version, "", "no answer")
+
+    monkeypatch.setattr(table._log, "commit", silent)
+    with pytest.raises(StoreUnavailable, match="unknown"):
+        replica.upload_due(ALL)
+    monkeypatch.undo()
+    [result] = replica.upload_due(ALL)
+    assert result.end is End.COMPLETED and replica.held() == []
+    assert all(Path(table.path, path).exists() for path in paths(table)), "no file that the log names is deleted"
+    assert content(lakebed.open(table.path)) == {id: "first" for id in range(30)}
 
 
 def test_a_merge_on_local_disk_that_fails_gives_back_the_materialized_parts_it_had_taken(table: lakebed.Table) -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.compaction.merge import Merger, MergeResult
 from lakebed.ingest import backpressure
 from lakebed.ingest.backpressure import DELAY_SECONDS_MAX, Brake, Pressure, pressure
 
@@ -55,6 +56,17 @@ def test_too_many_small_parts_slow_ingest_until_they_are_merged(
     assert pressure(table._log.refresh()) == Pressure(2.0, "level_0_parts")
     table.compact()
     assert pressure(table._log.refresh()) == Pressure()
+
+
+def test_small_parts_that_a_replica_works_on_slow_nobody(table: lakebed.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backpressure, "SMALL_PARTS_PER_BUDGET", 5)
+    for _ in range(10):
+        add(table, 1)
+        table.settle()
+    merger = Merger(table._log, table._storage, table._dead_rows, "a replica")
+    claimed = merger.claim(sorted(table._log.refresh().parts)[:6], level=1, volatile=True)
+    assert not isinstance(claimed, MergeResult)
+    assert pressure(table._log.refresh()) == Pressure(), "they stay in the log until their merge is uploaded"
 
 
 def test_batches_become_smaller_than_they_were_without_pressure(
