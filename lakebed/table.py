@@ -590,7 +590,7 @@ class Table:
 def changes_frame(
     changes: DataFrame, shape: TableShape, apply_as_deletes: str | None, except_columns: Sequence[str]
 ) -> DataFrame:
-    """A user's DataFrame with the columns that the write tasks expect, the operation worked out by Spark."""
+    """A user's DataFrame as a struct of the columns that the write tasks expect, the operation worked out by Spark."""
     if apply_as_deletes is not None and not shape.keys:
         raise InvalidInput("apply_as_deletes needs a table with keys; this one has none, so it can only be appended to")
     known = set(changes.columns)
@@ -601,7 +601,7 @@ def changes_frame(
             raise InvalidInput(
                 f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out"
             )
-    columns = []  # as texts, in one call: every Column is a round trip to the JVM
+    columns = []  # as one text: every Column is a round trip to the JVM
     for field in shape.schema:
         if field.name in except_columns:
             columns.append(f"null as {_quoted(field.name)}")
@@ -618,7 +618,7 @@ def changes_frame(
         if shape.sequence_by not in known:
             raise InvalidChanges(f"the changes lack the column {shape.sequence_by!r}, which sequence_by names")
         columns.append(f"{_quoted(shape.sequence_by)} as {SEQUENCE_COLUMN}")
-    return changes.selectExpr(*columns)
+    return changes.selectExpr(f"struct({', '.join(columns)}) as row")
 
 
 def _quoted(name: str) -> str:

@@ -53,7 +53,6 @@ SLICE_ROWS_MAX = 500_000
 SLICE_BYTES_MAX = 256 << 20
 TRUNCATE_DOMAIN = "lakebed.truncate"
 _COMMIT_ATTEMPTS_MAX = 20
-_RESULT_SCHEMA = "kind string, task int, body string"
 
 
 class ChangeStream(Protocol):
@@ -175,9 +174,10 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """Rows that have the table's columns already (and the hidden ones): what a DataFrame of changes brings.
+    """Rows that have the table's columns already (and the hidden ones), each as one struct: what a DataFrame brings.
 
-    ``strict`` raises for rows that violate NOT NULL; else they go to quarantine.
+    One struct, since PySpark asks the JVM for each column by itself. ``strict`` raises for rows that violate NOT NULL;
+    else they go to quarantine.
     """
 
     shape: TableShape
@@ -186,9 +186,9 @@ class RowChanges:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         connection = connect(threads=1)
         for batch in batches:
-            table = pa.Table.from_batches([batch])
-            if not len(table):
+            if not batch.num_rows:
                 continue
+            table = pa.Table.from_struct_array(batch.column(0))
             try:
                 good, bad = prepare(table, self.shape, connection), QUARANTINE_SCHEMA.empty_table()
             except InvalidChanges:
@@ -241,7 +241,10 @@ def write_dataframe(frame: DataFrame, task: WriteTask) -> Written:
 
 
 def _collect(frame: DataFrame, task: WriteTask) -> Written:
-    rows = frame.mapInArrow(task, _RESULT_SCHEMA).collect()
+    from pyspark.sql.types import IntegerType, StringType, StructType
+
+    result = StructType().add("kind", StringType()).add("task", IntegerType()).add("body", StringType())
+    rows = frame.mapInArrow(task, result).collect()
     parts: list[WrittenPart] = []
     quarantined: list[WrittenPart] = []
     seen: list[dict[str, Any]] = []

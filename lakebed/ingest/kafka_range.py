@@ -32,8 +32,8 @@ from lakebed.errors import DataLoss, InvalidInput, LakebedError, Retry
 from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, without_secrets
 from lakebed.ingest.shape import RECORD_SCHEMA
 
-CONSUME_RECORDS_MAX = 2_000
-"""As many as stay in the processor's cache until they are read; ten times as many cost twice the time each."""
+CONSUME_RECORDS_MAX = 500
+"""As many as stay in the processor's cache until they are read; twenty times as many cost twice the time each."""
 CONSUME_RECORDS_MIN = 32
 POLL_SECONDS = 0.2
 STALL_SECONDS = 2.0
