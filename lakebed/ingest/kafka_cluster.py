@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
 from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, without_secrets
 
 Partitions = dict[tuple[str, int], int]
 """(topic, partition) to an offset."""
+LOOK_SECONDS = 5.0
 
 
 class KafkaCluster:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._seen: set[str] = set()
+        self._troubles: list[
+            KafkaError
+        ] = []  # what the client met in the background; a call says only that it had no answer
 
     @cached_property
     def _admin(self) -> AdminClient:
         try:
-            return AdminClient({**self._settings.admin_config(), "error_cb": lambda error: None, "log_level": 0})
+            return AdminClient({**self._settings.admin_config(), "error_cb": self._troubles.append, "log_level": 0})
         except (KafkaException, ValueError, TypeError) as error:
             text = without_secrets(str(error), self._settings.config)
             raise InvalidInput(f"kafka: the client refuses its settings: {text}") from None
 
     def look(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
         """The partitions that the settings mean, and the ids of their topics."""
-        try:
-            # All topics, not ours by name: asking for a topic by name may create it.
-            metadata = self._admin.list_topics(timeout=self._settings.timeout_seconds).topics
-        except KafkaException as error:
-            raise self._unreachable(error) from None
+        metadata = self._metadata().topics
         topics = self._settings.chosen({name for name, topic in metadata.items() if topic.error is None})
         missing = sorted(set(self._settings.topics) - set(topics) - self._seen)
         if missing:
@@ -43,6 +44,17 @@ class KafkaCluster:
         self._seen.update(topics)
         partitions = [(topic, number) for topic in topics for number in sorted(metadata[topic].partitions)]
         return partitions, self._ids(topics)
+
+    def _metadata(self) -> ClusterMetadata:
+        """Of all topics, not ours by name: asking for a topic by name may create it."""
+        until = time.monotonic() + self._settings.timeout_seconds
+        while True:
+            try:
+                return self._admin.list_topics(timeout=min(LOOK_SECONDS, self._settings.timeout_seconds))
+            except KafkaException as error:
+                told = self._unreachable(error)
+                if time.monotonic() >= until or not isinstance(told, Retry):
+                    raise told from None
 
     def _ids(self, topics: list[str]) -> dict[str, str]:
         if not topics:
@@ -97,7 +109,13 @@ class KafkaCluster:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: KafkaException) -> Exception:
+        """What a call's failure means; the client's own troubles are delivered first: a refused login is one of those."""
         cause = error.args[0]
+        self._troubles.clear()
+        self._admin.poll(0)
+        for trouble in self._troubles:
+            if trouble.code() in (*REFUSED, KafkaError._SSL, KafkaError._RESOLVE):
+                cause = trouble
         text = without_secrets(cause.str(), self._settings.config)
         if cause.code() in GONE:
             return DataLoss(f"kafka: a topic that is being read is gone: {text}")

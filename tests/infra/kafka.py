@@ -71,7 +71,7 @@ class KafkaServer(Server):
             return False
 
     def _configuration(self, data: Path) -> dict[str, object]:
-        broker, controller = self.ports
+        broker, controller = self.ports[:2]
         single_node: dict[str, object] = {
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 2,
