@@ -146,9 +146,44 @@ class Uploaded:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class MutationBegan:
+    """A delete or an update is being run. ``operation``: delete or update."""
+
+    table: str
+    operation: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class MutationEnded:
+    """A mutation stands in the log, or matched nothing (``rows`` is 0); the figures are those of its MutationResult."""
+
+    table: str
+    operation: str
+    version: int
+    rows: int
+    rows_left: int
+    parts_read: int
+    parts_marked: int
+    parts_added: int
+    bytes_written: int
+    conflicts: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MutationFailed:
+    """A mutation raised an error."""
+
+    table: str
+    operation: str
+    error: str
+
+
 Event: TypeAlias = (
     BatchCommitted | BatchReplayed | OffsetsLost | Settled | ViewRefreshed | MergeBegan | MergeEnded | MergeFailed
-    | Uploaded | IngestDelayed
+    | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []

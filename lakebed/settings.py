@@ -37,6 +37,8 @@ class TableSettings:
     """What a table is (keys, sort key, sequence) and how it is kept.
 
     ``keys``, ``sort_key``, ``sequence_by`` are set when the table is created and are no longer changed by a user.
+    ``off_peak`` (``22:00-06:00``, UTC): in these hours ``read_budget`` and ``purge_dead_ratio`` count half, so more is merged;
+    outside them heavy merges wait, unless the read budget is exceeded.
     """
 
     keys: tuple[str, ...] = ()

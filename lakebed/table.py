@@ -72,7 +72,7 @@ from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.storage import PartStorage, open_part_storage
 from lakebed.settings import PREFIX, check_changeable, interval_seconds, parse_settings
 from lakebed.version import ENGINE
-from lakebed.view import metadata_tables
+from lakebed.view import clustering, metadata_tables
 from lakebed.view.merge_on_read import TableView
 
 if TYPE_CHECKING:
@@ -191,6 +191,21 @@ class Table:
         """The parts at a version (default: the newest), a row each: state is ``base`` or ``tail``."""
         snapshot = self._log.refresh() if version is None else self._log.at_version(version)
         return metadata_tables.parts(snapshot)
+
+    def clustering_information(self) -> pa.Table:
+        """How well the base is clustered by its sort key (or keys): a row a level, first one of all levels together.
+
+        Columns: counts of parts (total, constant, unsorted), average overlaps and depth, greatest depth, histogram of depths,
+        the deepest ranges. Raises InvalidInput for a table without an order.
+        """
+        return clustering.clustering_information(self._log.refresh())
+
+    def draw_clustering(self, file: str | os.PathLike[str]) -> None:
+        """Draw the parts as bars over the sort key, level by level, with the depth below, as a PNG.
+
+        Raises InvalidInput, MissingPrerequisite (matplotlib: ``lakebed[plots]``).
+        """
+        clustering.draw(self._log.refresh(), os.fspath(file))
 
     def timeline(self, last: int = 1000) -> pa.Table:
         """The newest commits that the log still has, newest first: version, time, operation, metrics."""
@@ -390,7 +405,8 @@ class Table:
         ``older_than``: ``"7 days"`` or a timedelta, by default ``delta.deletedFileRetentionDuration`` (7 days); less than
         an hour only with ``allow_short_retention``. Returns a row a file: path, bytes, reason (``log``; ``expired``: of a
         version that ended; ``orphan``: no kept version names it; ``temporary``: a crashed writer's), modified. A dry run,
-        the default, only tells. Raises InvalidInput, Corrupt (no version names a file), Contention, StoreUnavailable.
+        the default, only tells. Raises InvalidInput, Corrupt (no version names a file, and the log does not tell how the
+        table became empty), Contention, StoreUnavailable.
         """
         seconds = interval_seconds(older_than)
         return cleanup.expire_snapshots(self._log, self._storage, seconds, retain_last, dry_run, allow_short_retention)
@@ -420,6 +436,9 @@ class Table:
         """The table at one version, tail included, as a DataFrame that stays at that version.
 
         ``timestamp``: epoch seconds, or an ISO text (UTC without an offset); the newest version committed until then.
+        Raises Corrupt, naming the file, if one is missing or damaged that the tail needs. Files that only a query reads
+        are looked at by Spark when it runs: it raises its own error then (FAILED_READ_FILE), which names the file, and its
+        advice to refresh does not help: ``to_arrow`` says what to do.
         """
         return self._view.dataframe(spark, self._at(version, timestamp))
 
@@ -504,9 +523,23 @@ class Table:
     def _mutate(self, mutation: Mutation) -> MutationResult:
         snapshot = self._log.refresh()
         require_writable(snapshot.protocol)
-        if snapshot.settings.keys:
-            return mutate(self._log, self._storage, self._view.register_rows, mutation)
-        return mutate_unkeyed(self._log, self._storage, self._dead_rows, mutation)
+        operation = mutation.operation.lower()
+        events.emit(events.MutationBegan(self.path, operation, mutation.where))
+        try:
+            if snapshot.settings.keys:
+                result = mutate(self._log, self._storage, self._view.register_rows, mutation)
+            else:
+                result = mutate_unkeyed(self._log, self._storage, self._dead_rows, mutation)
+        except BaseException as error:
+            events.emit(events.MutationFailed(self.path, operation, str(error)))
+            raise
+        events.emit(
+            events.MutationEnded(
+                self.path, operation, result.version, result.rows, result.rows_left, result.parts_read,
+                result.parts_marked, result.parts_added, result.bytes_written, result.conflicts, result.seconds,
+            )
+        )  # fmt: skip
+        return result
 
     def _partitions(self) -> Partitions:
         return Partitions(self._log, self._storage, self._dead_rows, self.settle, self._settling_locator)

@@ -110,24 +110,34 @@ def _parser() -> argparse.ArgumentParser:
     timeline.add_argument("--last", type=int, default=20, metavar="N", help="how many (default: 20)")
     detail = add("detail", "show a table in figures", _detail, rows)
     detail.add_argument("path", metavar="PATH", help="the table")
+    clustering = add(
+        "clustering", "show how well a table is clustered by its sort key, level by level", _clustering, rows
+    )
+    clustering.add_argument("path", metavar="PATH", help="the table")
+    clustering.add_argument("--png", metavar="FILE", help="draw the parts over the sort key, and their depth")
     settle = add("settle", "settle the tail of a table, so that every Delta reader sees it", _settle, rows)
     settle.add_argument("path", metavar="PATH", help="the table")
-    simulate = add("simulate", "run the planner of merges over days of made-up arrivals, in seconds", _simulate, rows)
-    simulate.add_argument("--days", type=_positive, default=1.0, metavar="N", help="how long (default: 1)")
-    simulate.add_argument("--rate", type=_positive, default=1000.0, metavar="N", help="rows a second (default: 1000)")
+    simulate = add(
+        "simulate", "run the planner of merges over days of arrivals, made up or a table's own, in seconds", _simulate, rows
+    )  # fmt: skip
     simulate.add_argument(
-        "--row-bytes", type=int, default=25, metavar="N", help="bytes of a row in a part, compressed (default: 25)"
+        "--from", dest="source", metavar="PATH", help="the last days of this table, and its settings; not made-up ones"
     )
-    simulate.add_argument("--read-budget", type=int, default=8, metavar="K", help="lakebed.read_budget (default: 8)")
+    simulate.add_argument("--days", type=_positive, default=1.0, metavar="N", help="how long (default: 1)")
+    simulate.add_argument("--rate", type=_positive, metavar="N", help="rows a second (default: 1000)")
+    simulate.add_argument(
+        "--row-bytes", type=int, metavar="N", help="bytes of a row in a part, compressed (default: 25)"
+    )
+    simulate.add_argument(
+        "--read-budget", type=int, metavar="K", help="lakebed.read_budget (default: the table's, else 8)"
+    )
     simulate.add_argument(
         "--order",
         choices=("random", "ascending", "none"),
         default="random",
         help="where new rows lie (default: random)",
     )
-    simulate.add_argument(
-        "--updates", type=_ratio, default=0.0, metavar="R", help="share of updates, 0 to 1 (default: 0)"
-    )
+    simulate.add_argument("--updates", type=_ratio, metavar="R", help="share of updates, 0 to 1 (default: 0)")
     simulate.add_argument("--plan-bytes-max", type=int, metavar="BYTES", help="lakebed.plan_bytes_max")
     simulate.add_argument("--png", metavar="FILE", help="draw write, read and space amplification over time")
     _add_compaction(add, rows)
@@ -282,6 +292,17 @@ def _detail(options: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
+def _clustering(options: argparse.Namespace) -> int:
+    from lakebed.cli.output import print_rows
+    from lakebed.table import open as open_table
+
+    table = open_table(options.path)
+    print_rows(table.clustering_information(), options.format)
+    if options.png is not None:
+        table.draw_clustering(options.png)
+    return exit_codes.OK
+
+
 def _settle(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
@@ -298,6 +319,7 @@ def _simulate(options: argparse.Namespace) -> int:
     from lakebed.cli.simulate_command import SimulateOptions, run_simulation
 
     chosen = SimulateOptions(
+        source=options.source,
         days=options.days,
         rate=options.rate,
         row_bytes=options.row_bytes,

@@ -1,4 +1,4 @@
-"""``lakebed simulate``: what merging would cost and bring, by running the planner over synthetic arrivals."""
+"""``lakebed simulate``: what merging would cost and bring, by running the planner over arrivals, made up or recorded."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ import pyarrow as pa
 
 from lakebed.cli import exit_codes
 from lakebed.cli.output import Format, print_rows
+from lakebed.compaction.recorded import recorded_workload
 from lakebed.compaction.simulator import Order, Simulation, Workload, plot, simulate, steady
-from lakebed.settings import parse_settings
+from lakebed.errors import InvalidInput
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import TableLog
+from lakebed.settings import PREFIX, parse_settings
 
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """What the command line says; ``rate`` is rows a second."""
+    """What the command line says; ``rate`` is rows a second, ``source`` the path of a table whose own days are taken."""
 
+    source: str | None
     days: float
-    rate: float
-    row_bytes: int
-    read_budget: int
+    rate: float | None
+    row_bytes: int | None
+    read_budget: int | None
     order: Order
-    updates: float
+    updates: float | None
     plan_bytes_max: int | None
     png: str | None
     form: Format
@@ -29,23 +34,34 @@ class SimulateOptions:
 
 def run_simulation(options: SimulateOptions) -> int:
     """Print the figures and draw them if a file is named. Raises InvalidInput, MissingPrerequisite."""
-    properties = {"lakebed.read_budget": str(options.read_budget)}
-    if options.plan_bytes_max is not None:
-        properties["lakebed.plan_bytes_max"] = str(options.plan_bytes_max)
-    workload = Workload(
-        steady(options.days, options.rate, row_bytes=options.row_bytes),
-        update_share=options.updates,
-        order=options.order,
-    )
-    simulation = simulate(workload, parse_settings(properties))
+    workload, properties, title = _made_up(options) if options.source is None else _recorded(options, options.source)
+    for name in ("read_budget", "plan_bytes_max"):
+        if getattr(options, name) is not None:
+            properties[f"lakebed.{name}"] = str(getattr(options, name))
+    settings = parse_settings(properties)
+    simulation = simulate(workload, settings)
     print_rows(figures(simulation), options.form)
     if options.png is not None:
-        plot(
-            simulation,
-            options.png,
-            f"{options.days:g} days of {options.rate:g} rows a second, read budget {options.read_budget}",
-        )
+        plot(simulation, options.png, f"{title}, read budget {settings.read_budget}")
     return exit_codes.OK
+
+
+def _made_up(options: SimulateOptions) -> tuple[Workload, dict[str, str], str]:
+    rate = 1000.0 if options.rate is None else options.rate
+    row_bytes = 25 if options.row_bytes is None else options.row_bytes
+    arrivals = steady(options.days, rate, row_bytes=row_bytes)
+    workload = Workload(arrivals, update_share=options.updates or 0.0, order=options.order)
+    return workload, {}, f"{options.days:g} days of {rate:g} rows a second"
+
+
+def _recorded(options: SimulateOptions, path: str) -> tuple[Workload, dict[str, str], str]:
+    """The table's arrivals and its own settings."""
+    for name in ("rate", "row_bytes", "updates"):
+        if getattr(options, name) is not None:
+            raise InvalidInput(f"--{name.replace('_', '-')} is what --from takes from the table: leave one of them out")
+    log = TableLog(open_store(path))
+    properties = {name: text for name, text in log.refresh().metadata.configuration.items() if name.startswith(PREFIX)}
+    return recorded_workload(log, options.days, options.order), properties, f"{options.days:g} days of {path}"
 
 
 def figures(simulation: Simulation) -> pa.Table:
@@ -56,6 +72,7 @@ def figures(simulation: Simulation) -> pa.Table:
         [
             {
                 "flushes": simulation.flushes,
+                "settles": simulation.settles,
                 "merges": simulation.merges,
                 "purges": simulation.purges,
                 "ingested_bytes": last.ingested_bytes,
@@ -66,6 +83,7 @@ def figures(simulation: Simulation) -> pa.Table:
                 "depth_average": round(sum(sample.depth_average for sample in samples) / len(samples), 3),
                 "space_amplification": round(last.space_amplification, 3),
                 "parts": last.parts,
+                "tail_parts_max": max(sample.tail_parts for sample in samples),
             }
         ]
     )

@@ -1,7 +1,8 @@
 """Cleanup: delete files that no version within retention needs, and nothing else.
 
 Invariant G1: a file goes only if no version within retention and no version that a reader holds names it, nor the tail, a
-claim or a detached part of such a version. If nothing at all is named, something is wrong: nothing is deleted.
+claim or a detached part of such a version. If nothing at all is named, nothing is deleted, unless the log tells how the
+table became empty: the last of its commits that took something away had a version with rows before it, and none after.
 
 1. *Within retention* are the version that was current at the horizon and all after it, and the newest N.
 2. Collect what these versions, and those that readers hold, name: parts, deletion vectors, and every file that an entry of
@@ -24,17 +25,18 @@ import posixpath
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
 import orjson
 import pyarrow as pa
 
-from lakebed.errors import Contention, Corrupt, InvalidInput, LakebedError, StoreUnavailable, VersionNotFound
-from lakebed.manifest.actions import AddChangePart, AddPart, Commit, CommitInfo, Domain
+from lakebed.compaction.read_commits import commits_since
+from lakebed.errors import Contention, Corrupt, InvalidInput, StoreUnavailable, VersionNotFound
+from lakebed.manifest.actions import AddChangePart, AddPart, Commit, CommitInfo, Domain, RemoveChangePart, RemovePart
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.conflicts import Touch
 from lakebed.manifest.deletion_vector import DeletionVector
@@ -55,10 +57,9 @@ CLEANED_SCHEMA = pa.schema(
 )
 _LIST_SECONDS = 86_400.0
 _ATTEMPTS_MAX = 50
-_COMMITS_AT_ONCE = 1000
-_READERS = 8
 _FOLDER = "_lakebed"
 _STREAMS = f"{_FOLDER}/streams/"
+_LOG_TEMPORARIES = f"{LOG_FOLDER}/{TEMPORARY_PREFIX}"
 _CONVERTED = "delta.inCommitTimestampEnablementVersion"
 _MARKS_OF_TABLES = frozenset({LOG_FOLDER, _FOLDER, ".hoodie", "metadata"})
 _logger = logging.getLogger("lakebed.cleanup")
@@ -103,7 +104,7 @@ def expire_snapshots(
         raise InvalidInput(f"retain_last is {retain_last}; it must be at least 1: the newest version always stays")
     seconds = _retention(log, older_than_seconds, allow_short_retention)
     kept = _keep(log, storage, seconds, min(seconds, WRITE_SECONDS_MAX), retain_last)
-    doomed = _look(storage, kept)
+    doomed = _look(log, storage, kept)
     if dry_run:
         return _table([*_log_files(log, storage, _log_floor(log, kept.first, kept.newest)), *doomed])
     now, doomed = _expire(log, storage, kept, doomed, always=True)
@@ -122,7 +123,7 @@ def vacuum(
     """See ``Table.vacuum``. A row a file that went, or would go (CLEANED_SCHEMA)."""
     seconds = _retention(log, retention_seconds, allow_short_retention)
     kept = _keep(log, storage, seconds, min(seconds, WRITE_SECONDS_MAX))
-    doomed = _look(storage, kept)
+    doomed = _look(log, storage, kept)
     return _table(doomed if dry_run else _delete(storage, _expire(log, storage, kept, doomed)[1]))
 
 
@@ -134,7 +135,7 @@ def remove_orphan_files(
     older_than = WRITE_SECONDS_MAX if older_than_seconds is None else older_than_seconds
     _require_long(older_than, allow_short_retention)
     kept = _keep(log, storage, _retention(log, None, True), older_than)
-    doomed = [file for file in _look(storage, kept) if file.reason != "expired"]
+    doomed = [file for file in _look(log, storage, kept) if file.reason != "expired"]
     return _table(doomed if dry_run else _delete(storage, _expire(log, storage, kept, doomed)[1]))
 
 
@@ -160,7 +161,7 @@ class TidyUp:
         started = self._clock()
         lists = self._listed_at is None or started - self._listed_at >= _LIST_SECONDS
         try:
-            found = _look(self._storage, kept) if lists else _known(kept, self._gone)
+            found = _look(self._log, self._storage, kept) if lists else _known(self._log, kept, self._gone)
         except Corrupt as error:
             _logger.warning("nothing is tidied up: %s", error)
             return 0
@@ -206,7 +207,7 @@ def _keep(
     oldest = log.at_version(first)
     unnamed_before_ms = now_ms - write_seconds * 1000
     named = set(_named_by(oldest)) | set(_named_by(newest))
-    if every_commit:
+    if every_commit or first == newest.version:
         named.update(_named_since(log, first, newest.version))
     else:
         unnamed_before_ms = min(unnamed_before_ms, oldest.timestamp_ms - write_seconds * 1000)
@@ -248,13 +249,8 @@ def _named_by_held(log: TableLog, versions: Iterable[int], before: int) -> Itera
 
 def _named_since(log: TableLog, after: int, last: int) -> Iterator[str]:
     """Files that the commits after a version name. Raises Contention if one is gone."""
-    with ThreadPoolExecutor(_READERS) as pool:
-        for start in range(after + 1, last + 1, _COMMITS_AT_ONCE):
-            versions = range(start, min(last + 1, start + _COMMITS_AT_ONCE))
-            for version, commit in zip(versions, pool.map(log.read_commit, versions), strict=True):
-                if commit is None:
-                    raise Contention(f"version {version} left the log while it was read; clean up again")
-                yield from _named_by_commit(commit)
+    for commit in commits_since(log, after, last):
+        yield from _named_by_commit(commit)
 
 
 def _named_by(snapshot: Snapshot) -> Iterator[str]:
@@ -332,11 +328,12 @@ class _Spelling:
 # -- 3. what may go --------------------------------------------------------------------------------------------------
 
 
-def _look(storage: PartStorage, kept: Kept) -> list[Doomed]:
+def _look(log: TableLog, storage: PartStorage, kept: Kept) -> list[Doomed]:
     """The table's files that may go, oldest first."""
     found: list[Doomed] = []
     tables: set[str] = set()
-    for path, size, modified in storage.list("" if kept.everywhere else f"{_FOLDER}/"):
+    prefixes = [""] if kept.everywhere else [f"{_FOLDER}/", _LOG_TEMPORARIES]
+    for path, size, modified in chain.from_iterable(map(storage.list, prefixes)):
         modified_ms = int(modified * 1000)
         if kept.everywhere:
             tables.update(_other_table(path))
@@ -344,24 +341,42 @@ def _look(storage: PartStorage, kept: Kept) -> list[Doomed]:
         if reason:
             found.append(Doomed(path, size, reason, modified_ms))
     own = [file for file in found if tables.isdisjoint(_folders_above(file.path))]
-    _require_names(kept, own)
+    _require_names(log, kept, own)
     return sorted(own, key=lambda file: (file.modified_ms or 0, file.path))
 
 
-def _require_names(kept: Kept, doomed: Sequence[Doomed]) -> None:
-    """G1: an empty live set means stop, not "delete all"."""
-    if doomed and not kept.named:
+def _require_names(log: TableLog, kept: Kept, doomed: Sequence[Doomed]) -> None:
+    """G1: an empty live set means stop, not "delete all", unless the log tells how it became empty."""
+    once = [file for file in doomed if file.reason != "temporary"]  # those that a version may have named
+    if once and not kept.named and not _was_emptied(log, kept.newest):
         raise Corrupt(
-            f"no version that is kept names a file, but {len(doomed)} files lie in the table, such as {doomed[0].path}; "
-            "nothing was deleted. If the table was emptied on purpose, put a row into it, or delete these files by hand"
+            f"no version that is kept names a file, but {len(once)} files lie in the table, such as {once[0].path}, and "
+            "the log does not tell how the table became empty; nothing was deleted. If these files are not needed, put a "
+            "row into the table, or delete them by hand"
         )
+
+
+def _was_emptied(log: TableLog, newest: Snapshot) -> bool:
+    """Whether the newest commit that took something away took all there was. What it took must still be readable."""
+    for version in range(newest.version, 0, -1):
+        commit = log.read_commit(version)
+        if commit is None:
+            return False
+        if any(isinstance(action, RemovePart | RemoveChangePart) for action in commit.actions):
+            try:
+                before, after = log.at_version(version - 1), log.at_version(version)
+            except VersionNotFound:
+                return False
+            return bool(before.parts or before.tail) and not (after.parts or after.tail)
+    return False
 
 
 def reason_to_go(path: str, modified_ms: int, kept: Kept) -> str | None:
     """Why a file may go, None if it stays. Pure."""
     folders = path.split("/")[:-1]
     name = path.rsplit("/", 1)[-1]
-    if path in kept.named or LOG_FOLDER in folders or path.startswith(_STREAMS):
+    in_log = LOG_FOLDER in folders and not path.startswith(_LOG_TEMPORARIES)
+    if path in kept.named or in_log or path.startswith(_STREAMS):
         return None
     if name.startswith(TEMPORARY_PREFIX):
         return "temporary" if modified_ms < kept.unnamed_before_ms else None
@@ -375,13 +390,13 @@ def reason_to_go(path: str, modified_ms: int, kept: Kept) -> str | None:
     return "orphan"
 
 
-def _known(kept: Kept, gone: Collection[str]) -> list[Doomed]:
+def _known(log: TableLog, kept: Kept, gone: Collection[str]) -> list[Doomed]:
     """What may go as expired, without listing anything."""
     sizes = {action.path: action.bytes or 0 for action in kept.newest.removed.values()}
     paths = sorted(path for path in kept.removed - set(gone) if not path.startswith("/") and "://" not in path)
     found = [(path, reason_to_go(path, kept.unnamed_before_ms, kept)) for path in paths]
     doomed = [Doomed(path, sizes.get(path, 0), reason, None) for path, reason in found if reason]
-    _require_names(kept, doomed)
+    _require_names(log, kept, doomed)
     return doomed
 
 
@@ -456,15 +471,11 @@ def _log_files(log: TableLog, storage: PartStorage, floor: int) -> list[Doomed]:
 
 def _delete(storage: PartStorage, doomed: Iterable[Doomed]) -> list[Doomed]:
     """Delete files; returns those that are gone. One that can't be deleted is logged, and found again the next time."""
-    deleted = []
-    for file in doomed:
-        try:
-            storage.delete(file.path)
-        except LakebedError as error:
-            _logger.warning("%s will be deleted the next time: %s", file.path, error)
-        else:
-            deleted.append(file)
-    return deleted
+    files = list(doomed)
+    failed = storage.delete_many([file.path for file in files])
+    for path, error in failed.items():
+        _logger.warning("%s will be deleted the next time: %s", path, error)
+    return [file for file in files if file.path not in failed]
 
 
 def _table(doomed: Sequence[Doomed]) -> pa.Table:

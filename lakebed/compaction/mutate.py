@@ -2,8 +2,9 @@
 
 Nothing is marked and nothing rewritten, so a mutation stands in the way of no settle and no merge, and they not in its.
 
-1. The view at the newest version is read (tail included); rows that match become deletes, or whole new rows. They are
-   written as change parts of about a million rows: memory is bounded by that, not by the table.
+1. The view at the newest version is read (tail included), but for parts whose bounds say that no row matches; rows that
+   match become deletes, or whole new rows. They are written as change parts of about a million rows: memory is bounded by
+   that, not by the table.
 2. The parts are committed as the newest changes. The mutation is serialised where it read: what came since is newer.
 3. So if change parts came in between, the keys in them are left out of ours: their whole rows stand. With ``sequence_by``
    a change that is older than the row it meets is late and does not count.
@@ -25,7 +26,7 @@ import duckdb
 import pyarrow as pa
 
 from lakebed.compaction.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
-from lakebed.errors import Contention, LakebedError, StoreUnavailable, VersionNotFound
+from lakebed.errors import Contention, StoreUnavailable, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, ChangePart
 from lakebed.manifest.conflicts import Touch, takes_rows_away
 from lakebed.manifest.snapshot import Snapshot
@@ -51,8 +52,10 @@ MUTATIONS_SCHEMA = pa.schema(
     ]
 )
 
-RegisterRows = Callable[[duckdb.DuckDBPyConnection, Snapshot, str, Sequence[pa.Field]], None]
-"""Makes a name on a connection the rows of a snapshot, with hidden columns beside the table's."""
+RegisterRows = Callable[[duckdb.DuckDBPyConnection, Snapshot, str, Sequence[pa.Field], str], int]
+"""Makes a name on a connection the rows of a snapshot, with hidden columns beside the table's, in parts that may match a
+predicate; returns how many parts these are.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class _Pending:
     """What was written of a mutation and is not committed. ``rows_left``: rows that others changed since."""
 
     parts: tuple[WrittenPart, ...]
+    parts_read: int
     rows_left: int = 0
 
     @property
@@ -79,11 +83,14 @@ def mutate(log: TableLog, storage: PartStorage, register_rows: RegisterRows, mut
         shape = shape_of(read)
         mutation.check(shape)
         with naming_unreadable([*read.parts, *(part.path for part in read.tail.values())]):
-            pending: _Pending | None = _Pending(tuple(_write(mutation, read, shape, storage, register_rows)))
+            pending: _Pending | None = _write(mutation, read, shape, storage, register_rows)
         while pending is not None:
             seconds = time.perf_counter() - started
             if not pending.parts:
-                return MutationResult(read.version, 0, pending.rows_left, conflicts=conflicts, seconds=seconds)
+                return MutationResult(
+                    read.version, 0, pending.rows_left, conflicts=conflicts, seconds=seconds,
+                    parts_read=pending.parts_read,
+                )  # fmt: skip
             changes = [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(pending.parts)]
             outcome = log.commit(
                 read, changes, mutation.info(pending.rows, len(changes)), Touch(read_changes=True)
@@ -94,7 +101,7 @@ def mutate(log: TableLog, storage: PartStorage, register_rows: RegisterRows, mut
                         log.write_checkpoint(after)
                     return MutationResult(
                         version, pending.rows, pending.rows_left, 0, len(changes),
-                        sum(part.bytes for part in pending.parts), conflicts, seconds,
+                        sum(part.bytes for part in pending.parts), conflicts, seconds, pending.parts_read,
                     )  # fmt: skip
                 case Conflicted(conflict, _):
                     conflicts += 1
@@ -137,11 +144,7 @@ def unsettled_mutations(log: TableLog) -> pa.Table:
 
 def discard(parts: Sequence[WrittenPart], storage: PartStorage) -> None:
     """Delete files that no commit names; what can't be deleted now is the cleanup's."""
-    for part in parts:
-        try:
-            storage.delete(part.path)
-        except LakebedError:
-            continue
+    storage.delete_many([part.path for part in parts])
 
 
 def unknown(mutation: Mutation, version: int, cause: str) -> StoreUnavailable:
@@ -154,7 +157,7 @@ def unknown(mutation: Mutation, version: int, cause: str) -> StoreUnavailable:
 
 def _write(
     mutation: Mutation, read: Snapshot, shape: TableShape, storage: PartStorage, register_rows: RegisterRows
-) -> list[WrittenPart]:
+) -> _Pending:
     """Step 1: the changes of the rows that match, as files."""
     scanning, writing = connect(), connect()
     hidden, columns = [], mutation.columns(shape.schema)
@@ -166,7 +169,7 @@ def _write(
     written: list[WrittenPart] = []
     try:
         with mutation.mistakes():
-            register_rows(scanning, read, "lakebed_mutated", hidden)
+            parts_read = register_rows(scanning, read, "lakebed_mutated", hidden, mutation.where)
             query = (
                 f"select {', '.join(columns)}, {literal(operation)} as {OP_COLUMN} "
                 f"from lakebed_mutated where {mutation.condition()}"
@@ -176,7 +179,7 @@ def _write(
     except BaseException:
         discard(written, storage)
         raise
-    return written
+    return _Pending(tuple(written), parts_read)
 
 
 def _rebased(
@@ -202,7 +205,7 @@ def _rebased(
     for part in pending.parts:
         kept += _without_newer(part, came, shape, storage)
     left = pending.rows - sum(part.rows for part in kept)
-    return _Pending(tuple(kept), pending.rows_left + left)
+    return _Pending(tuple(kept), pending.parts_read, pending.rows_left + left)
 
 
 def _without_newer(

@@ -2,7 +2,8 @@
 
 Act first, then commit: vectors and parts carry new names.
 
-1. For each base part, the positions of rows that match are found (one scan of the columns that ``where`` names).
+1. For each base part whose bounds do not rule it out, the positions of rows that match are found (one scan of the columns
+   that ``where`` names).
 2. Those not dead yet are marked in the part's deletion vector; for an update, their new rows are written.
 3. One commit: marked parts are removed and added with the new vector, parts without a live row leave, new ones join.
    On a conflict (somebody marked or replaced one of the parts) only parts that were not looked at are looked at now.
@@ -30,8 +31,10 @@ from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.parts.changes import TableShape, prepare, shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
+from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.sql import literal, parquet_of, quote, registered, sql_type
 from lakebed.parts.storage import PartStorage
+from lakebed.parts.unreadable import naming_unreadable
 from lakebed.parts.write import WrittenPart, write_parts
 
 _ROW = "_lakebed_row"
@@ -59,7 +62,9 @@ def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mut
             written_for = dying
         rows = sum(len(dead) for dead in dying.values())
         if not rows:
-            return MutationResult(snapshot.version, conflicts=conflicts, seconds=time.perf_counter() - started)
+            return MutationResult(
+                snapshot.version, conflicts=conflicts, seconds=time.perf_counter() - started, parts_read=len(looked_at)
+            )
         touch = Touch(parts={path: tuple(sorted(snapshot.parts[path].partition_values.items())) for path in dying})
         actions = _actions(snapshot, dying, written, dead_rows)
         outcome = log.commit(snapshot, actions, mutation.info(rows, len(dying)), touch)
@@ -69,7 +74,7 @@ def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mut
                     log.write_checkpoint(after)
                 return MutationResult(
                     version, rows, 0, len(dying), len(written), sum(part.bytes for part in written), conflicts,
-                    time.perf_counter() - started,
+                    time.perf_counter() - started, len(looked_at),
                 )  # fmt: skip
             case Conflicted():
                 pass
@@ -85,12 +90,12 @@ def _dying(
 ) -> dict[str, BitMap64]:  # fmt: skip
     """Live rows that match, by part. ``looked_at`` keeps the matches of parts, live or not: a file never changes."""
     out = {}
-    for path, part in snapshot.parts.items():
-        if path not in looked_at:
-            looked_at[path] = _matches(part, mutation, shape, storage)
-        dying = looked_at[path] - dead_rows.of(part)
+    for part in parts_that_may_match(connect(), list(snapshot.parts.values()), shape.schema, mutation.where):
+        if part.path not in looked_at:
+            looked_at[part.path] = _matches(part, mutation, shape, storage)
+        dying = looked_at[part.path] - dead_rows.of(part)
         if dying:
-            out[path] = dying
+            out[part.path] = dying
     return out
 
 
@@ -99,7 +104,7 @@ def _matches(part: Part, mutation: Mutation, shape: TableShape, storage: PartSto
     storage.attach(connection)
     query = f"select {_ROW} from ({_numbered(part, shape.schema, storage)}) where {mutation.condition()}"
     found = BitMap64()
-    with mutation.mistakes():
+    with naming_unreadable([part.path]), mutation.mistakes():
         for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
             found |= BitMap64(batch.column(0).to_numpy().astype(np.uint64))
     return found
@@ -127,7 +132,7 @@ def _new_rows(
     connection = connect()
     storage.attach(connection)
     wanted = pa.table({"row": np.frombuffer(rows.to_array(), dtype=np.uint64).astype(np.int64)})
-    with registered(connection, "lakebed_wanted", wanted), mutation.mistakes():
+    with naming_unreadable([part.path]), registered(connection, "lakebed_wanted", wanted), mutation.mistakes():
         yield from connection.sql(
             f"select {', '.join(mutation.columns(shape.schema))} from ({_numbered(part, shape.schema, storage)}) "
             f"where {_ROW} in (select row from lakebed_wanted)"

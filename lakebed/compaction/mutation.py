@@ -32,7 +32,8 @@ class MutationResult:
     """What a mutation did; ``version`` is its commit's, or the newest seen if no row matched.
 
     ``rows``: rows deleted or updated; ``rows_left``: rows that matched and were left as others changed them meanwhile;
-    ``parts_marked``: base parts with new dead rows; ``parts_added``: change parts (tables with keys), or level-0 parts.
+    ``parts_marked``: base parts with new dead rows; ``parts_added``: change parts (tables with keys), or level-0 parts;
+    ``parts_read``: those that the bounds of their columns did not rule out.
     """
 
     version: int
@@ -43,6 +44,7 @@ class MutationResult:
     bytes_written: int = 0
     conflicts: int = 0
     seconds: float = 0.0
+    parts_read: int = 0
 
 
 @dataclass(frozen=True, slots=True)

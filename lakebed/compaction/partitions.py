@@ -13,6 +13,7 @@ Detached parts are an entry of the log, ``lakebed.detached.<uuid>``: their files
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,6 +58,7 @@ DETACHED_SCHEMA = pa.schema(
 )
 _ATTEMPTS_MAX = 50
 _KEYS_AT_ONCE = 1_000_000
+_logger = logging.getLogger("lakebed.partitions")
 
 PartitionValues = dict[str, str | None]
 
@@ -318,9 +320,10 @@ class Partitions:
         if min(first_unexpired(after.domains), held) < entry.version:
             return 0
         doomed = [part.path for part in entry.parts if part.path not in after.parts]
-        for path in doomed:
-            self._storage.delete(path)
-        return len(doomed)
+        failed = self._storage.delete_many(doomed)
+        for path, error in failed.items():
+            _logger.warning("%s is left to the cleanup: %s", path, error)
+        return len(doomed) - len(failed)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)

@@ -6,7 +6,11 @@
    as many as ``lakebed.plan_bytes_max`` allows, the smallest runs if not all (``layout``). Small parts side by side are counted
    likewise: at most ``lakebed.read_budget`` in a row; a row that fills a part becomes one, else the policy chooses.
    Without an order all parts lie over each other, so only the second rule is of use.
-3. **Purge** parts of which ``lakebed.purge_dead_ratio`` is dead and a reader feels it, those with the most dead bytes first.
+3. **Purge** parts of which ``lakebed.purge_dead_ratio`` is dead and a reader feels it, those with the most dead bytes first;
+   and those that are dead altogether, which costs nothing. Deletes are dead once ``lakebed.tombstone_retention`` has passed.
+
+In the hours of ``lakebed.off_peak`` the read budget and the purge ratio count half: what then has time anyway leaves room for
+the day. Outside them, plans that read more than half a full part wait for these hours, unless the read budget is exceeded.
 
 Plans of one round share no part and name no claimed one. With what is in flight they read at most twice ``plan_bytes_max``; the
 first plan that does not fit ends the round, so that a large one gets its turn. Merging over a point strictly lowers depth there
@@ -18,7 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +79,7 @@ def plan(snapshot: Snapshot, claimed: Collection[str], now_ms: int, in_flight_by
     claimed = frozenset(claimed)
     round_ = _Round(snapshot, now_ms, in_flight_bytes)
     settle = _settle(snapshot, now_ms, round_)
-    layouts, quiet, depth_max = _layouts(snapshot, claimed)
+    layouts, quiet, depth_max = _layouts(snapshot, claimed, round_.settings)
     round_.refuse(Cause.CLAIMED, sum(path in snapshot.parts for path in claimed))
     round_.refuse(Cause.CONSTANT, int(sum(layout.constant.sum() for layout in layouts)))
     round_.refuse(Cause.OFF if snapshot.settings.merge == "off" else Cause.WITHIN_READ_BUDGET, quiet)
@@ -99,18 +103,21 @@ class _Round:
     waiting: dict[str, int] = field(default_factory=dict)  # bytes of parts that plans of a later round are for, by path
     is_over: bool = False
 
-    @property
-    def settings(self) -> TableSettings:
-        return self.snapshot.settings
+    settings: TableSettings = field(init=False)  # as they count at this hour
+    read_budget_told: str = field(init=False)
+    may_be_heavy: bool = field(init=False)
 
-    @property
-    def is_off_peak(self) -> bool:
-        """Whether heavy plans may run now: always, if no hours are set."""
-        if not self.settings.off_peak:
-            return True
-        start, end = parse_hours(self.settings.off_peak)
-        minute = self.now_ms // 60_000 % 1440
-        return start <= minute < end if start < end else minute >= start or minute < end
+    def __post_init__(self) -> None:
+        settings = self.snapshot.settings
+        off_peak = _is_off_peak(settings.off_peak, self.now_ms)
+        self.settings = settings
+        self.read_budget_told = f"lakebed.read_budget is {settings.read_budget}"
+        self.may_be_heavy = off_peak or not settings.off_peak
+        if off_peak:
+            self.settings = replace(
+                settings, read_budget=max(1, settings.read_budget // 2), purge_dead_ratio=settings.purge_dead_ratio / 2
+            )
+            self.read_budget_told += ", half of it in the hours of lakebed.off_peak"
 
     def refuse(self, cause: Cause, count: int = 1) -> None:
         self.refused[cause] += count
@@ -123,7 +130,7 @@ class _Round:
     def accepts(self, candidate: Plan) -> bool:
         """Whether the plan runs in this round; if not, why is counted."""
         heavy = candidate.bytes_in > self.settings.target_part_bytes * SMALL
-        if heavy and candidate.depth_before <= self.settings.read_budget and not self.is_off_peak:
+        if heavy and candidate.depth_before <= self.settings.read_budget and not self.may_be_heavy:
             self.wait(Cause.OFF_PEAK, candidate)
             return False
         allowed = IN_FLIGHT_PLANS * self.settings.plan_bytes_max - self.in_flight_bytes
@@ -146,6 +153,15 @@ class _Round:
             for index in np.flatnonzero(layout.free & (deep[layout.high] > before)).tolist():
                 wanted[layout.parts[index].path] = layout.parts[index].bytes
         return sum(wanted.values())
+
+
+def _is_off_peak(hours: str, now_ms: int) -> bool:
+    """Whether it is one of the hours now; never, if there are none."""
+    if not hours:
+        return False
+    start, end = parse_hours(hours)
+    minute = now_ms // 60_000 % 1440
+    return start <= minute < end if start < end else minute >= start or minute < end
 
 
 # -- settle ----------------------------------------------------------------------------------------------------------
@@ -215,9 +231,8 @@ def _parts_marked(snapshot: Snapshot, tail: Sequence[ChangePart]) -> int:
 # -- merge -----------------------------------------------------------------------------------------------------------
 
 
-def _layouts(snapshot: Snapshot, claimed: Collection[str]) -> tuple[list[Layout], int, int]:
+def _layouts(snapshot: Snapshot, claimed: Collection[str], settings: TableSettings) -> tuple[list[Layout], int, int]:
     """The partitions where there may be something to merge, the number of the others, and the depth of the deepest point."""
-    settings = snapshot.settings
     columns: tuple[pa.Field, ...] = ()
     if settings.merge != "bin-pack":
         order_by = settings.sort_key or settings.keys
@@ -326,7 +341,7 @@ def _merge_over(layout: Layout, place: Place, policy: Policy, round_: _Round) ->
         indexes = layout.window(place, stack[start:stop], settings.plan_bytes_max)
         if indexes is not None:
             count = stop - start
-            why = f"{place.depth} runs lie over a point; lakebed.read_budget is {settings.read_budget}"
+            why = f"{place.depth} runs lie over a point; {round_.read_budget_told}"
             return indexes, _merge_of(layout, indexes, place.depth, place.depth - count + 1, why)
         start += 1
     round_.refuse(Cause.PLAN_BYTES)
@@ -350,7 +365,7 @@ def _merge_row(
             if found is None or found.stop - found.start < 2:
                 continue
             chosen = found
-            why = f"{len(row)} small parts in a row; lakebed.read_budget is {budget}"
+            why = f"{len(row)} small parts in a row; {round_.read_budget_told}"
         indexes = np.sort(row[chosen][-INPUTS_MAX:])
         if layout.bytes[indexes].sum() > round_.settings.plan_bytes_max:
             refused[row] = True
@@ -371,10 +386,10 @@ def _purges(claimed: Collection[str], round_: _Round) -> None:
     for part in round_.snapshot.parts.values():
         if part.deletion_vector is None or part.rows <= 0 or part.path in taken:
             continue
-        # Deletes that outweigh late events stay dead in what is written.
-        dead = part.dead_rows - (part.deletes if settings.sequence_by else 0)
+        dead = part.dead_rows - _kept_deletes(part, round_)
         dead_bytes = part.bytes * dead / part.rows
-        if dead >= part.rows * settings.purge_dead_ratio and dead_bytes >= _PURGE_BYTES_MIN:
+        felt = dead_bytes >= _PURGE_BYTES_MIN or dead == part.rows
+        if dead >= part.rows * settings.purge_dead_ratio and felt:
             found.append((-dead_bytes, part.path, part))
         elif dead > 0:
             few += 1
@@ -385,6 +400,12 @@ def _purges(claimed: Collection[str], round_: _Round) -> None:
         elif not round_.is_over:
             why = f"{part.dead_rows:,} of {part.rows:,} rows are dead"
             round_.accepts(_plan_of(PlanKind.PURGE, _partition_of(part), [part], 1, 1, why))
+
+
+def _kept_deletes(part: Part, round_: _Round) -> int:
+    """Deletes that still outweigh late events: they stay, dead, in what a merge writes. The others are dead weight."""
+    horizon_ms = round_.now_ms - round_.settings.tombstone_retention_seconds * 1000
+    return part.deletes if round_.settings.sequence_by and part.newest_delete_ms >= horizon_ms else 0
 
 
 def _plan_of(kind: PlanKind, partition: _Partition, parts: Sequence[Part], before: int, after: int, why: str) -> Plan:

@@ -1,12 +1,13 @@
 """The planner over days of arrivals in seconds: no rows, only parts, with the planner and the settings that tables have.
 
-1. A flush adds one level-0 part a partition. What its updates replace dies in older parts, in proportion to their live rows.
-2. The planner plans on a snapshot of these parts. Its merges take ``merge_bytes_per_second`` (or no time), one after another;
-   meanwhile their inputs are claimed. Rows that die while a merge runs are dead in its output.
+1. A flush adds a change part a partition to the tail; without an order, a part to the base. When the planner settles the tail,
+   its parts join the base at level 0, and what they replace dies in older parts, in proportion to their live rows.
+2. The planner plans on a snapshot of these parts. Settling takes no time. Merges take ``merge_bytes_per_second`` (or no time),
+   one after another; meanwhile their inputs are claimed. Rows that die while a merge runs are dead in its output.
 3. Merged parts are split by size. Where a part's rows lie on the line of sort keys is kept as quantiles, so a merge of parts
    that are dense in different places is split where its rows are.
 
-All numbers are expectations, nothing is drawn, so a run repeats exactly. ``arrivals`` may be a table's own timeline.
+All numbers are expectations, nothing is drawn, so a run repeats exactly. ``arrivals`` may be a table's own (``recorded``).
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ import pyarrow as pa
 from lakebed.compaction.optimum import least_written
 from lakebed.compaction.plan import Plan, PlanKind, Planning
 from lakebed.compaction.planner import plan as make_plans
-from lakebed.errors import InvalidInput, MissingPrerequisite
-from lakebed.manifest.actions import Metadata, Part, Protocol
+from lakebed.errors import InvalidInput
+from lakebed.manifest.actions import ChangePart, Metadata, Part, Protocol
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.plots import new_figure
 from lakebed.settings import TableSettings
 from lakebed.sortkey.ranges import depth, order_columns, range_of
 
@@ -44,11 +46,17 @@ _ROUNDS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A flush: when (milliseconds since the start), how many rows, how many bytes."""
+    """A flush: when (milliseconds since the start), how many rows, how many bytes.
+
+    ``deletes``: rows of it that are dead when they come; ``replaces``: rows of the table that it makes dead, None for the
+    workload's ``update_share``.
+    """
 
     at_ms: int
     rows: int
     bytes: int
+    deletes: int = 0
+    replaces: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,8 @@ class Workload:
     """What arrives. ``update_share`` of a flush's rows replace older ones; ``update_skew`` of these hit the newest tenth.
 
     ``order``: new rows lie anywhere on the line of sort keys, ascend on it, or the table has none. ``queries_per_hour`` read the
-    table at an average point. ``merge_bytes_per_second`` None: merges take no time.
+    table at an average point. ``merge_bytes_per_second`` None: merges take no time. ``base``: what lies there at the start, as
+    one sorted run.
     """
 
     arrivals: Sequence[Arrival]
@@ -66,13 +75,14 @@ class Workload:
     partitions: int = 1
     queries_per_hour: float = 0.0
     merge_bytes_per_second: float | None = None
+    base: Arrival | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """The table after a flush and what it led to.
 
-    ``depth_max``: runs at the deepest point. ``depth_average``: parts at an average one.
+    ``depth_max``: runs at the deepest point. ``depth_average``: parts at an average one. Both are of the base.
     """
 
     at_ms: int
@@ -81,6 +91,7 @@ class Sample:
     stored_bytes: int
     live_bytes: int
     parts: int
+    tail_parts: int
     depth_max: int
     depth_average: float
     backlog_bytes: int
@@ -100,6 +111,7 @@ class Simulation:
 
     samples: Sequence[Sample]
     flushes: int
+    settles: int
     merges: int
     purges: int
     least_bytes: int
@@ -140,7 +152,7 @@ def simulate(workload: Workload, settings: TableSettings, samples_max: int = 500
     flushes = len(workload.arrivals)
     mean_bytes = world.ingested_bytes / max(1, flushes)
     least = least_written(flushes, settings.read_budget) * mean_bytes
-    return Simulation(samples, flushes, world.merges, world.purges, round(least), parts_read)
+    return Simulation(samples, flushes, world.settles, world.merges, world.purges, round(least), parts_read)
 
 
 @dataclass(slots=True)
@@ -153,6 +165,16 @@ class _Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A change part of the tail: how many rows it will replace, how many of its own are deletes, where they lie."""
+
+    part: ChangePart
+    replaces: float
+    deletes: int
+    quantiles: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class _Running:
     plan: Plan
     done_ms: float
@@ -161,41 +183,81 @@ class _Running:
 class _World:
     def __init__(self, workload: Workload, settings: TableSettings) -> None:
         self.workload = workload
-        self.settings = replace(
-            settings, keys=(), sort_key=() if workload.order == "none" else ("key",), sequence_by=None
-        )  # fmt: skip
+        order_by = () if workload.order == "none" else ("key",)
+        self.settings = replace(settings, keys=order_by, sort_key=order_by, sequence_by=None)
         names = ("partition",) if workload.partitions > 1 else ()
         self.metadata = Metadata("simulated", schema_to_json(_SCHEMA), names, self.settings.to_properties())
         self.parts: dict[str, _Stored] = {}
+        self.tail: dict[str, _Waiting] = {}
         self.running: list[_Running] = []
         self.version = 0
-        self.ingested_bytes = self.merged_bytes = self.merges = self.purges = 0
+        self.ingested_bytes = self.merged_bytes = self.settles = self.merges = self.purges = 0
         self._rows_in = 0.0
+        if workload.base is not None and workload.base.rows:
+            self._lay(workload.base)
+
+    def _lay(self, base: Arrival) -> None:
+        """Full parts side by side, as a merge leaves them."""
+        count = self.workload.partitions
+        even = np.linspace(0.0, 1.0, _QUANTILES)
+        rows, size = base.rows / count, base.bytes / count
+        self._rows_in = rows
+        for number in range(count):
+            where = even * (rows if self.workload.order == "ascending" else _KEYS)
+            self._write(rows, size, 1, (0, 0), self._partition(number), [(where, rows)], f"base-{number}")
+
+    def _partition(self, number: int) -> dict[str, str | None]:
+        return {"partition": str(number)} if self.workload.partitions > 1 else {}
 
     def flush(self, arrival: Arrival) -> None:
-        """One part a partition; what it replaces dies."""
+        """One part a partition."""
         self.version += 1
         count = self.workload.partitions
         rows, size = max(1, arrival.rows // count), max(1, arrival.bytes // count)
+        deletes = min(rows, arrival.deletes // count)
+        replaced = rows * self.workload.update_share if arrival.replaces is None else arrival.replaces / count
         for number in range(count):
-            partition = {"partition": str(number)} if count > 1 else {}
-            self._kill(rows * self.workload.update_share, partition)
-            self._add(
-                rows, size, 0, (self.version, self.version), partition, float(rows), self._lie(rows, number),
-                f"flush-{self.version:07d}-{number}",
+            partition = self._partition(number)
+            if arrival.rows == 0:
+                self._kill(replaced, partition)
+                continue
+            quantiles = self._lie(rows, min(1.0, replaced / rows), number)
+            part = ChangePart(
+                path=f"flush-{self.version:07d}-{number}", version=self.version, ordinal=number, rows=rows, bytes=size,
+                deletes=deletes, partition_values=partition, stats=_stats(rows, quantiles), modified_ms=arrival.at_ms,
             )  # fmt: skip
+            waiting = _Waiting(part, replaced, deletes, quantiles)
             self.ingested_bytes += size
-        self._rows_in += rows
+            if self.workload.order == "none":
+                self._join(waiting)
+            else:
+                self.tail[part.domain] = waiting
+        self._rows_in += arrival.rows / count
 
-    def _lie(self, rows: int, number: int) -> Floats:
+    def _settle(self) -> None:
+        """The whole tail joins the base."""
+        self.version += 1
+        self.settles += 1
+        for waiting in self.tail.values():
+            self._join(waiting)
+        self.tail.clear()
+
+    def _join(self, waiting: _Waiting) -> None:
+        """The part joins the base; what it replaces dies."""
+        part = waiting.part
+        self._kill(waiting.replaces, part.partition_values)
+        vector = _vector(part.path, waiting.deletes) if waiting.deletes else None
+        self.parts[part.path] = _Stored(part.settled(vector), float(part.rows - waiting.deletes), waiting.quantiles)
+
+    def _lie(self, rows: int, update_share: float, number: int) -> Floats:
         """Where a flush's rows lie."""
         even = np.linspace(0.0, 1.0, _QUANTILES)
         if self.workload.order != "ascending":
             # The least and the greatest of so many rows anywhere, a little different each time.
             edge = (self.version * _GOLDEN + number / 7) % 1.0 / (rows + 1)
             return (edge + even * (1.0 - 2 * edge)) * _KEYS
-        new = (self._rows_in + even * rows, rows * (1 - self.workload.update_share))
-        updates = rows * self.workload.update_share
+        new = (self._rows_in + even * rows, rows * (1 - update_share))
+        updates = rows * update_share
         recent = (self._rows_in * (0.9 + 0.1 * even), updates * self.workload.update_skew)
         anywhere = (self._rows_in * even, updates * (1 - self.workload.update_skew))
         return _mixed([piece for piece in (new, recent, anywhere) if piece[1] > 0], 1)[0]
@@ -224,7 +286,9 @@ class _World:
             if not planning.plans:
                 return planning
             for plan in planning.plans:
-                if self.workload.merge_bytes_per_second is None:
+                if plan.kind is PlanKind.SETTLE:
+                    self._settle()
+                elif self.workload.merge_bytes_per_second is None:
                     self._finish(plan)
                 else:
                     begins = max([float(now_ms), *(running.done_ms for running in self.running)])
@@ -244,44 +308,49 @@ class _World:
         parts = [item.part for item in inputs]
         rows = sum(item.live for item in inputs)
         size = sum(item.live * item.part.bytes / item.part.rows for item in inputs)
-        count = math.ceil(max(size / self.settings.target_part_bytes, rows / self.settings.target_part_rows) - 1e-6)
         self.version += 1
         self.purges += plan.kind is PlanKind.PURGE
         self.merges += plan.kind is PlanKind.MERGE
         if rows < 1:
             return
         blocks = (min(part.min_block for part in parts), max(part.max_block for part in parts))
-        pieces = _mixed([(item.quantiles, item.live) for item in inputs if item.live > 0], count)
-        for number, quantiles in enumerate(pieces):
-            self._add(
-                math.ceil(rows / count), math.ceil(size / count), plan.level, blocks, parts[0].partition_values,
-                rows / count, quantiles, f"merge-{self.version:07d}-{number:04d}",
-            )  # fmt: skip
+        where = [(item.quantiles, item.live) for item in inputs if item.live > 0]
+        self._write(rows, size, plan.level, blocks, parts[0].partition_values, where, f"merge-{self.version:07d}")
         self.merged_bytes += round(size)
+
+    def _write(
+        self, rows: float, size: float, level: int, blocks: tuple[int, int], partition: Mapping[str, str | None],
+        where: Sequence[tuple[Floats, float]], name: str,
+    ) -> None:  # fmt: skip
+        """One run of parts of the target size."""
+        wanted = max(size / self.settings.target_part_bytes, rows / self.settings.target_part_rows)
+        count = max(1, math.ceil(wanted - 1e-6))
+        for number, quantiles in enumerate(_mixed(where, count)):
+            self._add(
+                math.ceil(rows / count), math.ceil(size / count), level, blocks, partition, rows / count, quantiles,
+                f"{name}-{number:04d}",
+            )  # fmt: skip
 
     def _add(
         self, rows: int, size: int, level: int, blocks: tuple[int, int], partition: Mapping[str, str | None],
         live: float, quantiles: Floats, path: str,
     ) -> None:  # fmt: skip
-        stats = {
-            "numRecords": rows, "minValues": {"key": int(quantiles[0])}, "maxValues": {"key": int(quantiles[-1])},
-            "nullCount": {"key": 0},
-        }  # fmt: skip
         part = Part(
             path=path, rows=rows, bytes=size, level=level, min_block=blocks[0], max_block=blocks[1],
-            partition_values=partition, stats=orjson.dumps(stats).decode(),
+            partition_values=partition, stats=_stats(rows, quantiles),
         )  # fmt: skip
         self.parts[path] = _Stored(part, live, quantiles)
 
     def snapshot(self) -> Snapshot:
         """The table as the planner sees it."""
         parts = {path: item.part for path, item in self.parts.items()}
-        return Snapshot(self.version, 0, Protocol(3, 7), self.metadata, parts)
+        tail = {domain: waiting.part for domain, waiting in self.tail.items()}
+        return Snapshot(self.version, 0, Protocol(3, 7), self.metadata, parts, tail)
 
     def sample(self, at_ms: int, planning: Planning) -> Sample:
         averages = []
         for number in range(self.workload.partitions):
-            partition = {"partition": str(number)} if self.workload.partitions > 1 else {}
+            partition = self._partition(number)
             parts = [item.part for item in self.parts.values() if item.part.partition_values == partition]
             if self.workload.order == "none":
                 averages.append(float(len(parts)))
@@ -291,8 +360,8 @@ class _World:
             at_ms=at_ms, ingested_bytes=self.ingested_bytes, merged_bytes=self.merged_bytes,
             stored_bytes=sum(item.part.bytes for item in self.parts.values()),
             live_bytes=round(sum(item.live * item.part.bytes / item.part.rows for item in self.parts.values())),
-            parts=len(self.parts), depth_max=planning.depth_max, depth_average=sum(averages) / len(averages),
-            backlog_bytes=planning.backlog_bytes,
+            parts=len(self.parts), tail_parts=len(self.tail), depth_max=planning.depth_max,
+            depth_average=sum(averages) / len(averages), backlog_bytes=planning.backlog_bytes,
         )  # fmt: skip
 
 
@@ -307,21 +376,24 @@ def _mixed(pieces: Sequence[tuple[Floats, float]], count: int) -> list[Floats]:
     return [at[start : start + _QUANTILES] for start in range(0, count * (_QUANTILES - 1), _QUANTILES - 1)]
 
 
+def _stats(rows: int, quantiles: Floats) -> str:
+    return orjson.dumps(
+        {
+            "numRecords": rows, "minValues": {"key": int(quantiles[0])}, "maxValues": {"key": int(quantiles[-1])},
+            "nullCount": {"key": 0},
+        }
+    ).decode()  # fmt: skip
+
+
 def _vector(path: str, dead: int) -> DeletionVector:
     return DeletionVector("u", path, 0, 34 + dead // 8, dead)
 
 
 def plot(simulation: Simulation, file: str, title: str = "") -> None:
     """Draw write, read and space amplification over time as a PNG. Raises MissingPrerequisite without matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingPrerequisite("drawing needs matplotlib: pip install 'lakebed[plots]'") from None
+    figure = new_figure(9, 9)
     samples = simulation.samples
     days = [sample.at_ms / 86_400_000 for sample in samples]
-    figure = Figure(figsize=(9, 9), layout="constrained")
-    FigureCanvasAgg(figure)
     write, read, space = figure.subplots(3, 1, sharex=True)
     write.plot(days, [sample.write_amplification for sample in samples], label="write amplification")
     least = 1 + simulation.least_bytes / max(1, samples[-1].ingested_bytes)

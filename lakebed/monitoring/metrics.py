@@ -26,6 +26,9 @@ from lakebed.events import (
     MergeBegan,
     MergeEnded,
     MergeFailed,
+    MutationBegan,
+    MutationEnded,
+    MutationFailed,
     OffsetsLost,
     Settled,
     Uploaded,
@@ -95,6 +98,20 @@ class Metrics:
             "lakebed_merge_failures", "Merges that failed; parked: their parts are left alone for an hour.", "parked"
         )
         self._uploads = self._counter("lakebed_uploads", "Materialized parts uploaded, by how it ended.", "end")
+        self._mutations = self._counter(
+            "lakebed_mutations", "Deletes and updates by how they ended.", "operation", "end"
+        )
+        self._mutated_rows = self._counter(
+            "lakebed_mutated_rows", "Rows that mutations deleted or updated.", "operation"
+        )
+        self._mutation_parts = self._counter(
+            "lakebed_mutation_parts", "Parts that mutations read, marked dead rows in, and added.", "did"
+        )
+        self._mutation_conflicts = self._counter(
+            "lakebed_mutation_conflicts", "Times that a mutation gave way to a commit of others."
+        )
+        self._mutation_seconds = self._histogram("lakebed_mutation_seconds", "A delete or update.", _MERGE_SECONDS)
+        self._mutating = self._gauge("lakebed_mutations_running", "Mutations under way in this process.")
         self._freshness = self._histogram(
             "lakebed_freshness_seconds", "Age of changes when committed, and when every reader sees them.",
             _FRESHNESS_SECONDS, "stage",
@@ -140,6 +157,14 @@ class Metrics:
                 case Uploaded():
                     self._uploads.labels(event.table, event.end).inc()
                     self._written.labels(event.table, "upload").inc(event.bytes)
+
+                case MutationBegan():
+                    self._mutating.labels(event.table).inc()
+                case MutationEnded():
+                    self._mutation(event)
+                case MutationFailed():
+                    self._mutating.labels(event.table).dec()
+                    self._mutations.labels(event.table, event.operation, "failed").inc()
 
     def observe(self, table: str, state: TableState) -> None:
         """Set the gauges of a table."""
@@ -215,6 +240,18 @@ class Metrics:
             self._merge_local.labels(table).inc(event.bytes_out)
         else:
             self._written.labels(table, "merge").inc(event.bytes_out)
+
+    def _mutation(self, event: MutationEnded) -> None:
+        table = event.table
+        self._mutating.labels(table).dec()
+        self._mutations.labels(table, event.operation, "completed").inc()
+        self._mutated_rows.labels(table, event.operation).inc(event.rows)
+        self._mutation_parts.labels(table, "read").inc(event.parts_read)
+        self._mutation_parts.labels(table, "marked").inc(event.parts_marked)
+        self._mutation_parts.labels(table, "added").inc(event.parts_added)
+        self._mutation_conflicts.labels(table).inc(event.conflicts)
+        self._mutation_seconds.labels(table).observe(event.seconds)
+        self._written.labels(table, "mutation").inc(event.bytes_written)
 
     def _age(self, table: str, stage: str, aged: Aged) -> None:
         for age in aged.ages_seconds:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 
 from pyroaring import BitMap64
 
+from lakebed.errors import Corrupt
 from lakebed.manifest.actions import Part, RemovePart
 from lakebed.manifest.deletion_vector import DeletionVector, inline, pack, unpack
 from lakebed.parts.storage import PartStorage
@@ -39,7 +40,10 @@ class DeadRows:
             dead = unpack(vector, None)
         else:
             offset = vector.offset or 1
-            framed = self._storage.read_range(path, offset, vector.bytes + 8)
+            try:
+                framed = self._storage.read_range(path, offset, vector.bytes + 8)
+            except FileNotFoundError:
+                raise Corrupt(f"{path}, the deletion vector of {part.path}, is missing: restore the file") from None
             dead = unpack(_at_start(vector), b"\x01" + framed)
         self._keep(vector, dead)
         return dead

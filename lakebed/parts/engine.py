@@ -18,11 +18,12 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import tempfile
 import threading
 from pathlib import Path
 
 import duckdb
+
+from lakebed.parts.own_folders import temporary_folder
 
 MEMORY_BYTES_MAX = 1 << 30
 
@@ -39,10 +40,10 @@ def connect(
     """Return a cursor of this process's database with these limits; close it when done, the database stays.
 
     `memory_bytes_max` bounds DuckDB's buffers: what does not fit spills to `temp_folder` (default: a folder of this
-    process in the system's temporary folder, made when first needed). `threads` defaults to the processors this
+    process in the system's temporary folder). `threads` defaults to the processors this
     process may use.
     """
-    folder = Path(tempfile.gettempdir()) / f"lakebed-duckdb-{os.getpid()}" if temp_folder is None else Path(temp_folder)
+    folder = temporary_folder() / "duckdb" if temp_folder is None else Path(temp_folder)
     limits = (memory_bytes_max, threads or _processors(), str(folder))
     with _guard:
         database = _databases.get(limits)

@@ -26,7 +26,6 @@ Lookups may run in other threads beside a change: they see the state before or a
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import math
 import os
@@ -63,6 +62,7 @@ from lakebed.parts.key_runs import (
     same_keys,
 )
 from lakebed.parts.key_words import KeyEncoding
+from lakebed.parts.own_folders import lock_folder, temporary_folder
 
 FORMAT = 1
 FANOUT = 4
@@ -70,7 +70,6 @@ INLINE_BYTES_MAX = 8 << 20
 RUNS_MAX = 48
 
 _CATALOG = "catalog.json"
-_LOCK = "lock"
 _SMALLEST_TIER_BYTES = 64 << 10
 
 _log = logging.getLogger(__name__)
@@ -470,13 +469,9 @@ def _read_catalog(
 
 def _claim_folder(folder: Path) -> tuple[Path, Callable[[], object]]:
     """Lock `folder`, or a fresh temporary one when another process has it; with what gives it free again."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        own = Path(tempfile.mkdtemp(prefix="lakebed-keys-"))
+    lock = lock_folder(folder)
+    if lock is None:
+        own = Path(tempfile.mkdtemp(prefix="keys-", dir=temporary_folder()))
         _log.warning("another process uses the key index in %s, so this one builds its own in %s", folder, own)
         return own, lambda: shutil.rmtree(own, ignore_errors=True)
     return folder, lambda: os.close(lock)

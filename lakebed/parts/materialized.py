@@ -12,7 +12,6 @@ the planner merges them further, and readers on the same host read few parts in 
 from __future__ import annotations
 
 import base64
-import fcntl
 import logging
 import os
 import shutil
@@ -33,6 +32,7 @@ from lakebed.manifest.claims import Claim
 from lakebed.manifest.deletion_vector import inline
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.merge import MergedPart
+from lakebed.parts.own_folders import lock_folder
 from lakebed.parts.provenance import Provenance
 from lakebed.parts.storage import LocalPartStorage
 
@@ -153,12 +153,8 @@ def own_folder(base: Path) -> tuple[Path, str, int]:
     number = 0
     while True:
         folder = base / f"replica-{number}"
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
+        lock = lock_folder(folder)
+        if lock is None:
             number += 1
             continue
         name = folder / "name"

@@ -11,11 +11,10 @@ Write: one PutObject up to ``SINGLE_PUT_BYTES_MAX``, above it a multipart upload
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -25,16 +24,20 @@ import duckdb
 from botocore.exceptions import ClientError
 from fsspec import AbstractFileSystem
 
-from lakebed.errors import Unsupported
+from lakebed.errors import LakebedError, StoreUnavailable, Unsupported
 from lakebed.manifest.stores.counters import RequestCounter, StoreCounters
 from lakebed.manifest.stores.roots import S3Root, local_file
-from lakebed.manifest.stores.s3_client import attempt_again, code_of
+from lakebed.manifest.stores.s3_client import attempt_again, code_of, explain, is_transient, status_of
+from lakebed.parts.own_folders import temporary_folder
 from lakebed.parts.range_cache import TAIL_BYTES, BlockCache
+from lakebed.parts.storage import delete_each
 from lakebed.parts.unreadable import naming_unwritable
 
 T = TypeVar("T")
 
 SINGLE_PUT_BYTES_MAX = 32 << 20
+DELETIONS_AT_ONCE = 1000
+_NO_SUCH_REQUEST = (405, 501)
 _UPLOAD_PART_BYTES = 16 << 20
 _UPLOADS_AT_ONCE = 3
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=timezone.utc)
@@ -108,7 +111,7 @@ class S3PartStorage:
     def write_file(self, path: str, writer: Callable[[str], T]) -> T:
         """See ``PartStorage``."""
         ending = os.path.splitext(path)[1]
-        temporary = os.path.join(tempfile.gettempdir(), f"lakebed-upload-{uuid.uuid4().hex}{ending}")
+        temporary = str(temporary_folder() / f"upload-{uuid.uuid4().hex}{ending}")
         try:
             with naming_unwritable(temporary, temporary):
                 result = writer(temporary)
@@ -152,6 +155,10 @@ class S3PartStorage:
         """See ``PartStorage``."""
         self._reader.delete(path)
 
+    def delete_many(self, paths: Sequence[str]) -> dict[str, LakebedError]:
+        """See ``PartStorage``."""
+        return self._reader.delete_many(paths)
+
     def list(self, prefix: str = "") -> Iterator[tuple[str, int, float]]:
         """See ``PartStorage``."""
         return self._reader.list(prefix)
@@ -164,6 +171,7 @@ class RangeReader:
         self.place = place
         self.counter = RequestCounter()
         self._cache = cache
+        self._deletes_many = True  # until the store says that it has no such request
 
     def file(self, path: str) -> str:
         """The name of a file in the cache."""
@@ -283,6 +291,46 @@ class RangeReader:
             self._ask("delete", path, send)
         except FileNotFoundError:
             return
+
+    def delete_many(self, paths: Sequence[str]) -> dict[str, LakebedError]:
+        """Remove objects, up to ``DELETIONS_AT_ONCE`` a request; returns why, for each that could not be removed."""
+        failed: dict[str, LakebedError] = {}
+        for start in range(0, len(paths), DELETIONS_AT_ONCE):
+            some = paths[start : start + DELETIONS_AT_ONCE]
+            failed |= self._delete_some(some) if self._deletes_many else delete_each(self.delete, some)
+        return failed
+
+    def _delete_some(self, paths: Sequence[str]) -> dict[str, LakebedError]:
+        names = {self.place.key(path): path for path in paths}
+        wanted = {"Objects": [{"Key": key} for key in names], "Quiet": True}
+
+        def send(client: Any, target: dict[str, str]) -> tuple[list[dict[str, str]] | None, int, int]:
+            try:
+                return client.delete_objects(Bucket=target["Bucket"], Delete=wanted).get("Errors", []), 0, 0
+            except ClientError as error:
+                if status_of(error) in _NO_SUCH_REQUEST:
+                    return None, 0, 0
+                raise
+
+        for path in paths:
+            self._cache.forget(self.file(path))
+        try:
+            errors = self._ask("delete_many", paths[0], send)
+        except LakebedError as error:
+            return dict.fromkeys(paths, error)
+        if errors is None:
+            self._deletes_many = False
+            return delete_each(self.delete, paths)
+        failed = {names[error["Key"]]: self._why_not_deleted(error) for error in errors}
+        return {path: error for path, error in failed.items() if error is not None}
+
+    def _why_not_deleted(self, answer: dict[str, str]) -> LakebedError | None:
+        """What the store says of one object of many; None if it is not there any more."""
+        error = ClientError({"Error": {"Code": answer["Code"], "Message": answer.get("Message", "")}}, "DeleteObjects")
+        if is_transient(error):
+            return StoreUnavailable(f"delete of s3://{self.place.bucket}/{answer['Key']} failed: {error}")
+        found = explain(error, "delete", self.place, answer["Key"])
+        return found if isinstance(found, LakebedError) else None
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, float]]:
         """All objects whose path begins with ``prefix``, page by page."""

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import duckdb
 
-from lakebed.errors import InvalidInput, MissingPrerequisite, StoreUnavailable
+from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, StoreUnavailable
 from lakebed.manifest.stores.counters import OperationCount, RequestCounter, StoreCounters
 from lakebed.manifest.stores.local import fsync_folder, make_folders, temporary_path
 from lakebed.manifest.stores.roots import LocalRoot, local_file, parse_root
@@ -97,6 +97,10 @@ class PartStorage(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove a file; one that is not there is no error."""
+        ...
+
+    def delete_many(self, paths: Sequence[str]) -> dict[str, LakebedError]:
+        """Remove files in as few requests as the store allows; returns why, for each that could not be removed."""
         ...
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, int, float]]:
@@ -220,6 +224,10 @@ class LocalPartStorage:
                 f"{path!r} can't be deleted below {self.root!r} ({error}); check its permissions"
             ) from error
 
+    def delete_many(self, paths: Sequence[str]) -> dict[str, LakebedError]:
+        """See ``PartStorage``."""
+        return delete_each(self.delete, paths)
+
     def list(self, prefix: str = "") -> Iterator[tuple[str, int, float]]:
         """See ``PartStorage``."""
         self._counter.count("list")
@@ -235,6 +243,17 @@ class LocalPartStorage:
                 except FileNotFoundError:
                     continue  # removed while we looked
                 yield path, status.st_size, status.st_mtime
+
+
+def delete_each(delete: Callable[[str], None], paths: Iterable[str]) -> dict[str, LakebedError]:
+    """Delete one after the other; returns why, for each that could not be."""
+    failed: dict[str, LakebedError] = {}
+    for path in paths:
+        try:
+            delete(path)
+        except LakebedError as error:
+            failed[path] = error
+    return failed
 
 
 @contextmanager

@@ -32,11 +32,11 @@ from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.materialized import Materialized, overlay
+from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.resolve import Resolution, resolve
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.unreadable import naming_unreadable
 from lakebed.view.arrow_scan import register_view, to_arrow
-from lakebed.view.part_filter import parts_that_may_match
 from lakebed.view.scan_file import ScanFile
 
 if TYPE_CHECKING:
@@ -79,11 +79,16 @@ class TableView:
         self._lock = threading.Lock()
 
     def dataframe(self, spark: SparkSession, snapshot: Snapshot) -> DataFrame:
-        """The snapshot as a DataFrame that stays at it."""
+        """The snapshot as a DataFrame that stays at it.
+
+        Raises Corrupt, naming the file, if one is missing or damaged that the tail needs. All other files are read by Spark
+        when a query needs them, so it is Spark that raises then; its error names the file too.
+        """
         from lakebed.view.spark_scan import scan  # readers without Spark need not wait for its import
 
         on_this_host = str(spark.sparkContext.master).startswith("local")
-        pinned = self._pin(snapshot, on_this_host)
+        with naming_unreadable(_paths(snapshot)):
+            pinned = self._pin(snapshot, on_this_host)
         metadata = snapshot.metadata
         frame = scan(
             spark, self._storage.spark_root, metadata.schema_string, metadata.partition_columns, metadata.id, pinned.files
@@ -115,8 +120,7 @@ class TableView:
         """Read with this host's materialized parts, and if one of them is damaged, without."""
         connection = connect()
         self._storage.attach(connection)
-        normal = [*snapshot.parts, *(part.path for part in snapshot.tail.values())]
-        with naming_unreadable(normal):
+        with naming_unreadable(_paths(snapshot)):
             pinned = self._pin(snapshot)
             local = [path for file in pinned.files if (path := local_file(file.path))]
             try:
@@ -129,13 +133,23 @@ class TableView:
             return read(connection, self._pin(snapshot, on_this_host=False))
 
     def register_rows(
-        self, connection: duckdb.DuckDBPyConnection, snapshot: Snapshot, name: str, hidden: Sequence[pa.Field]
-    ) -> None:
-        """Make ``name`` the snapshot's rows on a connection, with hidden columns of the parts beside the table's."""
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        snapshot: Snapshot,
+        name: str,
+        hidden: Sequence[pa.Field],
+        where: str,
+    ) -> int:
+        """Make ``name`` the snapshot's rows on a connection, with hidden columns of the parts beside the table's.
+
+        Parts in which ``where`` is true for no row are left out; returns how many are not.
+        """
         pinned = self._pin(snapshot)
         self._storage.attach(connection)
+        files = parts_that_may_match(connection, pinned.files, snapshot.schema, where)
         schema = pa.schema([*snapshot.schema, *hidden])
-        register_view(connection, name, self._storage, pinned.files, schema, pinned.completed)
+        register_view(connection, name, self._storage, files, schema, pinned.completed)
+        return len(files)
 
     def register(self, spark: SparkSession, name: str) -> None:
         """Have ``refresh`` keep a temporary view of this name."""
@@ -217,3 +231,8 @@ class TableView:
                     )
                 )  # fmt: skip
         return tuple(out)
+
+
+def _paths(snapshot: Snapshot) -> list[str]:
+    """The files of base and tail."""
+    return [*snapshot.parts, *(part.path for part in snapshot.tail.values())]

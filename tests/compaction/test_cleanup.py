@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -24,13 +25,13 @@ from lakebed.cli import main
 from lakebed.compaction import cleanup
 from lakebed.compaction.cleanup import CLEANED_SCHEMA, Kept, TidyUp, reason_to_go
 from lakebed.compaction.hold import hold
-from lakebed.errors import Corrupt, InvalidInput, StoreUnavailable, VersionNotFound
+from lakebed.errors import Corrupt, InvalidInput, LakebedError, StoreUnavailable, VersionNotFound
 from lakebed.manifest.actions import CommitInfo, Domain
 from lakebed.manifest.claims import Claim
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.leases import first_unexpired, leases_of
 from lakebed.parts import dead_rows
-from lakebed.parts.storage import PartStorage, open_part_storage
+from lakebed.parts.storage import PartStorage, delete_each, open_part_storage
 from tests.infra.s3 import S3Server
 from tests.oracle import Row, in_order
 from tests.table.test_every_version_equals_the_oracle import World, close, make_world, step
@@ -133,6 +134,9 @@ class Hooked:
         if self._before_delete:
             self._before_delete(path)
         self._inner.delete(path)
+
+    def delete_many(self, paths: Sequence[str]) -> dict[str, LakebedError]:
+        return delete_each(self.delete, paths)
 
 
 def hooked(table: lakebed.Table, **hooks: Callable[..., object]) -> PartStorage:
@@ -345,6 +349,21 @@ def test_orphans_go_by_age_and_other_files_stay(tmp_path: Path) -> None:
     assert not young.exists()
 
 
+@pytest.mark.parametrize("clean", ["vacuum", "a running maintenance"])
+def test_what_a_killed_writer_left_in_the_log_goes_by_age(tmp_path: Path, clean: str) -> None:
+    clock = Clock()
+    table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
+    left = put(table, "_delta_log/.lakebed-tmp-1.json", age=timedelta(days=20))
+    young = put(table, "_delta_log/.lakebed-tmp-2.json", age=timedelta(hours=1))
+    log_files = set((tmp_path / "t" / "_delta_log").iterdir())
+    if clean == "vacuum":
+        assert reasons(table.vacuum(dry_run=False)) == {"temporary"}
+    else:
+        assert TidyUp(table._log, storage_of(table)).round() == 1
+    assert young.exists() and not left.exists()
+    assert set((tmp_path / "t" / "_delta_log").iterdir()) >= log_files - {left}
+
+
 def test_what_a_claim_under_way_may_have_written_is_no_orphan(tmp_path: Path) -> None:
     clock = Clock()
     table = a_table(tmp_path, clock, days=1)
@@ -436,11 +455,67 @@ def test_a_short_retention_is_refused(tmp_path: Path, call: str) -> None:
     getattr(table, call)("59 minutes", allow_short_retention=True)
 
 
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_an_empty_live_set_stops_everything(tmp_path: Path, dry_run: bool) -> None:
+def emptied_by_truncate(table: lakebed.Table) -> None:
+    table.truncate()
+
+
+def emptied_by_a_delete(table: lakebed.Table) -> None:
+    table.delete("true")
+    table.settle()
+
+
+def emptied_before_the_tail_was_settled(table: lakebed.Table) -> None:
+    table.apply(rows_of(9))
+    table.truncate()
+
+
+@pytest.mark.parametrize(
+    "empty", [emptied_by_truncate, emptied_by_a_delete, emptied_before_the_tail_was_settled]
+)  # fmt: skip
+@pytest.mark.parametrize("clean", ["expire_snapshots", "vacuum", "a running maintenance"])
+def test_a_table_of_which_the_log_tells_how_it_was_emptied_is_cleaned(
+    tmp_path: Path, empty: Callable[[lakebed.Table], None], clean: str
+) -> None:
     clock = Clock()
     table = a_table(tmp_path, clock, days=2)
-    table.truncate()
+    clock.now += DAY
+    empty(table)
+    written_now(table)
+    clock.now += 6 * DAY
+    assert TidyUp(table._log, storage_of(table)).round() == len(table.vacuum()) == 0, "versions with rows are kept"
+    clock.now += 30 * DAY
+    table = at(lakebed.open(table.path), clock)
+    if clean == "a running maintenance":
+        TidyUp(table._log, storage_of(table)).round()
+    else:
+        getattr(table, clean)(dry_run=False)
+    assert not files(table)
+    table.apply(rows_of(0))
+    assert table.to_arrow().num_rows == 3
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("lost", ["all of the log", "what emptied it", "the parts of a checkpoint"])
+def test_an_empty_live_set_that_the_log_does_not_explain_stops_everything(
+    tmp_path: Path, dry_run: bool, lost: str
+) -> None:
+    clock = Clock()
+    table = a_table(tmp_path, clock, days=2)
+    if lost == "all of the log":
+        shutil.rmtree(tmp_path / "t" / "_delta_log")
+        table = at(lakebed.create(table.path, SCHEMA, keys=["id"]), clock)
+        table.set_properties({"lakebed.read_budget": "4"})
+    elif lost == "the parts of a checkpoint":
+        whole = table._log.refresh()
+        table._log.write_checkpoint(replace(whole, parts={}))
+        removals = [part.removed(0) for part in whole.parts.values()]
+        table._log.commit(whole, removals, CommitInfo("X", ""), BLIND)
+        table._log.clean_before(whole.version)
+        table = at(lakebed.open(table.path), clock)
+    else:
+        table.truncate()
+        table._log.write_checkpoint(table._log.refresh())
+        table._log.clean_before(table.version)
     clock.now += 30 * DAY
     before = files(table)
     for call in (table.expire_snapshots, table.vacuum):
@@ -667,7 +742,9 @@ def test_an_hourly_round_deletes_expired_parts_without_listing_and_a_daily_one_t
         ("_lakebed/named.parquet", 0, None), ("_lakebed/removed.parquet", 9, "expired"), ("_lakebed/x.parquet", 4, "orphan"),
         ("_lakebed/x.parquet", 5, None), ("_lakebed/.lakebed-tmp-1", 4, "temporary"), ("_lakebed/.lakebed-tmp-1", 5, None),
         ("day=1/x.parquet", 4, "orphan"), ("_day=1/x.parquet", 4, None), ("_day=1/removed.parquet", 4, "expired"),
-        ("_delta_log/x.parquet", 4, None), ("_lakebed/streams/x.parquet", 4, None), ("x.csv", 4, None),
+        ("_delta_log/.lakebed-tmp-1.json", 4, "temporary"), ("_delta_log/.lakebed-tmp-1.json", 5, None),
+        ("below/_delta_log/.lakebed-tmp-1.json", 4, None), ("_delta_log/x.parquet", 4, None),
+        ("_lakebed/streams/x.parquet", 4, None), ("x.csv", 4, None),
     ],
 )  # fmt: skip
 def test_a_file_goes_for_these_reasons(path: str, modified_ms: int, reason: str | None) -> None:

@@ -187,7 +187,7 @@ def test_a_file_that_is_gone_is_named_by_all_who_need_it_and_by_nobody_else(tabl
     with pytest.raises(Corrupt, match=gone):
         table.query("select sum(id) from t", "t")
     with pytest.raises(Corrupt, match=gone):
-        table.delete("note = 'x'")
+        table.delete("note like 'x%'")
     assert table.to_arrow(where=f"id < {ROWS}").num_rows == ROWS, "what needs other files alone is read"
 
 

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed import events
 from lakebed.compaction import mutate, mutation
 from lakebed.compaction.merge import End, Kernel, Merger
-from lakebed.errors import Contention, InvalidInput
+from lakebed.errors import Contention, Corrupt, InvalidInput
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.conflicts import BLIND
@@ -404,6 +405,38 @@ def test_a_merge_that_commits_first_costs_a_mutation_nothing(tmp_path: Path, key
     with before_its_commits(table, merge):
         assert table.update({"value": "-value"}, "id > 1").rows == 2
     assert values(table) == {0: 0, 1: 1, 2: -2, 3: -3}
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_parts_whose_bounds_rule_out_a_match_are_not_read(tmp_path: Path, keyed: bool) -> None:
+    table = make(tmp_path, [row(id, id) for id in range(10)], keyed)
+    table.apply(batch([row(id, id) for id in range(100, 110)], keyed))
+    table.settle()
+    for part in table.parts().to_pylist():
+        if part["min_block"] == 2:
+            (tmp_path / "table" / part["path"]).unlink()
+    assert table.update({"value": "-1"}, "id = 3 and region = 'eu'").parts_read == 1
+    assert table.delete("value between 4 and 5").rows == 2
+    with pytest.raises(Corrupt, match="missing or damaged"):
+        table.delete("region = 'eu'")
+
+
+def test_a_mutation_tells_when_it_begins_and_how_it_ended(tmp_path: Path) -> None:
+    table = make(tmp_path, [row(id, id) for id in range(10)], keyed=False)
+    heard: list[events.Event] = []
+    stop = events.listen(heard.append)
+    result = table.delete("id < 4")
+    with pytest.raises(InvalidInput):
+        table.delete("nothing = 1")
+    stop()
+    assert heard[:3] == [
+        events.MutationBegan(table.path, "delete", "id < 4"),
+        events.MutationEnded(
+            table.path, "delete", result.version, 4, 0, 1, 1, 0, result.bytes_written, 0, result.seconds
+        ),
+        events.MutationBegan(table.path, "delete", "nothing = 1"),
+    ]
+    assert isinstance(heard[3], events.MutationFailed)
 
 
 # -- anything, in any order --------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def refused(planning: Planning) -> dict[Cause, int]:
     return {refusal.cause: refusal.count for refusal in planning.refusals}
 
 
-def flushes(count: int, size: int = MB, **fields: object) -> list[Part]:
+def flushes(count: int, size: int = MB, **fields: Any) -> list[Part]:
     return [part(f"flush-{number:03d}", number, 10_000 - number, size, **fields) for number in range(1, count + 1)]
 
 
@@ -296,6 +297,18 @@ def test_deletes_that_must_outlive_late_events_are_no_reason_to_purge() -> None:
     assert plan(table(parts, replace(ORDERED, sequence_by="at")), (), NOON).plans == ()
 
 
+def test_deletes_past_their_retention_are_dead_weight() -> None:
+    week_ms = 7 * 24 * HOUR_MS
+    sequenced = replace(ORDERED, sequence_by="at")
+    parts = [part("deleted-1", 0, 10, 2 * MB, dead=900, deletes=700)]
+    assert plan(table(parts, sequenced), (), week_ms).plans == ()
+    assert plan(table(parts, sequenced), (), week_ms + 1).plans
+    mixed = [part("merged-1", 0, 10, 2 * MB, dead=900, deletes=700, modified_ms=week_ms, deletes_ms=0)]
+    assert plan(table(mixed, sequenced), (), week_ms + 1).plans, "what counts is when the deletes were written"
+    nothing_else = [part("deletes-1", 0, 10, 2000, dead=1000, deletes=1000)]
+    assert plan(table(nothing_else, sequenced), (), week_ms + 1).plans[0].bytes_out == 0
+
+
 def test_dead_rows_that_no_reader_feels_are_no_reason_to_purge() -> None:
     planning = plan(table([part("tiny-1", 0, 10, MB // 2, dead=900)]), (), NOON)
     assert planning.plans == () and refused(planning)[Cause.FEW_DEAD] == 1
@@ -310,6 +323,24 @@ def test_heavy_work_waits_for_the_night_unless_the_read_budget_is_exceeded() -> 
     assert len(plan(table([heavy, light], quiet), (), MIDNIGHT).plans) == 2
     deep = [part(f"deep-{number}", 0, 10 + number, 40 * MB) for number in range(9)]
     assert plan(table(deep, quiet), (), NOON).plans
+
+
+def test_in_the_quiet_hours_more_is_merged_and_purged() -> None:
+    quiet = replace(ORDERED, off_peak="22:00-06:00")
+    runs = table(flushes(5), quiet)
+    assert plan(runs, (), NOON).plans == ()
+    (merge,) = plan(runs, (), MIDNIGHT).plans
+    assert len(merge.inputs) == 5
+    assert "5 runs lie over a point; lakebed.read_budget is 8, half of it in the hours of lakebed.off_peak" in merge.why
+    assert plan(table(flushes(5)), (), MIDNIGHT).plans == (), "without hours every hour is alike"
+    dead = table([part("dead-1", 0, 10, 20 * MB, dead=160)], quiet)
+    assert not plan(dead, (), NOON).plans and plan(dead, (), MIDNIGHT).plans
+
+
+def test_a_read_budget_of_one_is_not_halved() -> None:
+    quiet = replace(ORDERED, off_peak="22:00-06:00", read_budget=1)
+    assert plan(table(flushes(1), quiet), (), MIDNIGHT).plans == ()
+    assert plan(table(flushes(2), quiet), (), MIDNIGHT).plans
 
 
 @pytest.mark.parametrize(

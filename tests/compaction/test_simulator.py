@@ -68,6 +68,27 @@ def test_each_partition_is_kept_within_the_budget_at_the_same_cost() -> None:
     assert four.samples[-1].write_amplification == pytest.approx(one.samples[-1].write_amplification, rel=0.02)
 
 
+def test_the_tail_is_settled_when_the_settings_say_so() -> None:
+    at_once = simulate(Workload(equal(120), update_share=0.5), TableSettings())
+    assert at_once.settles == 120 and all(sample.tail_parts == 0 for sample in at_once.samples)
+    for settings in (TableSettings(settle_after_changes=1000), TableSettings(settle_after_age_seconds=540)):
+        later = simulate(Workload(equal(120), update_share=0.5), settings)
+        assert later.settles == 12
+        assert max(sample.tail_parts for sample in later.samples) == 9
+        assert later.samples[-1].live_bytes == pytest.approx(at_once.samples[-1].live_bytes, rel=0.01)
+    unordered = simulate(Workload(equal(20), order="none"), TableSettings(settle_after_changes=1000))
+    assert unordered.settles == 0 and unordered.samples[-1].tail_parts == 0
+
+
+def test_deletes_and_what_lay_there_before_count() -> None:
+    deleting = [Arrival(60_000 * number, 100, 10_000, deletes=100, replaces=100) for number in range(1, 41)]
+    base = Arrival(0, 10_000, 1_000_000)
+    last = simulate(Workload(deleting, base=base), TableSettings(target_part_rows=3000)).samples[-1]
+    assert last.live_bytes == pytest.approx(600_000, rel=0.01)
+    assert last.ingested_bytes == 400_000, "the base is not counted as ingested"
+    assert last.parts >= 4
+
+
 @pytest.mark.parametrize("order", ["random", "ascending"])
 def test_what_updates_replace_is_dropped_by_merges_and_purges(order: str) -> None:
     workload = Workload(equal(400, MB, 10_000), update_share=0.7, update_skew=0.5, order=order)  # type: ignore[arg-type]

@@ -19,6 +19,9 @@ from lakebed.events import (
     MergeBegan,
     MergeEnded,
     MergeFailed,
+    MutationBegan,
+    MutationEnded,
+    MutationFailed,
     OffsetsLost,
     Settled,
     Uploaded,
@@ -63,6 +66,10 @@ def fed() -> Metrics:
         MergeFailed("t", "merge", 1, 8, True, "no disk"),
         IngestDelayed("t", "tail_parts", 2.0, 1.5),
         Uploaded("t", "completed", 5, 8, 1, 70, 600, 0, 0.5),
+        MutationBegan("t", "delete", "id = 1"),
+        MutationEnded("t", "delete", 6, 30, 2, 4, 3, 1, 50, 1, 0.5),
+        MutationBegan("t", "update", "oops"),
+        MutationFailed("t", "update", "oops is no column"),
     ):
         metrics(event)
     metrics.observe("t", STATE)
@@ -94,6 +101,12 @@ def test_events_are_counted() -> None:
     assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "settle"}) == 100
     assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "merge"}) == 500
     assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "upload"}) == 600
+    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "mutation"}) == 50
+    assert registry.get_sample_value("lakebed_mutated_rows_total", table | {"operation": "delete"}) == 30
+    assert registry.get_sample_value("lakebed_mutation_parts_total", table | {"did": "read"}) == 4
+    failed = table | {"operation": "update", "end": "failed"}
+    assert registry.get_sample_value("lakebed_mutations_total", failed) == 1
+    assert registry.get_sample_value("lakebed_mutations_running", table) == 0
     assert registry.get_sample_value("lakebed_merges_running", table) == 0
     assert registry.get_sample_value("lakebed_merge_failures_total", table | {"parked": "yes"}) == 1
     assert registry.get_sample_value("lakebed_freshness_seconds_sum", table | {"stage": "visible"}) == 1.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import tempfile
 import threading
 import time
 import uuid
@@ -18,9 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.errors import StoreUnavailable
+from lakebed.errors import InvalidInput, StoreUnavailable
 from lakebed.manifest.stores.counters import StoreCounters
 from lakebed.parts import s3_storage
+from lakebed.parts.own_folders import temporary_folder
 from lakebed.parts.range_cache import BLOCK_BYTES, TAIL_BYTES, BlockCache
 from lakebed.parts.storage import PartStorage, open_part_storage
 from tests.infra.fault_proxy import Fault, FaultProxy, FaultRates
@@ -86,16 +86,35 @@ def test_a_written_file_is_there_whole_and_nothing_else(storage: PartStorage) ->
     assert abs(modified - time.time()) < 60
 
 
+def test_many_files_are_deleted_and_each_that_stays_is_told(tmp_path: Path, storage: PartStorage) -> None:
+    paths = [f"_lakebed/a b%ü{number}.parquet" for number in range(7)]
+    for path in paths:
+        storage.write_bytes(path, b"x")
+    assert storage.delete_many([*paths[:5], "_lakebed/nothing.parquet"]) == {}
+    assert sorted(path for path, _, _ in storage.list()) == paths[5:]
+    assert storage.delete_many([]) == {}
+
+
+def test_a_local_file_that_cannot_be_deleted_is_named_and_the_others_go(tmp_path: Path) -> None:
+    storage = open_part_storage(tmp_path)
+    storage.write_bytes("folder/a", b"x")
+    storage.write_bytes("b", b"x")
+    failed = storage.delete_many(["folder", "b"])
+    assert list(failed) == ["folder"]
+    assert isinstance(failed["folder"], InvalidInput)
+    assert not storage.exists("b")
+
+
 def test_a_writer_that_fails_leaves_nothing_behind(storage: PartStorage) -> None:
     def write(local: str) -> None:
         Path(local).write_bytes(b"half")
         raise ValueError("no")
 
-    staged = set(os.listdir(tempfile.gettempdir()))
+    staged = set(os.listdir(temporary_folder()))
     with pytest.raises(ValueError, match="no"):
         storage.write_file("x.parquet", write)
     assert list(storage.list()) == []
-    assert not [n for n in set(os.listdir(tempfile.gettempdir())) - staged if n.startswith("lakebed-upload-")]
+    assert set(os.listdir(temporary_folder())) == staged
 
 
 def test_missing_files_are_not_found_and_deleting_them_is_no_error(storage: PartStorage) -> None:

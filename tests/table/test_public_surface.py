@@ -21,6 +21,7 @@ METHODS = {
     "attach_partition": "name",
     "changes": "from_version, to_version=None, spark=None",
     "clean_log": "",
+    "clustering_information": "",
     "compact": "",
     "create_view": "spark, name",
     "delete": "where",
@@ -28,6 +29,7 @@ METHODS = {
     "detached": "",
     "detail": "",
     "drop_detached": "name",
+    "draw_clustering": "file",
     "expire_snapshots": "older_than=None, retain_last=1, dry_run=True, allow_short_retention=False",
     "hold": "version, seconds",
     "ingest": "changes, apply_as_deletes=None, except_column_list=(), *, keys=None, sequence_by=None, checkpoint=None, "

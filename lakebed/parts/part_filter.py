@@ -16,14 +16,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import duckdb
 import pyarrow as pa
 
 from lakebed.parts.sql import literal, registered
 from lakebed.sortkey.statistics import has_bounds, highest, lowest, parsed_stats
-from lakebed.view.scan_file import ScanFile
 
 _FLIPPED = {
     "COMPARE_EQUAL": "COMPARE_EQUAL",
@@ -36,6 +35,20 @@ _MOMENTS = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPTZ"})
 _EXACT_DIGITS_MAX = 18
 
 
+class HasStatistics(Protocol):
+    """A file of which the log knows bounds: a part, a change part, or how a reader sees one."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def partition_values(self) -> Mapping[str, str | None]: ...
+    @property
+    def stats(self) -> str | None: ...
+
+
+_File = TypeVar("_File", bound=HasStatistics)
+
+
 @dataclass(frozen=True, slots=True)
 class _Constant:
     """``kind``: INTEGER, NUMERIC, STRING, or the type that a text is cast to."""
@@ -45,8 +58,8 @@ class _Constant:
 
 
 def parts_that_may_match(
-    connection: duckdb.DuckDBPyConnection, files: Sequence[ScanFile], schema: pa.Schema, where: str | None
-) -> list[ScanFile]:
+    connection: duckdb.DuckDBPyConnection, files: Sequence[_File], schema: pa.Schema, where: str | None
+) -> list[_File]:
     """The files that may hold a row for which ``where``, an expression over the columns of ``schema``, is true."""
     if where is None or len(files) < 2:
         return list(files)
@@ -161,7 +174,7 @@ def _alike(field: pa.Field, constants: Sequence[_Constant | None]) -> list[_Cons
     return known if len(kinds) == 1 and whole and "NUMERIC" not in kinds else []
 
 
-def _bounds(files: Sequence[ScanFile], field: pa.Field) -> tuple[pa.Array, pa.Array]:
+def _bounds(files: Sequence[HasStatistics], field: pa.Field) -> tuple[pa.Array, pa.Array]:
     """Least and greatest value of a column in each file; null where it is not known."""
     pairs = [_bounds_in(file, field) for file in files]
     try:
@@ -171,7 +184,7 @@ def _bounds(files: Sequence[ScanFile], field: pa.Field) -> tuple[pa.Array, pa.Ar
         return pa.nulls(len(files), field.type), pa.nulls(len(files), field.type)
 
 
-def _bounds_in(file: ScanFile, field: pa.Field) -> tuple[Any, Any]:
+def _bounds_in(file: HasStatistics, field: pa.Field) -> tuple[Any, Any]:
     kind = field.type
     try:
         if field.name in file.partition_values:

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import lakebed
 from lakebed.parts.engine import connect
+from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.write import delta_stats
-from lakebed.view.part_filter import parts_that_may_match
 from lakebed.view.scan_file import ScanFile
 
 SCHEMA = pa.schema(

@@ -1,0 +1,107 @@
+"""Local folders that belong to one living process.
+
+The owner holds a lock on a file in its folder. The operating system frees it when the process ends, however it ends, so
+whether an owner lives is never guessed from a process number.
+
+``temporary_folder``: what a process needs on disk only while it lives
+1. The first call makes a new folder in the system's temporary folder and locks it. If another process took it for one
+   left behind before it was locked, that folder is gone, and a new one is made.
+2. It then deletes the folders of the same user that it can lock: their owners were killed.
+3. A process that ends removes its own. A forked child gets a folder of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+_LOCK = "lock"
+_PREFIX = "lakebed-process-"
+_guard = threading.Lock()
+_own: dict[str, tuple[Path, int]] = {}  # by the system's temporary folder
+
+
+def lock_folder(folder: Path) -> int | None:
+    """Make the folder this process's: an open file, to be kept open; None if it is another living process's.
+
+    The folder is made if need be.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return _lock(folder, os.O_CREAT)
+
+
+def temporary_folder() -> Path:
+    """The folder of this process in the system's temporary folder; it goes when the process does."""
+    top = tempfile.gettempdir()
+    with _guard:
+        if top not in _own or not _own[top][0].exists():  # some systems clear away what is old
+            while True:
+                folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+                lock = _lock(folder, os.O_CREAT)
+                if lock is not None:
+                    break
+            _own[top] = folder, lock
+            _remove_abandoned(Path(top))
+        return _own[top][0]
+
+
+def _lock(folder: Path, flags: int) -> int | None:
+    """The folder's lock file, locked; None if it is another's or not there."""
+    place = folder / _LOCK
+    try:
+        lock = os.open(place, os.O_RDWR | flags, 0o644)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), os.stat(place)):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(lock)
+    return None
+
+
+def _remove_abandoned(top: Path) -> None:
+    for folder in _folders_of_this_user(top):
+        lock = _lock(folder, 0)
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _folders_of_this_user(top: Path) -> Iterator[Path]:
+    with os.scandir(top) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False):
+                try:
+                    if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+                        yield Path(entry.path)
+                except FileNotFoundError:
+                    continue
+
+
+def _remove_own() -> None:
+    for folder, lock in _own.values():
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+    _own.clear()
+
+
+def _forget_inherited() -> None:
+    global _guard
+    for _, lock in _own.values():
+        os.close(lock)  # the parent's stays locked: the lock is freed when the last that share it close it
+    _own.clear()
+    _guard = threading.Lock()  # another thread of the parent may have held it
+
+
+atexit.register(_remove_own)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited)

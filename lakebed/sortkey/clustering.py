@@ -1,0 +1,139 @@
+"""How well parts are clustered, level by level: overlaps, depth, and where they lie deepest. Pure.
+
+What a part must read together with others: its *overlaps* are how many other parts its range meets, its *depth* is how many
+parts, itself included, lie over the deepest point within its range. Averages are over parts. So defined by Snowflake's
+``SYSTEM$CLUSTERING_INFORMATION`` and Databend's ``clustering_information``, whose figures these are, for parts.
+
+1. Ranges lie on the line of their sorted ends, closed; how many cover each end is a running sum. O(n log n).
+2. A part's depth is the maximum of that within its range: a table of maxima over windows of powers of two, each answer being the
+   greater of two windows that cover the range.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lakebed.sortkey.ranges import Range, overlaps
+
+DEEPEST = 5
+_EXACT_UP_TO = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A part on the line of its partition. ``sorted``: its rows are known to be in the order of the sort key."""
+
+    level: int
+    partition: object
+    range: Range
+    sorted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeepRange:
+    """Neighbouring points of one partition that all have this depth."""
+
+    partition: object
+    range: Range
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clustering:
+    """``constant``: parts whose rows all have one sort key. ``unsorted``: order or range not known.
+
+    ``histogram``: parts by depth; depths over 16 are counted under the next power of two.
+    """
+
+    parts: int = 0
+    constant: int = 0
+    unsorted: int = 0
+    average_overlaps: float = 0.0
+    average_depth: float = 0.0
+    max_depth: int = 0
+    histogram: Mapping[int, int] | None = None
+    deepest: tuple[DeepRange, ...] = ()
+
+
+def clustering(parts: Sequence[Placed]) -> Clustering:
+    """The figures of all these parts together; parts of different partitions never meet."""
+    if not parts:
+        return Clustering(histogram={})
+    by_partition: dict[object, list[Range]] = {}
+    for part in parts:
+        by_partition.setdefault(part.partition, []).append(part.range)
+    meetings = 0
+    depths: list[int] = []
+    deepest: list[DeepRange] = []
+    for partition, ranges in by_partition.items():
+        meetings += sum(overlaps(ranges))
+        line = _Line(ranges)
+        depths += line.depths()
+        deepest += [DeepRange(partition, stretch, deep) for stretch, deep in line.deepest()]
+    deepest.sort(key=lambda found: -found.depth)
+    return Clustering(
+        parts=len(parts),
+        constant=sum(part.range.is_bounded and part.range.is_constant for part in parts),
+        unsorted=sum(not part.sorted or not part.range.is_bounded for part in parts),
+        average_overlaps=meetings / len(parts),
+        average_depth=sum(depths) / len(depths),
+        max_depth=max(depths),
+        histogram=dict(sorted(Counter(map(_bucket, depths)).items())),
+        deepest=tuple(deepest[:DEEPEST]),
+    )
+
+
+def _bucket(depth: int) -> int:
+    return depth if depth <= _EXACT_UP_TO else 1 << (depth - 1).bit_length()
+
+
+class _Line:
+    """Ranges of one partition by their ends."""
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        lowers = sorted(item.lower for item in ranges)
+        uppers = sorted(item.upper for item in ranges)
+        self._points = sorted({*lowers, *uppers})
+        # Closed ranges: one that ends at a point still covers it.
+        self._covers = np.array(
+            [bisect_right(lowers, point) - bisect_left(uppers, point) for point in self._points], dtype=np.int64
+        )
+        at = {point: place for place, point in enumerate(self._points)}
+        self._first = np.array([at[item.lower] for item in ranges], dtype=np.int64)
+        self._last = np.array([at[item.upper] for item in ranges], dtype=np.int64)
+
+    def depths(self) -> list[int]:
+        """The depth of each range."""
+        windows = [self._covers]
+        while (width := 1 << len(windows)) <= len(self._covers):
+            half = width // 2
+            windows.append(
+                np.maximum(
+                    windows[-1][: len(self._covers) - width + 1], windows[-1][half:][: len(self._covers) - width + 1]
+                )
+            )
+        out = np.empty(len(self._first), dtype=np.int64)
+        sizes = np.frexp(self._last - self._first + 1)[1] - 1
+        for size in np.unique(sizes):
+            chosen = sizes == size
+            found = windows[size]
+            out[chosen] = np.maximum(found[self._first[chosen]], found[self._last[chosen] - (1 << int(size)) + 1])
+        depths: list[int] = out.tolist()
+        return depths
+
+    def deepest(self) -> list[tuple[Range, int]]:
+        """The deepest stretches of neighbouring points of equal depth, deepest first; only those deeper than one."""
+        edges = np.flatnonzero(np.diff(self._covers)) + 1
+        starts = np.concatenate(([0], edges))
+        ends = np.concatenate((edges, [len(self._covers)])) - 1
+        order = np.lexsort((starts, -self._covers[starts]))[:DEEPEST]
+        return [
+            (Range(self._points[starts[place]], self._points[ends[place]]), int(self._covers[starts[place]]))
+            for place in order
+            if self._covers[starts[place]] > 1
+        ]

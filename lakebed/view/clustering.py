@@ -1,0 +1,143 @@
+"""How well a table is clustered, as an Arrow table and as a picture. See ``sortkey.clustering`` for what the figures mean."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidInput
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.plots import new_figure
+from lakebed.sortkey.clustering import Clustering, DeepRange, Placed, clustering
+from lakebed.sortkey.ranges import Bound, order_columns, range_reader
+
+CLUSTERING_SCHEMA = pa.schema(
+    [
+        ("level", pa.int32()),
+        ("cluster_by", pa.string()),
+        ("total_part_count", pa.int64()),
+        ("constant_part_count", pa.int64()),
+        ("unsorted_part_count", pa.int64()),
+        ("average_overlaps", pa.float64()),
+        ("average_depth", pa.float64()),
+        ("max_depth", pa.int64()),
+        ("part_depth_histogram", pa.map_(pa.int64(), pa.int64())),
+        ("deepest", pa.list_(pa.struct([("depth", pa.int64()), ("from", pa.string()), ("to", pa.string())]))),
+    ]
+)
+_PARTS_DRAWN_MAX = 5_000
+
+
+def clustering_information(snapshot: Snapshot) -> pa.Table:
+    """A row a level (CLUSTERING_SCHEMA), and first one of all levels together, whose level is null."""
+    order = _order(snapshot)
+    parts = placed(snapshot)
+    levels = sorted({part.level for part in parts})
+    rows = [_row(None, order, clustering(parts))]
+    rows += [_row(level, order, clustering([part for part in parts if part.level == level])) for level in levels]
+    return pa.Table.from_pylist(rows, CLUSTERING_SCHEMA)
+
+
+def placed(snapshot: Snapshot) -> list[Placed]:
+    """The base, each part where its statistics say that it lies. Raises InvalidInput for a table without an order."""
+    columns = order_columns(snapshot.schema, _order(snapshot), snapshot.metadata.partition_columns)
+    read = range_reader(columns)
+    return [
+        Placed(
+            level=part.level,
+            partition=tuple(sorted(part.partition_values.items())),
+            range=read(part.stats),
+            sorted=part.path.startswith("_lakebed/"),  # other writers' parts may be in any order
+        )
+        for part in snapshot.parts.values()
+    ]
+
+
+def draw(snapshot: Snapshot, file: str) -> None:
+    """A PNG: each part a bar over the sort key, level by level, and below how many lie over each point.
+
+    The sort key is drawn by rank: neighbouring ends of parts are one step apart. Raises InvalidInput, MissingPrerequisite.
+    """
+    parts = placed(snapshot)
+    if len(parts) > _PARTS_DRAWN_MAX:
+        raise InvalidInput(f"{len(parts):,} parts are more than a picture shows ({_PARTS_DRAWN_MAX:,})")
+    figure = new_figure(11, 7)
+    bars, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    ends = sorted(
+        {(part.partition, end) for part in parts for end in (part.range.lower, part.range.upper)}, key=_in_order
+    )
+    at = {end: place for place, end in enumerate(ends)}
+    cover = [0] * (len(ends) + 1)
+    height = 0
+    for level in sorted({part.level for part in parts}, reverse=True):
+        rows: list[int] = []  # of each row of bars, where it is taken up to
+        of_level = [part for part in parts if part.level == level]
+        for part in sorted(of_level, key=lambda part: at[part.partition, part.range.lower]):
+            first, last = at[part.partition, part.range.lower], at[part.partition, part.range.upper]
+            row = next((number for number, end in enumerate(rows) if end < first), len(rows))
+            rows[row : row + 1] = [last]
+            bars.barh(height + row, last - first + 0.8, left=first - 0.4, height=0.8, color=f"C{level % 10}")
+            cover[first] += 1
+            cover[last + 1] -= 1
+        bars.text(-0.5, height + len(rows) / 2 - 0.5, f"level {level} ", ha="right", va="center")
+        height += len(rows) + 1
+    bars.set_yticks([])
+    depth, running = [], 0
+    for change in cover[:-1]:
+        running += change
+        depth.append(running)
+    below.step(range(len(depth)), depth, where="mid")
+    below.set_ylabel("depth")
+    below.set_ylim(bottom=0)
+    below.set_xlabel(f"{', '.join(_order(snapshot))}, in order")
+    figure.suptitle(f"{len(parts):,} parts at version {snapshot.version}")
+    figure.savefig(file, format="png", dpi=110)
+
+
+def _order(snapshot: Snapshot) -> tuple[str, ...]:
+    order = snapshot.settings.sort_key or snapshot.settings.keys
+    if not order:
+        raise InvalidInput("the table has neither a sort key nor keys, so its parts lie in no order")
+    return order
+
+
+def _row(level: int | None, order: tuple[str, ...], found: Clustering) -> dict[str, Any]:
+    return {
+        "level": level,
+        "cluster_by": f"({', '.join(order)})",
+        "total_part_count": found.parts,
+        "constant_part_count": found.constant,
+        "unsorted_part_count": found.unsorted,
+        "average_overlaps": found.average_overlaps,
+        "average_depth": found.average_depth,
+        "max_depth": found.max_depth,
+        "part_depth_histogram": list((found.histogram or {}).items()),
+        "deepest": [_deep(deep) for deep in found.deepest],
+    }
+
+
+def _deep(found: DeepRange) -> dict[str, Any]:
+    return {"depth": found.depth, "from": readable(found.range.lower), "to": readable(found.range.upper)}
+
+
+def readable(bound: Bound) -> str:
+    """A bound for people: ``(north, 2026-01-31)``; null is NULL, and what no bound is kept for is …."""
+    texts = []
+    place = 0
+    while place < len(bound):
+        kind = bound[place]
+        texts.append("…" if kind == 2 else "NULL" if kind == 0 else _text(bound[place + 1]))
+        place += 2
+    return f"({', '.join(texts)})" if texts else "(…)"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value.isoformat() if isinstance(value, datetime.date) else str(value)
+
+
+def _in_order(end: tuple[object, Bound]) -> tuple[str, Bound]:
+    return str(end[0]), end[1]
