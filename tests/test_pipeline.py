@@ -129,6 +129,16 @@ def test_no_secret_is_shown_by_any_text_about_the_pipeline() -> None:
     assert "broker:9092" in str(meaning(pipeline))
 
 
+def test_a_place_from_the_environment_is_no_secret_but_a_password_within_it_is() -> None:
+    config = "{bootstrap.servers: '${BROKERS}', sasl.password: '${P}'}"
+    text = TABLE + "source: {kind: kafka, topics: ['${TOPIC}'], config: CONFIG}\nformat: json\n".replace(
+        "CONFIG", config
+    )
+    pipeline = read(text, {"TOPIC": "orders", "BROKERS": "kafka-1:9092", "P": "hunter2!"})
+    told = pipeline.document.redact("kafka at kafka-1:9092 refuses hunter2! for orders")
+    assert told == "kafka at kafka-1:9092 refuses *** for orders"
+
+
 def test_a_secret_in_the_wrong_place_is_not_shown_by_the_complaint() -> None:
     text = TABLE + GENERATED + "quarantine: ${PASSWORD}\nmaintain: true\n"
     message = complaint(text, ENVIRONMENT)

@@ -4,7 +4,8 @@
 2. In scalars ``${NAME}`` becomes the variable's value and ``${NAME:-default}`` falls back; ``$${`` is a plain ``${``.
    The type is found afterwards, so ``port: ${PORT}`` is a number.
 3. What came from the environment, and what stands under a name that says so, is a secret: ``Document.redact`` blots it
-   out of any text, and every message about the file goes through it.
+   out of any text, and every message about the file goes through it. Only places (a path, a topic, the brokers) are none:
+   an error that does not name them is of no use.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\
 _SHORT = 4
 _RESOLVER: Any = yaml.resolver.Resolver()
 _HARMLESS = "table."  # names below it are the user's own columns
+_PLACE = re.compile(r"\.(path|folder|topics(\[\d+\])?|topic_pattern|bootstrap\.servers|ssl\.ca\.location)$")
 
 Scalar: TypeAlias = "bool | int | float | str | None"
 
@@ -101,7 +103,7 @@ class _Reader:
             items = tuple(self.read(item, f"{name}[{number}]", hidden) for number, item in enumerate(node.value))
             return Node(items, "", name, line)
         assert isinstance(node, yaml.ScalarNode)
-        text = self._filled_in(node.value, line)
+        text = self._filled_in(node.value, line, secret=hidden or not _PLACE.search(name))
         tag = node.tag
         alone = _VARIABLE.fullmatch(node.value) is not None  # quotes are needed between braces, so they mean nothing
         if text != node.value and (node.style is None or alone):
@@ -124,7 +126,7 @@ class _Reader:
             sensitive = not full.startswith(_HARMLESS) and bool(SENSITIVE.search(key.value))
             yield key.value, self.read(value, full, hidden or sensitive)
 
-    def _filled_in(self, text: str, line: int) -> str:
+    def _filled_in(self, text: str, line: int, secret: bool) -> str:
         def value(match: re.Match[str]) -> str:
             if match[0] == "$${":
                 return "${"
@@ -135,7 +137,8 @@ class _Reader:
                 )
             found = self._environment.get(match[1])
             if found:
-                self.secrets.add(found)
+                if secret:
+                    self.secrets.add(found)
                 return found
             if match[2] is None and found is None:
                 raise InvalidInput(
