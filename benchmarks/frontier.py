@@ -1,9 +1,10 @@
 """What reads cost against what is written: the read budget varied, with maintenance running, volatile parts off and on.
 
-    python -m benchmarks.frontier [--rows 1000000] [--batches 20] [--budgets 2 4 8 16]
+    python -m benchmarks.frontier [--rows 1000000] [--batches 20] [--budgets 2 4 8 16] [--every 4]
 
-For each setting: the batches go in one after the other while `table.maintain` settles and merges beside them. After each
-batch, once maintenance rests, both queries are run on the live table and on its rows as plain sorted Parquet, in turn.
+For each setting: the batches go in one after the other while `table.maintain` settles and merges beside them. After every
+fourth batch, once maintenance rests, both queries are run on the live table and on its rows as plain sorted Parquet, in turn;
+and at the end once more, when everything has been merged into one run ("compact": bytes of that merge are not counted).
 Bytes written are those of all files that came into the table's folder (parts, vectors, log), against the bytes of the
 changes as Arrow. Materialized parts that are still on local disk at the end are uploaded, and counted in the last column.
 """
@@ -45,25 +46,28 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--budgets", type=int, nargs="+", default=[2, 4, 8, 16])
+    parser.add_argument("--every", type=int, default=4, help="batches from one comparison of reads to the next")
     parser.add_argument("--volatile", nargs="+", default=["off", "on"])
     args = parser.parse_args()
     spark = lakebed.spark("benchmark", "local[2]", conf={"spark.driver.memory": "2g"})
     spark.sparkContext.setLogLevel("ERROR")
-    rows = [run(spark, args.rows, args.batches, 0, "off")]  # no maintenance: what a batch costs alone
+    rows = [run(spark, args, 0, "off")]  # no maintenance: what a batch costs alone
     for volatile in args.volatile:
-        rows += [run(spark, args.rows, args.batches, budget, volatile) for budget in args.budgets]
+        rows += [run(spark, args, budget, volatile) for budget in args.budgets]
     table(
         f"{args.batches} batches of 20,000 changes into {args.rows:,} rows, maintenance running",
         [
             "read budget", "volatile", "batch median s", "batch p95 s", "aggregate x plain: median", "max",
-            "selective: median", "max", "runs read at the end", "write amplification", "with the last upload",
+            "selective: median", "max", "compact: aggregate", "selective", "runs read at the end", "write amplification",
+            "with the last upload",
         ],
         rows,
     )  # fmt: skip
     spark.stop()
 
 
-def run(spark: Any, rows: int, batches: int, budget: int, volatile: str) -> list[object]:
+def run(spark: Any, args: argparse.Namespace, budget: int, volatile: str) -> list[object]:
+    rows, batches = args.rows, args.batches
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
         work = Workload(rows)
@@ -86,7 +90,7 @@ def run(spark: Any, rows: int, batches: int, budget: int, volatile: str) -> list
                 orders.settle()
                 continue
             _rest(orders)
-            if number % 4 == 3:
+            if number % args.every == args.every - 1:
                 for name, ratio in _ratios(spark, orders, folder).items():
                     ratios[name].append(ratio)
             written.look()
@@ -97,6 +101,8 @@ def run(spark: Any, rows: int, batches: int, budget: int, volatile: str) -> list
                 "off",
                 median(seconds),
                 p95(seconds),
+                "-",
+                "-",
                 "-",
                 "-",
                 "-",
@@ -115,9 +121,15 @@ def run(spark: Any, rows: int, batches: int, budget: int, volatile: str) -> list
             replica.upload_due(UploadRules(0, 0, 0, 0))
             replica.close()
         last = (written.look() - before) / changed
+        orders.set_properties(
+            {"lakebed.read_budget": "1", "lakebed.volatile": "off", "lakebed.target_part_rows": str(10 * rows)}
+        )
+        orders.compact()
+        compacted = _ratios(spark, orders, folder)
         return [
             budget, volatile, median(seconds), p95(seconds), median(ratios["aggregate"]), max(ratios["aggregate"]),
-            median(ratios["selective"]), max(ratios["selective"]), runs, amplification, last,
+            median(ratios["selective"]), max(ratios["selective"]), compacted["aggregate"], compacted["selective"], runs,
+            amplification, last,
         ]  # fmt: skip
 
 

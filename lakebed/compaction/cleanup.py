@@ -204,7 +204,10 @@ def _keep(
     newest = log.refresh()
     now_ms = log.now_ms()
     first = _first_kept(log, newest, now_ms - retention_seconds * 1000, retain_last)
-    oldest = log.at_version(first)
+    try:
+        oldest = log.at_version(first)
+    except VersionNotFound:
+        raise Contention(f"version {first} left the log while it was cleaned up; clean up again") from None
     unnamed_before_ms = now_ms - write_seconds * 1000
     named = set(_named_by(oldest)) | set(_named_by(newest))
     if every_commit or first == newest.version:

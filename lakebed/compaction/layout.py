@@ -216,8 +216,13 @@ def live_bytes(part: Part) -> float:
 
 
 def fullness(part: Part, settings: TableSettings) -> float:
-    """The part's live bytes or rows over those that merges aim at, whichever is nearer."""
-    return max(live_bytes(part) / settings.target_part_bytes, part.live_rows / settings.target_part_rows)
+    """The part's bytes or rows over those that merges aim at, whichever is nearer: of what a merge would write again.
+
+    These are its live rows, and deletes that are kept for late events: else parts full of them would be merged for ever.
+    """
+    rows = max(0, part.live_rows) + (part.deletes if settings.sequence_by else 0)
+    written_bytes = part.bytes * rows / part.rows if part.rows > 0 else part.bytes
+    return max(written_bytes / settings.target_part_bytes, rows / settings.target_part_rows)
 
 
 def _is_constant(part: Part, item: Range) -> bool:

@@ -225,15 +225,14 @@ class Merger:
             snapshot = self._log.refresh()
             if claim.domain not in snapshot.domains:
                 return
-            touch = Touch(domains=frozenset([claim.domain]))
+            back = [old for old in restoring if all(path in snapshot.parts for path in old.sources)]
+            touch = Touch(
+                claimed=frozenset(path for old in back for path in old.sources), domains=frozenset([claim.domain])
+            )
             info = CommitInfo("ABANDON CLAIM", "", engine=ENGINE)
             lease_ms = int((self._clock() + self._lease_seconds) * 1000)
-            back = [
-                replace(old, lease_ms=lease_ms).to_action()
-                for old in restoring
-                if all(path in snapshot.parts for path in old.sources)
-            ]
-            outcome = self._log.commit(snapshot, [claim.ended(), *back], info, touch)
+            restored = [replace(old, lease_ms=lease_ms).to_action() for old in back]
+            outcome = self._log.commit(snapshot, [claim.ended(), *restored], info, touch)
             if isinstance(outcome, Committed):
                 return
             if isinstance(outcome, Unknown):
@@ -258,13 +257,12 @@ class Merger:
 
     def kernel_sources(self, sources: Sources, snapshot: Snapshot) -> list[MergeSource]:
         """What the kernel is told of each source; deletes younger than the table's ``tombstone_retention`` are kept."""
-        horizon = int(self._clock() * 1000) - snapshot.settings.tombstone_retention_seconds * 1000
-        ordered = snapshot.settings.sequence_by is not None
+        now_ms = int(self._clock() * 1000)
         return [
             MergeSource(
                 part,
                 sources.dead[part.path],
-                keeps_deletes=ordered and part.deletes > 0 and part.newest_delete_ms >= horizon,
+                keeps_deletes=snapshot.keeps_deletes(part, now_ms),
                 url=self._storage.duckdb_url(part.path),
             )
             for part in sources.parts

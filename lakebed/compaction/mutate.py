@@ -175,7 +175,7 @@ def _write(
                 f"from lakebed_mutated where {mutation.condition()}"
             )
             for chunk in in_chunks(scanning.sql(query).to_arrow_reader(BATCH_ROWS)):
-                written += write_parts(prepare(chunk, shape, writing), shape, storage, writing)
+                written += write_parts(prepare(chunk, shape, writing), shape, storage)
     except BaseException:
         discard(written, storage)
         raise
@@ -227,6 +227,6 @@ def _without_newer(
     if not found:
         return [part]
     rows = connection.sql(f"select o.* {ours} anti {matched}").to_arrow_table()
-    kept = list(write_parts(rows, shape, storage, connection))
+    kept = list(write_parts(rows, shape, storage))
     discard([part], storage)
     return kept

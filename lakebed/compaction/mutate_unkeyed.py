@@ -123,7 +123,7 @@ def _write(
     for chunk in in_chunks(batches):
         with mutation.mistakes():
             prepared = prepare(chunk, shape, connection)
-        yield from write_parts(prepared, shape, storage, connection)
+        yield from write_parts(prepared, shape, storage)
 
 
 def _new_rows(

@@ -220,7 +220,7 @@ class Partitions:
         prepared = prepare(rows.select(names), shape, connection)
         if len(newest_per_key(prepared, shape, connection)) < len(prepared):
             raise InvalidInput(f"the rows for partition {_spell(values)} hold a key twice")
-        written = list(write_parts(prepared, shape, self._storage, connection))
+        written = list(write_parts(prepared, shape, self._storage))
         try:
             for part in written:
                 if dict(part.partition_values) != values:

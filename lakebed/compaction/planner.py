@@ -404,8 +404,7 @@ def _purges(claimed: Collection[str], round_: _Round) -> None:
 
 def _kept_deletes(part: Part, round_: _Round) -> int:
     """Deletes that still outweigh late events: they stay, dead, in what a merge writes. The others are dead weight."""
-    horizon_ms = round_.now_ms - round_.settings.tombstone_retention_seconds * 1000
-    return part.deletes if round_.settings.sequence_by and part.newest_delete_ms >= horizon_ms else 0
+    return part.deletes if round_.snapshot.keeps_deletes(part, round_.now_ms) else 0
 
 
 def _plan_of(kind: PlanKind, partition: _Partition, parts: Sequence[Part], before: int, after: int, why: str) -> Plan:

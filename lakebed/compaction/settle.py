@@ -31,7 +31,6 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.parts.changes import TableShape, shape_of
 from lakebed.parts.dead_rows import DeadRows
-from lakebed.parts.engine import connect
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.quarantine import records_of_unwhole
 from lakebed.parts.resolve import Resolution, resolve
@@ -182,7 +181,7 @@ def _actions(
     actions += [AddPart(part.settled(vectors.get(part.path))) for part in kept]
     completed, bytes_written = 0, sum(vector.bytes for vector in vectors.values() if vector.storage != "i")
     if resolution.completed is not None:
-        for written in write_parts(resolution.completed, shape, storage, connect()):
+        for written in write_parts(resolution.completed, shape, storage):
             completed += written.rows
             bytes_written += written.bytes
             actions.append(AddPart(_completed_part(written, resolution.change_parts)))

@@ -82,7 +82,11 @@ class VolatileMerger:
         self._lock = threading.Lock()
         self._held: dict[str, Materialized] = {}
         self._busy: set[str] = set()  # claims whose parts a merge or an upload is using
-        self._take_up()
+        try:
+            self._take_up()
+        except BaseException:
+            self.close()  # the next attempt finds its place in the folder free
+            raise
 
     @property
     def replica(self) -> str:

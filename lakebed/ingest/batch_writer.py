@@ -132,11 +132,11 @@ class WriteTask:
                     raise InvalidChanges(unwhole["reason"][0].as_py())
                 quarantined = pa.concat_tables([quarantined, unwhole])
                 for layer in layers:
-                    for part in write_parts(layer, self.shape, storage, connection):
+                    for part in write_parts(layer, self.shape, storage):
                         yield "part", part.to_json()
             if len(quarantined):
                 aside = open_part_storage(self.root + QUARANTINE_SUFFIX)
-                for part in write_parts(quarantined, TableShape(QUARANTINE_SCHEMA), aside, connection):
+                for part in write_parts(quarantined, TableShape(QUARANTINE_SCHEMA), aside):
                     yield "quarantined", part.to_json()
             for truncate in decoded.truncates:
                 truncated_at = max(truncate.order, truncated_at or truncate.order)
@@ -229,7 +229,7 @@ def write_arrow(changes: pa.Table, shape: TableShape, root: str) -> Written:
     layers, unwhole = newest_in_layers(changes, shape, connection)
     if len(unwhole):
         raise InvalidChanges(unwhole["reason"][0].as_py())
-    return Written(tuple(part for layer in layers for part in write_parts(layer, shape, storage, connection)))
+    return Written(tuple(part for layer in layers for part in write_parts(layer, shape, storage)))
 
 
 def write_dataframe(frame: DataFrame, task: WriteTask) -> Written:

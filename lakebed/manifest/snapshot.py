@@ -68,6 +68,11 @@ class Snapshot:
         transaction = self.transactions.get(app_id)
         return transaction.version if transaction else -1
 
+    def keeps_deletes(self, part: Part, now_ms: int) -> bool:
+        """Whether deletes of a part still outweigh late events: within ``lakebed.tombstone_retention`` a merge keeps them."""
+        horizon_ms = now_ms - self.settings.tombstone_retention_seconds * 1000
+        return self.settings.sequence_by is not None and part.deletes > 0 and part.newest_delete_ms >= horizon_ms
+
 
 def replay(commits: Iterable[Commit], start: Snapshot | None = None) -> Snapshot:
     """The snapshot after the commits, which must be contiguous. Raises Corrupt."""

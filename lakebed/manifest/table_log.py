@@ -39,14 +39,16 @@ from lakebed.manifest.actions import (
 from lakebed.manifest.checkpoint import decode_checkpoint, encode_checkpoint
 from lakebed.manifest.conflicts import Conflict, ConflictKind, Touch, find_conflict
 from lakebed.manifest.invariants import require_sound
-from lakebed.manifest.leases import leased_versions
+from lakebed.manifest.leases import EXPIRED_DOMAIN, first_unexpired, leased_versions, mark
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.snapshot import Snapshot, apply, without_expired
+from lakebed.version import ENGINE
 
 LOG_FOLDER = "_delta_log"
 _LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 _ATTEMPTS_MAX = 10_000  # versions that others may take before ours; each one is progress of the table
 _UNKNOWN_ATTEMPTS_MAX = 8
+_MARK_ATTEMPTS_MAX = 50
 _RELIST_SECONDS = 60.0
 _REMOVED_RETENTION_MS = 7 * 86_400_000
 LOG_SECONDS_MIN = 3600  # the log's youngest files stay: a writer that read a version may be about to commit on it
@@ -219,26 +221,33 @@ class TableLog:
         scope = read.settings.conflict_scope
         known = read
         for attempt in range(1, _ATTEMPTS_MAX + 1):
-            if self._may_have_expired(known):
-                left, known = known.version, self._load(None, None)
-                self._learn(known)
-                expired = Conflict(known.version, ConflictKind.METADATA, f"version {left} has left the log meanwhile")
-                return Conflicted(expired, known)
             version = known.version + 1
-            now = max(self.now_ms(), known.timestamp_ms + 1)
-            stamped = replace(info, commit_id=commit_id, timestamp_ms=now)
-            ours = tuple(at_version(action, version) for action in actions)
-            recorded = (replace(batch, updated_ms=now),) if batch else ()
-            commit = Commit(version, (stamped, *ours, *recorded))
-            require_sound(known, commit)
-            landed = self._put(commit)
-            if isinstance(landed, Unknown):
-                return landed
-            if landed:
-                snapshot = apply(known, commit)
-                self._learn(snapshot)
-                return Committed(version, snapshot, attempt)
-            winner = self.read_commit(version)
+            winner = None
+            if self._is_old(known):
+                # A cleanup may be freeing names, oldest first: while the commit of `known` is there, those after it are too.
+                winner = self.read_commit(version)
+                if winner is None and self.read_commit(known.version) is None:
+                    left, known = known.version, self._load(None, None)
+                    self._learn(known)
+                    expired = Conflict(
+                        known.version, ConflictKind.METADATA, f"version {left} has left the log meanwhile"
+                    )
+                    return Conflicted(expired, known)
+            if winner is None:
+                now = max(self.now_ms(), known.timestamp_ms + 1)
+                stamped = replace(info, commit_id=commit_id, timestamp_ms=now)
+                ours = tuple(at_version(action, version) for action in actions)
+                recorded = (replace(batch, updated_ms=now),) if batch else ()
+                commit = Commit(version, (stamped, *ours, *recorded))
+                require_sound(known, commit)
+                landed = self._put(commit)
+                if isinstance(landed, Unknown):
+                    return landed
+                if landed:
+                    snapshot = apply(known, commit)
+                    self._learn(snapshot)
+                    return Committed(version, snapshot, attempt)
+                winner = self.read_commit(version)
             if winner is None:
                 raise Corrupt(f"version {version} of the log was taken but can't be read")
             conflict = find_conflict(touch, batch, scope, winner)
@@ -248,14 +257,10 @@ class TableLog:
                 return Conflicted(conflict, known)
         raise Contention(f"{_ATTEMPTS_MAX} versions were taken by others, one after the other")
 
-    def _may_have_expired(self, read: Snapshot) -> bool:
-        """Whether a cleanup may have freed names of versions that follow ``read``: then a put would prove nothing (M1).
-
-        Versions leave the log oldest first, so while the commit of ``read`` is there, the ones after it are too.
-        """
+    def _is_old(self, read: Snapshot) -> bool:
+        """Whether a cleanup may free names of versions that follow ``read``: then a put alone would prove nothing (M1)."""
         age_seconds = self._clock() - read.timestamp_ms / 1000
-        fresh_seconds = min(read.settings.log_retention_seconds, LOG_SECONDS_MIN) / 2
-        return age_seconds > fresh_seconds and self.read_commit(read.version) is None
+        return age_seconds > min(read.settings.log_retention_seconds, LOG_SECONDS_MIN) / 2
 
     def _put(self, commit: Commit) -> bool | Unknown:
         """Whether the commit stands under its version's name."""
@@ -328,22 +333,44 @@ class TableLog:
         low, high = 0, len(older)
         while low < high:
             middle = (low + high) // 2
-            low, high = (middle + 1, high) if self._timestamp(older[middle]) < horizon_ms else (low, middle)
+            commit = self.read_commit(older[middle])  # None: another cleanup was faster
+            is_older = commit is None or commit.timestamp_ms < horizon_ms
+            low, high = (middle + 1, high) if is_older else (low, middle)
         return self.clean_before(older[low - 1]) if low else 0
 
     def clean_before(self, version: int) -> int:
         """Delete commits and checkpoints that neither a version from this one on nor a leased one needs; returns how many.
 
         The newest checkpoint at or before these versions stays, and everything after it; what is older goes, oldest first,
-        so that a crash in between leaves a log without gaps.
+        so that a crash in between leaves a log without gaps. The mark moves first (``leases``), so that no reader begins to
+        hold what is about to go.
         """
-        leased = leased_versions(self.refresh().domains, self.now_ms())
-        _, checkpoints = self._files(0)
-        kept = max((each for each in checkpoints if each <= min([version, *leased])), default=0)
-        names = self.files_before(kept)
+        kept = self._checkpoint_before(version, self.refresh())
+        if not self.files_before(kept):
+            return 0
+        names = self.files_before(self._checkpoint_before(kept, self._mark_at(kept)))
         for name in names:
             self.store.delete(name)
         return len(names)
+
+    def _checkpoint_before(self, version: int, now: Snapshot) -> int:
+        """The newest checkpoint at or before a version and all that are leased, 0 for none."""
+        first = min([version, *leased_versions(now.domains, self.now_ms())])
+        return max((each for each in self._files(0)[1] if each <= first), default=0)
+
+    def _mark_at(self, version: int) -> Snapshot:
+        """A snapshot with the mark at or after a version: whoever comes later can't hold an older one."""
+        for _ in range(_MARK_ATTEMPTS_MAX):
+            snapshot = self.refresh()
+            if first_unexpired(snapshot.domains) >= version:
+                return snapshot
+            info = CommitInfo("EXPIRE VERSIONS", "", parameters={"before": version}, engine=ENGINE)
+            outcome = self.commit(snapshot, [mark(version)], info, Touch(domains=frozenset([EXPIRED_DOMAIN])))
+            if isinstance(outcome, Committed):
+                return outcome.snapshot
+            if isinstance(outcome, Unknown):
+                raise StoreUnavailable(f"whether versions expired is unknown: {outcome.cause}; clean the log again")
+        raise Contention(f"a cleanup of the log gave way {_MARK_ATTEMPTS_MAX} times to other commits")
 
     def files_before(self, version: int) -> list[str]:
         """Names of the commits and checkpoints of all versions before this one, oldest first."""

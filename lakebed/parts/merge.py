@@ -5,23 +5,27 @@ bit, and with them the delete rows that a source ``keeps_deletes``.
 
 1. *Which rows.* A flag a row of each source: live by its deletion vector, or a delete to keep.
 2. *In which order.* Only the sort columns are read and sorted; rows with equal keys follow each other by (source, row). What
-   comes out is the provenance of the whole output. Keys that fit in a third of the memory limit are sorted in Arrow, more
-   by DuckDB, which spills. Without a sort key the order is known without reading: source after source.
+   comes out is the provenance of the whole output. Keys that fit in the memory limit are sorted in memory
+   (``parts.order``), more by DuckDB, which spills. Without a sort key the order is known without reading: source after source.
 3. *Cut.* Each output part is a piece of that order, and each piece one stretch or more, of at most a fifth of the limit. In a
    source that is sorted a stretch is a range of rows, so most row groups of the source are not read.
 4. *Write.* The rows of a stretch are read, source after source, and taken to their places, which the provenance tells:
-   nothing is sorted twice. The stretches of a part are written to one file.
+   nothing is sorted twice. They are taken and written by row groups. The stretches of a part go to one file.
 
-Sources of one row group or less are read as one scan, because a scan each costs milliseconds of planning.
+Arrow reads the sources if all are local files that hold the flat columns of the table in its types, in row groups of no more
+than a stretch (``parts.arrow_source``). If a row group of each source fits in a fifth of the limit, the last ones read are kept
+for the next stretch, so that nothing is read twice, and stretches are short: what is read is in the processor's reach when it is
+written. All others are read by DuckDB, which knows the object store and casts; there, sources of one row group or less are one
+scan, because a scan each costs milliseconds of planning.
 
 Memory, at most about: two fifths of DuckDB's limit for rows as read (they may hold one dead row for each wanted one), as much
-while they are joined to one table, one fifth for the rows in order; DuckDB's own for a scan; 6 bytes a row of the output for its
+while they are joined to one table; a row group in order; DuckDB's own for a scan; 6 bytes a row of the output for its
 provenance, and a byte a row of the sources for the flags.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -30,28 +34,34 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput, LakebedError, StoreUnavailable
 from lakebed.manifest.actions import Part
+from lakebed.parts.arrow_source import ArrowSource, Rows, damaged, is_local
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
+from lakebed.parts.order import sort_order
 from lakebed.parts.provenance import SOURCES_MAX, Provenance
 from lakebed.parts.sql import file_literal, literal, parquet, parquet_of, quote, quote_all, sql_type
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.unreadable import reason, require_store
-from lakebed.parts.write import PART_ROWS_MAX, ROW_GROUP_ROWS, ordering
+from lakebed.parts.write import PART_ROWS_MAX, ROW_GROUP_ROWS, delta_stats, ordering, with_order_bounds
 from lakebed.parts.write_arrow import write_tables
+from lakebed.sortkey.ranges import order_columns
 
 PART_BYTES_MAX = 128 << 20
 _ORDINAL, _ROW = "_lakebed_source", "_lakebed_row"
 _BATCH_ROWS = 122_880
 _SAMPLE_ROWS = 2048
 _STRETCHES_IN_MEMORY = 5  # of rows in Arrow would fill the connection's memory
-_KEYS_IN_MEMORY = 3  # as often the keys of all rows would
-_PLACE_BYTES = 16  # of a row, beside its key, while keys are sorted
+_KEYS_IN_MEMORY = 2  # as read, and joined to one table
+_PLACE_BYTES = 32  # of a row, beside its key, while keys are sorted
+_INDEX_BYTES = 4  # of a value that a dictionary holds
+_SHORT_STRETCH_GROUPS = 8
+_DICTIONARY_VALUES_MAX = 256  # of a whole stretch, that each of its row groups may carry
 
 _Flags = npt.NDArray[np.bool_]
+_Read = tuple[pa.Table, Rows]  # rows, and the places of the wanted ones among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +160,42 @@ class _Merge:
                     wanted |= deletes
             self._wanted.append(wanted)
         [(memory,)] = cursor.execute("select parse_formatted_bytes(current_setting('memory_limit'))").fetchall()
-        row_bytes, key_bytes, self._dictionary = self._layout()
-        self._key_rows = int(memory) // _KEYS_IN_MEMORY // key_bytes
+        row_bytes, widths, self._dictionary = self._layout()
         self._stretch_rows = max(1, int(memory) // _STRETCHES_IN_MEMORY // row_bytes)
+        if self._stretch_rows > ROW_GROUP_ROWS:
+            self._stretch_rows -= self._stretch_rows % ROW_GROUP_ROWS
+        nothing = ", ".join(f"null::{kind} as {quote(name)}" for name, kind in self._kinds.items())
+        self._schema: pa.Schema = cursor.sql(f"select {nothing} limit 0").to_arrow_table().schema
+        self._kept_dictionaries = [
+            field.name
+            for field in self._schema
+            if field.name in self._dictionary
+            and field.name not in shape.partition_by
+            and (pa.types.is_string(field.type) or pa.types.is_binary(field.type))
+        ]
+        self._files = self._arrow_files()
+        key_bytes = sum(
+            _INDEX_BYTES if self._files and name in self._kept_dictionaries else widths.get(name, 0)
+            for name in shape.order_by
+        )
+        self._key_rows = int(memory) // (_KEYS_IN_MEMORY * key_bytes + _PLACE_BYTES)
+        self._keeps = sum(file.group_rows_max for file in self._files) <= self._stretch_rows
+        if self._files and self._keeps:
+            self._stretch_rows = min(self._stretch_rows, _SHORT_STRETCH_GROUPS * ROW_GROUP_ROWS)
 
     def order(self) -> Provenance:
         """The provenance of all rows of the output."""
         counts = [int(np.count_nonzero(wanted)) for wanted in self._wanted]
         ordinals = np.repeat(np.arange(len(counts), dtype=np.uint16), counts)
         rows = np.concatenate([np.flatnonzero(wanted).astype(np.uint32) for wanted in self._wanted])
-        order_by, everything = self._shape.order_by, list(range(len(counts)))
+        order_by = self._shape.order_by
         if not order_by or not len(rows):
             return Provenance(ordinals, rows)
-        nested = any(pa.types.is_nested(self._shape.schema.field(name).type) for name in order_by)
-        if len(rows) <= self._key_rows and not nested:
-            keys, places = self._read(order_by, dict(enumerate(self._wanted)), [everything])
-            order = _sorted(keys.take(pa.array(places)))
+        if len(rows) <= self._key_rows:
+            order = sort_order(self._keys())
             return Provenance(ordinals[order], rows[order])
-        scan, *_ = self._scan(order_by, dict(enumerate(self._wanted)), everything, only_wanted=True)
+        wanted = self._all_wanted()
+        scan, *_ = self._scan(order_by, wanted, list(wanted), only_wanted=True)
         sort = f"select {_ORDINAL}, {_ROW} from ({scan}) order by {ordering(self._shape)}, {_ORDINAL}, {_ROW}"
         at = 0
         for batch in self._cursor.sql(sort).to_arrow_reader(_BATCH_ROWS):
@@ -176,53 +204,121 @@ class _Merge:
             at += len(batch)
         return Provenance(ordinals, rows)
 
+    def _keys(self) -> pa.Table:
+        """The sort columns of all wanted rows, source after source."""
+        wanted = self._all_wanted()
+        keys, places = self._read(self._shape.order_by, wanted, [list(wanted)], keeps=False)
+        return keys if len(keys) == len(places) else keys.take(pa.array(places))
+
+    def _all_wanted(self) -> dict[int, Rows]:
+        return {ordinal: np.flatnonzero(wanted) for ordinal, wanted in enumerate(self._wanted)}
+
     def write(self, piece: Provenance, storage: PartStorage) -> MergedPart:
         """One part of the output."""
         dead = self._dead(piece)
         columns = list(self._kinds) + ([OP_COLUMN] if len(dead) else [])
-        stretch = -(-len(piece) // -(-len(piece) // self._stretch_rows))
-        stretches = (self._rows(columns, _slice(piece, at, stretch)) for at in range(0, len(piece), stretch))
-        nothing = ", ".join(f"null::{self._kinds.get(name, 'VARCHAR')} as {quote(name)}" for name in columns)
-        schema = self._cursor.sql(f"select {nothing} limit 0").to_arrow_table().schema
-        path, rows, size, stats = write_tables(
-            stretches, schema, self._dictionary, ROW_GROUP_ROWS, self._shape, storage, self._cursor
-        )
-        return MergedPart(path, rows, size, stats, len(dead), bool(len(dead)), dead, piece)
+        order = order_columns(self._shape.schema, self._shape.order_by, self._shape.partition_by)
+        ends: list[Mapping[str, Any]] = []  # the first and the last row's sort key
 
-    def _rows(self, columns: Sequence[str], piece: Provenance) -> pa.Table:
+        def groups() -> Iterator[pa.Table]:
+            for at in range(0, len(piece), self._stretch_rows):
+                for group in self._row_groups(columns, _slice(piece, at, self._stretch_rows)):
+                    if not ends:
+                        ends.append(_row(group, 0, order))
+                    ends[1:] = [_row(group, len(group) - 1, order)]
+                    yield group
+
+        schema = pa.schema([self._field(name) for name in columns])
+        path, rows, size, stats = write_tables(groups(), schema, self._dictionary, ROW_GROUP_ROWS, storage)
+        stats_json = delta_stats(rows, stats, self._shape.schema)
+        if len(order) > 1 and ends:  # of one column its bounds say all
+            stats_json = with_order_bounds(stats_json, order, *ends)
+        return MergedPart(path, rows, size, stats_json, len(dead), bool(len(dead)), dead, piece)
+
+    def _field(self, name: str) -> pa.Field:
+        if name == OP_COLUMN:
+            return pa.field(name, pa.string())
+        field = self._schema.field(name)
+        is_kept = self._files and name in self._kept_dictionaries
+        return field.with_type(pa.dictionary(pa.int32(), field.type)) if is_kept else field
+
+    def _row_groups(self, columns: Sequence[str], piece: Provenance) -> Iterator[pa.Table]:
         """The rows of a piece, in its order: read source after source, then each taken to its place."""
-        wanted: dict[int, _Flags] = {}
-        places: dict[int, npt.NDArray[np.int64]] = {}
+        wanted: dict[int, Rows] = {}
+        places: dict[int, Rows] = {}
         by_source = np.argsort(piece.ordinals, kind="stable")
         for at in np.split(by_source, np.flatnonzero(np.diff(piece.ordinals[by_source])) + 1):
-            ordinal, rows = int(piece.ordinals[at[0]]), piece.rows[at]
-            places[ordinal] = at if np.all(rows[:-1] < rows[1:]) else at[np.argsort(rows)]  # as the file has them
-            wanted[ordinal] = np.zeros(len(self._wanted[ordinal]), dtype=bool)
-            wanted[ordinal][rows] = True
-        small = [ordinal for ordinal in wanted if len(wanted[ordinal]) <= ROW_GROUP_ROWS]
+            ordinal, rows = int(piece.ordinals[at[0]]), piece.rows[at].astype(np.int64)
+            if not np.all(rows[:-1] < rows[1:]):
+                as_in_file = np.argsort(rows)
+                at, rows = at[as_in_file], rows[as_in_file]
+            places[ordinal], wanted[ordinal] = at, rows
+        small = [ordinal for ordinal in wanted if len(self._wanted[ordinal]) <= ROW_GROUP_ROWS]
         groups = [small] if small else []
         groups += [[ordinal] for ordinal in wanted if ordinal not in small]
-        table, found = self._read(columns, wanted, groups)
+        table, found = self._read(columns, wanted, groups, self._keeps)
         sought = np.empty(len(piece), np.int64)
         sought[np.concatenate([places[ordinal] for group in groups for ordinal in group])] = found
-        return table.take(pa.array(sought))
+        for start in range(0, len(sought), ROW_GROUP_ROWS):
+            yield _compact(table.take(pa.array(sought[start : start + ROW_GROUP_ROWS])))
 
     def _read(
-        self, columns: Sequence[str], wanted: Mapping[int, _Flags], groups: Iterable[Sequence[int]]
-    ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+        self, columns: Sequence[str], wanted: Mapping[int, Rows], groups: Sequence[Sequence[int]], keeps: bool
+    ) -> _Read:
         """Rows of the sources, group after group, and the places of the wanted ones among them."""
         tables: list[pa.Table] = []
-        places: list[npt.NDArray[np.int64]] = []
+        places: list[Rows] = []
         start = 0
+        by_arrow = self._files and self._read_by_arrow(columns, wanted, groups, keeps)
+        for table, found in by_arrow or self._read_by_duckdb(columns, wanted, groups):
+            tables.append(table)
+            places.append(found + start)
+            start += len(table)
+        return pa.concat_tables(tables).unify_dictionaries().combine_chunks(), np.concatenate(places)
+
+    def _read_by_duckdb(
+        self, columns: Sequence[str], wanted: Mapping[int, Rows], groups: Sequence[Sequence[int]]
+    ) -> Iterator[_Read]:
         for group in groups:
             scan, count, found = self._scan(columns, wanted, group)
-            tables.append(self._cursor.sql(f"select {quote_all(columns)} from ({scan})").to_arrow_table())
-            if len(tables[-1]) != count:
+            table = self._cursor.sql(f"select {quote_all(columns)} from ({scan})").to_arrow_table()
+            if len(table) != count:
                 names = ", ".join(self._sources[ordinal].part.path for ordinal in group)
-                raise Corrupt(f"reading {names} gave {len(tables[-1])} rows instead of {count}")
-            places.append(found + start)
-            start += count
-        return pa.concat_tables(tables).combine_chunks(), np.concatenate(places)
+                raise Corrupt(f"reading {names} gave {len(table)} rows instead of {count}")
+            yield table, found
+
+    def _read_by_arrow(
+        self, columns: Sequence[str], wanted: Mapping[int, Rows], groups: Sequence[Sequence[int]], keeps: bool
+    ) -> Iterator[_Read]:
+        schema = pa.schema([self._field(name) for name in columns])
+        for ordinal in (ordinal for group in groups for ordinal in group):
+            file, source = self._files[ordinal], self._sources[ordinal]
+            for table, found in file.read(columns, self._kept_dictionaries, wanted[ordinal], keeps):
+                yield pa.table([self._column(source, table, field) for field in schema], schema=schema), found
+
+    def _column(self, source: MergeSource, table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+        """A column of rows read from a source, or what stands for it."""
+        constants = source.part.partition_values  # whether a file stores them or not: the log decides
+        if field.name in constants:
+            value = _constant(constants[field.name], field.type, self._kinds[field.name])
+            [scalar] = self._cursor.sql(f"select {value} as c").to_arrow_table()["c"]
+            return pa.repeat(scalar, len(table))
+        if field.name == OP_COLUMN:
+            ops = table[OP_COLUMN] if OP_COLUMN in table.column_names else pa.nulls(len(table))
+            return ops.cast(pa.string()).fill_null(UPSERT)
+        return table[field.name] if field.name in table.column_names else pa.nulls(len(table), field.type)
+
+    def _arrow_files(self) -> list[ArrowSource]:
+        """The sources as Arrow reads them; none if DuckDB must read them."""
+        files: list[ArrowSource] = []
+        for source in self._sources:
+            if not is_local(source.url):
+                return []
+            file = ArrowSource(source.part.path, source.url)
+            if file.group_rows_max > self._stretch_rows or not file.suits(self._schema, source.part.partition_values):
+                return []
+            files.append(file)
+        return files
 
     def _rows_in_file(self, source: MergeSource) -> int:
         scan = f"select num_rows from parquet_file_metadata({file_literal(source.url)})"
@@ -231,8 +327,8 @@ class _Merge:
             raise Corrupt(f"{source.part.path} has {rows} rows, but the log says {source.part.rows}")
         return int(rows)
 
-    def _layout(self) -> tuple[int, int, list[str]]:
-        """About what a row takes in memory, and its key to be sorted; the paths of columns mostly stored as dictionaries.
+    def _layout(self) -> tuple[int, dict[str, int], list[str]]:
+        """About what a row takes in memory, and each of its columns; the paths of columns mostly stored as dictionaries.
 
         By the footers, and by the first rows of the largest source.
         """
@@ -247,9 +343,8 @@ class _Merge:
         first = self._cursor.sql(f"select * from {parquet(largest.url)} limit {_SAMPLE_ROWS}").to_arrow_table()
         size = sum(int(bytes_) for _, bytes_, _ in leaves)
         row_bytes = int(max(size / max(rows, 1), first.nbytes / max(len(first), 1))) + 1
-        keys = first.select([name for name in self._shape.order_by if name in first.column_names])
-        key_bytes = int(keys.nbytes / max(len(first), 1)) + _PLACE_BYTES
-        return row_bytes, key_bytes, [path for path, _, in_dictionary in leaves if in_dictionary]
+        widths = {name: first[name].nbytes // max(len(first), 1) + 1 for name in first.column_names}
+        return row_bytes, widths, [path for path, _, in_dictionary in leaves if in_dictionary]
 
     def _delete_rows(self, source: MergeSource, rows: int) -> _Flags:
         scan = parquet_of([source.url], {OP_COLUMN: ("op", "VARCHAR")})
@@ -265,13 +360,18 @@ class _Merge:
             dead |= BitMap64(places[deletes[piece.rows[places]]].astype(np.uint64))
         return dead
 
+    def _flags(self, ordinal: int, wanted: Mapping[int, Rows]) -> _Flags:
+        flags = np.zeros(len(self._wanted[ordinal]), dtype=bool)
+        flags[wanted[ordinal]] = True
+        return flags
+
     def _set(self, name: str, value: Any, kind: str) -> None:
         """A variable of the connection: DuckDB keeps the result of a query with parameters in memory as a whole."""
         self._cursor.execute(f"set variable lakebed_{name} = $value::{kind}", {"value": value})
 
     def _scan(
-        self, columns: Sequence[str], wanted: Mapping[int, _Flags], group: Sequence[int], only_wanted: bool = False
-    ) -> tuple[str, int, npt.NDArray[np.int64]]:
+        self, columns: Sequence[str], wanted: Mapping[int, Rows], group: Sequence[int], only_wanted: bool = False
+    ) -> tuple[str, int, Rows]:
         """A scan of sources, one after the other, with ordinal and row; how many rows it gives; where the wanted ones are.
 
         DuckDB numbers the sources by their place in the list. Of a lone one only a range of rows is read. Other rows are
@@ -287,14 +387,13 @@ class _Merge:
         urls = [self._sources[ordinal].url for ordinal in group]
         scan = parquet_of(urls, {name: (alias, kinds[name]) for name, alias in aliases.items()})
         if len(group) == 1:
-            flags = wanted[group[0]]
-            first, last = int(flags.argmax()), len(flags) - 1 - int(flags[::-1].argmax())
-            flags = flags[first : last + 1]
+            first, last = int(wanted[group[0]][0]), int(wanted[group[0]][-1])
+            flags = self._flags(group[0], wanted)[first : last + 1]
             ordinal, place = str(group[0]), f"file_row_number - {first}"
             conditions = [f"file_row_number between {first} and {last}"]
         else:
-            flags = np.concatenate([wanted[ordinal] for ordinal in group])
-            starts = np.cumsum([0, *(len(wanted[ordinal]) for ordinal in group)])[:-1]
+            flags = np.concatenate([self._flags(ordinal, wanted) for ordinal in group])
+            starts = np.cumsum([0, *(len(self._wanted[ordinal]) for ordinal in group)])[:-1]
             self._set("ordinals", list(group), "integer[]")
             self._set("starts", starts.tolist(), "bigint[]")
             ordinal = "getvariable('lakebed_ordinals')[file_index::bigint + 1]"
@@ -312,15 +411,17 @@ class _Merge:
         return f"select {', '.join(outputs)}, {numbers} from {scan}{where}", count, found
 
 
-def _sorted(keys: pa.Table) -> npt.NDArray[np.uint64]:
-    """The order of the rows by the columns: nulls first, NaN last, rows with equal keys as they are."""
-    columns: list[pa.ChunkedArray] = []
-    for key in keys.columns:
-        columns += [pc.is_nan(key), key] if pa.types.is_floating(key.type) else [key]
-    names = [str(place) for place in range(len(columns))]
-    batch = pa.table(columns, names).combine_chunks().to_batches()[0]
-    order = pc.sort_indices(batch, sort_keys=[(name, "ascending", "at_start") for name in names])
-    return np.asarray(order)
+def _compact(table: pa.Table) -> pa.Table:
+    """The same rows; a large dictionary keeps only the values that they have."""
+    for place, field in enumerate(table.schema):
+        column = table.column(place)
+        if pa.types.is_dictionary(field.type) and len(column.chunk(0).dictionary) > _DICTIONARY_VALUES_MAX:
+            table = table.set_column(place, field, column.cast(field.type.value_type).dictionary_encode())
+    return table
+
+
+def _row(table: pa.Table, at: int, columns: Sequence[pa.Field]) -> dict[str, Any]:
+    return {column.name: table[column.name][at].as_py() for column in columns}
 
 
 def _slice(order: Provenance, start: int, rows: int) -> Provenance:
@@ -374,7 +475,5 @@ def _explained(cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource]
                 cursor.execute(f"select bit_xor(hash(columns(*))) from {parquet(source.url)}").fetchall()
             except duckdb.Error as cause:
                 require_store(cause)
-                raise Corrupt(
-                    f"{source.part.path} can't be read ({reason(cause)}); it is missing or damaged: restore the file"
-                ) from error
+                raise damaged(source.part.path, reason(cause)) from error
         raise

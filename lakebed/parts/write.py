@@ -1,9 +1,9 @@
-"""Writing parts: sorted Parquet files with their statistics, by DuckDB.
+"""Writing parts: sorted Parquet files with their statistics.
 
 1. The rows are cut by partition: a part belongs to one.
-2. Each piece is sorted by the sort key (else the keys), nulls first, and written under a new uuid name; nothing is ever
-   written twice under one name, so a failed attempt leaves an orphan and never a wrong row.
-3. Statistics come back from the writer itself: no second pass over the file.
+2. Each piece is sorted by the sort key (else the keys), nulls first.
+3. It is written by Arrow (``write_arrow``) under a new uuid name; nothing is ever written twice under one name, so a failed
+   attempt leaves an orphan and never a wrong row. Which columns get dictionaries is judged by a sample of their values.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import datetime
 import decimal
 import math
 import time
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -25,11 +23,15 @@ import pyarrow.compute as pc
 
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, TableShape
-from lakebed.parts.sql import literal, quote, registered
+from lakebed.parts.order import sort_order
+from lakebed.parts.sql import quote
 from lakebed.parts.storage import PartStorage
+from lakebed.parts.write_arrow import write_tables
+from lakebed.sortkey.ranges import ORDER_BOUNDS
 
 ROW_GROUP_ROWS = 40_960
 PART_ROWS_MAX = 1_000_000
+_SAMPLE_ROWS = 2048
 _STRING_BOUND_CHARACTERS = 32
 _HIGHEST_CHARACTER = "\U0010ffff"
 
@@ -71,27 +73,27 @@ class WrittenPart:
         return cls(**orjson.loads(text))
 
 
-def write_parts(
-    rows: pa.Table, shape: TableShape, storage: PartStorage, connection: duckdb.DuckDBPyConnection
-) -> Iterator[WrittenPart]:
+def write_parts(rows: pa.Table, shape: TableShape, storage: PartStorage) -> Iterator[WrittenPart]:
     """Write the rows as parts, one a partition value, none above ``PART_ROWS_MAX`` rows. Empty input: no part."""
     if UNAVAILABLE_COLUMN in rows.column_names and not any(rows[UNAVAILABLE_COLUMN].to_pylist()):
         rows = rows.drop_columns([UNAVAILABLE_COLUMN])
     for values, piece in _by_partition(rows, shape):
         for start in range(0, len(piece), PART_ROWS_MAX):
-            yield _write_one(piece.slice(start, PART_ROWS_MAX), values, shape, storage, connection)
+            yield _write_one(piece.slice(start, PART_ROWS_MAX).combine_chunks(), values, shape, storage)
 
 
 def _write_one(
-    rows: pa.Table,
-    values: Mapping[str, str | None],
-    shape: TableShape,
-    storage: PartStorage,
-    connection: duckdb.DuckDBPyConnection,
+    rows: pa.Table, values: Mapping[str, str | None], shape: TableShape, storage: PartStorage
 ) -> WrittenPart:
-    order = f"order by {ordering(shape)}" if shape.order_by else ""
-    with registered(connection, "lakebed_rows", _without_offsets(rows)):
-        path, count, size, stats = _write_query(f"select * from lakebed_rows {order}", shape, storage, connection)
+    # A delete has nulls where the table allows none.
+    rows = pa.table(rows.columns, pa.schema([field.with_nullable(True) for field in rows.schema]))
+    dictionary = _repetitive(rows)
+    order = sort_order(rows.select(shape.order_by)) if shape.order_by else np.arange(len(rows))
+    groups = (order[start : start + ROW_GROUP_ROWS] for start in range(0, len(rows), ROW_GROUP_ROWS))
+    path, count, size, column_stats = write_tables(
+        (rows.take(pa.array(group)) for group in groups), rows.schema, dictionary, ROW_GROUP_ROWS, storage
+    )
+    stats = delta_stats(count, column_stats, shape.schema)
     deletes = pc.sum(pc.equal(rows[OP_COLUMN], DELETE)).as_py() if OP_COLUMN in rows.column_names else 0
     incomplete = 0
     if UNAVAILABLE_COLUMN in rows.column_names:
@@ -104,36 +106,12 @@ def ordering(shape: TableShape) -> str:
     return ", ".join(f"{quote(name)} asc nulls first" for name in shape.order_by)
 
 
-def _write_query(
-    query: str, shape: TableShape, storage: PartStorage, connection: duckdb.DuckDBPyConnection
-) -> tuple[str, int, int, str]:
-    """Write the rows of a query as one part, in their order. Returns its path, rows, bytes and Delta statistics."""
-
-    def copy(local_path: str) -> Any:
-        return connection.execute(
-            f"copy ({query}) to {literal(local_path)} "
-            f"(format parquet, compression zstd, row_group_size {ROW_GROUP_ROWS}, return_stats)"
-        ).fetchall()[0]
-
-    path = f"_lakebed/{uuid.uuid4()}.parquet"
-    _, rows, size, _, column_stats, *_ = storage.write_file(path, copy)
-    return path, rows, size, delta_stats(rows, column_stats, shape.schema)
-
-
-def _without_offsets(rows: pa.Table) -> pa.Table:
-    """The same rows; those structs within structs that DuckDB refuses to read from a slice are copied."""
-    for index, field in enumerate(rows.schema):
-        if _has_struct_in_struct(field.type):
-            rows = rows.set_column(index, field, rows.column(index).take(pa.array(np.arange(len(rows)))))
-    return rows
-
-
-def _has_struct_in_struct(kind: pa.DataType, within: bool = False) -> bool:
-    if pa.types.is_struct(kind):
-        return within or any(_has_struct_in_struct(child.type, True) for child in kind)
-    if pa.types.is_map(kind):
-        return _has_struct_in_struct(kind.key_type, within) or _has_struct_in_struct(kind.item_type, within)
-    return pa.types.is_list(kind) and _has_struct_in_struct(kind.value_type, within)
+def _repetitive(rows: pa.Table) -> list[str]:
+    """The columns whose values are worth a dictionary: in a sample from all over the rows, most appear again."""
+    places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _SAMPLE_ROWS)).astype(np.int64))
+    sample = rows.take(pa.array(places))
+    flat = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+    return [name for name in flat if 2 * pc.count_distinct(sample[name], mode="all").as_py() <= len(places)]
 
 
 def _by_partition(rows: pa.Table, shape: TableShape) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
@@ -166,7 +144,7 @@ def partition_text(value: Any) -> str | None:
 
 
 def delta_stats(rows: int, column_stats: Mapping[str, Mapping[str, str]], schema: pa.Schema) -> str:
-    """Delta's statistics JSON from what DuckDB's COPY returns, for the top-level columns."""
+    """Delta's statistics JSON from what the writer returns, for the top-level columns."""
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -181,6 +159,38 @@ def delta_stats(rows: int, column_stats: Mapping[str, Mapping[str, str]], schema
             if bounds[0] is not None and bounds[1] is not None:
                 low[field.name], high[field.name] = bounds
     return orjson.dumps({"numRecords": rows, "minValues": low, "maxValues": high, "nullCount": nulls}).decode()
+
+
+def with_order_bounds(stats: str, order: Sequence[pa.Field], first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    """Statistics that also tell the first and the last sort key of a sorted part, as ``sortkey.ranges`` reads them.
+
+    Bounds of each column by itself say too little of a part that begins in one value of the first column and ends in another.
+    """
+    lower, upper = _tuple_bound(order, first, False), _tuple_bound(order, last, True)
+    bounds = {"columns": [column.name for column in order], "lower": lower, "upper": upper}
+    return f'{stats[:-1]},"{ORDER_BOUNDS}":{orjson.dumps(bounds).decode()}}}'
+
+
+def _tuple_bound(order: Sequence[pa.Field], row: Mapping[str, Any], is_max: bool) -> list[Any]:
+    """The row's values as far as they can be told; one that is cut is the last."""
+    out: list[Any] = []
+    for column in order:
+        value = row[column.name]
+        if value is None or isinstance(value, int):
+            out.append(value)
+        elif isinstance(value, str):
+            out.append(_string_bound(value, is_max))
+            if out[-1] != value:
+                break
+        elif isinstance(value, datetime.date):
+            out.append(value.isoformat())
+        elif isinstance(value, decimal.Decimal):
+            out.append(orjson.Fragment(format(value, "f")))
+        elif isinstance(value, float) and math.isfinite(value):
+            out.append(value)
+        else:
+            break
+    return out
 
 
 def _bound(text: str, kind: pa.DataType, is_max: bool) -> Any:

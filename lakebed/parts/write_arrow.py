@@ -2,10 +2,14 @@
 
 1. The tables follow each other in one file under a new uuid name. A row group ends at ``row_group_rows`` or with its table.
 2. Columns named in ``dictionary`` get dictionaries; for others no dictionary is tried, which is dear where it does not pay.
-3. Statistics come from the footer, by DuckDB, so that they have the same form as those of ``write_part``. The footer says
-   nothing of NaN: that is looked up while the tables pass.
+   Other whole numbers, dates and times are stored as differences (DELTA_BINARY_PACKED), a third smaller than zstd makes them
+   alone. Spark, Delta's readers, DuckDB and Arrow read that; byte stream split, which Spark does not read, is not used.
+3. Pages hold at most ``PAGE_ROWS`` rows and are listed in a page index, so that a selective query skips pages.
+   A page carries its checksum.
+4. Statistics come from the footer. For floating point it has none: they would say nothing of NaN, which is above all other
+   numbers for Spark, so that Spark would skip it. What the log is told of such columns is found while the tables pass.
 
-It is faster than DuckDB's COPY, which copies all rows before it encodes them.
+It is faster than DuckDB's COPY, which copies all rows before it encodes them and writes no page index.
 """
 
 from __future__ import annotations
@@ -15,16 +19,19 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakebed.errors import StoreUnavailable
-from lakebed.parts.changes import TableShape
-from lakebed.parts.sql import file_literal, quote, sql_type
+from lakebed.parts.sql import quote
 from lakebed.parts.storage import PartStorage
-from lakebed.parts.write import delta_stats
+
+PAGE_ROWS = 8192
+_INTEGER_DIGITS = 18  # decimals of so many are stored as whole numbers
+
+ColumnStats = dict[str, dict[str, Any]]
+"""By quoted column: ``null_count``, and ``min``, ``max``, ``has_nan`` where they are known, as text."""
 
 
 def write_tables(
@@ -32,59 +39,133 @@ def write_tables(
     schema: pa.Schema,
     dictionary: Sequence[str],
     row_group_rows: int,
-    shape: TableShape,
     storage: PartStorage,
-    connection: duckdb.DuckDBPyConnection,
-) -> tuple[str, int, int, str]:
-    """Write tables of this schema as one part. Returns its path, rows, bytes and Delta statistics.
+) -> tuple[str, int, int, ColumnStats]:
+    """Write tables of this schema as one part. Returns its path, rows, bytes and statistics.
 
     ``dictionary``: columns' paths, dotted. Raises StoreUnavailable for a full disk.
     """
-    floats = [field.name for field in schema if pa.types.is_floating(field.type)]
-    with_nan: set[str] = set()
+    floats = {field.name: _FloatStats() for field in schema if pa.types.is_floating(field.type)}
+    as_differences = {
+        field.name: "DELTA_BINARY_PACKED"
+        for field in schema
+        if _is_whole(field.type) and field.name not in dictionary and "." not in field.name
+    }
 
-    def write(local_path: str) -> tuple[int, int, str]:
-        options = {"compression": "zstd", "use_dictionary": list(dictionary), "store_schema": False}
+    def write(local_path: str) -> tuple[int, int, ColumnStats]:
         rows = 0
         try:
-            with pq.ParquetWriter(local_path, schema, **options) as writer:
+            with pq.ParquetWriter(
+                local_path,
+                schema,
+                compression="zstd",
+                use_dictionary=list(dictionary),
+                column_encoding=as_differences,
+                max_rows_per_page=PAGE_ROWS,
+                write_statistics=[path for field in schema for path in _paths_with_statistics(field)],
+                write_page_index=True,
+                write_page_checksum=True,
+                store_decimal_as_integer=True,
+                store_schema=False,
+            ) as writer:
                 for table in tables:
                     rows += len(table)
-                    with_nan.update(name for name in floats if pc.any(pc.is_nan(table[name])).as_py())
+                    for name, found in floats.items():
+                        found.see(table[name])
                     writer.write_table(table, row_group_rows)
         except OSError as error:
             raise StoreUnavailable(f"{local_path!r} could not be written ({error}); check the disk") from error
-        stats = _column_stats(local_path, schema, connection)
-        for name in with_nan:
-            stats[quote(name)]["has_nan"] = "true"
-        return rows, os.path.getsize(local_path), delta_stats(rows, stats, shape.schema)
+        stats = _column_stats(pq.read_metadata(local_path), schema)
+        stats |= {quote(name): found.stats() for name, found in floats.items()}
+        return rows, os.path.getsize(local_path), stats
 
     path = f"_lakebed/{uuid.uuid4()}.parquet"
     return path, *storage.write_file(path, write)
 
 
-def _column_stats(path: str, schema: pa.Schema, connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, Any]]:
-    """What ``delta_stats`` takes. A column has bounds if each of its row groups does, or holds nulls only."""
-    stats: dict[str, dict[str, Any]] = {}
-    queries = []
+class _FloatStats:
+    """Statistics of a column of floating point, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._nulls = 0
+        self._has_nan = False
+        self._bounds: list[float] = []
+
+    def see(self, values: pa.ChunkedArray) -> None:
+        self._nulls += values.null_count
+        self._has_nan = self._has_nan or bool(pc.any(pc.is_nan(values)).as_py())
+        if values.null_count < len(values):
+            self._bounds = [min([*self._bounds, pc.min(values).as_py()]), max([*self._bounds, pc.max(values).as_py()])]
+
+    def stats(self) -> dict[str, Any]:
+        if self._has_nan or not self._bounds:
+            return {"null_count": self._nulls, "has_nan": str(self._has_nan).lower()}
+        return {"null_count": self._nulls, "min": str(self._bounds[0]), "max": str(self._bounds[1])}
+
+
+def _paths_with_statistics(field: pa.Field, prefix: str = "") -> list[str]:
+    if pa.types.is_struct(field.type):
+        return [path for child in field.type for path in _paths_with_statistics(child, f"{prefix}{field.name}.")]
+    return [] if pa.types.is_nested(field.type) or pa.types.is_floating(field.type) else [prefix + field.name]
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    if pa.types.is_decimal(kind):
+        return bool(kind.precision <= _INTEGER_DIGITS)
+    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind)) and not pa.types.is_interval(kind)
+
+
+def _column_stats(footer: pq.FileMetaData, schema: pa.Schema) -> ColumnStats:
+    """A column has bounds if each of its row groups does, or holds nulls only."""
+    stats: ColumnStats = {}
     leaf = 0
-    for place, field in enumerate(schema):
-        if not pa.types.is_nested(field.type):
-            kind = sql_type(field.type)
-            queries.append(
-                f"select {place}, sum(stats_null_count), bool_and(stats_min_value is not null and stats_max_value is not null "
-                f"or stats_null_count = num_values), min(stats_min_value::{kind})::varchar, "
-                f"max(stats_max_value::{kind})::varchar from footer where column_id = {leaf}"
-            )
+    for field in schema:
+        if not pa.types.is_nested(field.type) and not pa.types.is_floating(field.type):
+            stats[quote(field.name)] = _stats_of(footer, leaf, field.type)
         leaf += _leaves(field.type)
-    if not queries:
-        return stats
-    footer = f"with footer as materialized (from parquet_metadata({file_literal(path)}))"
-    for place, nulls, bounded, low, high in connection.sql(f"{footer} {' union all '.join(queries)}").fetchall():
-        found = stats[quote(schema.field(place).name)] = {"null_count": nulls}
-        if bounded and low is not None:
-            found |= {"min": low, "max": high}
     return stats
+
+
+def _stats_of(footer: pq.FileMetaData, leaf: int, kind: pa.DataType) -> dict[str, Any]:
+    nulls, lows, highs = 0, [], []
+    is_bounded = True
+    for number in range(footer.num_row_groups):
+        chunk = footer.row_group(number).column(leaf)
+        found = chunk.statistics
+        if found is None or not found.has_null_count:
+            return {}
+        nulls += found.null_count
+        if found.has_min_max:
+            lows.append(_value(found.min_raw, kind))
+            highs.append(_value(found.max_raw, kind))
+        elif found.null_count < chunk.num_values:
+            is_bounded = False
+    if not is_bounded or not lows or None in lows or None in highs:
+        return {"null_count": nulls}
+    return {"null_count": nulls, "min": _text(min(lows), kind), "max": _text(max(highs), kind)}
+
+
+def _value(raw: Any, kind: pa.DataType) -> Any:
+    """A bound as it is stored, as a value that can be compared; None for a type whose bounds Delta does not keep."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_decimal(kind):
+        return raw if isinstance(raw, int) else int.from_bytes(raw, "big", signed=True)
+    if pa.types.is_string(kind):
+        return raw.decode()
+    if pa.types.is_timestamp(kind) and kind.unit != "us":
+        return None
+    return raw if pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind) else None
+
+
+def _text(value: Any, kind: pa.DataType) -> str:
+    if pa.types.is_decimal(kind):
+        return f"{value}E-{kind.scale}"
+    if pa.types.is_date32(kind):
+        return str(pa.scalar(value, pa.int32()).cast(kind).cast(pa.string()))
+    if pa.types.is_timestamp(kind):
+        return str(pa.scalar(value, pa.int64()).cast(pa.timestamp("us")).cast(pa.string()))
+    return str(value)
 
 
 def _leaves(kind: pa.DataType) -> int:

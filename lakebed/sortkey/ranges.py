@@ -1,8 +1,9 @@
 """Where parts lie on the line of sort keys, and how deep they lie over each other.
 
 1. A part's range is two flat tuples over the leading order columns, made from its statistics: what no row is below, and
-   what no row is above. Column-wise bounds put side by side are bounds of the rows' tuples. A null is (0, None) and sorts
-   first, a value is (1, value); a bound that is missing ends the lower tuple and puts (2,), above everything, into the upper.
+   what no row is above. A null is (0, None) and sorts first, a value is (1, value); a bound that is missing ends the lower tuple
+   and puts (2,), above everything, into the upper. What a merge wrote tells its first and its last key (``ORDER_BOUNDS``). Of
+   other parts column-wise bounds are put side by side: they hold, but reach far where the first column's values change.
 2. Depth: a sweep over the ends of the ranges, sorted once; ranges are closed. O(n log n).
 """
 
@@ -21,6 +22,8 @@ import pyarrow as pa
 from lakebed.sortkey.statistics import has_bounds, highest, lowest, parsed_stats
 
 Bound = tuple[Any, ...]
+ORDER_BOUNDS = "sortKeyBounds"
+"""In a part's statistics: ``columns``, and the values of them that its rows are not below (``lower``) nor above (``upper``)."""
 _NULL = (0, None)
 _TOP = (2,)
 _HIGHEST_CHARACTER = "\U0010ffff".encode()
@@ -92,6 +95,10 @@ def _range_of(stats: str | None, columns: tuple[pa.Field, ...]) -> Range:
     if stats is None or not columns:
         return Range()
     values = parsed_stats(stats)
+    told = values.get(ORDER_BOUNDS)
+    if told and told["columns"][: len(columns)] == [column.name for column in columns]:
+        end = _told_bound(told["upper"], columns)
+        return Range(_told_bound(told["lower"], columns), end if len(end) == 2 * len(columns) else (*end, *_TOP))
     rows = values.get("numRecords")
     lows, highs = values.get("minValues") or {}, values.get("maxValues") or {}
     nulls = values.get("nullCount") or {}
@@ -114,6 +121,13 @@ def _range_of(stats: str | None, columns: tuple[pa.Field, ...]) -> Range:
         if lower_ends and upper_ends:
             break
     return Range(lower, upper) if lower <= upper else Range()  # else the statistics make no sense
+
+
+def _told_bound(values: Sequence[Any], columns: tuple[pa.Field, ...]) -> Bound:
+    out: Bound = ()
+    for value, column in zip(values, columns, strict=False):
+        out += _NULL if value is None else (1, lowest(value, column.type))
+    return out
 
 
 def _bounds(low: Any, high: Any, kind: pa.DataType) -> tuple[Bound | None, Bound | None]:

@@ -444,3 +444,18 @@ def test_what_is_large_old_or_stands_for_many_parts_is_uploaded_and_the_local_di
     assert UploadRules(1 << 40, 5, 1 << 40, 100).due([one], now + 5000) == [one]
     assert UploadRules(1 << 40, 1e9, one.bytes - 1, 100).due([one], now) == [one]
     assert UploadRules(1 << 40, 1e9, 1 << 40, 3).due([one], now) == [one]
+
+
+def test_compacting_ends_though_parts_reach_across_values_of_the_first_sort_column(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
+    properties = {"lakebed.read_budget": "1", "lakebed.target_part_rows": "20", "lakebed.merge": "leveled"}
+    table = lakebed.create(tmp_path / "sorted", schema, ["id"], ["region", "amount"], properties=properties)
+    for batch in range(4):
+        rows = [{"id": 4 * at + batch, "region": "abc"[at % 3], "amount": at * 7919 % 100} for at in range(60)]
+        table.apply(pa.Table.from_pylist(rows, schema))
+    table.settle()
+    compacting = threading.Thread(target=table.compact, daemon=True)
+    compacting.start()
+    compacting.join(60)
+    assert not compacting.is_alive(), "it merges the same parts again and again"
+    assert table.clustering_information()["max_depth"][0].as_py() <= 2, "neighbours may share a key"

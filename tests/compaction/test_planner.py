@@ -147,6 +147,15 @@ def test_parts_full_by_rows_are_not_small() -> None:
     assert plan(table(parts, UNORDERED), (), NOON).plans == ()
 
 
+def test_parts_full_of_deletes_that_a_merge_must_keep_are_not_small() -> None:
+    settings = replace(ORDERED, sequence_by="key")
+    parts = [
+        part(f"{n}", n * 10, n * 10 + 9, rows=900_000, dead=600_000, deletes=600_000, modified_ms=NOON)
+        for n in range(20)
+    ]
+    assert plan(table(parts, settings), (), NOON).plans == ()
+
+
 # -- bounds and fairness ---------------------------------------------------------------------------------------------
 
 

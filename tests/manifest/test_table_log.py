@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,9 +22,10 @@ from lakebed.manifest.actions import (
 from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
 from lakebed.manifest.creation import create_log
 from lakebed.manifest.deletion_vector import bitmap, inline
+from lakebed.manifest.leases import Lease
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import MemoryLogStore
-from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown, checkpoint_name, commit_name
+from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog, Unknown, checkpoint_name, commit_name
 from lakebed.settings import TableSettings
 
 INFO = CommitInfo("TEST", "", blind_append=True)
@@ -275,11 +277,27 @@ def test_a_cleaned_log_keeps_every_version_within_retention_readable() -> None:
             log.write_checkpoint(snapshot)
     assert log.clean(retention_seconds=700) > 0
     reader = TableLog(log.store, clock)
-    newest = reader.refresh().version
-    assert all(len(reader.at_version(version).parts) == version for version in range(newest - 6, newest + 1))
+    assert all(len(reader.at_version(version).parts) == version for version in range(14, 21))
     with pytest.raises(VersionNotFound):
         reader.at_version(2)
     assert log.clean(retention_seconds=700) == 0, "a second cleaning finds nothing"
+
+
+def test_a_cleaning_leaves_what_a_reader_began_to_hold_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log()
+    for number in range(8):
+        committed(log.commit(log.refresh(), [change_part(str(number))], INFO, BLIND))
+    log.write_checkpoint(log.refresh())
+    committed(log.commit(log.refresh(), [change_part("after")], INFO, BLIND))
+    reader, commit, lease = TableLog(log.store), log.commit, Lease("reader", 3, 1 << 60)
+
+    def late(*arguments: Any) -> Outcome:
+        committed(reader.commit(reader.refresh(), [lease.to_action()], INFO, Touch(domains=frozenset([lease.domain]))))
+        return commit(*arguments)
+
+    monkeypatch.setattr(log, "commit", late)
+    assert log.clean(retention_seconds=0) == 0
+    assert TableLog(log.store).at_version(3).version == 3
 
 
 def test_a_missing_version_between_others_is_reported_as_a_gap() -> None:
@@ -306,8 +324,8 @@ def test_a_writer_that_slept_through_a_cleanup_does_not_take_a_name_that_became_
         asleep._clock()
     outcome = asleep.commit(read, [change_part("late")], INFO, BLIND)
     assert isinstance(outcome, Conflicted)
-    assert outcome.snapshot.version == 31
-    assert committed(asleep.commit(outcome.snapshot, [change_part("late")], INFO, BLIND)).version == 32
+    assert outcome.snapshot.version == 32
+    assert committed(asleep.commit(outcome.snapshot, [change_part("late")], INFO, BLIND)).version == 33
 
 
 def test_the_time_of_commits_grows_when_the_clock_does_not() -> None:

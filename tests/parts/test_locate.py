@@ -11,7 +11,6 @@ import pytest
 
 from lakebed.manifest.actions import Part
 from lakebed.parts.changes import TableShape
-from lakebed.parts.engine import connect
 from lakebed.parts.key_index import KeyIndex
 from lakebed.parts.locate import IndexLocator, ScanLocator
 from lakebed.parts.prune import may_contain
@@ -23,7 +22,7 @@ SHAPE = TableShape(pa.schema([("id", pa.int64())]), ("id",))
 
 def part_of(ids: range, folder: Path) -> Part:
     rows = pa.table({"id": pa.array(ids, pa.int64())})
-    [written] = write_parts(rows, SHAPE, open_part_storage(folder), connect())
+    [written] = write_parts(rows, SHAPE, open_part_storage(folder))
     return written.base_part(has_op_column=False)
 
 

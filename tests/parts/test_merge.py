@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
 import subprocess
@@ -19,13 +20,14 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.manifest.actions import Part
-from lakebed.parts import merge
+from lakebed.parts import merge, write
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
 from lakebed.parts.engine import connect
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.parts.provenance import Provenance
 from lakebed.parts.storage import open_part_storage
 from lakebed.parts.write import write_parts
+from lakebed.sortkey.ranges import is_point, order_columns, range_of
 from tests.table.values import TYPES
 
 SCHEMA = pa.schema(
@@ -43,7 +45,7 @@ def source(
     folder: Path, rows: pa.Table, shape: TableShape, dead: Sequence[int] = (), keeps_deletes: bool = False
 ) -> MergeSource:
     storage = open_part_storage(folder)
-    [written] = write_parts(rows, shape, storage, connect())
+    [written] = write_parts(rows, shape, storage)
     part = written.base_part(OP_COLUMN in rows.column_names)
     return MergeSource(part, BitMap64(dead), keeps_deletes, storage.duckdb_url(part.path))
 
@@ -100,24 +102,28 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(merge, "ROW_GROUP_ROWS", rng.choice([3, 122_880]))  # sources read alone, or as one scan
-    monkeypatch.setattr(merge, "_KEYS_IN_MEMORY", rng.choice([3, 1 << 60]))  # keys sorted in Arrow, or by DuckDB
-    monkeypatch.setattr(merge, "_STRETCHES_IN_MEMORY", rng.choice([5, 1 << 60]))  # a part at once, or row by row
+    group_rows = rng.choice([3, 122_880])
+    monkeypatch.setattr(merge, "ROW_GROUP_ROWS", group_rows)  # sources read alone, or as one scan
+    monkeypatch.setattr(write, "ROW_GROUP_ROWS", group_rows)
+    monkeypatch.setattr(merge, "_DICTIONARY_VALUES_MAX", rng.choice([1, 256]))
+    monkeypatch.setattr(merge, "_KEYS_IN_MEMORY", rng.choice([2, 1 << 60]))  # keys sorted in memory, or by DuckDB
+    monkeypatch.setattr(merge, "_STRETCHES_IN_MEMORY", rng.choice([5, 4_000_000, 1 << 60]))  # a part, some rows, a row
     order_by = rng.choice([(), ("k",), ("k", "x"), ("x", "s"), ("s", "k", "x")])
-    shape = TableShape(SCHEMA, sort_key=order_by, keys=("k",), sequence_by=rng.choice([None, "_hidden"]))
+    schema = rng.choice([SCHEMA, SCHEMA.remove(3)])  # with a nested column DuckDB reads, else Arrow
+    shape = TableShape(schema, sort_key=order_by, keys=("k",), sequence_by=rng.choice([None, "_hidden"]))
     if not order_by:
-        shape = TableShape(SCHEMA)
-    hidden, columns = shape.sequence_column == SEQUENCE_COLUMN, list(SCHEMA.names)
+        shape = TableShape(schema)
+    hidden, columns = shape.sequence_column == SEQUENCE_COLUMN, list(schema.names)
     columns += [SEQUENCE_COLUMN] if hidden else []
     sources, expected = [], []
     for ordinal in range(rng.randrange(1, 7)):
-        table = random_table(rng, rng.randrange(1, 12))
+        table = random_table(rng, rng.randrange(1, 12)).select(schema.names)
         if hidden:
             table = table.append_column(SEQUENCE_COLUMN, pa.array(rng.choices(range(99), k=len(table)), pa.int64()))
         has_op = bool(shape.keys) and rng.random() < 0.7
         if has_op:
             table = table.append_column(OP_COLUMN, pa.array(rng.choices([UPSERT, DELETE], [4, 1], k=len(table))))
-        unsorted = shape if rng.random() < 0.7 else TableShape(SCHEMA, sequence_by=shape.sequence_by)
+        unsorted = shape if rng.random() < 0.7 else TableShape(schema, sequence_by=shape.sequence_by)
         one = source(tmp_path, table, unsorted, keeps_deletes=hidden and rng.random() < 0.7)
         rows = stored(tmp_path, one.part).to_pylist()
         deletes = {at for at, row in enumerate(rows) if has_op and row[OP_COLUMN] == DELETE}
@@ -343,3 +349,27 @@ def test_ten_million_rows_are_merged_within_a_gigabyte(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "benchmarks.merge", "--task", "10"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert float(orjson.loads(done.stdout.splitlines()[-1])["private_mb"]) <= 1000
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_merged_parts_tell_their_first_and_last_key_and_lie_side_by_side(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    shape = TableShape(SCHEMA, sort_key=("s", "k"))
+    rows = [random_table(rng, 200) for _ in range(3)]
+    rows = [
+        table.set_column(2, "s", pa.array([rng.choice([None, "a", "ä" * 40, "ä" * 41]) for _ in range(200)]))
+        for table in rows
+    ]
+    parts = merged(tmp_path, [source(tmp_path, table, shape) for table in rows], shape, rows_max=37)
+    order = order_columns(SCHEMA, ("s", "k"), ())
+    ranges = [range_of(part.stats, order) for part in parts]
+    for part, told in zip(parts, ranges, strict=True):
+        assert told.is_bounded
+        for row in stored(tmp_path, part).select(["s", "k"]).to_pylist():
+            key = (
+                *((0, None) if row["s"] is None else (1, row["s"].encode())),
+                *((0, None) if row["k"] is None else (1, row["k"])),
+            )
+            assert told.lower <= key <= told.upper
+    for left, right in itertools.pairwise(ranges):
+        assert left.upper <= right.lower or is_point(right.lower, left.upper)

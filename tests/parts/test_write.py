@@ -54,7 +54,7 @@ def random_rows(rng: random.Random, count: int) -> list[dict[str, Any]]:
 
 def written(rows: pa.Table, shape: TableShape, folder: Path) -> list[tuple[Any, pa.Table]]:
     storage = open_part_storage(folder)
-    return [(part, pq.read_table(folder / part.path)) for part in write_parts(rows, shape, storage, connect())]
+    return [(part, pq.read_table(folder / part.path)) for part in write_parts(rows, shape, storage)]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -114,3 +114,19 @@ def test_the_newest_change_of_a_key_is_the_last_or_the_one_with_the_highest_sequ
     assert by_arrival["v"].to_pylist() == ["d", "e"]
     by_sequence = newest_per_key(rows, TableShape(schema, keys=("id",), sequence_by="seq"), connect())
     assert by_sequence["v"].to_pylist() == ["c", "d"], "of equal sequences the last wins"
+
+
+def test_a_part_lets_readers_skip_pages_but_never_one_that_may_hold_nan(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [("id", pa.int64()), ("x", pa.float64()), ("n", pa.struct([("x", pa.float32()), ("i", pa.int8())]))]
+    )
+    nested = [{"x": float("nan"), "i": 1}] * 20_000
+    rows = pa.table({"id": range(20_000), "x": [float("nan"), *range(1, 20_000)], "n": nested}, schema)
+    [(part, _)] = written(rows, TableShape(schema, ("id",)), tmp_path)
+    footer = pq.read_metadata(tmp_path / part.path).row_group(0)
+    chunks = {footer.column(at).path_in_schema: footer.column(at) for at in range(footer.num_columns)}
+    assert [name for name, chunk in chunks.items() if chunk.statistics is not None] == ["id", "n.i"]
+    assert all(chunk.has_offset_index for chunk in chunks.values()) and chunks["id"].has_column_index
+    stats = orjson.loads(part.stats)
+    assert "x" not in stats["minValues"] and stats["nullCount"]["x"] == 0
+    assert stats["minValues"]["id"] == 0 and stats["maxValues"]["id"] == 19_999

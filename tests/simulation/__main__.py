@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import time
 from collections import Counter
 
@@ -13,17 +14,18 @@ def main() -> int:
     """Run the seeds asked for; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="simulate writers of one log")
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds (default %(default)s)")
-    parser.add_argument("--first", type=int, default=0, help="the first seed (default %(default)s)")
+    parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed (default %(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps with faults a seed (default %(default)s)")
     parser.add_argument("--trace", action="store_true", help="print the whole trace of each seed")
     asked = parser.parse_args()
+    logging.disable(logging.ERROR)  # what is said of faults: there are many
     started, total, versions = time.monotonic(), Counter[str](), 0
     for seed in range(asked.first, asked.first + asked.seeds):
         try:
             report = simulate(seed, asked.steps)
         except AssertionError as failure:
             print(failure)
-            print(f"run it again: python -m tests.simulation --first {seed} --seeds 1 --steps {asked.steps}")
+            print(f"run it again: python -m tests.simulation --from {seed} --seeds 1 --steps {asked.steps}")
             return 1
         if asked.trace:
             print("\n".join(report.trace))

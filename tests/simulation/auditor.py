@@ -2,33 +2,44 @@
 
 The fold here shares no code with ``lakebed.manifest``: it reads the JSON lines. After every version:
 - M1: the version follows the last one, and was never written before, also not before a cleanup.
-- M3 and nothing lost: base and tail hold each batch that the transactions claim exactly once, and no other.
-- No update is lost: counters in a property and in a domain go up by one.
-- B1, S2: each row is live once at most; a commit that only rearranges rows leaves the same ones; none comes to life again.
-- P1, P4: what a claim names is in the base, and is named by no other claim.
+- M3: a batch comes once, with its parts. No update is lost: counters in a property and in a domain go up by one.
+- B1, B2: base and tail show the rows that the changes, mutations and partition commands give, applied one by one to a
+  dictionary. So settles, merges, uploads, claims and cleanups change none (P3, S2). A mutation is right if it was worked out
+  at some version since it was called, and what came after it stands.
+- P1, P4: what a claim names is in the base, and is named by no other claim; no claim names what left the table for good.
+- What the commit names lies in the store. The mark of the expired versions passes none that is within retention.
 - The numbered invariants of ``lakebed.manifest.invariants`` hold for the commit.
+When a file is deleted, G1: no version from the mark on and none that a reader holds shows rows of it, it is not detached, and
+nobody is about to commit it.
 After every checkpoint, M2: what it decodes to is the state that was folded for its version.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from lakebed.manifest.actions import decode_commit
 from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.deletion_vector import DeletionVector, unpack
 from lakebed.manifest.invariants import violations
 from lakebed.manifest.snapshot import Snapshot, apply
+from tests.simulation.files import Objects, Row, decode
+from tests.simulation.stand_ins import Change
+from tests.simulation.world import Actor, World
 
 Batch = tuple[str, int]
-Row = tuple[str, int]
-ROWS = 100
+Table = Mapping[int, Row]
+RETENTION_SECONDS = 7200
 CLAIM_PREFIX = "lakebed.claim."
+DETACHED_PREFIX = "lakebed.detached."
+LEASE_PREFIX = "lakebed.lease."
+MARK = "lakebed.expired"
 COUNTED_DOMAIN = "lakebed.counted"
 COUNTED_PROPERTY = "counted"
+_FOR_GOOD = ("TRUNCATE", "DETACH PARTITION", "REPLACE PARTITION")
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,7 @@ class State:
     """The table at one version, as plain values."""
 
     version: int = -1
-    base: Mapping[str, int] = field(default_factory=dict)  # path → dead rows
+    base: Mapping[str, Any] = field(default_factory=dict)  # path → deletion vector as JSON, None for none
     tail: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # path → (version, ordinal)
     transactions: Mapping[str, int] = field(default_factory=dict)
     domains: Mapping[str, str] = field(default_factory=dict)
@@ -47,7 +58,7 @@ def state_of(snapshot: Snapshot) -> State:
     """A snapshot of lakebed's as plain values."""
     return State(
         version=snapshot.version,
-        base={path: part.dead_rows for path, part in snapshot.parts.items()},
+        base={path: _vector_json(part.deletion_vector) for path, part in snapshot.parts.items()},
         tail={part.path: (part.version, part.ordinal) for part in snapshot.tail.values()},
         transactions={app: transaction.version for app, transaction in snapshot.transactions.items()},
         domains=dict(snapshot.domains),
@@ -56,22 +67,33 @@ def state_of(snapshot: Snapshot) -> State:
 
 
 class Auditor:
-    """What the log really holds, version by version."""
+    """What the log and the object store really hold, version by version."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: World, objects: Objects, log_retention_seconds: int) -> None:
+        self.world, self.objects = world, objects
+        self.log_retention_seconds = log_retention_seconds
         self.states: dict[int, State] = {}
-        self.contents: dict[str, tuple[Batch, ...]] = {}  # path → the batches whose rows it holds
-        self.rows: dict[str, tuple[Row, ...]] = {}  # path → which rows it holds, for what merges wrote
-        self.vectors: dict[str, bytes] = {}  # path → deletion vectors
-        self._live: dict[str, frozenset[Row]] = {}
-        self._known: set[Row] = set()  # all rows that were ever live
+        self.tables: dict[int, Table] = {-1: {}}  # what the table is to show at each version
+        self.batches: dict[str, Batch] = {}  # path of a change part → the batch that it belongs to
+        self.mutations: dict[
+            str, tuple[Change, int]
+        ] = {}  # by its where → the mutation, the version when it was called
         self.commits_kept: set[int] = set()
         self.checkpoints_kept: set[int] = set()
         self.newest = State()
+        self._detached: dict[str, Table] = {}
+        self._data: dict[str, bytes] = {}  # every file that was ever written
+        self._live: dict[str, tuple[str, dict[int, Row]]] = {}  # path → its vector, its live rows
+        self._named_last: dict[str, int] = {}  # path → the newest version that needs it
+        self._names: dict[int, frozenset[str]] = {}  # version → all files that a reader of it needs
+        self._detached_names: frozenset[str] = frozenset()  # files of what is detached now
+        self._times_ms: dict[int, int] = {}
         self._snapshot: Snapshot | None = None
 
+    # -- what happens ------------------------------------------------------------------------------------------------
+
     def landed(self, name: str, data: bytes) -> None:
-        """An object was written."""
+        """An object of the log was written."""
         head, _, rest = name.removeprefix("_delta_log/").partition(".")
         if rest == "json":
             self._commit(int(head), data)
@@ -79,21 +101,58 @@ class Auditor:
             self._checkpoint(int(head), data)
 
     def gone(self, name: str) -> None:
-        """An object was deleted."""
+        """An object of the log was deleted."""
         head, _, rest = name.removeprefix("_delta_log/").partition(".")
         if rest == "json":
             self.commits_kept.discard(int(head))
         elif rest == "checkpoint.parquet":
             self.checkpoints_kept.discard(int(head))
-        assert self.oldest_readable() <= self.newest.version, f"after {name} was deleted no version can be read"
+        oldest = self.oldest_readable()
+        assert oldest <= self.newest.version, f"after {name} was deleted no version can be read"
+        for held in self.held():
+            assert oldest <= held, f"G1: {name} is deleted, but a reader holds version {held}"
+
+    def file_written(self, path: str, data: bytes) -> None:
+        """A data file was written."""
+        assert self._data.setdefault(path, data) == data, f"{path} was written twice, with other rows"
+
+    def file_deleted(self, path: str, actor: Actor) -> None:
+        """G1."""
+        last, mark = self._named_last.get(path, -1), self.mark()
+        assert last < mark or last < 0, f"G1: {path} is deleted, but version {last} names it; the mark is {mark}"
+        assert path not in self._detached_names, f"G1: {path} is deleted, but is detached, not dropped"
+        for version in self.held():
+            assert path not in self._names[version], f"G1: {path} is deleted, but a reader holds version {version}"
+        is_uncommitted = self.world.is_uncommitted(path, actor, self.newest.domains)
+        assert not is_uncommitted, f"G1: {path} is deleted, but is about to be committed"
+
+    # -- what others ask ---------------------------------------------------------------------------------------------
+
+    def mark(self) -> int:
+        """The oldest version that has not expired."""
+        return int(json.loads(self.newest.domains.get(MARK, '{"before": 0}'))["before"])
+
+    def held(self) -> list[int]:
+        """Versions that readers hold now."""
+        leases = [json.loads(text) for name, text in self.newest.domains.items() if name.startswith(LEASE_PREFIX)]
+        return [lease["version"] for lease in leases if self.world.now * 1000 < lease["until_ms"]]
+
+    def names(self, version: int) -> frozenset[str]:
+        """All files that a reader of a version needs."""
+        return self._names[version]
+
+    def needed(self) -> frozenset[str]:
+        """All files that somebody needs now."""
+        versions = [*range(self.mark(), self.newest.version + 1), *self.held()]
+        return self._detached_names.union(*(self._names[version] for version in versions))
 
     def oldest_readable(self) -> int:
         """The oldest version that the files in the store still give."""
-        starts = sorted(self.checkpoints_kept | ({0} & self.commits_kept))
-        for start in starts:
-            if all(version in self.commits_kept for version in range(start + 1, self.newest.version + 1)):
-                return start
-        return self.newest.version + 1
+        first = self.newest.version
+        while first in self.commits_kept:
+            first -= 1
+        starts = [start for start in self.checkpoints_kept if start >= first]
+        return 0 if first < 0 else min(starts, default=self.newest.version + 1)
 
     def require(self, snapshot: Snapshot, what: str) -> None:
         """A snapshot that somebody got must be the state of its version."""
@@ -106,57 +165,174 @@ class Auditor:
         """Is a batch in the newest version?"""
         return self.newest.transactions.get(batch[0], -1) >= batch[1]
 
+    # -- inside ------------------------------------------------------------------------------------------------------
+
     def _commit(self, version: int, data: bytes) -> None:
+        before = self.newest
         assert version not in self.states, f"M1: version {version} was written twice"
-        assert version == self.newest.version + 1, f"M1: version {version} follows {self.newest.version}"
-        after = _fold(self.newest, version, data)
-        held = Counter(batch for path in (*after.base, *after.tail) for batch in self.contents[path])
-        claimed = Counter({(app, number): 1 for app, last in after.transactions.items() for number in range(last + 1)})
-        assert held == claimed, f"version {version}: lost {claimed - held}, twice {held - claimed}"
-        self._rows_stay(version, data)
-        _claims_are_apart(after, self.newest)
+        assert version == before.version + 1, f"M1: version {version} follows {before.version}"
+        actions = [json.loads(line) for line in data.decode().splitlines()]
+        info = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+        after = fold(before, version, actions)
+        self._times_ms[version] = info["timestamp"]
+        self._batch_is_whole(actions)
+        self._claims_are_apart(after, before, info["operation"])
+        self._files_are_there(after)
+        self._mark_moves_late(after)
+        self._holds_are_of_what_is_there(after)
+        shown = self._shown(after)
+        expected = self._expected(version, info, actions, shown)
+        assert shown == expected, f"B2: {info['operation']} {version}: {_difference(shown, expected)}"
         commit = decode_commit(version, data)
         if self._snapshot is not None:
             broken = violations(self._snapshot, commit)
             assert not broken, f"version {version} breaks {broken}"
         self._snapshot = apply(self._snapshot, commit)
-        assert state_of(self._snapshot) == after, (
-            f"version {version} is applied as {state_of(self._snapshot)}, not {after}"
-        )
+        found = state_of(self._snapshot)
+        assert found == after, f"version {version} is applied as {found}, not {after}"
+        self.tables[version] = expected
         self.states[version] = self.newest = after
         self.commits_kept.add(version)
+        self.world.committed(self._names[version])
+        self.world.counts[info["operation"].lower()] += 1
 
-    def rows_of(self, path: str) -> tuple[Row, ...]:
-        """The rows of a part, in order; those of a change part are its own."""
-        return self.rows.get(path) or tuple((path, row) for row in range(ROWS))
+    def _batch_is_whole(self, actions: list[dict[str, Any]]) -> None:
+        """M3: the batches of the parts are those that the commit says it brings."""
+        added = {action["add"]["path"] for action in actions if "add" in action and action["add"]["dataChange"]}
+        tail = [action["domainMetadata"] for action in actions if "domainMetadata" in action]
+        settled = {domain["domain"].rpartition(".")[2] for domain in tail if domain["removed"]}
+        added = {path for path in added if path.rpartition("/")[2].removesuffix(".parquet") not in settled}
+        for domain in tail:
+            if domain["domain"].startswith("lakebed.part.") and not domain["removed"]:
+                added.add(json.loads(domain["configuration"])["path"])
+        said = {(action["txn"]["appId"], action["txn"]["version"]) for action in actions if "txn" in action}
+        removed = {action["remove"]["path"] for action in actions if "remove" in action}
+        brought = {self.batches[path] for path in added - removed if path in self.batches}
+        if said:
+            assert brought == said, f"M3: the commit says it brings {said}, and brings {brought}"
 
-    def _rows_stay(self, version: int, data: bytes) -> None:
-        live = dict(self._live)
-        actions = [json.loads(line) for line in data.decode().splitlines()]
-        moved = [action["remove"] for action in actions if "remove" in action]
-        added = [action["add"] for action in actions if "add" in action]
-        for remove in moved:
-            del live[remove["path"]]
-        new: set[Row] = set()
-        for add in added:
-            path, vector = add["path"], add.get("deletionVector")
-            rows = self.rows_of(path)
-            live[path] = frozenset(rows)
-            if vector:
-                found = DeletionVector.from_json(vector)
-                file = found.file_path()
-                dead = unpack(found, self.vectors[file] if file else None)
-                live[path] = frozenset(row for at, row in enumerate(rows) if at not in dead)
-            if add["dataChange"]:
-                new |= set(rows)
-        before, after = Counter(_all(self._live)), Counter(_all(live))
-        assert not after or max(after.values()) == 1, f"B1: version {version} has a row twice"
-        come_back = after.keys() - before.keys() - (new - self._known)
-        assert not come_back, f"B1: version {version} brings rows back to life: {sorted(come_back)[:3]}"
-        if added and moved and not any(action["dataChange"] for action in (*added, *moved)):
-            assert before == after, f"S2: version {version} loses {sorted(before - after)[:3]}"
-        self._live = live
-        self._known |= new
+    def _claims_are_apart(self, after: State, before: State, operation: str) -> None:
+        named: dict[str, str] = {}
+        for name, text in after.domains.items():
+            if name.startswith(CLAIM_PREFIX):
+                for path in json.loads(text)["sources"]:
+                    assert path not in named, f"P4: {path} is claimed by {named[path]} and {name}"
+                    assert name in before.domains or path in after.base, f"P1: {name} claims {path}, which is not there"
+                    left = path in before.base and path not in after.base
+                    assert not left or operation not in _FOR_GOOD, f"P1: {name} claims {path}, which left: {operation}"
+                    named[path] = name
+
+    def _files_are_there(self, after: State) -> None:
+        named = {*after.base, *after.tail, *_files_of(after.base.values())}
+        detached: set[str] = set()
+        for name, text in after.domains.items():
+            if name.startswith(DETACHED_PREFIX):
+                parts = json.loads(text)["parts"]
+                detached |= {
+                    *(part["path"] for part in parts),
+                    *_files_of(part.get("deletionVector") for part in parts),
+                }
+        lost = (named | detached) - self.objects.data.keys()
+        assert not lost, f"G1: version {after.version} names {sorted(lost)}, which are not in the store"
+        self._names[after.version], self._detached_names = frozenset(named), frozenset(detached)
+        self._named_last.update(dict.fromkeys(named, after.version))
+
+    def _mark_moves_late(self, after: State) -> None:
+        text = after.domains.get(MARK)
+        if text == self.newest.domains.get(MARK) or text is None:
+            return
+        mark, earlier = int(json.loads(text)["before"]), self.mark()
+        assert mark > earlier, f"G1: the mark moves from {earlier} back to {mark}"
+        horizon_ms = (self.world.now - min(RETENTION_SECONDS, self.log_retention_seconds)) * 1000
+        within = max((version for version, at in self._times_ms.items() if at <= horizon_ms), default=0)
+        assert mark <= within, f"G1: the mark moves to {mark}, but version {within} is within retention"
+
+    def _holds_are_of_what_is_there(self, after: State) -> None:
+        for name in after.domains.keys() - self.newest.domains.keys():
+            if name.startswith(LEASE_PREFIX):
+                version = json.loads(after.domains[name])["version"]
+                assert version >= self.mark(), f"G1: {name} holds {version}, which has expired"
+
+    def _shown(self, state: State) -> Table:
+        """The rows that a reader sees: base, then the tail over it."""
+        rows: dict[int, Row] = {}
+        count = 0
+        for path, vector in state.base.items():
+            text = str(vector)
+            if self._live.get(path, ("", {}))[0] != text:
+                self._live[path] = text, self._live_rows(path, vector)
+            live = self._live[path][1]
+            rows.update(live)
+            count += len(live)
+        assert count == len(rows), f"B1: version {state.version} has a key twice"
+        for path in sorted(state.tail, key=state.tail.__getitem__):
+            rows.update((row.key, row) for row in decode(self._data[path]))
+        return {key: row for key, row in rows.items() if row.value is not None}
+
+    def _live_rows(self, path: str, vector: Any) -> dict[int, Row]:
+        rows = decode(self._data[path])
+        if vector is None:
+            return {row.key: row for row in rows}
+        found = DeletionVector.from_json(vector)
+        file = found.file_path()
+        dead = unpack(found, self._data[file] if file else None)
+        return {row.key: row for at, row in enumerate(rows) if at not in dead}
+
+    def _expected(self, version: int, info: dict[str, Any], actions: list[dict[str, Any]], shown: Table) -> Table:
+        """What the table is to show after the commit, by what it says it is; ``shown`` helps to tell when it took place."""
+        before = self.tables[version - 1]
+        said = info["operationParameters"]
+        match info["operation"]:
+            case "WRITE":
+                return self._with(before, actions)
+            case "DELETE" | "UPDATE":
+                mutation, called = self.mutations[said["predicate"]]
+                tables = [self._mutated(mutation, at, version - 1) for at in range(version - 1, called - 1, -1)]
+                return next((table for table in tables if table == shown), tables[0])
+            case "TRUNCATE":
+                return {}
+            case "DETACH PARTITION":
+                self._detached[said["name"]], stays = _split(before, said)
+                return stays
+            case "ATTACH PARTITION":
+                back = self._detached[said["name"]]
+                entry = DETACHED_PREFIX + said["name"]
+                assert entry in self.newest.domains, f"version {version} attaches {said['name']}, which is not detached"
+                assert not back.keys() & before.keys(), f"B1: version {version} attaches keys that are live"
+                return {**before, **back}
+            case "REPLACE PARTITION":
+                return self._with(_split(before, said)[1], actions)
+            case _:
+                return before
+
+    def _with(self, before: Table, actions: list[dict[str, Any]]) -> Table:
+        """The rows of parts that a commit brings, over what was there."""
+        rows = dict(before)
+        added = [(0, action["add"]["path"]) for action in actions if "add" in action]
+        for action in actions:
+            if action.get("domainMetadata", {}).get("domain", "").startswith("lakebed.part."):
+                value = json.loads(action["domainMetadata"]["configuration"])
+                added.append((value["ordinal"], value["path"]))
+        for _, path in sorted(added, key=lambda pair: pair[0]):
+            rows.update((row.key, row) for row in decode(self._data[path]))
+        return {key: row for key, row in rows.items() if row.value is not None}
+
+    def _mutated(self, mutation: Change, at: int, last: int) -> Table:
+        """The table as it is if the mutation took place at a version, and what came until the last one came after it."""
+        rows = dict(self.tables[at])
+        for key, row in self.tables[at].items():
+            if mutation.matches(row):
+                rows.pop(key)
+                if (changed := mutation.changed(row)) is not None:
+                    rows[key] = changed
+        for version in range(at + 1, last + 1):
+            earlier, later = self.tables[version - 1], self.tables[version]
+            if earlier is later:
+                continue
+            for key in earlier.keys() - later.keys():
+                rows.pop(key, None)
+            rows.update((key, row) for key, row in later.items() if earlier.get(key) != row)
+        return rows
 
     def _checkpoint(self, version: int, data: bytes) -> None:
         found = state_of(decode_checkpoint(version, [data]))
@@ -166,26 +342,36 @@ class Auditor:
         self.checkpoints_kept.add(version)
 
 
-def _all(live: Mapping[str, frozenset[Row]]) -> Iterator[Row]:
-    for rows in live.values():
-        yield from rows
+def _split(table: Table, said: Mapping[str, str]) -> tuple[Table, Table]:
+    """The rows of the partition that a commit speaks of, and the others."""
+    name = json.loads(said["partition"])["p"]
+    return (
+        {key: row for key, row in table.items() if row.partition == name},
+        {key: row for key, row in table.items() if row.partition != name},
+    )
 
 
-def _claims_are_apart(after: State, before: State) -> None:
-    named: dict[str, str] = {}
-    for name, text in after.domains.items():
-        if name.startswith(CLAIM_PREFIX):
-            for path in json.loads(text)["sources"]:
-                assert path not in named, f"P4: {path} is claimed by {named[path]} and {name}"
-                assert name in before.domains or path in after.base, f"P1: {name} claims {path}, which is not there"
-                named[path] = name
+def _difference(shown: Table, expected: Table) -> str:
+    lost = sorted(set(expected.values()) - set(shown.values()))[:3]
+    wrong = sorted(set(shown.values()) - set(expected.values()))[:3]
+    return f"lacks {lost}, shows {wrong}"
 
 
-def _fold(before: State, version: int, data: bytes) -> State:
+def _files_of(vectors: Iterable[Any]) -> set[str]:
+    """The files that deletion vectors lie in."""
+    paths = (DeletionVector.from_json(vector).file_path() for vector in vectors if vector)
+    return {path for path in paths if path}
+
+
+def _vector_json(vector: DeletionVector | None) -> dict[str, Any] | None:
+    return vector.to_json() if vector else None
+
+
+def fold(before: State, version: int, actions: list[dict[str, Any]]) -> State:
+    """The state after a commit."""
     base, tail = dict(before.base), dict(before.tail)
     transactions, domains = dict(before.transactions), dict(before.domains)
     configuration = before.configuration
-    actions = [json.loads(line) for line in data.decode().splitlines()]
     for action in actions:
         if remove := action.get("remove"):
             assert remove["path"] in base, f"version {version} removes {remove['path']}, which is not there"
@@ -193,7 +379,7 @@ def _fold(before: State, version: int, data: bytes) -> State:
     for action in actions:
         if add := action.get("add"):
             assert add["path"] not in base, f"version {version} adds {add['path']}, which is there"
-            base[add["path"]] = (add.get("deletionVector") or {"cardinality": 0})["cardinality"]
+            base[add["path"]] = add.get("deletionVector")
         elif domain := action.get("domainMetadata"):
             name = domain["domain"]
             if name.startswith("lakebed.part."):
@@ -207,21 +393,19 @@ def _fold(before: State, version: int, data: bytes) -> State:
                     assert value["path"] not in tail, f"version {version} adds {value['path']} to the tail again"
                     assert value["path"] not in base, f"version {version} adds {value['path']}, which was settled"
                     tail[value["path"]] = (value["version"], value["ordinal"])
-            elif name.startswith(CLAIM_PREFIX):
+            else:
+                if name == COUNTED_DOMAIN:
+                    counted = int(domains.get(name, 0)) + 1
+                    assert int(domain["configuration"]) == counted, f"{version}: lost update of {name}"
                 domains.pop(name, None)
                 if not domain["removed"]:
                     domains[name] = domain["configuration"]
-            else:
-                assert int(domain["configuration"]) == int(domains.get(name, 0)) + 1, (
-                    f"{version}: lost update of {name}"
-                )
-                domains[name] = domain["configuration"]
         elif transaction := action.get("txn"):
             last = transactions.get(transaction["appId"], -1)
             assert transaction["version"] == last + 1, f"M3: batch {transaction['version']} follows {last}"
             transactions[transaction["appId"]] = transaction["version"]
         elif metadata := action.get("metaData"):
-            counted = [int(kept.get(COUNTED_PROPERTY, 0)) for kept in (configuration, metadata["configuration"])]
-            assert version == 0 or counted[1] == counted[0] + 1, f"{version}: lost update of the properties"
+            counts = [int(kept.get(COUNTED_PROPERTY, 0)) for kept in (configuration, metadata["configuration"])]
+            assert version == 0 or counts[1] == counts[0] + 1, f"{version}: lost update of the properties"
             configuration = metadata["configuration"]
     return State(version, base, tail, transactions, domains, configuration)

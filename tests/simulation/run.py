@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from unittest.mock import patch
+from pathlib import Path
 
-from lakebed.manifest import table_log
-from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.log_store import LogStore
-from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.table_log import TableLog
-from tests.simulation import actors
-from tests.simulation.auditor import Auditor
+from tests.simulation import actors, maintainers
+from tests.simulation.actors import Cast
+from tests.simulation.auditor import CLAIM_PREFIX, Auditor
+from tests.simulation.files import Objects, SimulatedStorage
+from tests.simulation.stand_ins import installed
 from tests.simulation.world import TRACE_LINES, Actor, FailingStore, Faults, World
 
-STEPS = 500
-
-
-@lru_cache(maxsize=64)
-def _decoded(version: int, files: tuple[bytes, ...]) -> Snapshot:
-    return decode_checkpoint(version, files)
-
-
-def decode_once(version: int, files: list[bytes]) -> Snapshot:
-    """``decode_checkpoint``, remembered: a pure function of bytes, called by every log that is opened."""
-    return _decoded(version, tuple(files))
+STEPS = 600
 
 
 @dataclass(frozen=True)
@@ -41,60 +31,94 @@ class Report:
     counts: Counter[str]
     trace: tuple[str, ...]
 
-    def __str__(self) -> str:
-        counted = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
-        return f"seed {self.seed}: {self.versions} versions, {counted}"
-
 
 def simulate(seed: int, steps: int = STEPS, new_store: Callable[[], LogStore] = MemoryLogStore) -> Report:
     """Run one world. Raises AssertionError naming the seed, with the end of the trace, if anybody complains."""
     calm = seed % 4 == 0  # every fourth world has no faults, so that races alone are seen too
     world = World(seed, Faults(0, 0, 0, 0, 0) if calm else Faults())
-    auditor = Auditor()
-    inner = new_store()
-
-    def open_log(actor: Actor) -> TableLog:
-        store = FailingStore(inner, world, actor, auditor.landed, auditor.gone)
-        return TableLog(store, clock=lambda: world.now, sleep=lambda seconds: world.sleep(actor, seconds))
-
-    cast = actors.Cast(world, auditor, open_log)
-    try:
-        inner_log = TableLog(_Watched(inner, auditor), clock=lambda: world.now, sleep=lambda _: None)
-        actors.create(cast, inner_log)
-        for number in range(world.random.randint(1, 3)):
-            world.add(f"writer-{number}", actors.writer(cast, f"query-{number}"))
-        if world.random.random() < 0.3:
-            world.add("twin-0", actors.writer(cast, "query-0"))
-        world.add("plain", actors.plain_writer(cast), 0.5)
-        for number in range(world.random.randint(1, 2)):
-            world.add(f"settler-{number}", actors.settler(cast))
-        for number in range(world.random.randint(1, 3)):
-            world.add(f"replica-{number}", actors.replica(cast), 0.7)
-        for number in range(world.random.randint(1, 2)):
-            world.add(f"caretaker-{number}", actors.caretaker(cast))
-        for number in range(2):
-            world.add(f"setter-{number}", actors.setter(cast), 0.4)
-        world.add("reader", actors.reader(cast))
-        with patch.object(table_log, "decode_checkpoint", decode_once):
-            world.run(steps)
-        fresh = TableLog(inner, clock=lambda: world.now, sleep=lambda _: None)
-        actors.final_check(cast, fresh, fresh.refresh())
-    except Exception as error:
-        trace = "\n".join(world.trace[-TRACE_LINES:])
-        raise AssertionError(f"seed {seed}: {error}\n{trace}\n{traceback.format_exc(limit=-6)}") from error
+    objects = Objects()
+    auditor = Auditor(world, objects, log_retention_seconds=world.random.choice((300, 20_000)))
+    with tempfile.TemporaryDirectory(prefix="lakebed-simulation-") as folder:
+        cast = Cast(
+            world, auditor, objects, new_store(), Path(folder), keyed=world.random.random() < 0.75,
+            partitioned=world.random.random() < 0.6,
+        )  # fmt: skip
+        try:
+            with installed(world, cast.beats):
+                _run(cast, steps)
+        except Exception as error:
+            trace = "\n".join(world.trace[-TRACE_LINES:])
+            raise AssertionError(f"seed {seed}: {error}\n{trace}\n{traceback.format_exc(limit=-8)}") from error
     return Report(seed, auditor.newest.version + 1, world.counts, tuple(world.trace))
 
 
-class _Watched:
-    """The store before anything fails, with the auditor looking on."""
+def _run(cast: Cast, steps: int) -> None:
+    world = cast.world
+    nobody = Actor("nobody", lambda actor: None)
+    actors.create(cast, _without_faults(cast, nobody)[0])
+    for number in range(world.random.randint(1, 2)):
+        world.add(f"writer-{number}", actors.writer(cast, f"query-{number}"))
+    if world.random.random() < 0.3:
+        world.add("twin-0", actors.writer(cast, "query-0"))
+    world.add("plain", actors.plain_writer(cast), 0.5)
+    for number in range(world.random.randint(1, 2) if cast.keyed else 0):
+        world.add(f"settler-{number}", maintainers.settler(cast))
+    for number in range(world.random.randint(0, 2)):
+        world.add(f"replica-{number}", maintainers.replica(cast), 0.7)
+    hosts = [f"host-{world.random.randint(0, 1)}" for _ in range(world.random.choice((0, 1, 1, 2)))]
+    for number, host in enumerate(hosts):
+        world.add(f"volatile-{number}", maintainers.volatile_replica(cast, host, hosts.count(host)))
+    for number in range(world.random.randint(0, 2)):
+        world.add(f"partitioner-{number}", maintainers.partitioner(cast))
+    world.add("mutator", actors.mutator(cast), 0.6)
+    world.add("caretaker", maintainers.caretaker(cast), 0.7)
+    for number in range(world.random.randint(1, 2)):
+        world.add(f"cleaner-{number}", maintainers.cleaner(cast))
+    for number in range(2):
+        world.add(f"setter-{number}", actors.setter(cast), 0.3)
+    world.add("reader", actors.reader(cast), 0.7)
+    world.add("holder", actors.holder(cast), 0.7)
+    world.add("clock", maintainers.clock(cast), 0.5)
+    world.run(steps)
+    _final_check(cast, *_without_faults(cast, nobody))
 
-    def __init__(self, inner: LogStore, auditor: Auditor) -> None:
-        self._inner, self._auditor = inner, auditor
-        self.put, self.read, self.list_from, self.delete = inner.put, inner.read, inner.list_from, inner.delete
 
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        """See ``LogStore``."""
-        landed = self._inner.put_if_absent(name, data)
-        if landed:
-            self._auditor.landed(name, data)
-        return landed
+def _without_faults(cast: Cast, actor: Actor) -> tuple[TableLog, SimulatedStorage]:
+    """The table as somebody sees it to whom nothing happens, while nobody else is there."""
+    world = World(0, Faults(0, 0, 0, 0, 0))
+    world.closing = True
+    world.pause = lambda actor: None  # type: ignore[method-assign]
+    store = FailingStore(cast.log_files, world, actor, cast.auditor.landed, cast.auditor.gone)
+    log = TableLog(store, clock=lambda: cast.world.now, sleep=lambda _: None)
+    return log, _Storage(cast, world, actor)
+
+
+class _Storage(SimulatedStorage):
+    """Names files by the run's own count, and tells its clock."""
+
+    def __init__(self, cast: Cast, world: World, actor: Actor) -> None:
+        super().__init__(cast.objects, world, actor, cast.auditor, cast.log_files, cast.folder)
+        world.now, world.files = cast.world.now, cast.world.files + 1_000_000
+
+
+def _final_check(cast: Cast, log: TableLog, storage: SimulatedStorage) -> None:
+    """With nothing failing any more: all that was acknowledged is there, what is kept reads right, nothing is left over."""
+    auditor = cast.auditor
+    snapshot = log.refresh()
+    assert snapshot.version == auditor.newest.version
+    auditor.require(snapshot, "a fresh reader")
+    for name, disk in cast.disks.items():
+        assert disk.acknowledged == disk.batch, f"{name} did not finish batch {disk.batch}"
+        assert snapshot.transaction_version(name) == disk.batch
+    maintainers.put_in_order(cast, log, storage)
+    newest = auditor.newest
+    assert not newest.tail
+    claims = [name for name in newest.domains if name.startswith(CLAIM_PREFIX)]
+    assert not claims, f"{claims} do not end"
+    for version in range(max(auditor.oldest_readable(), auditor.mark()), newest.version + 1):
+        auditor.require(log.at_version(version), "a fresh reader going back")
+        lost = auditor.names(version) - cast.objects.data.keys()
+        assert not lost, f"G1: version {version} lacks {sorted(lost)}"
+    kept = auditor.needed()
+    left = cast.objects.data.keys() - kept
+    assert not left or not kept, f"{sorted(left)} are left over"

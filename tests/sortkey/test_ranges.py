@@ -122,3 +122,18 @@ def test_overlap_and_depth_are_what_counting_one_by_one_gives(ranges: list[Range
         histogram = {value: deep.count(value) for value in sorted(set(deep))}
         expected = Depth(max(deep), sum(deep) / len(deep), histogram)
     assert depth(ranges) == expected
+
+
+def test_a_part_that_tells_its_first_and_last_key_reaches_no_farther() -> None:
+    stats = {
+        "numRecords": 10,
+        "minValues": {"name": "a", "count": 1},
+        "maxValues": {"name": "b", "count": 99},
+        "nullCount": {"name": 0, "count": 0},
+        "sortKeyBounds": {"columns": ["name", "count"], "lower": ["a", 50], "upper": ["b", 3]},
+    }
+    told = range_of(json.dumps(stats), order_columns(SCHEMA, ["name", "count"], ()))
+    assert told == Range((1, b"a", 1, 50), (1, b"b", 1, 3))
+    assert range_of(json.dumps(stats), order_columns(SCHEMA, ["name"], ())) == Range((1, b"a"), (1, b"b"))
+    other = range_of(json.dumps(stats), order_columns(SCHEMA, ["count"], ()))
+    assert other == Range((1, 1), (1, 99)), "sorted by something else, only the columns' own bounds count"

@@ -1,0 +1,93 @@
+"""A local part that a merge reads with Arrow: some rows of it, by row groups.
+
+Arrow takes half of DuckDB's time for it, and keeps dictionaries as they are, from file to file. It neither casts nor knows the
+object store: see ``suits``. Pages with a checksum are verified.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakebed.errors import Corrupt
+
+Rows = npt.NDArray[np.int64]
+_Read = tuple[pa.Table, Rows]
+
+
+class ArrowSource:
+    """One file. ``path`` is its name in errors."""
+
+    def __init__(self, path: str, url: str) -> None:
+        """Reads the footer. Raises Corrupt."""
+        self._path = path
+        self._url = url
+        self._kept: tuple[int, tuple[str, ...], pa.Table] | None = None
+        with self._opened([]) as file:
+            self._schema = file.schema_arrow
+            counts = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+        self._ends = np.cumsum(counts, dtype=np.int64)
+        self.group_rows_max = max(counts, default=0)
+
+    def suits(self, schema: pa.Schema, constants: Mapping[str, str | None]) -> bool:
+        """Does it hold the columns of this schema, but for ``constants``, in these types, or lack them? None may be nested."""
+        stored = {field.name.lower(): field for field in self._schema}
+        for field in schema:
+            found = stored.get(field.name.lower())
+            if found is None or field.name in constants:
+                continue
+            if (found.name, found.type) != (field.name, field.type) or pa.types.is_nested(field.type):
+                return False
+        return True
+
+    def read(self, columns: Sequence[str], dictionaries: Sequence[str], rows: Rows, keeps: bool) -> Iterator[_Read]:
+        """Stretches of the file and where in them the rows are; ``rows`` are ascending. Columns that it lacks are left out.
+
+        ``keeps``: the last row group stays in memory, for the next call with the same columns.
+        """
+        if not len(rows):
+            return
+        groups = np.searchsorted(self._ends, rows, side="right")
+        numbers, firsts = np.unique(groups, return_index=True)
+        with self._opened(dictionaries) as file:
+            for number, wanted in zip(numbers.tolist(), np.split(rows, firsts[1:]), strict=True):
+                if keeps and self._kept and self._kept[:2] == (number, tuple(columns)):
+                    table = self._kept[2]
+                else:
+                    table = file.read_row_group(number, list(columns), use_threads=False)
+                if keeps and number == numbers[-1]:
+                    self._kept = number, tuple(columns), table
+                found = wanted - (self._ends[number] - len(table))
+                held = found[-1] - found[0] if keeps else len(table)  # a slice holds on to its row group
+                if 2 * len(found) < held:
+                    yield table.take(pa.array(found)), np.arange(len(found))
+                else:
+                    yield table.slice(found[0], found[-1] - found[0] + 1), found - found[0]
+
+    @contextmanager
+    def _opened(self, dictionaries: Sequence[str]) -> Iterator[pq.ParquetFile]:
+        try:
+            with pq.ParquetFile(
+                self._url, read_dictionary=list(dictionaries), pre_buffer=False, page_checksum_verification=True
+            ) as file:
+                yield file
+        except pa.ArrowMemoryError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise damaged(self._path, str(error)) from error
+
+
+def is_local(url: str) -> bool:
+    """Can Arrow open it?"""
+    return os.path.isabs(url)
+
+
+def damaged(path: str, said: str) -> Corrupt:
+    """The error for a file that can't be read."""
+    return Corrupt(f"{path} can't be read ({said}); it is missing or damaged: restore the file")

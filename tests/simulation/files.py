@@ -1,0 +1,297 @@
+"""The data files of the simulated table: rows as JSON in place of Parquet, in an object store that fails as the log's does.
+
+What the kernels do with DuckDB is done here with dictionaries: read, resolve, merge, look up. They take and return what the
+real ones do, so whatever decides, commits, carries over and deletes is the real code (``stand_ins``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from lakebed.errors import LakebedError
+from lakebed.manifest.actions import ChangePart, Part
+from lakebed.manifest.log_store import LogStore
+from lakebed.parts.changes import TableShape
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.merge import MergedPart, MergeSource
+from lakebed.parts.provenance import Provenance
+from lakebed.parts.resolve import Resolution
+from lakebed.parts.storage import PartStorage, StoreCounters, delete_each
+from lakebed.parts.write import WrittenPart
+from tests.simulation.world import Actor, World
+
+if TYPE_CHECKING:
+    from lakebed.manifest.snapshot import Snapshot
+
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """A row of a part. ``value`` is None for a delete, and is never the same for two changes."""
+
+    key: int
+    partition: str | None
+    value: int | None
+
+
+class Watch(Protocol):
+    """Who is told what happens to files, at the moment it does."""
+
+    def file_written(self, path: str, data: bytes) -> None: ...
+
+    def file_deleted(self, path: str, actor: Actor) -> None: ...
+
+
+class Objects:
+    """What lies in the object store."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, tuple[bytes, float]] = {}  # path → bytes, modified
+
+    def rows(self, path: str) -> tuple[Row, ...]:
+        """The rows of a file. Raises FileNotFoundError."""
+        if path not in self.data:
+            raise FileNotFoundError(path)
+        return decode(self.data[path][0])
+
+
+def encode(rows: Iterable[Row]) -> bytes:
+    """The bytes of a file."""
+    return orjson.dumps([tuple(row) for row in rows])
+
+
+_decoded: dict[bytes, tuple[Row, ...]] = {}
+
+
+def decode(data: bytes) -> tuple[Row, ...]:
+    """The rows of a file's bytes."""
+    if data not in _decoded:
+        if len(_decoded) > 5000:
+            _decoded.clear()
+        _decoded[data] = tuple(Row(*row) for row in orjson.loads(data))
+    return _decoded[data]
+
+
+class SimulatedStorage:
+    """``PartStorage`` as one actor sees it. Also: a name for a new file, and the rows of files."""
+
+    root = "/simulated"
+    spark_root = "file:///simulated"
+
+    def __init__(
+        self, objects: Objects, world: World, actor: Actor, watch: Watch, log_files: LogStore, folder: Path
+    ) -> None:
+        self.objects, self.world, self.actor = objects, world, actor
+        self._watch, self._log_files, self._folder = watch, log_files, folder
+
+    def duckdb_url(self, path: str) -> str:
+        return path
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        def land() -> None:
+            self.objects.data[path] = data, self.world.now
+            self._watch.file_written(path, data)
+
+        self.world.begin_file(self.actor, path)
+        self.world.operate(self.actor, f"write {path}", land, can_be_delayed=True)
+
+    def write_file(self, path: str, writer: Callable[[str], T]) -> T:
+        place = self._folder / "upload"
+        result = writer(str(place))
+        self.write_bytes(path, place.read_bytes())
+        return result
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        def read() -> bytes:
+            if path not in self.objects.data:
+                raise FileNotFoundError(path)
+            return self.objects.data[path][0][start : start + length]
+
+        return self.world.operate(self.actor, f"read {path}", read)
+
+    def delete(self, path: str) -> None:
+        def delete() -> None:
+            if self.objects.data.pop(path, None) is not None:
+                self.world.counts["files deleted"] += 1
+                self._watch.file_deleted(path, self.actor)
+
+        self.world.operate(self.actor, f"delete {path}", delete)
+
+    def read_bytes(self, path: str) -> bytes:
+        return self.read_range(path, 0, 1 << 30)
+
+    def size(self, path: str) -> int:
+        return len(self.read_bytes(path))
+
+    def exists(self, path: str) -> bool:
+        return path in self.objects.data
+
+    def path_of_url(self, url: str) -> str:
+        return url
+
+    def attach(self, connection: object) -> None:
+        """DuckDB reads nothing here."""
+
+    def counters(self) -> StoreCounters:
+        return StoreCounters()
+
+    def delete_many(self, paths: Sequence[str]) -> dict[str, LakebedError]:
+        return delete_each(self.delete, paths)
+
+    def list(self, prefix: str = "") -> Iterator[tuple[str, int, float]]:
+        if prefix.startswith("_delta_log"):
+            names = self.world.operate(
+                self.actor, f"list {prefix}", lambda: self._log_files.list_from("_delta_log", "")
+            )
+            return iter([(f"_delta_log/{name}", 1, self.world.now) for name in names])
+        found = self.world.operate(self.actor, f"list {prefix}", lambda: list(self.objects.data.items()))
+        return iter([(path, len(data), at) for path, (data, at) in found if path.startswith(prefix)])
+
+    def rows(self, path: str) -> tuple[Row, ...]:
+        """The rows of a file here, or of a materialized part."""
+        if path.startswith("file://"):
+            return decode(Path(path.removeprefix("file://")).read_bytes())
+        return self.objects.rows(path)
+
+    def write_rows(self, rows: Sequence[Row]) -> WrittenPart:
+        """A new part; all rows are of one partition."""
+        self.world.files += 1
+        path, data = f"_lakebed/part-{self.world.files}.parquet", encode(rows)
+        self.write_bytes(path, data)
+        deletes = sum(row.value is None for row in rows)
+        modified_ms = int(self.world.now * 1000)
+        return WrittenPart(path, len(rows), len(data), deletes, 0, values_of(rows), stats(len(rows)), modified_ms)
+
+
+def of(storage: PartStorage) -> SimulatedStorage:
+    """The storage that the code under test was given, as what it is."""
+    assert isinstance(storage, SimulatedStorage)
+    return storage
+
+
+def values_of(rows: Sequence[Row]) -> dict[str, str | None]:
+    """The partition of a part's rows, as it stands in the log."""
+    return {} if rows[0].partition is None else {"p": rows[0].partition}
+
+
+def by_partition(rows: Iterable[Row]) -> list[list[Row]]:
+    """The rows, cut by partition, each piece by key."""
+    pieces: dict[str | None, list[Row]] = {}
+    for row in sorted(rows):
+        pieces.setdefault(row.partition, []).append(row)
+    return [pieces[name] for name in sorted(pieces, key=str)]
+
+
+def stats(rows: int) -> str:
+    """What the log says of a part's rows."""
+    return f'{{"numRecords":{rows}}}'
+
+
+# -- what the kernels do ---------------------------------------------------------------------------------------------
+
+
+def live_rows(snapshot: Snapshot, storage: SimulatedStorage, dead_rows: DeadRows) -> list[Row]:
+    """The view of a snapshot."""
+    rows = {
+        row.key: row
+        for part in snapshot.parts.values()
+        for dead in [dead_rows.of(part)]
+        for at, row in enumerate(storage.rows(part.path))
+        if at not in dead
+    }
+    for change_part in snapshot.tail_in_order():
+        rows.update((row.key, row) for row in storage.rows(change_part.path))
+    return [row for row in rows.values() if row.value is not None]
+
+
+def resolve(
+    base: Mapping[str, Part], change_parts: Sequence[ChangePart], shape: TableShape,
+    storage: PartStorage, dead_rows: DeadRows, locator: object,
+) -> Resolution:  # fmt: skip
+    """See ``lakebed.parts.resolve``; there is no ``sequence_by`` here."""
+    store = of(storage)
+    newest: dict[int, tuple[str, int]] = {}
+    changes = {part.path: store.rows(part.path) for part in change_parts}
+    for path, rows in changes.items():
+        newest.update((row.key, (path, at)) for at, row in enumerate(rows))
+    tail_dead = {
+        path: BitMap64(at for at, row in enumerate(rows) if row.value is None or newest[row.key] != (path, at))
+        for path, rows in changes.items()
+    }
+    base_dead = {}
+    for path, part in base.items():
+        dead = dead_rows.of(part)
+        replaced = BitMap64(at for at, row in enumerate(store.rows(path)) if row.key in newest) - dead
+        if replaced:
+            base_dead[path] = dead | replaced
+    tail_dead = {path: dead for path, dead in tail_dead.items() if dead}
+    return Resolution(tuple(change_parts), base_dead, tail_dead, rows=sum(map(len, changes.values())))
+
+
+class Locator:
+    """``KeyLocator`` that reads all there is."""
+
+    def __init__(self, storage: SimulatedStorage) -> None:
+        self._storage = storage
+
+    def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
+        probes = {key: probe for probe, key in enumerate(keys["k"].to_pylist())}
+        found = [
+            (probes[row.key], path, at)
+            for path in base
+            for at, row in enumerate(self._storage.rows(path))
+            if row.key in probes
+        ]
+        names = ("probe", "part", "row")
+        return pa.table({name: pa.array([hit[at] for hit in found]) for at, name in enumerate(names)})
+
+    def learn(self, path: str, rows: pa.Table) -> None:
+        """Nothing is kept."""
+
+
+def read_keys(part: Part, shape: TableShape, storage: PartStorage) -> Iterator[pa.RecordBatch]:
+    """See ``lakebed.parts.locate``."""
+    yield pa.record_batch({"k": pa.array([row.key for row in of(storage).rows(part.path)], pa.int64())})
+
+
+def write_table(rows: pa.Table, shape: TableShape, storage: PartStorage, *rest: object) -> Iterator[WrittenPart]:
+    """See ``lakebed.parts.write.write_parts``."""
+    for piece in by_partition(Row(row["k"], row.get("p"), row["v"]) for row in rows.to_pylist()):
+        yield of(storage).write_rows(piece)
+
+
+def merge_rows(
+    sources: Sequence[MergeSource], out: PartStorage, reading: SimulatedStorage, rows_max: int
+) -> list[MergedPart]:
+    """See ``lakebed.parts.merge.merge_parts``; ``out`` is the table's store or a folder on the local disk."""
+    found = sorted(
+        (row, ordinal, at)
+        for ordinal, source in enumerate(sources)
+        for at, row in enumerate(reading.rows(source.url))
+        if at not in source.dead
+    )
+    merged = []
+    for start in range(0, len(found), rows_max):
+        piece = found[start : start + rows_max]
+        rows = [row for row, _, _ in piece]
+        if out is reading:
+            path, size = (written := reading.write_rows(rows)).path, written.bytes
+        else:
+            reading.world.files += 1
+            path, data = f"_lakebed/part-{reading.world.files}.parquet", encode(rows)
+            place, size = os.path.join(out.root, path), len(data)
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            Path(place).write_bytes(data)
+        provenance = Provenance(
+            np.array([ordinal for _, ordinal, _ in piece], np.uint16), np.array([at for _, _, at in piece], np.uint32)
+        )
+        merged.append(MergedPart(path, len(rows), size, stats(len(rows)), 0, False, BitMap64(), provenance))
+    return merged

@@ -1,0 +1,321 @@
+"""Those who maintain the table: settlers, replicas that merge, cleanups, and who handles whole partitions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from lakebed.compaction.cleanup import TidyUp, expire_snapshots, remove_orphan_files, vacuum
+from lakebed.compaction.merge import Cancelled, End, Kernel, Merger, MergeResult
+from lakebed.compaction.partitions import Partitions, detached_of
+from lakebed.compaction.settle import SettleResult, settle
+from lakebed.compaction.volatile import UploadRules, VolatileMerger
+from lakebed.errors import Corrupt, InvalidInput, Retry, StoreUnavailable, VersionNotFound
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
+from lakebed.parts.changes import TableShape
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.materialized import overlay
+from lakebed.parts.merge import MergedPart, MergeSource
+from lakebed.parts.storage import PartStorage
+from tests.simulation.actors import PARTITIONS, Cast, forgive, rest
+from tests.simulation.auditor import RETENTION_SECONDS
+from tests.simulation.files import Locator, SimulatedStorage, live_rows, merge_rows
+from tests.simulation.world import Actor
+
+LEASE_SECONDS = 40
+DAY_SECONDS = 86_400
+
+
+def settle_all(log: TableLog, storage: SimulatedStorage, changes_max: int = 1000) -> SettleResult:
+    """Settle as a table does."""
+    locator = Locator(storage)
+    return settle(log, storage, DeadRows(storage), lambda shape: locator, lambda part, rows: None, "", changes_max)
+
+
+def settler(cast: Cast) -> Callable[[Actor], None]:
+    """Settles what is in the tail, in pieces of several sizes."""
+
+    def live(actor: Actor) -> None:
+        log, storage = cast.open(actor)
+        while not cast.world.closing:
+            cast.world.begin_anew(actor)
+            try:
+                settle_all(log, storage, cast.world.random.choice((1, 8, 1000)))
+            except (Retry, FileNotFoundError, Corrupt) as error:
+                forgive(error)
+            rest(cast, actor, 6)
+
+    return live
+
+
+def replica(cast: Cast) -> Callable[[Actor], None]:
+    """Merges as a replica does: claims, works, carries over what died meanwhile, commits. Between any two steps it may
+    crash, be overtaken, or give up.
+    """
+
+    def live(actor: Actor) -> None:
+        log, storage = cast.open(actor)
+        lease_seconds = cast.world.random.choice((LEASE_SECONDS, LEASE_SECONDS, 10 * RETENTION_SECONDS))
+        merger = Merger(log, storage, DeadRows(storage), actor.name, lambda: cast.world.now, lease_seconds)
+        while not cast.world.closing:
+            cast.world.begin_anew(actor)
+            try:
+                if cast.world.random.random() < 0.1:
+                    merger.tidy()
+                else:
+                    _merge(cast, actor, log, storage, merger)
+            except (Retry, Cancelled, FileNotFoundError, Corrupt) as error:
+                forgive(error)
+
+    return live
+
+
+def volatile_replica(cast: Cast, host: str, on_host: int) -> Callable[[Actor], None]:
+    """Merges to its local disk and uploads now and then. When it starts, the disk may be lost or damaged.
+
+    ``on_host``: how many replicas share the host.
+    """
+
+    def live(actor: Actor) -> None:
+        log, storage = cast.open(actor)
+        base = cast.folder / host
+        if on_host == 1:
+            _treat_disk(cast, actor, base)
+        try:
+            merger = VolatileMerger(log, storage, DeadRows(storage), base, lambda: cast.world.now, LEASE_SECONDS)
+        except Retry:
+            return
+        places = sorted(os.listdir(base))
+        assert len(places) <= on_host, f"{on_host} replicas have the places {places} on {host}"
+        cast.world.counts["taken up"] += len(merger.held())
+        try:
+            while not cast.world.closing and cast.world.random.random() > 0.03:
+                cast.world.begin_anew(actor)
+                _work(cast, actor, log, storage, merger)
+            merger.close()
+        except Retry:
+            pass
+        finally:
+            if merger._lock_file >= 0:
+                os.close(merger._lock_file)  # as when its process ends
+
+    return live
+
+
+def _treat_disk(cast: Cast, actor: Actor, base: os.PathLike[str]) -> None:
+    draw = cast.world.random.random()
+    if cast.world.closing or not os.path.isdir(base):
+        return
+    if draw < 0.1:
+        cast.world.note(actor.name, "its local disk is lost")
+        shutil.rmtree(base)
+    elif draw < 0.2:
+        places = sorted(os.path.join(at, name) for at, _, names in os.walk(base) for name in names)
+        damaged = [place for place in places if place.endswith(".parquet")]
+        if damaged:
+            cast.world.note(actor.name, "a file on its local disk is damaged")
+            with open(cast.world.random.choice(damaged), "wb") as file:
+                file.write(b"[]")
+
+
+def _work(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, merger: VolatileMerger) -> None:
+    draw = cast.world.random.random()
+    try:
+        if draw < 0.45:
+            _merge(cast, actor, log, storage, merger)
+        elif draw < 0.8:
+            for result in merger.upload_due(UploadRules(cast.world.random.choice((1, 1, 10**6)), 60, 200, 4)):
+                cast.world.counts[f"upload {result.end.value}"] += 1
+                cast.world.counts["carried"] += result.carried_rows
+        elif draw < 0.95:
+            merger.extend()
+        else:
+            merger.tidy()
+        _check_overlay(cast, log, storage, merger)
+    except (Retry, Cancelled, FileNotFoundError, Corrupt) as error:
+        if "materialized part" not in str(error):
+            forgive(error)
+
+
+def _check_overlay(cast: Cast, log: TableLog, storage: SimulatedStorage, merger: VolatileMerger) -> None:
+    """B2: who reads materialized parts in place of their sources sees the same rows."""
+    if not merger.held():
+        return
+    snapshot, dead_rows = log.refresh(), DeadRows(storage)
+    seen, stands = overlay(snapshot, merger.held(), dead_rows.of)
+    shown = {row.key: row for row in live_rows(seen, storage, dead_rows)}
+    expected = cast.auditor.tables[snapshot.version]
+    assert shown == expected, f"B2: the overlay of {snapshot.version} shows {shown}, not {expected}"
+    cast.world.counts["overlay"] += bool(stands)
+
+
+def _merge(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, merger: Merger | VolatileMerger) -> None:
+    snapshot = log.refresh()
+    seen, taken = merger.sight(snapshot, int(cast.world.now * 1000))
+    chosen = _chosen(cast, seen, taken)
+    if not chosen:
+        cast.world.pause(actor)
+        return
+
+    def kernel(out: PartStorage) -> Kernel:
+        def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
+            claim, beat = cast.beats[merger.replica]
+            actor.claim, actor.claimed_until = claim.domain, claim.lease_ms / 1000
+            rows_max = cast.world.random.choice((4, 1000))
+            merged = merge_rows(sources, out, storage, rows_max) if cast.world.random.random() < 0.5 else None
+            for _ in range(cast.world.random.choice((0, 2, 5, 40))):
+                cast.world.pause(actor)
+                cast.world.may_crash(actor, "while it merges")
+                if cast.world.random.random() < 0.05:
+                    beat()
+            if cast.world.random.random() < 0.1:
+                raise Cancelled
+            return merge_rows(sources, out, storage, rows_max) if merged is None else merged
+
+        return work
+
+    result: MergeResult = merger.run(chosen, 1 + max(seen.parts[path].level for path in chosen), kernel)
+    cast.world.counts[f"{'local ' if result.local else ''}merge {result.end.value}"] += 1
+    cast.world.counts["carried"] += result.carried_rows
+    cast.world.note(actor.name, f"merge of {len(chosen)} parts {result.end.value}")
+    assert result.end is not End.COMPLETED or result.version in cast.auditor.states
+
+
+def _chosen(cast: Cast, seen: Snapshot, taken: frozenset[str]) -> list[str]:
+    random = cast.world.random
+    # Now and then it does not look who else is at work.
+    free = sorted(path for path in seen.parts if path not in taken or random.random() < 0.1)
+    if not free:
+        return []
+    values = seen.parts[random.choice(free)].partition_values
+    free = [path for path in free if seen.parts[path].partition_values == values]
+    return sorted(random.sample(free, min(len(free), random.randint(1, 4))))
+
+
+def partitioner(cast: Cast) -> Callable[[Actor], None]:
+    """Truncates, detaches, attaches, drops and replaces. Others may do the same at the same time."""
+
+    def live(actor: Actor) -> None:
+        log, storage = cast.open(actor)
+        locator = Locator(storage)
+        partitions = Partitions(
+            log, storage, DeadRows(storage), lambda: settle_all(log, storage), lambda shape: locator,
+            lambda: cast.world.now,
+        )  # fmt: skip
+        while not cast.world.closing:
+            cast.world.begin_anew(actor)
+            try:
+                _handle(cast, log, partitions)
+            except (Retry, FileNotFoundError, Corrupt) as error:
+                forgive(error)
+            except InvalidInput as error:
+                cast.world.counts["refused"] += 1
+                cast.world.note(actor.name, f"is refused: {error}")
+            rest(cast, actor, 16)
+
+    return live
+
+
+def _handle(cast: Cast, log: TableLog, partitions: Partitions) -> None:
+    random = cast.world.random
+    if random.random() < 0.04:
+        partitions.truncate()
+    if not cast.partitioned:
+        return
+    partition = {"p": random.choice(PARTITIONS)}
+    names = sorted(detached_of(log.refresh()))
+    draw = random.random()
+    if names and draw < 0.45:
+        partitions.attach(random.choice(names))
+    elif names and draw < 0.65:
+        cast.world.counts["files dropped"] += partitions.drop(random.choice(names))
+    elif draw < 0.85:
+        partitions.detach(partition)
+    else:
+        rows = [row._replace(partition=partition["p"]) for row in cast.new_rows(with_deletes=False)]
+        columns = {
+            "k": [row.key for row in rows],
+            "p": [row.partition for row in rows],
+            "v": [row.value for row in rows],
+        }
+        partitions.replace(partition, pa.table(columns))
+
+
+def caretaker(cast: Cast) -> Callable[[Actor], None]:
+    """Writes checkpoints and cleans the log."""
+
+    def live(actor: Actor) -> None:
+        log, _ = cast.open(actor)
+        for _ in range(6):
+            if cast.world.closing:
+                return
+            try:
+                snapshot = log.refresh()
+                cast.auditor.require(snapshot, f"{actor.name} refreshed")
+                log.write_checkpoint(snapshot)
+                if cast.world.random.random() < 0.7:
+                    log.clean(cast.auditor.log_retention_seconds)
+            except StoreUnavailable:
+                pass
+            rest(cast, actor, 24)
+
+    return live
+
+
+def cleaner(cast: Cast) -> Callable[[Actor], None]:
+    """Deletes files of versions that have expired, and files without a name, in every way there is."""
+
+    def live(actor: Actor) -> None:
+        log, storage = cast.open(actor)
+        tidy_up = TidyUp(log, storage, lambda: cast.world.now)
+        while not cast.world.closing:
+            began = cast.auditor.newest.version
+            seconds = cast.world.random.choice((RETENTION_SECONDS, 2 * RETENTION_SECONDS))
+            clean_up = cast.world.random.choice((vacuum, expire_snapshots, remove_orphan_files, None))
+            try:
+                if clean_up is None:
+                    tidy_up.round()
+                else:
+                    clean_up(log, storage, seconds, dry_run=False)
+                cast.world.counts["cleanup"] += 1
+            except Retry:
+                pass
+            except VersionNotFound:
+                cast.world.counts["cleanup lost a version"] += 1
+            except Corrupt as error:
+                assert str(error).startswith("no version that is kept names a file"), str(error)
+                seen = range(began, cast.auditor.newest.version + 1)
+                assert not all(cast.auditor.names(version) for version in seen), str(error)
+            rest(cast, actor, 30)
+
+    return live
+
+
+def clock(cast: Cast) -> Callable[[Actor], None]:
+    """Lets the clock jump."""
+
+    def live(actor: Actor) -> None:
+        while not cast.world.closing:
+            rest(cast, actor, 60)
+            cast.world.jump(
+                actor, cast.world.random.choice((LEASE_SECONDS * 3, RETENTION_SECONDS + 60, 5 * DAY_SECONDS))
+            )
+
+    return live
+
+
+def put_in_order(cast: Cast, log: TableLog, storage: SimulatedStorage) -> None:
+    """What is left to do when all have gone: with it, nothing may remain that nobody needs."""
+    world = cast.world
+    world.now += 4 * DAY_SECONDS
+    Merger(log, storage, DeadRows(storage), "the last", lambda: world.now, LEASE_SECONDS).tidy()
+    if cast.keyed:
+        settle_all(log, storage)
+    vacuum(log, storage, RETENTION_SECONDS, dry_run=False)
+    world.now += 4 * DAY_SECONDS
+    vacuum(log, storage, RETENTION_SECONDS, dry_run=False)
+    remove_orphan_files(log, storage, RETENTION_SECONDS, dry_run=False)

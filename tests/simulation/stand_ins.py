@@ -1,0 +1,158 @@
+"""Puts the simulation's kernels, clock and names in place of the real ones, for as long as a run lasts."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from pyroaring import BitMap64
+
+from lakebed.compaction import merge, mutate, mutate_unkeyed, partitions, read_commits, settle
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.mutation import Mutation
+from lakebed.manifest import table_log
+from lakebed.manifest.actions import ChangePart, Commit, Part, decode_commit
+from lakebed.manifest.checkpoint import decode_checkpoint
+from lakebed.manifest.claims import Claim
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts import dead_rows
+from lakebed.parts.changes import TableShape
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.storage import PartStorage
+from lakebed.parts.write import WrittenPart
+from tests.simulation import files
+from tests.simulation.files import Row, of
+from tests.simulation.world import World
+
+VALUES = 10**9
+
+
+@dataclass(frozen=True)
+class Change(Mutation):
+    """A mutation in Python: ``matches`` says of which rows, ``number`` makes the new values of an update."""
+
+    matches: Callable[[Row], bool] = field(default=lambda row: True, compare=False)
+    number: int = 0
+
+    def check(self, shape: TableShape) -> None:
+        """There is no SQL in it."""
+
+    def changed(self, row: Row) -> Row | None:
+        """What becomes of a row that matches; None if it is deleted."""
+        return (
+            None if self.assignments is None else row._replace(value=self.number * VALUES + (row.value or 0) % VALUES)
+        )
+
+
+@lru_cache(maxsize=64)
+def _decoded(version: int, data: tuple[bytes, ...]) -> Snapshot:
+    return decode_checkpoint(version, data)
+
+
+def _decode_once(version: int, data: list[bytes]) -> Snapshot:
+    """A pure function of bytes that every log that is opened calls."""
+    return _decoded(version, tuple(data))
+
+
+@lru_cache(maxsize=512)
+def _decode_commit_once(version: int, data: bytes) -> Commit:
+    """The same of a commit."""
+    return decode_commit(version, data)
+
+
+class _InTurn:
+    """A thread pool whose work is done by the one who asks: only one thread runs at a time here."""
+
+    def __init__(self, workers: int) -> None:
+        pass
+
+    def __enter__(self) -> _InTurn:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return map(work, items)
+
+
+def _written(mutation: Change, read: Snapshot, shape: TableShape, storage: PartStorage, register: object) -> Any:
+    """Step 1 of ``mutate``."""
+    store = of(storage)
+    rows = [row for row in files.live_rows(read, store, DeadRows(storage)) if mutation.matches(row)]
+    changes = [mutation.changed(row) or row._replace(value=None) for row in rows]
+    return mutate._Pending(tuple(store.write_rows(piece) for piece in files.by_partition(changes)), len(read.parts))
+
+
+def _without_newer(
+    part: WrittenPart, came: Sequence[ChangePart], shape: TableShape, storage: PartStorage
+) -> list[WrittenPart]:
+    """Step 3 of ``mutate``."""
+    store = of(storage)
+    newer = {row.key for other in came for row in store.rows(other.path)}
+    rows = store.rows(part.path)
+    kept = [row for row in rows if row.key not in newer]
+    if len(kept) == len(rows):
+        return [part]
+    written = [store.write_rows(kept)] if kept else []
+    mutate.discard([part], storage)
+    return written
+
+
+def _matches(part: Part, mutation: Change, shape: TableShape, storage: PartStorage) -> BitMap64:
+    """Step 1 of ``mutate_unkeyed``."""
+    return BitMap64(at for at, row in enumerate(of(storage).rows(part.path)) if mutation.matches(row))
+
+
+def _new_rows(
+    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Change, shape: TableShape, storage: PartStorage
+) -> Iterator[WrittenPart]:
+    """Step 2 of ``mutate_unkeyed``."""
+    store = of(storage)
+    rows = [mutation.changed(store.rows(path)[at]) for path, dead in dying.items() for at in dead]
+    for piece in files.by_partition(row for row in rows if row is not None):
+        yield store.write_rows(piece)
+
+
+@contextmanager
+def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]) -> Iterator[None]:
+    """``beats``: gets, by replica, its claim, and how the kernel that runs there extends it: no thread does it here."""
+
+    @contextmanager
+    def heartbeat(self: Merger, claim: Claim, restoring: Sequence[Claim] = ()) -> Iterator[None]:
+        beats[self.replica] = claim, lambda: self.extend([claim])
+        yield
+
+    names = random.Random(world.seed)
+    clock = SimpleNamespace(time=lambda: world.now, perf_counter=lambda: world.now, monotonic=lambda: world.now)
+    with ExitStack() as stack:
+        for module in (settle, mutate, mutate_unkeyed, partitions, merge):
+            stack.enter_context(patch.object(module, "time", clock))
+        stand_ins: list[tuple[object, str, object]] = [
+            (uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4)),
+            (table_log, "decode_checkpoint", _decode_once),
+            (table_log, "decode_commit", _decode_commit_once),
+            (dead_rows, "_INLINE_BYTES_MAX", random.Random(world.seed).choice((0, 2048))),
+            (Merger, "heartbeat", heartbeat),
+            (read_commits, "ThreadPoolExecutor", _InTurn),
+            (settle, "resolve", files.resolve),
+            (mutate, "_write", _written),
+            (mutate, "_without_newer", _without_newer),
+            (mutate_unkeyed, "parts_that_may_match", lambda connection, parts, *rest: parts),
+            (mutate_unkeyed, "_matches", _matches),
+            (mutate_unkeyed, "_write", _new_rows),
+            (partitions, "prepare", lambda rows, *rest: rows),
+            (partitions, "newest_per_key", lambda rows, *rest: rows),
+            (partitions, "write_parts", files.write_table),
+            (partitions, "read_keys", files.read_keys),
+        ]
+        for place, name, stand_in in stand_ins:
+            stack.enter_context(patch.object(place, name, stand_in))
+        yield
