@@ -36,7 +36,7 @@ table:
     created_at: timestamp
     updated_at: timestamp
   properties: {{lakebed.volatile: "{volatile}", lakebed.checkpoint_interval: "50", lakebed.log_retention: "5 minutes"}}
-source: {{kind: generator, events_per_second: {rate}, inserts: 0.05, deletes: 0.05}}
+source: {{kind: generator, events_per_second: {rate}, inserts: 0.02, deletes: 0.01}}
 metrics: {{port: null}}
 """
 
@@ -69,6 +69,8 @@ def main() -> None:
             except lakebed.errors.LakebedError:
                 continue  # not created yet
     running = [each for each in looks if each["rows"]]
+    if process.returncode or len(running) < 3:
+        sys.exit(f"the pipeline ended with exit code {process.returncode} after {len(running)} looks")
     third = len(running) // 3
     rows: list[list[object]] = []
     for name in running[0]:
