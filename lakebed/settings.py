@@ -46,7 +46,7 @@ class TableSettings:
     sequence_by: str | None = None
     conflict_scope: str = "partition"
     checkpoint_interval: int = 100
-    log_retention_seconds: int = 30 * 86400
+    log_retention_seconds: int = 7 * 86400
     tombstone_retention_seconds: int = 7 * 86400
     read_budget: int = 8
     target_part_bytes: int = 128 * 2**20
@@ -104,7 +104,7 @@ def parse_settings(properties: Mapping[str, str]) -> TableSettings:
         sequence_by=properties.get("lakebed.sequence_by"),
         conflict_scope=_one_of(properties, "lakebed.conflict_scope", CONFLICT_SCOPES, _DEFAULTS.conflict_scope),
         checkpoint_interval=_count(properties, "lakebed.checkpoint_interval", 100),
-        log_retention_seconds=_seconds(properties, "lakebed.log_retention", 30 * 86400),
+        log_retention_seconds=_seconds(properties, "lakebed.log_retention", 7 * 86400),
         tombstone_retention_seconds=_seconds(properties, "lakebed.tombstone_retention", 7 * 86400),
         read_budget=_count(properties, "lakebed.read_budget", _DEFAULTS.read_budget),
         target_part_bytes=target_part_bytes,

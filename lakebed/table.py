@@ -478,7 +478,10 @@ class Table:
 
     def _compactor(self, spark: SparkSession | None) -> Compactor:
         """What merges, cleans up, and settles what becomes due with time, in the background; not started yet."""
-        chores: dict[Callable[[], object], float] = {self._tidy: _TIDY_SECONDS}
+        log_retention_seconds = self._log.refresh().settings.log_retention_seconds
+        chores: dict[Callable[[], object], float] = {
+            self._tidy: max(60.0, min(_TIDY_SECONDS, log_retention_seconds / 2))
+        }
         chores[lambda: self._settle_if_due(spark)] = _SETTLE_LOOK_SECONDS
         return self._compaction.in_background(spark, chores)
 
@@ -504,7 +507,7 @@ class Table:
             return self._settle(locator).commits > 0
 
     def _tidy(self) -> None:
-        """What is done every hour, in the background: the log and the files that no kept version needs."""
+        """What is done every hour (or twice in the log's retention), in the background: what no kept version needs goes."""
         self.clean_log()
         while self._tidy_up.round() == cleanup.DELETIONS_MAX:
             pass

@@ -34,6 +34,8 @@ from lakebed.manifest.schema import schema_from_json
 from lakebed.settings import TableSettings, parse_settings
 
 _V = TypeVar("_V")
+_REMOVED_RETENTION_MS = 3 * 3_600_000
+_NAMED_BATCH_RETENTION_MS = 7 * 86_400_000
 NAMED_BATCH_PREFIX = "lakebed.batch."
 
 
@@ -136,16 +138,21 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
     )
 
 
-def without_expired(snapshot: Snapshot, horizon_ms: int) -> Snapshot:
-    """The snapshot without what nobody needs after the horizon: removed parts, and batches named by a text of their own.
+def without_expired(snapshot: Snapshot, now_ms: int) -> Snapshot:
+    """The snapshot without what nobody needs any more: parts removed long ago, and batches named by a text of their own.
 
-    Numbered batches stay for good: a stream may rest for as long as it likes.
+    What was removed is remembered for as long as a commit that was under way may ask, and a cleanup needs to find it without
+    listing; at several commits a second a week of it would outgrow all else. Numbered batches stay for good: a stream may
+    rest for as long as it likes.
     """
-    removed = {path: action for path, action in snapshot.removed.items() if action.deleted_ms >= horizon_ms}
+    removed = {
+        path: action for path, action in snapshot.removed.items() if action.deleted_ms >= now_ms - _REMOVED_RETENTION_MS
+    }
+    oldest_ms = now_ms - _NAMED_BATCH_RETENTION_MS
     batches = {
         app_id: batch
         for app_id, batch in snapshot.transactions.items()
-        if not app_id.startswith(NAMED_BATCH_PREFIX) or (batch.updated_ms or horizon_ms) >= horizon_ms
+        if not app_id.startswith(NAMED_BATCH_PREFIX) or (batch.updated_ms or oldest_ms) >= oldest_ms
     }
     return replace(snapshot, removed=removed, transactions=batches)
 

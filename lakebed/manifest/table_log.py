@@ -50,7 +50,6 @@ _ATTEMPTS_MAX = 10_000  # versions that others may take before ours; each one is
 _UNKNOWN_ATTEMPTS_MAX = 8
 _MARK_ATTEMPTS_MAX = 50
 _RELIST_SECONDS = 60.0
-_REMOVED_RETENTION_MS = 7 * 86_400_000
 LOG_SECONDS_MIN = 3600  # the log's youngest files stay: a writer that read a version may be about to commit on it
 
 GATE_FEATURE = "lakebed"
@@ -119,7 +118,7 @@ class TableLog:
             if known is None or self._clock() - self._listed_at > _RELIST_SECONDS:
                 if known is not None and self._is_of_another_table(known):
                     known, self._checkpointed = None, -1
-                known = self._load(None, known)
+                known = without_expired(self._load(None, known), self.now_ms())
             while (commit := self.read_commit(known.version + 1)) is not None:
                 known = apply(known, commit)
             self._newest = known
@@ -309,7 +308,7 @@ class TableLog:
 
     def write_checkpoint(self, snapshot: Snapshot) -> None:
         """Write the snapshot's checkpoint and the hint that names it. Two writers write the same state: no harm."""
-        snapshot = without_expired(snapshot, self.now_ms() - _REMOVED_RETENTION_MS)
+        snapshot = without_expired(snapshot, self.now_ms())
         data, actions = encode_checkpoint(snapshot)
         self.store.put(checkpoint_name(snapshot.version), data)
         hint = {

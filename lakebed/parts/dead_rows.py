@@ -12,16 +12,20 @@ from lakebed.manifest.actions import Part, RemovePart
 from lakebed.manifest.deletion_vector import DeletionVector, inline, pack, unpack
 from lakebed.parts.storage import PartStorage
 
-_BYTES_MAX = 128 << 20
+_BYTES_MAX = 64 << 20
+_BITMAP_BYTES = 1024  # of a bitmap in memory, beside what it is when stored
 _INLINE_BYTES_MAX = 2048
 
 
 class DeadRows:
-    """Reads and writes deletion vectors of one table; keeps the newest used up to 128 MB. Safe to use from threads."""
+    """Reads and writes deletion vectors of one table. Safe to use from threads.
+
+    Of each part the one used last is kept, up to 64 MB of those used last: what a settle replaces is not needed again.
+    """
 
     def __init__(self, storage: PartStorage) -> None:
         self._storage = storage
-        self._kept: OrderedDict[str, tuple[BitMap64, int]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[str, BitMap64, int]] = OrderedDict()  # by path: its vector's id, rows, bytes
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -31,10 +35,10 @@ class DeadRows:
         if vector is None:
             return BitMap64()
         with self._lock:
-            found = self._kept.get(vector.unique_id)
-            if found:
-                self._kept.move_to_end(vector.unique_id)
-                return found[0]
+            found = self._kept.get(part.path)
+            if found and found[0] == vector.unique_id:
+                self._kept.move_to_end(part.path)
+                return found[1]
         path = vector.file_path()
         if path is None:
             dead = unpack(vector, None)
@@ -45,11 +49,11 @@ class DeadRows:
             except FileNotFoundError:
                 raise Corrupt(f"{path}, the deletion vector of {part.path}, is missing: restore the file") from None
             dead = unpack(_at_start(vector), b"\x01" + framed)
-        self._keep(vector, dead)
+        self._keep(part.path, vector, dead)
         return dead
 
     def write(self, bitmaps: dict[str, BitMap64]) -> dict[str, DeletionVector]:
-        """Deletion vectors for the bitmaps, by the same names: small ones inline, the others in one file."""
+        """Deletion vectors for the bitmaps, by the same paths of parts: small ones inline, the others in one file."""
         out: dict[str, DeletionVector] = {}
         in_file: dict[str, BitMap64] = {}
         for name, dead in bitmaps.items():
@@ -63,17 +67,18 @@ class DeadRows:
             self._storage.write_bytes(path, data)
             out.update(zip(in_file, vectors, strict=True))
         for name, vector in out.items():
-            self._keep(vector, bitmaps[name])
+            self._keep(name, vector, bitmaps[name])
         return out
 
-    def _keep(self, vector: DeletionVector, dead: BitMap64) -> None:
+    def _keep(self, path: str, vector: DeletionVector, dead: BitMap64) -> None:
+        size = vector.bytes + _BITMAP_BYTES
         with self._lock:
-            if vector.unique_id not in self._kept:
-                self._kept[vector.unique_id] = (dead, vector.bytes)
-                self._bytes += vector.bytes
+            replaced = self._kept.pop(path, None)
+            self._kept[path] = (vector.unique_id, dead, size)
+            self._bytes += size - (replaced[2] if replaced else 0)
             while self._bytes > _BYTES_MAX and len(self._kept) > 1:
-                _, (_, size) = self._kept.popitem(last=False)
-                self._bytes -= size
+                _, (_, _, gone) = self._kept.popitem(last=False)
+                self._bytes -= gone
 
 
 def _at_start(vector: DeletionVector) -> DeletionVector:

@@ -80,11 +80,11 @@ def range_of(stats: str | None, columns: tuple[pa.Field, ...]) -> Range:
     return range_reader(columns)(stats)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def range_reader(columns: tuple[pa.Field, ...]) -> Callable[[str | None], Range]:
     """``range_of`` for many parts; it keeps what it has read."""
 
-    @lru_cache(maxsize=65_536)
+    @lru_cache(maxsize=32_768)
     def read(stats: str | None) -> Range:
         return _range_of(stats, columns)
 
