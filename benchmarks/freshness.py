@@ -40,7 +40,7 @@ def produce(bootstrap: str, rate: int, seconds: float) -> None:
     made = [event(number, 200_000) for number in range(20_000)]
     split = []
     for number, (key, value) in enumerate(made):
-        head, tail = value.split(str(1_790_000_000_000_000 + number).encode())
+        head, tail = value.split(str(1_790_000_000_000_000 + number).encode(), 1)
         split.append((key, head, tail))
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "compression.type": "lz4"})
     started, sent = time.time(), 0
