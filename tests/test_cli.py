@@ -110,6 +110,14 @@ def test_parts_timeline_and_detail_tell_what_is_there(folder: Path) -> None:
     assert (detail["keys"], detail["tail_rows"], detail["rows"]) == (["id"], 1, 1)
 
 
+def test_clustering_is_told_by_level_and_drawn(folder: Path) -> None:
+    done = lakebed_command("clustering", "prices", "--format", "json", "--png", "prices.png", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [json.loads(line)["level"] for line in done.stdout.splitlines()] == [None, 0]
+    assert (folder / "prices.png").stat().st_size > 0
+    assert "deepest" not in lakebed_command("clustering", "prices", cwd=folder).stdout
+
+
 def test_settle_settles(tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "t", pa.schema([("id", pa.int64())]), keys=["id"])
     table.apply(pa.table({"id": [1, 2]}))

@@ -297,7 +297,9 @@ def _clustering(options: argparse.Namespace) -> int:
     from lakebed.table import open as open_table
 
     table = open_table(options.path)
-    print_rows(table.clustering_information(), options.format)
+    rows = table.clustering_information()
+    # The deepest ranges are long: they are for programs.
+    print_rows(rows if options.format == "json" else rows.drop_columns(["deepest"]), options.format)
     if options.png is not None:
         table.draw_clustering(options.png)
     return exit_codes.OK
