@@ -1,6 +1,6 @@
 """A local part that a merge reads with Arrow: some rows of it, by row groups.
 
-Arrow takes half of DuckDB's time for it, and keeps dictionaries as they are, from file to file. It neither casts nor knows the
+Arrow is quicker at it than DuckDB, and keeps dictionaries as they are, from file to file. It neither casts nor knows the
 object store: see ``suits``. Pages with a checksum are verified.
 """
 

@@ -2,7 +2,7 @@
 
 1. The tables follow each other in one file under a new uuid name. A row group ends at ``row_group_rows`` or with its table.
 2. Columns named in ``dictionary`` get dictionaries; for others no dictionary is tried, which is dear where it does not pay.
-   Other whole numbers, dates and times are stored as differences (DELTA_BINARY_PACKED), a third smaller than zstd makes them
+   Other whole numbers, dates and times are stored as differences (DELTA_BINARY_PACKED), smaller than zstd makes them
    alone. Spark, Delta's readers, DuckDB and Arrow read that; byte stream split, which Spark does not read, is not used.
 3. Pages hold at most ``PAGE_ROWS`` rows and are listed in a page index, so that a selective query skips pages.
    A page carries its checksum.
