@@ -154,6 +154,8 @@ def without_expired(snapshot: Snapshot, now_ms: int) -> Snapshot:
         for app_id, batch in snapshot.transactions.items()
         if not app_id.startswith(NAMED_BATCH_PREFIX) or (batch.updated_ms or oldest_ms) >= oldest_ms
     }
+    if len(removed) == len(snapshot.removed) and len(batches) == len(snapshot.transactions):
+        return snapshot
     return replace(snapshot, removed=removed, transactions=batches)
 
 
