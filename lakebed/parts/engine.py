@@ -67,7 +67,7 @@ def _open(memory_bytes_max: int, threads: int, temp_folder: str) -> duckdb.DuckD
     )
     # Options of built-in extensions are known only once those are loaded, so they can't stand in the config above.
     database.execute("SET GLOBAL TimeZone = 'UTC'")
-    database.execute("SET GLOBAL parquet_metadata_cache = true")  # parts never change, so a footer is read once
+    # No parquet_metadata_cache: parts come and go, and it forgets no footer as long as the process lives.
     return database
 
 
