@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.end_to_end.kills import kill_and_compare
 from tests.infra.kafka import KafkaServer
 
-KILLS, SEED, RECORDS_PER_SECOND = 5, 100, 500
+KILLS, SEED, RECORDS_PER_SECOND = 3, 100, 500
 
 
 def test_killed_again_and_again_nothing_is_lost_and_nothing_comes_twice(kafka: KafkaServer, tmp_path: Path) -> None:
