@@ -18,7 +18,8 @@ from lakebed.manifest.table_log import GATE_FEATURE, Committed, Unknown
 from lakebed.parts.engine import connect
 from lakebed.parts.sql import parquet, quote_all, registered
 from lakebed.parts.storage import PartStorage, open_part_storage
-from lakebed.settings import PREFIX, TableSettings
+from lakebed.settings import PREFIX, SORT_KEY_FRAME, TableSettings
+from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 from lakebed.table import Table, column_names, open
 from lakebed.version import ENGINE
 
@@ -45,6 +46,8 @@ def convert(
             raise TableExists(f"the table at {table.path} is lakebed's already; open it with lakebed.open")
         check_adoptable(snapshot)
         check_settings(settings, snapshot.schema)
+        frame = frame_properties(parse_sort_key(settings.sort_key, snapshot.schema), snapshot)
+        settings = replace(settings, sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
         if settings.keys:
             _check_unique(table.to_arrow(list(settings.keys), version=snapshot.version), settings.keys)
         protocol = protocol_for(snapshot.schema)

@@ -14,6 +14,7 @@ from lakebed.manifest.schema import check_columns, schema_to_json, uses_timestam
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, Outcome, TableLog
 from lakebed.settings import PREFIX, TableSettings, check_property_names
+from lakebed.sortkey.sort_key import parse_sort_key
 
 _ADOPTABLE = frozenset(
     {
@@ -82,7 +83,7 @@ def required_properties() -> dict[str, str]:
 def check_settings(settings: TableSettings, schema: pa.Schema) -> None:
     """Raises InvalidSchema, InvalidInput if keys, sort key or sequence do not fit the schema."""
     check_columns(settings.keys, schema, "keys")
-    check_columns(settings.sort_key, schema, "sort_key")
+    parse_sort_key(settings.sort_key, schema, settings.sort_key_frame)
     if settings.sequence_by is None:
         return
     if not settings.keys:

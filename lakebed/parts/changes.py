@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import duckdb
 import numpy as np
@@ -20,6 +20,7 @@ from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.sql import quote, quote_all, registered
 from lakebed.settings import suggest
+from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
 
 OP_COLUMN = "_lakebed_op"
 SEQUENCE_COLUMN = "_lakebed_seq"
@@ -37,6 +38,8 @@ class TableShape:
     sort_key: tuple[str, ...] = ()
     sequence_by: str | None = None
     partition_by: tuple[str, ...] = ()
+    sort_key_version: int = 1
+    sort_key_frame: str = ""
 
     @property
     def sequence_column(self) -> str | None:
@@ -47,15 +50,35 @@ class TableShape:
 
     @property
     def order_by(self) -> tuple[str, ...]:
-        """The columns that a part's rows are sorted by."""
+        """What a part's rows are sorted by, as texts."""
         return self.sort_key or self.keys
+
+    @property
+    def terms(self) -> tuple[SortTerm, ...]:
+        """What a part's rows are sorted by."""
+        return parse_sort_key(self.order_by, self.schema, self.sort_key_frame)
+
+    @property
+    def order_version(self) -> int | None:
+        """What a part sorted as this shape says is stamped with; None without an order."""
+        return self.sort_key_version if self.order_by else None
+
+    def holds_the_same(self, other: TableShape) -> bool:
+        """Whether parts of both shapes hold the same columns, keys and partitions, in whatever order."""
+        return self == replace(
+            other,
+            sort_key=self.sort_key,
+            sort_key_version=self.sort_key_version,
+            sort_key_frame=self.sort_key_frame,
+        )
 
 
 def shape_of(snapshot: Snapshot) -> TableShape:
     """The shape of a table at a version."""
     settings = snapshot.settings
     return TableShape(
-        snapshot.schema, settings.keys, settings.sort_key, settings.sequence_by, snapshot.metadata.partition_columns
+        snapshot.schema, settings.keys, settings.sort_key, settings.sequence_by, snapshot.metadata.partition_columns,
+        settings.sort_key_version, settings.sort_key_frame,
     )  # fmt: skip
 
 

@@ -239,8 +239,8 @@ def _part(one: Materialized, part: MergedPart, dead: BitMap64) -> Part:
         path=one.url(part), rows=part.rows, bytes=part.bytes, level=one.claim.level,
         min_block=min(source.min_block for source in one.sources),
         max_block=max(source.max_block for source in one.sources),
-        deletes=part.deletes, has_op_column=part.has_op_column, partition_values=one.sources[0].partition_values,
-        stats=part.stats, modified_ms=one.made_ms,
+        sort_key_version=part.sort_key_version, deletes=part.deletes, has_op_column=part.has_op_column,
+        partition_values=one.sources[0].partition_values, stats=part.stats, modified_ms=one.made_ms,
         deletes_ms=max((source.newest_delete_ms for source in one.sources if source.deletes), default=None),
     ).marked(inline(dead) if dead else None)  # fmt: skip
 
@@ -267,6 +267,7 @@ def _to_json(one: Materialized) -> dict[str, Any]:
             {
                 "path": part.path, "rows": part.rows, "bytes": part.bytes, "stats": part.stats, "deletes": part.deletes,
                 "has_op_column": part.has_op_column, "dead": _text(part.dead), "checksum": one.checksums[part.path],
+                "sort_key_version": part.sort_key_version,
             }
             for part in one.parts
         ],
@@ -284,6 +285,7 @@ def _from_json(value: Mapping[str, Any], folder: str) -> Materialized:
             path=entry["path"], rows=entry["rows"], bytes=entry["bytes"], stats=entry["stats"], deletes=entry["deletes"],
             has_op_column=entry["has_op_column"], dead=_bitmap(entry["dead"]),
             provenance=Provenance.from_bytes(Path(folder, entry["path"] + ".rows").read_bytes()),
+            sort_key_version=entry["sort_key_version"],
         )
         for entry in value["parts"]
     )  # fmt: skip

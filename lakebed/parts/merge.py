@@ -6,7 +6,8 @@ bit, and with them the delete rows that a source ``keeps_deletes``.
 1. *Which rows.* A flag a row of each source: live by its deletion vector, or a delete to keep.
 2. *In which order.* Only the sort columns are read and sorted; rows with equal keys follow each other by (source, row). What
    comes out is the provenance of the whole output. Keys that fit in the memory limit are sorted in memory
-   (``parts.order``), more by DuckDB, which spills. Without a sort key the order is known without reading: source after source.
+   (``parts.order``), more by DuckDB, which spills; what is no plain column is computed by Arrow batch by batch and given to it.
+   Without a sort key the order is known without reading: source after source.
 3. *Cut.* Each output part is a piece of that order, and each piece one stretch or more, of at most a fifth of the limit. In a
    source that is sorted a stretch is a range of rows, so most row groups of the source are not read.
 4. *Write.* The rows of a stretch are read, source after source, and taken to their places, which the provenance tells:
@@ -15,8 +16,10 @@ bit, and with them the delete rows that a source ``keeps_deletes``.
 Arrow reads the sources if all are local files that hold the flat columns of the table in its types, in row groups of no more
 than a stretch (``parts.arrow_source``). If a row group of each source fits in a fifth of the limit, the last ones read are kept
 for the next stretch, so that nothing is read twice, and stretches are short: what is read is in the processor's reach when it is
-written. All others are read by DuckDB, which knows the object store and casts; there, sources of one row group or less are one
-scan, because a scan each costs milliseconds of planning.
+written. Of a source in another order each stretch reads all row groups, so then stretches are as long as memory allows.
+
+All others are read by DuckDB, which knows the object store and casts; there, sources of one row group or less are one scan,
+because a scan each costs milliseconds of planning.
 
 Memory, at most about: two fifths of DuckDB's limit for rows as read (they may hold one dead row for each wanted one), as much
 while they are joined to one table; a row group in order; DuckDB's own for a scan; 6 bytes a row of the output for its
@@ -42,12 +45,12 @@ from lakebed.parts.arrow_source import ArrowSource, Rows, damaged, is_local
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
 from lakebed.parts.order import sort_order
 from lakebed.parts.provenance import SOURCES_MAX, Provenance
-from lakebed.parts.sql import file_literal, literal, parquet, parquet_of, quote, quote_all, sql_type
+from lakebed.parts.sql import file_literal, literal, parquet, parquet_of, quote, quote_all, registered, sql_type
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.unreadable import reason, require_store
-from lakebed.parts.write import PART_ROWS_MAX, ROW_GROUP_ROWS, delta_stats, ordering, with_order_bounds
+from lakebed.parts.write import PART_ROWS_MAX, ROW_GROUP_ROWS, delta_stats, told_terms, with_order_bounds
 from lakebed.parts.write_arrow import write_tables
-from lakebed.sortkey.ranges import order_columns
+from lakebed.sortkey.order_values import key_at, order_values
 
 PART_BYTES_MAX = 128 << 20
 _ORDINAL, _ROW = "_lakebed_source", "_lakebed_row"
@@ -56,6 +59,7 @@ _SAMPLE_ROWS = 2048
 _STRETCHES_IN_MEMORY = 5  # of rows in Arrow would fill the connection's memory
 _KEYS_IN_MEMORY = 2  # as read, and joined to one table
 _PLACE_BYTES = 32  # of a row, beside its key, while keys are sorted
+_COMPUTED_BYTES = 8  # of a value that is computed for sorting
 _INDEX_BYTES = 4  # of a value that a dictionary holds
 _SHORT_STRETCH_GROUPS = 8
 _DICTIONARY_VALUES_MAX = 256  # of a whole stretch, that each of its row groups may carry
@@ -93,6 +97,7 @@ class MergedPart:
     has_op_column: bool
     dead: BitMap64
     provenance: Provenance
+    sort_key_version: int | None = None  # what its rows are sorted by
 
 
 def merge_parts(
@@ -146,6 +151,8 @@ class _Merge:
         self._cursor = cursor
         self._sources = sources
         self._shape = shape
+        self._terms = shape.terms
+        self._order_columns = list(dict.fromkeys(name for term in shape.terms for name in term.columns))
         self._kinds = {field.name: sql_type(field.type) for field in shape.schema}
         if shape.sequence_column == SEQUENCE_COLUMN:
             self._kinds[SEQUENCE_COLUMN] = sql_type(pa.int64())
@@ -166,6 +173,8 @@ class _Merge:
             self._stretch_rows -= self._stretch_rows % ROW_GROUP_ROWS
         nothing = ", ".join(f"null::{kind} as {quote(name)}" for name, kind in self._kinds.items())
         self._schema: pa.Schema = cursor.sql(f"select {nothing} limit 0").to_arrow_table().schema
+        leading = [term.columns[0] for term in shape.terms[:1] if term.is_plain]  # whose bounds say enough
+        self._sought = [name for name in shape.keys if name not in (*leading, *shape.partition_by)]
         self._kept_dictionaries = [
             field.name
             for field in self._schema
@@ -176,11 +185,13 @@ class _Merge:
         self._files = self._arrow_files()
         key_bytes = sum(
             _INDEX_BYTES if self._files and name in self._kept_dictionaries else widths.get(name, 0)
-            for name in shape.order_by
+            for name in self._order_columns
         )
+        key_bytes += sum(_COMPUTED_BYTES for term in self._terms if not term.is_plain)
         self._key_rows = int(memory) // (_KEYS_IN_MEMORY * key_bytes + _PLACE_BYTES)
         self._keeps = sum(file.group_rows_max for file in self._files) <= self._stretch_rows
-        if self._files and self._keeps:
+        in_order = all(source.part.sort_key_version == shape.order_version for source in sources)
+        if self._files and self._keeps and in_order:
             self._stretch_rows = min(self._stretch_rows, _SHORT_STRETCH_GROUPS * ROW_GROUP_ROWS)
 
     def order(self) -> Provenance:
@@ -188,26 +199,49 @@ class _Merge:
         counts = [int(np.count_nonzero(wanted)) for wanted in self._wanted]
         ordinals = np.repeat(np.arange(len(counts), dtype=np.uint16), counts)
         rows = np.concatenate([np.flatnonzero(wanted).astype(np.uint32) for wanted in self._wanted])
-        order_by = self._shape.order_by
-        if not order_by or not len(rows):
+        if not self._terms or not len(rows):
             return Provenance(ordinals, rows)
         if len(rows) <= self._key_rows:
-            order = sort_order(self._keys())
+            order = sort_order(self._keys(), self._terms)
             return Provenance(ordinals[order], rows[order])
-        wanted = self._all_wanted()
-        scan, *_ = self._scan(order_by, wanted, list(wanted), only_wanted=True)
-        sort = f"select {_ORDINAL}, {_ROW} from ({scan}) order by {ordering(self._shape)}, {_ORDINAL}, {_ROW}"
         at = 0
-        for batch in self._cursor.sql(sort).to_arrow_reader(_BATCH_ROWS):
+        for batch in self._sorted_by_duckdb():
             ordinals[at : at + len(batch)] = batch.column(0).to_numpy()
             rows[at : at + len(batch)] = batch.column(1).to_numpy()
             at += len(batch)
         return Provenance(ordinals, rows)
 
+    def _sorted_by_duckdb(self) -> Iterator[pa.RecordBatch]:
+        """Ordinal and row of all wanted rows, in order."""
+        wanted = self._all_wanted()
+        scan, *_ = self._scan(self._order_columns, wanted, list(wanted), only_wanted=True)
+        if all(term.is_plain for term in self._terms):
+            yield from self._cursor.sql(self._sort(f"({scan})", self._order_columns)).to_arrow_reader(_BATCH_ROWS)
+            return
+        names = [f"k{place}" for place in range(len(self._terms))]
+        with self._cursor.cursor() as sorter:  # its temporary table goes with it
+            make = "create temp table keys as"
+            for batch in self._cursor.sql(scan).to_arrow_reader(_BATCH_ROWS):
+                columns = pa.Table.from_batches([batch])
+                values = [order_values(columns, term) for term in self._terms]
+                keys = pa.table([*values, columns[_ORDINAL], columns[_ROW]], [*names, _ORDINAL, _ROW])
+                with registered(sorter, "computed", keys) as computed:
+                    sorter.execute(f"{make} select * from {computed}")
+                make = "insert into keys"
+            yield from sorter.sql(self._sort("keys", names)).to_arrow_reader(_BATCH_ROWS)
+
+    def _sort(self, relation: str, names: Sequence[str]) -> str:
+        """The query that sorts rows by the terms, whose values are in the columns of these names."""
+        terms = [
+            f"{quote(name)} {'desc' if term.is_descending else 'asc'} nulls {'last' if term.nulls_last else 'first'}"
+            for name, term in zip(names, self._terms, strict=True)
+        ]
+        return f"select {_ORDINAL}, {_ROW} from {relation} order by {', '.join([*terms, _ORDINAL, _ROW])}"
+
     def _keys(self) -> pa.Table:
         """The sort columns of all wanted rows, source after source."""
         wanted = self._all_wanted()
-        keys, places = self._read(self._shape.order_by, wanted, [list(wanted)], keeps=False)
+        keys, places = self._read(self._order_columns, wanted, [list(wanted)], keeps=False)
         return keys if len(keys) == len(places) else keys.take(pa.array(places))
 
     def _all_wanted(self) -> dict[int, Rows]:
@@ -217,23 +251,29 @@ class _Merge:
         """One part of the output."""
         dead = self._dead(piece)
         columns = list(self._kinds) + ([OP_COLUMN] if len(dead) else [])
-        order = order_columns(self._shape.schema, self._shape.order_by, self._shape.partition_by)
-        ends: list[Mapping[str, Any]] = []  # the first and the last row's sort key
+        told = told_terms(self._shape)
+        ends: list[list[pa.Scalar]] = []  # the first and the last row's sort key
 
         def groups() -> Iterator[pa.Table]:
             for at in range(0, len(piece), self._stretch_rows):
                 for group in self._row_groups(columns, _slice(piece, at, self._stretch_rows)):
-                    if not ends:
-                        ends.append(_row(group, 0, order))
-                    ends[1:] = [_row(group, len(group) - 1, order)]
+                    if told and not ends:
+                        ends.append(key_at(group, 0, told))
+                    if told:
+                        ends[1:] = [key_at(group, len(group) - 1, told)]
                     yield group
 
         schema = pa.schema([self._field(name) for name in columns])
-        path, rows, size, stats = write_tables(groups(), schema, self._dictionary, ROW_GROUP_ROWS, storage)
+        sought = {name: min(len(piece), ROW_GROUP_ROWS) for name in self._sought}
+        path, rows, size, stats = write_tables(
+            groups(), schema, self._dictionary, ROW_GROUP_ROWS, storage, sought, self._terms
+        )
         stats_json = delta_stats(rows, stats, self._shape.schema)
-        if len(order) > 1 and ends:  # of one column its bounds say all
-            stats_json = with_order_bounds(stats_json, order, *ends)
-        return MergedPart(path, rows, size, stats_json, len(dead), bool(len(dead)), dead, piece)
+        if ends:
+            stats_json = with_order_bounds(stats_json, told, *ends)
+        return MergedPart(
+            path, rows, size, stats_json, len(dead), bool(len(dead)), dead, piece, self._shape.order_version
+        )
 
     def _field(self, name: str) -> pa.Field:
         if name == OP_COLUMN:
@@ -418,10 +458,6 @@ def _compact(table: pa.Table) -> pa.Table:
         if pa.types.is_dictionary(field.type) and len(column.chunk(0).dictionary) > _DICTIONARY_VALUES_MAX:
             table = table.set_column(place, field, column.cast(field.type.value_type).dictionary_encode())
     return table
-
-
-def _row(table: pa.Table, at: int, columns: Sequence[pa.Field]) -> dict[str, Any]:
-    return {column.name: table[column.name][at].as_py() for column in columns}
 
 
 def _slice(order: Provenance, start: int, rows: int) -> Provenance:

@@ -1,60 +1,75 @@
-"""The order of rows by their sort columns: nulls first, NaN last, strings by their bytes, equal rows as they are.
+"""The order of rows by a sort key: NaN above all numbers, strings by their bytes, equal rows as they are.
 
-1. If every column is of whole numbers, dates, times or dictionaries, and their ranges fit into 63 bits together, a row's key is
-   one number: the columns' distances from their smallest value, side by side. Rows that come in runs which are sorted
-   already, as those of parts do, are then merged run by run (Timsort, by numpy), which costs far less than step 2.
-2. Else Arrow sorts the columns.
+1. The values of each term are computed (``sortkey.order_values``).
+2. If all are whole numbers, dates, times or dictionaries, and their ranges fit into 63 bits together, a row's key is one number:
+   the values' distances from that which comes first, side by side. Rows that come in runs which are sorted already, as
+   those of parts do, are then merged run by run (Timsort, by numpy), which costs far less than step 3.
+3. Else Arrow sorts the values.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.sortkey.order_values import order_values
+from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
+
 _KEY_BITS = 63
 
 Places = npt.NDArray[np.int64]
 
 
-def sort_order(keys: pa.Table) -> Places:
-    """The places of the rows in their order."""
+def sort_order(keys: pa.Table, terms: Sequence[SortTerm] | None = None) -> Places:
+    """The places of the rows in the order of these terms; without any, of the table's columns, ascending and nulls first."""
+    if terms is None:
+        terms = parse_sort_key(keys.column_names, keys.schema)
     keys = keys.unify_dictionaries().combine_chunks()
-    numbers = _numbers(keys)
+    names = [str(place) for place in range(len(terms))]
+    keys = pa.table([order_values(keys, term) for term in terms], names)
+    numbers = _numbers(keys, terms)
     if numbers is not None:
         return np.argsort(numbers, kind="stable")
-    columns: list[pa.ChunkedArray] = []
-    for key in keys.columns:
+    columns: dict[str, pa.ChunkedArray] = {}
+    sort_keys = []
+    for key, term in zip(keys.columns, terms, strict=True):
         if pa.types.is_dictionary(key.type):
             key = key.cast(key.type.value_type)
-        columns += [pc.is_nan(key), key] if pa.types.is_floating(key.type) else [key]
-    batch = pa.table(columns, [str(place) for place in range(len(columns))]).combine_chunks().to_batches()[0]
-    order = pc.sort_indices(batch, sort_keys=[(name, "ascending", "at_start") for name in batch.schema.names])
-    return np.asarray(order).astype(np.int64)
+        direction = "descending" if term.is_descending else "ascending"
+        for column in (pc.is_nan(key), key) if pa.types.is_floating(key.type) else (key,):
+            sort_keys.append((str(len(columns)), direction, "at_end" if term.nulls_last else "at_start"))
+            columns[str(len(columns))] = column
+    batch = pa.table(columns).combine_chunks().to_batches()[0]
+    return np.asarray(pc.sort_indices(batch, sort_keys=sort_keys)).astype(np.int64)
 
 
-def _numbers(keys: pa.Table) -> Places | None:
+def _numbers(keys: pa.Table, terms: Sequence[SortTerm]) -> Places | None:
     """One number a row, in the order of its key; None if there is none."""
     out = np.zeros(len(keys), dtype=np.int64)
     bits = 0
-    for column in keys.columns:
+    for column, term in zip(keys.columns, terms, strict=True):
         if column.num_chunks != 1:
             return None
         values = _whole(column.chunk(0))
         if values is None:
             return None
         ends = pc.min_max(values)
-        low = ends["min"].as_py() or 0
-        span = (ends["max"].as_py() or 0) - low + 1  # 0 is for null
-        bits += span.bit_length()
+        low, high = ends["min"].as_py() or 0, ends["max"].as_py() or 0
+        null = high - low + 2 if values.null_count and term.nulls_last else 0
+        width = max(high - low + 1, null).bit_length()
+        bits += width
         if bits > _KEY_BITS:
             return None
-        distances = np.asarray(pc.fill_null(values, low)) - np.int64(low)
+        distances = np.asarray(pc.fill_null(values, low))
+        distances = np.int64(high) - distances if term.is_descending else distances - np.int64(low)
         distances += 1
         if values.null_count:
-            distances[np.asarray(pc.is_null(values))] = 0
-        out <<= span.bit_length()
+            distances[np.asarray(pc.is_null(values))] = null
+        out <<= width
         out |= distances
     return out
 

@@ -7,6 +7,8 @@
 3. DuckDB evaluates these on a table of a row a part, made from the parts' statistics and partition values. So a constant
    is compared with a bound exactly as with the column itself; what is unknown rules out nothing.
 
+Rows of given values (``parts_that_may_hold``) are sought in the same bounds, by one sorted join a column.
+
 Step 2 needs that the comparison follows the order of the column's values. So constants of another family than the
 column's are not looked at (DuckDB might compare the column's texts), nor lists of constants of several kinds.
 """
@@ -21,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 import duckdb
 import pyarrow as pa
 
-from lakebed.parts.sql import literal, registered
+from lakebed.parts.sql import literal, quote, registered, sql_type
 from lakebed.sortkey.statistics import has_bounds, highest, lowest, parsed_stats
 
 _FLIPPED = {
@@ -79,6 +81,31 @@ def parts_that_may_match(
     return [file for file, kept in zip(files, keep, strict=True) if kept]
 
 
+def parts_that_may_hold(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[_File], schema: pa.Schema, values: pa.Table
+) -> list[_File]:
+    """The files that may hold a row with the values of a row of ``values``, whose columns have the types of ``schema``.
+
+    A file goes if no value of some column lies within its bounds: the least value above the lower one is above the upper one.
+    """
+    names = [name for name in values.column_names if has_bounds(schema.field(name).type)]
+    if len(files) < 2 or not names:
+        return list(files)
+    bounds: dict[str, Any] = {"place": pa.array(range(len(files)), pa.int64())}
+    joins = []
+    for at, name in enumerate(names):
+        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name))
+        column = f"select distinct {quote(name)} as c from lakebed_values where c is not null"
+        joins.append(f"asof left join ({column}) k{at} on k{at}.c >= b.lo{at}")
+    may_hold = " and ".join(
+        f"(lo{at} is null or hi{at} is null or coalesce(k{at}.c <= hi{at}, false))" for at in range(len(names))
+    )
+    with registered(connection, "lakebed_bounds", pa.table(bounds)), registered(connection, "lakebed_values", values):
+        query = f"select place from lakebed_bounds b {' '.join(joins)} where {may_hold}"
+        kept = sorted(place for (place,) in connection.execute(query).fetchall())
+    return [files[place] for place in kept]
+
+
 def _predicate(connection: duckdb.DuckDBPyConnection, where: str) -> Mapping[str, Any]:
     """The syntax tree; empty if the text is not one expression."""
     text = f"select 1 from t where ({where}\n)"
@@ -112,7 +139,7 @@ def _conditions(node: Mapping[str, Any], schema: pa.Schema) -> Iterator[_Conditi
     elif kind == "COMPARE_IN":
         field = _column(node["children"][0], schema)
         if field is not None and (known := _alike(field, [_constant(child) for child in node["children"][1:]])):
-            yield _any_of([_comparison(field.name, "COMPARE_EQUAL", constant) for constant in known])
+            yield _any_of(field, known)
 
 
 def _comparison(column: str, kind: str, constant: _Constant) -> _Condition:
@@ -129,8 +156,18 @@ def _comparison(column: str, kind: str, constant: _Constant) -> _Condition:
     return text
 
 
-def _any_of(conditions: Sequence[_Condition]) -> _Condition:
-    return lambda columns: " or ".join(condition(columns) for condition in conditions)
+def _any_of(field: pa.Field, constants: Sequence[_Constant]) -> _Condition:
+    """One join of bounds and constants: a condition for each constant would take seconds to plan for some thousand."""
+    kind = sql_type(field.type)
+    each = f"cast({{}} as {kind})" if pa.types.is_floating(field.type) else "{}"  # else they are of one type anyway
+    listed = ", ".join(each.format(constant.sql) for constant in constants)
+
+    def text(columns: dict[str, int]) -> str:
+        at = columns.setdefault(field.name, len(columns))
+        constant = f"select cast(unnest([{listed}]) as {kind}) as c"
+        return f"(lo{at} is null or hi{at} is null or exists (from ({constant}) where c >= lo{at} and c <= hi{at}))"
+
+    return text
 
 
 def _column(node: Mapping[str, Any], schema: pa.Schema) -> pa.Field | None:

@@ -54,6 +54,11 @@ def parquet_of(urls: Iterable[str], columns: Mapping[str, tuple[str, str]]) -> s
     return f"read_parquet([{listed}], schema = map {{{', '.join(entries)}}}, hive_partitioning = false)"
 
 
+def parquet_by_footers(urls: Iterable[str]) -> str:
+    """The scan of files as one, whose columns are all that the files have, found by reading every footer first."""
+    return f"read_parquet([{', '.join(map(file_literal, urls))}], union_by_name = true, hive_partitioning = false)"
+
+
 @contextmanager
 def registered(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> Iterator[str]:
     """The Arrow table under a name that queries can use."""

@@ -1,7 +1,7 @@
 """Writing parts: sorted Parquet files with their statistics.
 
 1. The rows are cut by partition: a part belongs to one.
-2. Each piece is sorted by the sort key (else the keys), nulls first.
+2. Each piece is sorted by the sort key (else the keys), and tells its first and its last sort key.
 3. It is written by Arrow (``write_arrow``) under a new uuid name; nothing is ever written twice under one name, so a failed
    attempt leaves an orphan and never a wrong row. Which columns get dictionaries is judged by a sample of their values.
 """
@@ -27,7 +27,9 @@ from lakebed.parts.order import sort_order
 from lakebed.parts.sql import quote
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.write_arrow import write_tables
-from lakebed.sortkey.ranges import ORDER_BOUNDS
+from lakebed.sortkey.order_values import key_at
+from lakebed.sortkey.ranges import ORDER_BOUNDS, order_columns
+from lakebed.sortkey.sort_key import SortTerm
 
 ROW_GROUP_ROWS = 40_960
 PART_ROWS_MAX = 1_000_000
@@ -48,20 +50,21 @@ class WrittenPart:
     partition_values: Mapping[str, str | None]
     stats: str
     modified_ms: int
+    sort_key_version: int | None = None  # what its rows are sorted by
 
-    def change_part(self, ordinal: int, sort_key_version: int | None = None) -> ChangePart:
+    def change_part(self, ordinal: int) -> ChangePart:
         """The file as a part of the tail; its version is set by the commit."""
         return ChangePart(
             path=self.path, version=-1, ordinal=ordinal, rows=self.rows, bytes=self.bytes, deletes=self.deletes,
-            incomplete=self.incomplete, sort_key_version=sort_key_version, partition_values=self.partition_values,
+            incomplete=self.incomplete, sort_key_version=self.sort_key_version, partition_values=self.partition_values,
             stats=self.stats, modified_ms=self.modified_ms,
         )  # fmt: skip
 
-    def base_part(self, has_op_column: bool, sort_key_version: int | None = None) -> Part:
+    def base_part(self, has_op_column: bool) -> Part:
         """The file as a level-0 part of the base; its block range is set by the commit."""
         return Part(
             path=self.path, rows=self.rows, bytes=self.bytes, level=0, min_block=-1, max_block=-1,
-            sort_key_version=sort_key_version, has_op_column=has_op_column, partition_values=self.partition_values,
+            sort_key_version=self.sort_key_version, has_op_column=has_op_column, partition_values=self.partition_values,
             stats=self.stats, modified_ms=self.modified_ms,
         )  # fmt: skip
 
@@ -88,22 +91,22 @@ def _write_one(
     # A delete has nulls where the table allows none.
     rows = pa.table(rows.columns, pa.schema([field.with_nullable(True) for field in rows.schema]))
     dictionary = _repetitive(rows)
-    order = sort_order(rows.select(shape.order_by)) if shape.order_by else np.arange(len(rows))
+    terms = shape.terms
+    order = sort_order(rows, terms) if terms else np.arange(len(rows))
     groups = (order[start : start + ROW_GROUP_ROWS] for start in range(0, len(rows), ROW_GROUP_ROWS))
     path, count, size, column_stats = write_tables(
-        (rows.take(pa.array(group)) for group in groups), rows.schema, dictionary, ROW_GROUP_ROWS, storage
+        (rows.take(pa.array(group)) for group in groups), rows.schema, dictionary, ROW_GROUP_ROWS, storage, order=terms
     )
     stats = delta_stats(count, column_stats, shape.schema)
+    if told := told_terms(shape):
+        stats = with_order_bounds(stats, told, key_at(rows, int(order[0]), told), key_at(rows, int(order[-1]), told))
     deletes = pc.sum(pc.equal(rows[OP_COLUMN], DELETE)).as_py() if OP_COLUMN in rows.column_names else 0
     incomplete = 0
     if UNAVAILABLE_COLUMN in rows.column_names:
         incomplete = sum(bool(names) for names in rows[UNAVAILABLE_COLUMN].to_pylist())
-    return WrittenPart(path, count, size, deletes or 0, incomplete, dict(values), stats, int(time.time() * 1000))
-
-
-def ordering(shape: TableShape) -> str:
-    """What follows ``order by`` so that rows are in the order of a part."""
-    return ", ".join(f"{quote(name)} asc nulls first" for name in shape.order_by)
+    return WrittenPart(
+        path, count, size, deletes or 0, incomplete, dict(values), stats, int(time.time() * 1000), shape.order_version
+    )
 
 
 def _repetitive(rows: pa.Table) -> list[str]:
@@ -161,25 +164,36 @@ def delta_stats(rows: int, column_stats: Mapping[str, Mapping[str, str]], schema
     return orjson.dumps({"numRecords": rows, "minValues": low, "maxValues": high, "nullCount": nulls}).decode()
 
 
-def with_order_bounds(stats: str, order: Sequence[pa.Field], first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+def told_terms(shape: TableShape) -> tuple[SortTerm, ...]:
+    """The terms whose first and last values a part tells: none if it is sorted by one column, whose bounds say all."""
+    terms = order_columns(shape.schema, shape.order_by, shape.partition_by, shape.sort_key_frame)
+    return () if [term.name for term in terms] == [name for term in terms[:1] for name in term.columns] else terms
+
+
+def with_order_bounds(
+    stats: str, order: Sequence[SortTerm], first: Sequence[pa.Scalar], last: Sequence[pa.Scalar]
+) -> str:
     """Statistics that also tell the first and the last sort key of a sorted part, as ``sortkey.ranges`` reads them.
 
     Bounds of each column by itself say too little of a part that begins in one value of the first column and ends in another.
     """
     lower, upper = _tuple_bound(order, first, False), _tuple_bound(order, last, True)
-    bounds = {"columns": [column.name for column in order], "lower": lower, "upper": upper}
+    bounds = {"columns": [term.name for term in order], "lower": lower, "upper": upper}
     return f'{stats[:-1]},"{ORDER_BOUNDS}":{orjson.dumps(bounds).decode()}}}'
 
 
-def _tuple_bound(order: Sequence[pa.Field], row: Mapping[str, Any], is_max: bool) -> list[Any]:
+def _tuple_bound(order: Sequence[SortTerm], row: Sequence[pa.Scalar], is_upper: bool) -> list[Any]:
     """The row's values as far as they can be told; one that is cut is the last."""
     out: list[Any] = []
-    for column in order:
-        value = row[column.name]
+    for term, scalar in zip(order, row, strict=True):
+        try:
+            value = scalar.as_py()
+        except (ValueError, OverflowError):  # beyond the years that Python knows
+            break
         if value is None or isinstance(value, int):
             out.append(value)
         elif isinstance(value, str):
-            out.append(_string_bound(value, is_max))
+            out.append(_string_bound(value, is_upper != term.is_descending))
             if out[-1] != value:
                 break
         elif isinstance(value, datetime.date):

@@ -6,7 +6,9 @@
    alone. Spark, Delta's readers, DuckDB and Arrow read that; byte stream split, which Spark does not read, is not used.
 3. Pages hold at most ``PAGE_ROWS`` rows and are listed in a page index, so that a selective query skips pages.
    A page carries its checksum.
-4. Statistics come from the footer. For floating point it has none: they would say nothing of NaN, which is above all other
+4. Columns that are ``sought`` by single values get a Bloom filter a row group, which Spark and DuckDB ask before they read it.
+   Whole numbers and texts only: for them what equals what is the same in every reader.
+5. Statistics come from the footer. For floating point it has none: they would say nothing of NaN, which is above all other
    numbers for Spark, so that Spark would skip it. What the log is told of such columns is found while the tables pass.
 
 It is faster than DuckDB's COPY, which copies all rows before it encodes them and writes no page index.
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,8 +28,10 @@ import pyarrow.parquet as pq
 from lakebed.errors import StoreUnavailable
 from lakebed.parts.sql import quote
 from lakebed.parts.storage import PartStorage
+from lakebed.sortkey.sort_key import SortTerm
 
 PAGE_ROWS = 8192
+_FALSE_POSITIVES = 0.1  # of row groups that lack the value; one in a hundred would take twice the bytes
 _INTEGER_DIGITS = 18  # decimals of so many are stored as whole numbers
 
 ColumnStats = dict[str, dict[str, Any]]
@@ -40,16 +44,28 @@ def write_tables(
     dictionary: Sequence[str],
     row_group_rows: int,
     storage: PartStorage,
+    sought: Mapping[str, int] | None = None,
+    order: Sequence[SortTerm] = (),
 ) -> tuple[str, int, int, ColumnStats]:
     """Write tables of this schema as one part. Returns its path, rows, bytes and statistics.
 
-    ``dictionary``: columns' paths, dotted. Raises StoreUnavailable for a full disk.
+    ``dictionary``: columns' paths, dotted. ``sought``: columns to find single values in, and about how many values a row
+    group has; of other types than whole numbers and texts, or with a dictionary, they are ignored. Raises StoreUnavailable for
+    a full disk. ``order``: what the rows are sorted by; the footer tells as much of it as Parquet can say.
     """
     floats = {field.name: _FloatStats() for field in schema if pa.types.is_floating(field.type)}
     as_differences = {
         field.name: "DELTA_BINARY_PACKED"
         for field in schema
         if _is_whole(field.type) and field.name not in dictionary and "." not in field.name
+    }
+
+    filters = {
+        name: {"ndv": values, "fpp": _FALSE_POSITIVES}
+        for name, values in (sought or {}).items()
+        if name not in dictionary
+        and "." not in name
+        and (pa.types.is_integer(kind := schema.field(name).type) or pa.types.is_string(kind))
     }
 
     def write(local_path: str) -> tuple[int, int, ColumnStats]:
@@ -67,6 +83,8 @@ def write_tables(
                 write_page_checksum=True,
                 store_decimal_as_integer=True,
                 store_schema=False,
+                bloom_filter_options=filters or None,
+                sorting_columns=_sorting_columns(order, schema),
             ) as writer:
                 for table in tables:
                     rows += len(table)
@@ -81,6 +99,18 @@ def write_tables(
 
     path = f"_lakebed/{uuid.uuid4()}.parquet"
     return path, *storage.write_file(path, write)
+
+
+def _sorting_columns(order: Sequence[SortTerm], schema: pa.Schema) -> list[pq.SortingColumn] | None:
+    """The leading terms that are columns; none from the first of floating point on, where readers differ on NaN."""
+    out = []
+    for term in order:
+        if not term.is_plain or pa.types.is_floating(term.type):
+            break
+        at = schema.get_field_index(term.columns[0])
+        leaf = sum(_leaves(field.type) for field in list(schema)[:at])
+        out.append(pq.SortingColumn(leaf, term.is_descending, not term.nulls_last))
+    return out or None
 
 
 class _FloatStats:

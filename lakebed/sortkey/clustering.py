@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from lakebed.sortkey.ranges import Range, overlaps
 
@@ -92,6 +93,23 @@ def _bucket(depth: int) -> int:
     return depth if depth <= _EXACT_UP_TO else 1 << (depth - 1).bit_length()
 
 
+def greatest_within(
+    values: npt.NDArray[np.int64], first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The greatest of the values from each ``first`` to its ``last`` place, both included."""
+    windows = [values]
+    while (width := 1 << len(windows)) <= len(values):
+        end = len(values) - width + 1
+        windows.append(np.maximum(windows[-1][:end], windows[-1][width // 2 :][:end]))
+    out = np.empty(len(first), dtype=np.int64)
+    sizes = np.frexp(last - first + 1)[1] - 1
+    for size in np.unique(sizes):
+        chosen = sizes == size
+        found = windows[size]
+        out[chosen] = np.maximum(found[first[chosen]], found[last[chosen] - (1 << int(size)) + 1])
+    return out
+
+
 class _Line:
     """Ranges of one partition by their ends."""
 
@@ -109,21 +127,7 @@ class _Line:
 
     def depths(self) -> list[int]:
         """The depth of each range."""
-        windows = [self._covers]
-        while (width := 1 << len(windows)) <= len(self._covers):
-            half = width // 2
-            windows.append(
-                np.maximum(
-                    windows[-1][: len(self._covers) - width + 1], windows[-1][half:][: len(self._covers) - width + 1]
-                )
-            )
-        out = np.empty(len(self._first), dtype=np.int64)
-        sizes = np.frexp(self._last - self._first + 1)[1] - 1
-        for size in np.unique(sizes):
-            chosen = sizes == size
-            found = windows[size]
-            out[chosen] = np.maximum(found[self._first[chosen]], found[self._last[chosen] - (1 << int(size)) + 1])
-        depths: list[int] = out.tolist()
+        depths: list[int] = greatest_within(self._covers, self._first, self._last).tolist()
         return depths
 
     def deepest(self) -> list[tuple[Range, int]]:

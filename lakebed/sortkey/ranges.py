@@ -1,10 +1,12 @@
 """Where parts lie on the line of sort keys, and how deep they lie over each other.
 
-1. A part's range is two flat tuples over the leading order columns, made from its statistics: what no row is below, and
-   what no row is above. A null is (0, None) and sorts first, a value is (1, value); a bound that is missing ends the lower tuple
-   and puts (2,), above everything, into the upper. What a merge wrote tells its first and its last key (``ORDER_BOUNDS``). Of
-   other parts column-wise bounds are put side by side: they hold, but reach far where the first column's values change.
-2. Depth: a sweep over the ends of the ranges, sorted once; ranges are closed. O(n log n).
+1. A part's range is two flat tuples over the leading terms of the sort key, made from its statistics: what no row is before,
+   and what no row is after. A value is (1, value), a null (0, None) where nulls are first and (1.5, None) where they are last;
+   a bound that is missing ends the lower tuple and puts (2,), above everything, into the upper. Values of a descending term
+   are mirrored, so that the greatest comes first: numbers negated, bytes see ``MirroredBytes``.
+2. What we wrote sorted tells its first and its last key (``ORDER_BOUNDS``). Of other parts column-wise bounds are put side by
+   side: they hold, but reach far where the first column's values change. They tell of functions that grow with their column, too.
+3. Depth: a sweep over the ends of the ranges, sorted once; ranges are closed. O(n log n).
 """
 
 from __future__ import annotations
@@ -14,18 +16,24 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
+from lakebed.sortkey.order_values import corners
+from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
 from lakebed.sortkey.statistics import has_bounds, highest, lowest, parsed_stats
 
 Bound = tuple[Any, ...]
 ORDER_BOUNDS = "sortKeyBounds"
-"""In a part's statistics: ``columns``, and the values of them that its rows are not below (``lower``) nor above (``upper``)."""
-_NULL = (0, None)
-_TOP = (2,)
+"""In a part's statistics: ``columns``, the names of terms, and the values of them that no row is before (``lower``) or after."""
+_NULL_FIRST = (0, None)
+_NULL_LAST = (1.5, None)
+TOP = (2,)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_EPOCH_DAY = _EPOCH.toordinal()
 _HIGHEST_CHARACTER = "\U0010ffff".encode()
 _RESOLUTION = datetime.timedelta(milliseconds=3)  # a minimum cut down, a maximum raised twice
 
@@ -35,11 +43,11 @@ class Range:
     """A closed range of sort keys: every row of a part is in it. ``lower`` is () and ``upper`` is (2,) if unbounded."""
 
     lower: Bound = ()
-    upper: Bound = _TOP
+    upper: Bound = TOP
 
     @property
     def is_bounded(self) -> bool:
-        return bool(self.lower) and self.upper != _TOP
+        return bool(self.lower) and self.upper != TOP
 
     @property
     def is_constant(self) -> bool:
@@ -59,83 +67,185 @@ class Depth:
     histogram: Mapping[int, int] = field(default_factory=dict)
 
 
-def order_columns(schema: pa.Schema, order_by: Sequence[str], partition_by: Sequence[str]) -> tuple[pa.Field, ...]:
-    """The leading columns of the order that ranges are made of: up to the first whose type has no bounds.
+class MirroredBytes(bytes):
+    """Bytes whose order is that of the plain ones turned round.
 
-    Partition columns are left out: they are the same in all rows that are ever compared.
+    A zero byte becomes 00 FF, 00 00 marks the end, and all is complemented: a text's beginning comes after the text.
     """
-    columns = []
-    for name in order_by:
-        if name in partition_by:
+
+    @classmethod
+    def of(cls, plain: bytes) -> MirroredBytes:
+        return cls((plain.replace(b"\0", b"\0\xff") + b"\0\0").translate(_COMPLEMENT))
+
+    def plain(self) -> bytes:
+        return self.translate(_COMPLEMENT)[:-2].replace(b"\0\xff", b"\0")
+
+
+class MirroredMoment(int):
+    """A point in time whose order is turned round: microseconds before 1970."""
+
+    @classmethod
+    def of(cls, plain: datetime.datetime) -> MirroredMoment:
+        return cls((_EPOCH - plain) // datetime.timedelta(microseconds=1))
+
+    def plain(self) -> datetime.datetime:
+        return _EPOCH - datetime.timedelta(microseconds=self)
+
+
+_COMPLEMENT = bytes(range(255, -1, -1))
+_MIRRORED = (MirroredBytes, MirroredMoment)
+
+
+def order_columns(
+    schema: pa.Schema, order_by: Sequence[str], partition_by: Sequence[str], frame: str = ""
+) -> tuple[SortTerm, ...]:
+    """The leading terms of the order that ranges are made of: up to the first whose type has no bounds.
+
+    Terms of partition columns alone are left out: they are the same in all rows that are ever compared. ``frame``: the table's
+    property ``lakebed.sort_key_frame``.
+    """
+    terms = []
+    for term in parse_sort_key(order_by, schema, frame):
+        if set(term.columns) <= set(partition_by):
             continue
-        column = schema.field(name)
-        if not has_bounds(column.type):
+        if not has_bounds(term.type):
             break
-        columns.append(pa.field(name, column.type))
-    return tuple(columns)
+        terms.append(term)
+    return tuple(terms)
 
 
-def range_of(stats: str | None, columns: tuple[pa.Field, ...]) -> Range:
+def range_of(stats: str | None, columns: tuple[SortTerm, ...]) -> Range:
     """The range of a part with these statistics (Delta's JSON)."""
     return range_reader(columns)(stats)
 
 
 @lru_cache(maxsize=4)
-def range_reader(columns: tuple[pa.Field, ...]) -> Callable[[str | None], Range]:
+def range_reader(columns: tuple[SortTerm, ...]) -> Callable[[str | None], Range]:
     """``range_of`` for many parts; it keeps what it has read."""
+    names = [term.name for term in columns]
 
-    @lru_cache(maxsize=32_768)
+    @lru_cache(maxsize=16_384)
     def read(stats: str | None) -> Range:
-        return _range_of(stats, columns)
+        return _range_of(stats, columns, names)
 
     return read
 
 
-def _range_of(stats: str | None, columns: tuple[pa.Field, ...]) -> Range:
+def _range_of(stats: str | None, columns: tuple[SortTerm, ...], names: list[str]) -> Range:
     if stats is None or not columns:
         return Range()
     values = parsed_stats(stats)
     told = values.get(ORDER_BOUNDS)
-    if told and told["columns"][: len(columns)] == [column.name for column in columns]:
+    if told and told["columns"][: len(columns)] == names:
         end = _told_bound(told["upper"], columns)
-        return Range(_told_bound(told["lower"], columns), end if len(end) == 2 * len(columns) else (*end, *_TOP))
-    rows = values.get("numRecords")
-    lows, highs = values.get("minValues") or {}, values.get("maxValues") or {}
-    nulls = values.get("nullCount") or {}
+        return Range(_told_bound(told["lower"], columns), end if len(end) == 2 * len(columns) else (*end, *TOP))
     lower: Bound = ()
     upper: Bound = ()
     lower_ends = upper_ends = False
-    for column in columns:
-        low, high = _bounds(lows.get(column.name), highs.get(column.name), column.type)
-        null_count = nulls.get(column.name)
-        if null_count is not None and null_count == rows:
-            low = high = _NULL
-        elif null_count != 0 and low is not None:
-            low = _NULL
+    for term in columns:
+        first, last = _curve_ends(values, term) if term.is_curve else _ends(values, term)
         if not lower_ends:
-            lower_ends = low is None
-            lower += low or ()
+            lower_ends = first is None
+            lower += first or ()
         if not upper_ends:
-            upper_ends = high is None
-            upper += high or _TOP
+            upper_ends = last is None
+            upper += last or TOP
         if lower_ends and upper_ends:
             break
     return Range(lower, upper) if lower <= upper else Range()  # else the statistics make no sense
 
 
-def _told_bound(values: Sequence[Any], columns: tuple[pa.Field, ...]) -> Bound:
+def _told_bound(values: Sequence[Any], columns: tuple[SortTerm, ...]) -> Bound:
     out: Bound = ()
-    for value, column in zip(values, columns, strict=False):
-        out += _NULL if value is None else (1, lowest(value, column.type))
+    for value, term in zip(values, columns, strict=False):
+        out += _null(term) if value is None else _placed(lowest(value, term.type), term)
     return out
 
 
-def _bounds(low: Any, high: Any, kind: pa.DataType) -> tuple[Bound | None, Bound | None]:
+def _null(term: SortTerm) -> Bound:
+    return _NULL_LAST if term.nulls_last else _NULL_FIRST
+
+
+def _placed(value: Any, term: SortTerm) -> Bound:
+    return (1, mirrored(value) if term.is_descending else value)
+
+
+def mirrored(value: Any) -> Any:
+    """What stands for a value of a descending term: of two values the greater one's is less."""
+    if isinstance(value, bytes):
+        return MirroredBytes.of(value)
+    if isinstance(value, datetime.datetime):
+        return MirroredMoment.of(value)
+    if isinstance(value, datetime.date):
+        return -value.toordinal()
+    return value.copy_negate() if isinstance(value, Decimal) else -value
+
+
+def plain_value(value: Any, term: SortTerm) -> Any:
+    """The value of the term that a bound holds, mirrored back."""
+    if not term.is_descending:
+        return value
+    if isinstance(value, (MirroredBytes, MirroredMoment)):
+        return value.plain()
+    return datetime.date.fromordinal(-value) if pa.types.is_date(term.type) else mirrored(value)
+
+
+def _ends(stats: Mapping[str, Any], term: SortTerm) -> tuple[Bound | None, Bound | None]:
+    """What no row is before, and after, by this term, as the bounds of its column tell; None where they don't."""
+    rows, null_count = stats.get("numRecords"), (stats.get("nullCount") or {}).get(term.columns[0])
+    if null_count is not None and null_count == rows:
+        return _null(term), _null(term)
+    low, high = _column_bounds(stats, term.columns[0], term.kinds[0]) if term.is_monotone else (None, None)
+    ends = [None if value is None else _placed(_applied(value, term), term) for value in (low, high)]
+    first, last = reversed(ends) if term.is_descending else ends
+    if null_count != 0 and not term.nulls_last and first is not None:
+        first = _NULL_FIRST
+    if null_count != 0 and term.nulls_last and last is not None:
+        last = _NULL_LAST
+    return first, last
+
+
+def _applied(value: Any, term: SortTerm) -> Any:
+    """The value of the term for a bound of its column, as ``order_values`` has it for rows."""
+    match term.function:
+        case "date":
+            return value.date() if isinstance(value, datetime.datetime) else value
+        case "year":
+            return value.year - _EPOCH.year
+        case "month":
+            return (value.year - _EPOCH.year) * 12 + value.month - 1
+        case "day":
+            return value.toordinal() - _EPOCH_DAY
+        case "hour":
+            return (value - _EPOCH) // datetime.timedelta(hours=1)
+        case "substr":
+            return value.decode()[: term.numbers[1]].encode()
+    return value
+
+
+def _curve_ends(stats: Mapping[str, Any], term: SortTerm) -> tuple[Bound | None, Bound | None]:
+    """The corners of the box that the bounds of a Z-order's columns span."""
+    if not term.is_monotone:
+        return None, None
+    nulls = stats.get("nullCount") or {}
+    bounds = [_column_bounds(stats, name, kind) for name, kind in zip(term.columns, term.kinds, strict=True)]
+    if all(low is None for low, _ in bounds):
+        return None, None
+    lows = [low if nulls.get(name) == 0 else None for (low, _), name in zip(bounds, term.columns, strict=True)]
+    try:
+        first, last = corners(term, lows, [high for _, high in bounds])
+    except (pa.ArrowException, OverflowError):  # another writer's statistics
+        return None, None
+    return (1, first), (1, last)
+
+
+def _column_bounds(stats: Mapping[str, Any], name: str, kind: pa.DataType) -> tuple[Any, Any]:
+    low, high = (stats.get("minValues") or {}).get(name), (stats.get("maxValues") or {}).get(name)
     return _bound(low, kind, lowest), _bound(high, kind, highest)
 
 
-def _bound(bound: Any, kind: pa.DataType, value_of: Any) -> Bound | None:
-    if bound is None:
+def _bound(bound: Any, kind: pa.DataType, value_of: Any) -> Any:
+    if bound is None or not has_bounds(kind):
         return None
     try:
         value = value_of(bound, kind)
@@ -143,16 +253,18 @@ def _bound(bound: Any, kind: pa.DataType, value_of: Any) -> Bound | None:
         return None
     if pa.types.is_integer(kind) and not isinstance(value, int):
         return None
-    if value != value:
-        return None
-    return (1, value)
+    return None if value != value else value
 
 
 def is_point(lower: Bound, upper: Bound) -> bool:
     """Whether no statistics can tell a row at one bound from a row at the other, all that is known being equal."""
+    low: Any
+    high: Any
     for low, high in zip(lower, upper, strict=False):
         if low == high:
             continue
+        if isinstance(low, _MIRRORED) and isinstance(high, _MIRRORED):
+            low, high = high.plain(), low.plain()
         if isinstance(low, bytes) and isinstance(high, bytes):
             if high != low + _HIGHEST_CHARACTER:
                 return False

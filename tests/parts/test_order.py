@@ -10,6 +10,9 @@ import pyarrow as pa
 import pytest
 
 from lakebed.parts.order import sort_order
+from lakebed.sortkey.order_values import order_values
+from lakebed.sortkey.sort_key import parse_sort_key
+from tests.sortkey.terms import SCHEMA, random_key, random_rows, sorted_places
 
 _DAY = datetime.date(2026, 1, 1)
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -39,3 +42,18 @@ def test_rows_are_ordered_as_plain_python_orders_them(seed: int) -> None:
     ]
     ordered = sorted(range(len(rows)), key=lambda at: [pair if pair[0] else (False, 0) for pair in rows[at]])
     assert sort_order(keys).tolist() == ordered
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_rows_of_every_type_are_ordered_by_any_terms_as_plain_python_orders_their_values(seed: int) -> None:
+    rng = random.Random(seed)
+    rows = random_rows(rng, rng.choice([1, 60]))
+    if rng.random() < 0.3:
+        at = rows.column_names.index("string")
+        rows = rows.set_column(at, "string", rows["string"].dictionary_encode())
+    terms = parse_sort_key(random_key(rng), SCHEMA)
+    columns = [order_values(rows, term).to_pylist() for term in terms]
+    expected = sorted_places(
+        [(term.is_descending, term.nulls_last) for term in terms], [list(row) for row in zip(*columns, strict=True)]
+    )
+    assert sort_order(rows, terms).tolist() == expected, [term.name for term in terms]

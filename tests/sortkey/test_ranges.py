@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.sortkey.ranges import Depth, Range, depth, is_point, order_columns, overlaps, range_of
+from lakebed.sortkey.ranges import Depth, Range, depth, is_point, mirrored, order_columns, overlaps, range_of
 
 UTC = datetime.timezone.utc
 SCHEMA = pa.schema(
@@ -137,3 +137,55 @@ def test_a_part_that_tells_its_first_and_last_key_reaches_no_farther() -> None:
     assert range_of(json.dumps(stats), order_columns(SCHEMA, ["name"], ())) == Range((1, b"a"), (1, b"b"))
     other = range_of(json.dumps(stats), order_columns(SCHEMA, ["count"], ()))
     assert other == Range((1, 1), (1, 99)), "sorted by something else, only the columns' own bounds count"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=6) | st.sampled_from([b"\x00", b"\x00\x00", b"\xff", b"a\x00"]), st.binary(max_size=6))
+def test_mirrored_bytes_are_in_the_opposite_order_and_come_back(one: bytes, other: bytes) -> None:
+    assert (mirrored(one) < mirrored(other)) == (one > other)
+    assert (mirrored(one) == mirrored(other)) == (one == other)
+    assert mirrored(one).plain() == one
+
+
+@pytest.mark.parametrize(
+    ("column", "smaller", "greater"),
+    [("name", "Z", "ä"), ("name", "a", "ab"), ("count", -5, 3), ("day", "0001-01-01", "2026-01-01"), ("ratio", -0.5, 1e300),
+     ("at", "1969-12-31T23:59:59.999Z", "2026-01-01T00:00:00.000+02:00"), ("price", -1.5, 12)],
+)  # fmt: skip
+def test_of_a_descending_term_the_greatest_comes_first_and_nulls_last(column: str, smaller: Any, greater: Any) -> None:
+    [term] = order_columns(SCHEMA, [f"{column} desc"], ())
+
+    def told(low: Any, high: Any, nulls: int = 0) -> Range:
+        stats = {"numRecords": 9, "minValues": {column: low}, "maxValues": {column: high}, "nullCount": {column: nulls}}
+        return range_of(json.dumps(stats), (term,))
+
+    assert told(greater, greater).upper < told(smaller, smaller).lower
+    assert told(greater, greater).is_constant and not told(smaller, greater).is_constant
+    with_nulls, nothing = told(greater, greater, 2), told(None, None, 9)
+    assert told(smaller, smaller).upper < with_nulls.upper == nothing.lower == nothing.upper < Range().upper
+    assert told(smaller, greater) == Range(told(greater, greater).lower, told(smaller, smaller).upper)
+
+
+def test_bounds_of_columns_bound_the_functions_that_grow_with_them_and_no_others() -> None:
+    stats = {
+        "numRecords": 9,
+        "minValues": {"at": "1969-12-31T23:30:00.000Z", "name": "über", "count": 3},
+        "maxValues": {"at": "2026-03-31T12:00:00.000Z", "name": "übrig", "count": 9},
+        "nullCount": {"at": 0, "name": 0, "count": 0},
+    }
+
+    def ends(text: str) -> Range:
+        return range_of(json.dumps(stats), order_columns(SCHEMA, [text], ()))
+
+    day = datetime.date(2026, 3, 31)
+    assert ends("date(at)") == Range((1, datetime.date(1969, 12, 31)), (1, day))
+    assert ends("year(at)") == Range((1, -1), (1, 56))
+    assert ends("month(at) desc") == Range((1, -(56 * 12 + 2)), (1, 1))
+    assert ends("day(at) nulls last") == Range((1, -1), (1, day.toordinal() - 719_163))
+    assert ends("hour(at)").lower == (1, -1)
+    assert ends("substr(name, 1, 2)") == Range((1, "üb".encode()), (1, "üb".encode()))
+    low, high = ends("zorder(count, at)").lower, ends("zorder(count, at)").upper
+    assert low[0] == high[0] == 1 and 0 < low[1] < high[1]
+    assert ends("zorder(count, ratio)").is_bounded, "a column without bounds reaches from end to end"
+    for text in ("hilbert(count, at)", "bucket(4, count)", "substr(name, 2, 1)"):
+        assert ends(text) == Range(), text

@@ -1,0 +1,170 @@
+"""Parts of tables with a sort key of any terms: their order, what their ranges say, and what foreign readers are told."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyroaring import BitMap64
+
+from lakebed.manifest.actions import Part
+from lakebed.parts import merge
+from lakebed.parts.changes import TableShape
+from lakebed.parts.engine import connect
+from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
+from lakebed.parts.storage import open_part_storage
+from lakebed.parts.write import write_parts
+from lakebed.sortkey.order_values import order_values
+from lakebed.sortkey.ranges import ORDER_BOUNDS, Range, mirrored, order_columns, range_of
+from lakebed.sortkey.sort_key import SORT_KEY_FRAME, SortTerm, frame_properties, parse_sort_key
+from tests.sortkey.terms import SCHEMA, random_key, random_rows, sorted_places
+
+NUMBERED = SCHEMA.append(pa.field("id", pa.int64()))
+
+
+def numbered(rng: random.Random, start: int, count: int) -> pa.Table:
+    return random_rows(rng, count).append_column("id", pa.array(range(start, start + count)))
+
+
+def written(folder: Path, rows: pa.Table, shape: TableShape) -> Part:
+    [part] = write_parts(rows, shape, open_part_storage(folder))
+    return part.base_part(has_op_column=False)
+
+
+def merged(folder: Path, parts: Sequence[Part], shape: TableShape, **options: Any) -> list[MergedPart]:
+    sources = [MergeSource(part, BitMap64(), False, str(folder / part.path)) for part in parts]
+    return merge_parts(sources, shape, open_part_storage(folder), connect(threads=1), **options)
+
+
+def ids(folder: Path, parts: Sequence[Part | MergedPart]) -> list[int]:
+    return [
+        number for part in parts for number in pq.read_table(folder / part.path, partitioning=None)["id"].to_pylist()
+    ]
+
+
+def with_frame(key: list[str], parts: Sequence[Part]) -> TableShape:
+    """A table of this sort key that was set when these parts were its base."""
+
+    class Base:
+        def __init__(self) -> None:
+            self.parts = {part.path: part for part in parts}
+
+    frame = frame_properties(parse_sort_key(key, NUMBERED), Base())
+    return TableShape(NUMBERED, sort_key=tuple(key), sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_merge_sorts_in_memory_and_spilling_as_plain_python_sorts(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    tables = [numbered(rng, 100 * at, rng.randrange(1, 60)) for at in range(3)]
+    unsorted = [written(tmp_path, table, TableShape(NUMBERED)) for table in tables]
+    shape = with_frame(random_key(rng), rng.choice([unsorted, []]))
+    rows = pa.concat_tables(tables)
+    values = [order_values(rows, term).to_pylist() for term in shape.terms]
+    directions = [(term.is_descending, term.nulls_last) for term in shape.terms]
+    order = sorted_places(directions, [list(row) for row in zip(*values, strict=True)])
+    expected = rows["id"].take(pa.array(order)).to_pylist()
+    for keys_in_memory in (2, 1 << 60):
+        monkeypatch.setattr(merge, "_KEYS_IN_MEMORY", keys_in_memory)
+        assert ids(tmp_path, merged(tmp_path, unsorted, shape)) == expected, shape.order_by
+    assert ids(tmp_path, [written(tmp_path, rows, shape)]) == expected
+
+
+def key_of(values: Sequence[Any], terms: Sequence[SortTerm]) -> tuple[Any, ...]:
+    """A row's place on the line of sort keys; NaN is above all numbers."""
+    out: tuple[Any, ...] = ()
+    for value, term in zip(values, terms, strict=True):
+        if value is None:
+            out += (1.5, None) if term.nulls_last else (0, None)
+        elif value != value:
+            out += (0.5 if term.is_descending else 1.2, None)
+        else:
+            value = value.encode() if isinstance(value, str) else value
+            if term.type == pa.timestamp("us"):
+                value = pa.scalar(value, term.type).cast(pa.timestamp("us", "UTC")).as_py()
+            out += (1, mirrored(value) if term.is_descending else value)
+    return out
+
+
+def assert_holds(told: Range, rows: pa.Table, terms: Sequence[SortTerm]) -> None:
+    values = [order_values(rows, term).to_pylist() for term in terms]
+    for row in zip(*values, strict=True):
+        key = key_of(row, terms)
+        assert told.lower <= key, (told, key)
+        assert key <= told.upper or key == told.upper[: len(key)], (told, key)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_range_of_a_part_holds_the_key_of_each_of_its_rows(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    tables = [numbered(rng, 100 * at, rng.randrange(1, 30)) for at in range(2)]
+    unsorted = [written(tmp_path, table, TableShape(NUMBERED)) for table in tables]
+    shape = with_frame(random_key(rng), rng.choice([unsorted, []]))
+    terms = order_columns(NUMBERED, shape.order_by, (), shape.sort_key_frame)
+    parts = merged(
+        tmp_path, [written(tmp_path, table, shape) for table in tables], shape, rows_max=rng.choice([7, 1000])
+    )
+    for part in [*parts, *unsorted]:
+        rows = pq.read_table(tmp_path / part.path, partitioning=None)
+        whole = part.stats or ""
+        by_columns = whole.partition(f',"{ORDER_BOUNDS}"')
+        for text in (whole, by_columns[0] + "}" * bool(by_columns[1])):
+            assert_holds(range_of(text, terms), rows, terms)
+    if terms and "double" not in str(shape.order_by) and "float" not in str(shape.order_by):
+        for left, right in itertools.pairwise(range_of(part.stats, terms) for part in parts):
+            assert left.lower <= right.lower and left.upper <= right.upper, "parts of a merge lie side by side"
+
+
+@pytest.mark.parametrize(
+    ("key", "is_told"),
+    [(["id"], False), (["id desc"], True), (["id nulls last"], True), (["year(date)"], True), (["bucket(4, id)"], True),
+     (["hilbert(id, date)"], True), (["id", "date"], True), (["binary", "id"], False)],
+)  # fmt: skip
+def test_a_part_tells_its_first_and_last_key_where_the_bounds_of_its_columns_say_less(
+    key: list[str], is_told: bool, tmp_path: Path
+) -> None:
+    shape = TableShape(NUMBERED, sort_key=tuple(key))
+    part = written(tmp_path, numbered(random.Random(1), 0, 9), shape)
+    [again] = merged(tmp_path, [part], shape)
+    terms = order_columns(NUMBERED, key, ())
+    for stats in (orjson.loads(part.stats or ""), orjson.loads(again.stats)):
+        assert (ORDER_BOUNDS in stats) == is_told
+        if is_told:
+            assert stats[ORDER_BOUNDS]["columns"] == [term.name for term in terms] == key
+
+
+def test_a_part_of_another_sort_key_is_placed_by_its_columns_alone(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2, 3]})
+    schema = pa.schema([("id", pa.int64())])
+    part = written(tmp_path, rows, TableShape(schema, sort_key=("id desc",)))
+    assert range_of(part.stats, order_columns(schema, ["id desc"], ())) == Range((1, -3), (1, -1))
+    assert range_of(part.stats, order_columns(schema, ["id"], ())) == Range((1, 1), (1, 3))
+    assert range_of(part.stats, order_columns(schema, ["bucket(2, id)"], ())) == Range()
+
+
+def test_footers_say_what_leading_columns_a_part_is_sorted_by(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.struct([("x", pa.int64()), ("y", pa.int64())])), *NUMBERED])
+
+    def told(*key: str) -> list[tuple[str, bool, bool]]:
+        rows = pa.table({field.name: pa.nulls(2, field.type) for field in schema})
+        shape = TableShape(schema, sort_key=key)
+        [again] = merged(tmp_path, [written(tmp_path, rows, shape)], shape)
+        group = pq.read_metadata(tmp_path / again.path).row_group(0)
+        return [
+            (group.column(each.column_index).path_in_schema, each.descending, each.nulls_first)
+            for each in group.sorting_columns
+        ]
+
+    assert told("id desc", "string nulls last") == [("id", True, False), ("string", False, False)]
+    assert told("date", "year(timestamp)", "id") == [("date", False, True)]
+    assert told("id", "double") == [("id", False, True)], "readers differ on NaN"
+    assert told("date(timestamp)") == [] == told("zorder(id, date)")
