@@ -17,8 +17,9 @@ import orjson
 from lakebed.errors import InvalidInput
 
 PREFIX = "lakebed."
+SORT_KEY_FRAME = "lakebed.sort_key_frame"
 CONFLICT_SCOPES = ("table", "partition", "file")
-MERGE_POLICIES = ("auto", "bin-pack", "tiered", "leveled", "off")
+MERGE_POLICIES = ("auto", "bin-pack", "tiered", "leveled", "recluster", "off")
 MERGE_FIRST = ("newest", "lightest")
 _UNITS_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 # Delta's own properties that a user may set; any other one could ask for a feature that lakebed's writers do not honour.
@@ -36,7 +37,8 @@ _DELTA_ALLOWED = {
 class TableSettings:
     """What a table is (keys, sort key, sequence) and how it is kept.
 
-    ``keys``, ``sort_key``, ``sequence_by`` are set when the table is created and are no longer changed by a user.
+    ``keys``, ``sequence_by`` are set when the table is created and are no longer changed by a user; ``sort_key`` is changed by
+    ``set_sort_key`` alone, each time with the next ``sort_key_version``.
     ``off_peak`` (``22:00-06:00``, UTC): in these hours ``read_budget`` and ``purge_dead_ratio`` count half, so more is merged;
     outside them heavy merges wait, unless the read budget is exceeded.
     """
@@ -44,6 +46,8 @@ class TableSettings:
     keys: tuple[str, ...] = ()
     sort_key: tuple[str, ...] = ()
     sequence_by: str | None = None
+    sort_key_version: int = 1
+    sort_key_frame: str = ""
     conflict_scope: str = "partition"
     checkpoint_interval: int = 100
     log_retention_seconds: int = 7 * 86400
@@ -53,6 +57,7 @@ class TableSettings:
     target_part_rows: int = 1_000_000
     merge: str = "auto"
     merge_first: str = "newest"
+    recluster_depth: str = "2"
     plan_bytes_max: int = 500 * 2**20
     purge_dead_ratio: float = 0.3
     settle_after_changes: int | None = None
@@ -85,7 +90,8 @@ def _property_name(field_name: str) -> str:
 
 _DEFAULTS = TableSettings()
 PROPERTY_NAMES = tuple(PREFIX + _property_name(field.name) for field in fields(TableSettings))
-_FIXED_AT_CREATION = ("lakebed.keys", "lakebed.sort_key", "lakebed.sequence_by")
+_FIXED_AT_CREATION = ("lakebed.keys", "lakebed.sequence_by")
+_OF_SET_SORT_KEY = ("lakebed.sort_key", "lakebed.sort_key_version", "lakebed.sort_key_frame")
 
 
 def parse_settings(properties: Mapping[str, str]) -> TableSettings:
@@ -102,6 +108,8 @@ def parse_settings(properties: Mapping[str, str]) -> TableSettings:
         keys=_names(properties, "lakebed.keys"),
         sort_key=_names(properties, "lakebed.sort_key"),
         sequence_by=properties.get("lakebed.sequence_by"),
+        sort_key_version=_count(properties, "lakebed.sort_key_version", _DEFAULTS.sort_key_version),
+        sort_key_frame=properties.get(SORT_KEY_FRAME, ""),
         conflict_scope=_one_of(properties, "lakebed.conflict_scope", CONFLICT_SCOPES, _DEFAULTS.conflict_scope),
         checkpoint_interval=_count(properties, "lakebed.checkpoint_interval", 100),
         log_retention_seconds=_seconds(properties, "lakebed.log_retention", 7 * 86400),
@@ -111,6 +119,7 @@ def parse_settings(properties: Mapping[str, str]) -> TableSettings:
         target_part_rows=_count(properties, "lakebed.target_part_rows", _DEFAULTS.target_part_rows),
         merge=_one_of(properties, "lakebed.merge", MERGE_POLICIES, _DEFAULTS.merge),
         merge_first=_one_of(properties, "lakebed.merge_first", MERGE_FIRST, _DEFAULTS.merge_first),
+        recluster_depth=_depth(properties, "lakebed.recluster_depth"),
         plan_bytes_max=plan_bytes_max,
         purge_dead_ratio=_share(properties, "lakebed.purge_dead_ratio", _DEFAULTS.purge_dead_ratio),
         settle_after_changes=_count(properties, "lakebed.settle_after_changes", None),
@@ -139,6 +148,8 @@ def check_changeable(properties: Iterable[str]) -> None:
     for name in properties:
         if name in _FIXED_AT_CREATION or name in ("delta.enableDeletionVectors", "delta.enableInCommitTimestamps"):
             raise InvalidInput(f"{name} is fixed when the table is created")
+        if name in _OF_SET_SORT_KEY:
+            raise InvalidInput(f"{name} is changed by set_sort_key (lakebed set-sort-key), and by nothing else")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -169,6 +180,29 @@ def parse_hours(text: str) -> tuple[int, int]:
     if start == end:
         raise InvalidInput(f"{text!r} is no part of a day; write for example '22:00-06:00' (UTC)")
     return start, end
+
+
+def parse_depth(text: str) -> tuple[float, bool]:
+    """``2`` as (2.0, False), and ``1%`` as (0.01, True): a share of a level's parts. Raises InvalidInput."""
+    is_share = text.endswith("%")
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = 0.0
+    if not (0 < value <= 100 if is_share else 1 <= value < float("inf")):
+        raise InvalidInput(
+            f"{text!r} is no depth; write a number of at least 1, or a share of a level's parts such as '1%'"
+        )
+    return (value / 100, True) if is_share else (value, False)
+
+
+def _depth(properties: Mapping[str, str], name: str) -> str:
+    text = properties.get(name, _DEFAULTS.recluster_depth)
+    try:
+        parse_depth(text)
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}: {error}") from None
+    return text
 
 
 def _names(properties: Mapping[str, str], name: str) -> tuple[str, ...]:

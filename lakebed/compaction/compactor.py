@@ -47,7 +47,10 @@ class MergeWorker(Protocol):
 
     def sight(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]: ...
 
-    def run(self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel]) -> MergeResult: ...
+    def run(
+        self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel],
+        foretold: Mapping[str, object] | None = None,
+    ) -> MergeResult: ...  # fmt: skip
 
     def close(self) -> None: ...
 
@@ -242,7 +245,7 @@ class Compactor:
         events.emit(events.MergeBegan(self._table, plan.kind.value, plan.level, len(plan.inputs), plan.bytes_in))
         kernel = self._kernel(lambda: self._closing, progress)
         try:
-            result = self._merger.run(plan.inputs, plan.level, kernel)
+            result = self._merger.run(plan.inputs, plan.level, kernel, foretold=plan.foretold())
         except Cancelled:
             result = MergeResult(End.CANCELLED, "")
         events.emit(

@@ -71,18 +71,19 @@ class Layout:
         self.free = ~self.busy & ~self.constant
         flushes = self.live_bytes[self.level == 0]
         self.flush_bytes = max(1.0, float(np.median(flushes if len(flushes) else self.live_bytes)))
-        self._left_alone = np.zeros(self._width, dtype=bool)
+        self._left_alone = np.zeros(self.width, dtype=bool)
         self._measure()
 
     def _place(self, ranges: Sequence[Range]) -> None:
         ends = sorted({item.lower for item in ranges} | {item.upper for item in ranges})
         at = {end: 2 * number for number, end in enumerate(ends)}
-        self._width = 2 * len(ends) + 1
+        self.width = 2 * len(ends) + 1
         low, high = [], []
         for item in ranges:
             start, end = at[item.lower], at[item.upper]
             low.append(start if start == end else start + 1)
             high.append(end if start == end else end - 1)
+        self.one_key = np.array([item.lower == item.upper for item in ranges], dtype=bool)
         run = list(range(len(ranges)))
         blocks: dict[tuple[int, int], list[int]] = {}
         for index, part in enumerate(self.parts):
@@ -109,18 +110,19 @@ class Layout:
         self.run = np.array(run, dtype=np.int64)
 
     def _measure(self) -> None:
-        self.depth = self._cover(self.free)
-        self.under_work = self._cover(self.busy) > 0
+        self.depth = self.cover(self.free)
+        self.under_work = self.cover(self.busy) > 0
 
-    def _cover(self, which: npt.NDArray[np.bool_]) -> Indexes:
-        begins = np.bincount(self.low[which], minlength=self._width)
-        ends = np.bincount(self.high[which] + 1, minlength=self._width)
-        return np.cumsum(begins - ends[: self._width])
+    def cover(self, which: npt.NDArray[np.bool_]) -> Indexes:
+        """At each coordinate, how many of these parts lie over it."""
+        begins = np.bincount(self.low[which], minlength=self.width)
+        ends = np.bincount(self.high[which] + 1, minlength=self.width)
+        return np.cumsum(begins - ends[: self.width])
 
     @property
     def depth_max(self) -> int:
         """The deepest point as readers meet it now, in runs: parts at work and those that no merge can tell apart included."""
-        return int(self._cover(np.ones(len(self.parts), dtype=bool)).max(initial=0))
+        return int(self.cover(np.ones(len(self.parts), dtype=bool)).max(initial=0))
 
     @property
     def depth_to_be(self) -> int:

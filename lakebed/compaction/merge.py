@@ -113,9 +113,13 @@ class Merger:
         """The table as the planner should see it, and the paths that are taken."""
         return snapshot, claimed_paths(snapshot, now_ms)
 
-    def run(self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel]) -> MergeResult:
+    def run(
+        self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel],
+        foretold: Mapping[str, object] | None = None,
+    ) -> MergeResult:  # fmt: skip
         """Merge these parts into parts of ``level``. ``kernel``: given where to write, what does the work.
 
+        ``foretold``: what the plan said; the commit repeats it beside what it came to (``Table.compactions``).
         Raises what the kernel raises (the claim is given back first), Contention, StoreUnavailable (whether the output was
         committed may be unknown, so its files are left to the cleanup; the claim expires by itself).
         """
@@ -132,7 +136,7 @@ class Merger:
             with suppress(Retry):
                 self.abandon(claim)
             raise
-        result = self.commit(claim, sources, merged, snapshot)
+        result = self.commit(claim, sources, merged, snapshot, foretold=foretold)
         return replace(result, seconds=time.perf_counter() - started)
 
     def close(self) -> None:
@@ -271,8 +275,9 @@ class Merger:
     # -- 3. commit ---------------------------------------------------------------------------------------------------
 
     def commit(
-        self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], read: Snapshot, operation: str = "MERGE"
-    ) -> MergeResult:
+        self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], read: Snapshot, operation: str = "MERGE",
+        foretold: Mapping[str, object] | None = None,
+    ) -> MergeResult:  # fmt: skip
         """Put the output in place of the sources. If that can't be, its files are deleted.
 
         To be called again when it raised StoreUnavailable: a commit that stands after all is found.
@@ -286,7 +291,7 @@ class Merger:
                 self._discard(merged)
                 return MergeResult(End.OVERTAKEN, claim.id, conflicts=conflicts)
             died = self._died(sources, snapshot)
-            if died is None or shape_of(snapshot) != shape_of(read):
+            if died is None or not shape_of(snapshot).holds_the_same(shape_of(read)):
                 self._discard(merged)
                 self.abandon(claim)
                 return MergeResult(End.REPLACED, claim.id, conflicts=conflicts)
@@ -295,7 +300,13 @@ class Merger:
                 parts={part.path: partition_of(part) for part in sources.parts if part.path in snapshot.parts},
                 domains=frozenset([claim.domain]),
             )
-            info = CommitInfo(operation, "", metrics=_metrics(result), engine=ENGINE)
+            said = {"claim": claim.id, "replica": claim.replica, "level": claim.level, **(foretold or {})}
+            cost = {
+                "rowsIn": sum(part.rows - len(sources.dead[part.path]) for part in sources.parts),
+                "rowsOut": sum(action.part.live_rows for action in actions if isinstance(action, AddPart)),
+                "seconds": round(self._clock() - claim.since_ms / 1000, 3),
+            }
+            info = CommitInfo(operation, "", parameters=said, metrics=_metrics(result) | cost, engine=ENGINE)
             outcome: Outcome = self._log.commit(snapshot, actions, info, touch)
             match outcome:
                 case Committed(version, _):
@@ -346,7 +357,7 @@ class Merger:
                 path=part.path, rows=part.rows, bytes=part.bytes, level=claim.level,
                 min_block=min(source.min_block for source in sources.parts),
                 max_block=max(source.max_block for source in sources.parts),
-                deletes=part.deletes, has_op_column=part.has_op_column,
+                sort_key_version=part.sort_key_version, deletes=part.deletes, has_op_column=part.has_op_column,
                 partition_values=sources.parts[0].partition_values, stats=part.stats, modified_ms=now_ms,
                 deletes_ms=deletes_ms if part.deletes else None,
             )  # fmt: skip

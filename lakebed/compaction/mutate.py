@@ -193,7 +193,7 @@ def _rebased(
     came = [action.part for commit in commits for action in commit.actions if isinstance(action, AddChangePart)]
     if (
         len(commits) < newest.version - read.version
-        or shape_of(newest) != shape
+        or not shape.holds_the_same(shape_of(newest))
         or any(part.incomplete for part in came)
         or any(takes_rows_away(commit) for commit in commits)
     ):

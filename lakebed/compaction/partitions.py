@@ -236,7 +236,7 @@ class Partitions:
         self, snapshot: Snapshot, shape: TableShape, values: PartitionValues, rows: pa.Table,
         written: Sequence[WrittenPart],
     ) -> tuple[Sequence[Action], CommitInfo]:  # fmt: skip
-        if shape_of(snapshot) != shape:
+        if not shape.holds_the_same(shape_of(snapshot)):
             raise InvalidInput("the table's columns changed while the rows were written; replace the partition again")
         _, parts = self._find(snapshot, values)
         if shape.keys:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+Partition = tuple[tuple[str, str | None], ...]
+
 
 class PlanKind(Enum):
     """What a plan does to its inputs."""
@@ -12,6 +14,8 @@ class PlanKind(Enum):
     SETTLE = "settle"
     MERGE = "merge"
     PURGE = "purge"  # a merge of one part whose dead rows go
+    RECLUSTER = "recluster"  # a merge of parts of one level that makes it shallower
+    RESORT = "resort"  # a merge of parts that are sorted by an earlier sort key
 
 
 class Cause(Enum):
@@ -26,6 +30,8 @@ class Cause(Enum):
     OFF_PEAK = "off_peak"  # heavy, and it can wait for the hours of lakebed.off_peak
     FEW_DEAD = "few_dead"  # dead rows, but fewer than lakebed.purge_dead_ratio
     DELAYED = "delayed"  # the tail waits until settling pays
+    WITHIN_DEPTH = "within_depth"  # every level's average depth is within lakebed.recluster_depth
+    NO_ORDER = "no_order"  # neither a sort key nor keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class Plan:
     """
 
     kind: PlanKind
-    partition: tuple[tuple[str, str | None], ...]
+    partition: Partition
     inputs: tuple[str, ...]
     level: int
     rows_in: int
@@ -50,6 +56,13 @@ class Plan:
     depth_after: int
     gain: int
     why: str
+
+    def foretold(self) -> dict[str, object]:
+        """What the commit of a merge repeats of its plan, to be held against what it came to."""
+        return {
+            "plan": self.kind.value, "why": self.why, "rowsForetold": self.rows_in - self.dead_rows,
+            "bytesForetold": self.bytes_out,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

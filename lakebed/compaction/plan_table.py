@@ -26,7 +26,7 @@ PLANS_SCHEMA = pa.schema(
 
 
 def plan_table(planning: Planning) -> pa.Table:
-    """PLANS_SCHEMA; ``what`` is settle, merge or purge, or ``left: `` and a cause, with the count in ``parts``."""
+    """PLANS_SCHEMA; ``what`` is a plan's kind (settle, merge, …), or ``left: `` and a cause, with the count in ``parts``."""
     rows = [
         {
             "what": plan.kind.value, "partition": list(plan.partition), "parts": len(plan.inputs), "level": plan.level,

@@ -6,15 +6,18 @@
    as many as ``lakebed.plan_bytes_max`` allows, the smallest runs if not all (``layout``). Small parts side by side are counted
    likewise: at most ``lakebed.read_budget`` in a row; a row that fills a part becomes one, else the policy chooses.
    Without an order all parts lie over each other, so only the second rule is of use.
+   With ``lakebed.merge`` = ``recluster`` it is levels that are looked at, and their average depth: see ``recluster``.
 3. **Purge** parts of which ``lakebed.purge_dead_ratio`` is dead and a reader feels it, those with the most dead bytes first;
    and those that are dead altogether, which costs nothing. Deletes are dead once ``lakebed.tombstone_retention`` has passed.
+4. **Resort** parts that are sorted by an earlier sort key, oldest first, when nothing of the above waits.
 
 In the hours of ``lakebed.off_peak`` the read budget and the purge ratio count half: what then has time anyway leaves room for
 the day. Outside them, plans that read more than half a full part wait for these hours, unless the read budget is exceeded.
 
 Plans of one round share no part and name no claimed one. With what is in flight they read at most twice ``plan_bytes_max``; the
 first plan that does not fit ends the round, so that a large one gets its turn. Merging over a point strictly lowers depth there
-and raises it nowhere; merging a row of small parts leaves fewer parts: so repeated rounds come to an end.
+and raises it nowhere; merging a row of small parts leaves fewer parts; and a resort leaves fewer parts of an earlier sort key,
+of which nothing else makes more: so repeated rounds come to an end.
 """
 
 from __future__ import annotations
@@ -25,19 +28,21 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pyarrow as pa
 
-from lakebed.compaction.layout import SMALL, Indexes, Layout, Place, fullness, live_bytes
-from lakebed.compaction.plan import PART_READ_BYTES, Cause, Plan, PlanKind, Planning, Refusal
+from lakebed.compaction.layout import SMALL, Indexes, Layout, Place, fullness
+from lakebed.compaction.plan import PART_READ_BYTES, Cause, Partition, Plan, PlanKind, Planning, Refusal
+from lakebed.compaction.plan_of_parts import partition_of, plan_of, spelled
 from lakebed.compaction.policies import FAN, Policy, binomial, lazy_leveled, size_tiered
+from lakebed.compaction.recluster import INPUTS_MAX, Group, Threshold, groups, overdue
+from lakebed.compaction.resort import resort_plans
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.settings import TableSettings, parse_hours
 from lakebed.sortkey.ranges import depth, order_columns, range_reader
+from lakebed.sortkey.sort_key import SortTerm
 
 IN_FLIGHT_PLANS = 2
 PLANS_MAX = 64
-INPUTS_MAX = 512
 _TIES_MAX = 8
 _SHORT = 64
 # What settling costs for each base part it marks (its action, its vector, and reading both again) and what a tail costs the
@@ -55,7 +60,6 @@ _POLICIES: dict[str, Policy] = {
     "tiered": size_tiered,
     "leveled": lazy_leveled,
 }
-_Partition = tuple[tuple[str, str | None], ...]
 _Candidate = tuple[Indexes, Plan]
 _WHY_NOT = {
     Cause.OFF: "partitions that are not merged, since lakebed.merge is off",
@@ -67,6 +71,8 @@ _WHY_NOT = {
     Cause.OFF_PEAK: "heavy plans that wait for the hours of lakebed.off_peak",
     Cause.FEW_DEAD: "parts with dead rows, fewer than lakebed.purge_dead_ratio or too few to be felt",
     Cause.DELAYED: "change parts that wait until settling pays",
+    Cause.WITHIN_DEPTH: "partitions whose levels are within lakebed.recluster_depth",
+    Cause.NO_ORDER: "partitions that can't be reclustered, since the table has neither a sort key nor keys",
 }
 
 
@@ -79,12 +85,13 @@ def plan(snapshot: Snapshot, claimed: Collection[str], now_ms: int, in_flight_by
     claimed = frozenset(claimed)
     round_ = _Round(snapshot, now_ms, in_flight_bytes)
     settle = _settle(snapshot, now_ms, round_)
-    layouts, quiet, depth_max = _layouts(snapshot, claimed, round_.settings)
+    layouts, quiet, depth_max = layouts_of(snapshot, claimed, round_.settings)
     round_.refuse(Cause.CLAIMED, sum(path in snapshot.parts for path in claimed))
     round_.refuse(Cause.CONSTANT, int(sum(layout.constant.sum() for layout in layouts)))
-    round_.refuse(Cause.OFF if snapshot.settings.merge == "off" else Cause.WITHIN_READ_BUDGET, quiet)
+    round_.refuse(_why_quiet(snapshot), quiet)
     _merges(layouts, round_)
     _purges(claimed, round_)
+    _resorts(claimed, round_)
     plans = ([settle] if settle else []) + round_.plans
     backlog = (settle.bytes_in if settle else 0) + round_.backlog_bytes(layouts)
     refusals = tuple(Refusal(cause, count, _WHY_NOT[cause]) for cause, count in round_.refused.items() if count)
@@ -143,10 +150,14 @@ class _Round:
         return True
 
     def backlog_bytes(self, layouts: Sequence[Layout]) -> int:
-        """Bytes of parts that this round's plans or later ones are for, or that stand where the read budget is exceeded."""
+        """Bytes of parts that this round's plans or later ones are for, or that stand where it is too deep."""
         wanted = dict(self.waiting)
         for candidate in self.plans:
             wanted |= {path: self.snapshot.parts[path].bytes for path in candidate.inputs}
+        if self.settings.merge == "recluster":
+            threshold = Threshold.of(self.settings.recluster_depth)
+            late = [layout.parts[index] for layout in layouts for index in overdue(layout, threshold).tolist()]
+            return sum((wanted | {part.path: part.bytes for part in late}).values())
         for layout in layouts if self.settings.merge != "off" else ():
             deep = np.cumsum((layout.depth + layout.under_work) > self.settings.read_budget)
             before = np.where(layout.low > 0, deep[layout.low - 1], 0)
@@ -231,24 +242,28 @@ def _parts_marked(snapshot: Snapshot, tail: Sequence[ChangePart]) -> int:
 # -- merge -----------------------------------------------------------------------------------------------------------
 
 
-def _layouts(snapshot: Snapshot, claimed: Collection[str], settings: TableSettings) -> tuple[list[Layout], int, int]:
+def layouts_of(snapshot: Snapshot, claimed: Collection[str], settings: TableSettings) -> tuple[list[Layout], int, int]:
     """The partitions where there may be something to merge, the number of the others, and the depth of the deepest point."""
-    columns: tuple[pa.Field, ...] = ()
+    columns: tuple[SortTerm, ...] = ()
     if settings.merge != "bin-pack":
         order_by = settings.sort_key or settings.keys
-        columns = order_columns(snapshot.schema, order_by, snapshot.metadata.partition_columns)
+        columns = order_columns(snapshot.schema, order_by, snapshot.metadata.partition_columns, settings.sort_key_frame)
     read = range_reader(columns)
-    partitions: dict[_Partition, list[Part]] = {}
+    partitions: dict[Partition, list[Part]] = {}
     for part in snapshot.parts.values():
-        partitions.setdefault(_partition_of(part), []).append(part)
+        partitions.setdefault(partition_of(part), []).append(part)
     layouts, quiet, depth_max = [], 0, 0
-    runs_max = settings.read_budget if _POLICIES[settings.merge] is binomial else min(FAN - 1, settings.read_budget)
-    for partition in sorted(partitions, key=_spelled):
+    if settings.merge == "recluster":
+        runs_max, small_max = int(Threshold.of(settings.recluster_depth).depth(1)), _SHORT
+    else:
+        runs_max = settings.read_budget if _POLICIES[settings.merge] is binomial else min(FAN - 1, settings.read_budget)
+        small_max = runs_max
+    for partition in sorted(partitions, key=spelled):
         parts = partitions[partition]
         ranges = [read(part.stats) for part in parts] if columns else None
         if len(parts) <= _SHORT:  # few parts of many partitions: not worth arrays
             deep = depth(ranges).max if ranges else 1
-            if deep <= runs_max and sum(fullness(part, settings) < SMALL for part in parts) <= runs_max:
+            if deep <= runs_max and sum(fullness(part, settings) < SMALL for part in parts) <= small_max:
                 quiet, depth_max = quiet + 1, max(depth_max, deep)
                 continue
         layout = Layout(partition, parts, ranges, claimed, settings)
@@ -257,12 +272,16 @@ def _layouts(snapshot: Snapshot, claimed: Collection[str], settings: TableSettin
     return layouts, quiet, depth_max
 
 
-def _partition_of(part: Part) -> _Partition:
-    return tuple(sorted(part.partition_values.items()))
-
-
-def _spelled(partition: _Partition) -> list[tuple[str, bool, str]]:
-    return [(name, value is not None, value or "") for name, value in partition]
+def _why_quiet(snapshot: Snapshot) -> Cause:
+    """Why there is nothing to merge in a partition."""
+    match snapshot.settings.merge:
+        case "off":
+            return Cause.OFF
+        case "recluster":
+            has_order = bool(snapshot.settings.sort_key or snapshot.settings.keys)
+            return Cause.WITHIN_DEPTH if has_order else Cause.NO_ORDER
+        case _:
+            return Cause.WITHIN_READ_BUDGET
 
 
 def _merges(layouts: Sequence[Layout], round_: _Round) -> None:
@@ -274,7 +293,7 @@ def _merges(layouts: Sequence[Layout], round_: _Round) -> None:
         candidates = _candidates(layout, round_)
         first = next(candidates, None)
         if first is None:
-            round_.refuse(Cause.WITHIN_READ_BUDGET)
+            round_.refuse(_why_quiet(round_.snapshot))
         else:
             waiting.append((_urgency(first, layout, round_), layout, first, candidates))
     waiting.sort(key=lambda entry: entry[0])
@@ -294,7 +313,7 @@ def _merges(layouts: Sequence[Layout], round_: _Round) -> None:
 
 def _urgency(candidate: _Candidate, layout: Layout, round_: _Round) -> tuple[int, int, list[tuple[str, bool, str]]]:
     indexes, found = candidate
-    return -found.depth_before, _tie(layout, indexes, round_.settings), _spelled(layout.partition)
+    return -found.depth_before, _tie(layout, indexes, round_.settings), spelled(layout.partition)
 
 
 def _tie(layout: Layout, indexes: Indexes, settings: TableSettings) -> int:
@@ -305,6 +324,9 @@ def _tie(layout: Layout, indexes: Indexes, settings: TableSettings) -> int:
 
 def _candidates(layout: Layout, round_: _Round) -> Iterator[_Candidate]:
     """The partition's plans, the next one each time made of what is still free; one refused is not offered again."""
+    if round_.settings.merge == "recluster":
+        yield from _reclusters(layout, round_)
+        return
     policy = _POLICIES[round_.settings.merge]
     budget = round_.settings.read_budget
     depth_min = budget + 1 if policy is binomial else min(FAN, budget + 1)
@@ -375,6 +397,30 @@ def _merge_row(
     return None
 
 
+# -- recluster ---------------------------------------------------------------------------------------------------------
+
+
+def _reclusters(layout: Layout, round_: _Round) -> Iterator[_Candidate]:
+    if not layout.is_ordered:
+        return
+    settings = round_.settings
+    for group in groups(layout, Threshold.of(settings.recluster_depth), settings.plan_bytes_max):
+        if len(group.members):
+            yield group.members, recluster_of(layout, group, settings)
+        else:
+            round_.refuse(Cause.PLAN_BYTES)
+
+
+def recluster_of(layout: Layout, group: Group, settings: TableSettings) -> Plan:
+    """The plan that sorts a group together."""
+    why = (
+        f"level {group.level} is {group.level_depth:.2f} deep on average, {group.depth_before} parts over its deepest point; "
+        f"lakebed.recluster_depth is {settings.recluster_depth}"
+    )
+    parts = [layout.parts[index] for index in group.members.tolist()]
+    return plan_of(PlanKind.RECLUSTER, layout.partition, parts, group.depth_before, group.depth_after, why)
+
+
 # -- purge -----------------------------------------------------------------------------------------------------------
 
 
@@ -399,7 +445,28 @@ def _purges(claimed: Collection[str], round_: _Round) -> None:
             round_.refuse(Cause.PLAN_BYTES)
         elif not round_.is_over:
             why = f"{part.dead_rows:,} of {part.rows:,} rows are dead"
-            round_.accepts(_plan_of(PlanKind.PURGE, _partition_of(part), [part], 1, 1, why))
+            round_.accepts(plan_of(PlanKind.PURGE, partition_of(part), [part], 1, 1, why))
+
+
+# -- resort ----------------------------------------------------------------------------------------------------------
+
+
+def _resorts(claimed: Collection[str], round_: _Round) -> None:
+    """Parts of an order that is not known (another writer's) are left as they are until the table's order is changed."""
+    snapshot, version = round_.snapshot, round_.settings.sort_key_version
+    taken = {path for merge in round_.plans for path in merge.inputs}.union(claimed)
+    stale = [
+        part
+        for part in snapshot.parts.values()
+        if part.sort_key_version != version and (part.sort_key_version is not None or version > 1)
+    ]
+    for candidate in resort_plans(snapshot, [part for part in stale if part.path not in taken]):
+        if round_.is_over:
+            return
+        if candidate.bytes_in > round_.settings.plan_bytes_max:
+            round_.refuse(Cause.PLAN_BYTES)
+        else:
+            round_.accepts(candidate)
 
 
 def _kept_deletes(part: Part, round_: _Round) -> int:
@@ -407,25 +474,6 @@ def _kept_deletes(part: Part, round_: _Round) -> int:
     return part.deletes if round_.snapshot.keeps_deletes(part, round_.now_ms) else 0
 
 
-def _plan_of(kind: PlanKind, partition: _Partition, parts: Sequence[Part], before: int, after: int, why: str) -> Plan:
-    bytes_in = sum(part.bytes for part in parts)
-    bytes_out = round(sum(live_bytes(part) for part in parts))
-    return Plan(
-        kind=kind,
-        partition=partition,
-        inputs=tuple(part.path for part in sorted(parts, key=lambda part: (part.min_block, part.max_block, part.path))),
-        level=1 + max(part.level for part in parts),
-        rows_in=sum(max(0, part.rows) for part in parts),
-        bytes_in=bytes_in,
-        bytes_out=bytes_out,
-        dead_rows=sum(part.dead_rows for part in parts),
-        depth_before=before,
-        depth_after=after,
-        gain=bytes_in - bytes_out + (before - after) * PART_READ_BYTES,
-        why=why,
-    )
-
-
 def _merge_of(layout: Layout, indexes: Indexes, before: int, after: int, why: str) -> Plan:
     parts = [layout.parts[index] for index in indexes.tolist()]
-    return _plan_of(PlanKind.MERGE, layout.partition, parts, before, after, why)
+    return plan_of(PlanKind.MERGE, layout.partition, parts, before, after, why)

@@ -16,6 +16,7 @@ from lakebed.compaction.kernels import local_kernel, spark_kernel
 from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, End, Merger, MergeResult
 from lakebed.compaction.plan import Planning
 from lakebed.compaction.planner import plan
+from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.table_log import TableLog
@@ -77,6 +78,10 @@ class Compaction:
             sum(each.parts_out for each in done), sum(each.rows for each in done), sum(each.bytes_in for each in done),
             sum(each.bytes_out for each in done), time.perf_counter() - started,
         )  # fmt: skip
+
+    def recluster(self, job: ReclusterJob) -> ReclusterResult:
+        """Run a job in this process. Raises what a merge fails with."""
+        return job.run(self._merger(), self._local_kernel())
 
     def in_background(self, spark: SparkSession | None, chores: Mapping[Callable[[], object], float]) -> Compactor:
         """A compactor for a replica: not started yet. On a cluster merges are Spark jobs and nothing is volatile."""

@@ -310,7 +310,7 @@ class _World:
         size = sum(item.live * item.part.bytes / item.part.rows for item in inputs)
         self.version += 1
         self.purges += plan.kind is PlanKind.PURGE
-        self.merges += plan.kind is PlanKind.MERGE
+        self.merges += plan.kind in (PlanKind.MERGE, PlanKind.RECLUSTER)
         if rows < 1:
             return
         blocks = (min(part.min_block for part in parts), max(part.max_block for part in parts))

@@ -114,8 +114,14 @@ class VolatileMerger:
         seen, _ = overlay(snapshot, idle, self._dead_rows.of)
         return seen, claimed_paths(snapshot, now_ms)
 
-    def run(self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel]) -> MergeResult:
-        """Merge parts of ``sight`` into a materialized part. Raises what the kernel raises."""
+    def run(
+        self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel],
+        foretold: Mapping[str, object] | None = None,
+    ) -> MergeResult:  # fmt: skip
+        """Merge parts of ``sight`` into a materialized part. Raises what the kernel raises.
+
+        ``foretold`` is told nobody: what is uploaded in the end comes from the plans of several merges.
+        """
         started = time.perf_counter()
         chosen = self._take(paths)
         try:

@@ -130,7 +130,10 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
     parts, tail, domains, transactions, removed = {}, {}, {}, {}, {}
     timestamp_ms = 0
     for file in files:
-        table = pq.ParquetFile(pa.BufferReader(file), pre_buffer=False).read(use_threads=False)
+        try:
+            table = pq.ParquetFile(pa.BufferReader(file), pre_buffer=False).read(use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise Corrupt(f"the checkpoint of version {version} can't be read: {error}") from error
         if "sidecar" in table.column_names and table["sidecar"].null_count < len(table):
             raise Unsupported("the table has a v2 checkpoint with sidecars; drop the feature v2Checkpoint first")
         for name in _SCHEMA.names:

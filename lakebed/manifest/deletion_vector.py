@@ -83,7 +83,10 @@ def decode(data: bytes) -> BitMap64:
     """The bitmap of a vector's data. Raises Corrupt."""
     if len(data) < 4 or struct.unpack_from("<I", data)[0] != _MAGIC:
         raise Corrupt("a deletion vector does not begin with the magic number of its format")
-    return BitMap64.deserialize(data[4:])
+    try:
+        return BitMap64.deserialize(data[4:])
+    except (ValueError, IndexError) as error:
+        raise Corrupt(f"a deletion vector can't be read: {error}") from error
 
 
 def inline(dead: BitMap64) -> DeletionVector:
@@ -114,7 +117,7 @@ def unpack(vector: DeletionVector, file: bytes | None) -> BitMap64:
     else:
         assert file is not None
         at = vector.offset or 1
-        if at + 4 > len(file) or struct.unpack_from(">I", file, at)[0] != vector.bytes:
+        if at + vector.bytes + 8 > len(file) or struct.unpack_from(">I", file, at)[0] != vector.bytes:
             raise Corrupt(f"deletion vector file {vector.file_path()} has no vector of {vector.bytes} bytes at {at}")
         data = file[at + 4 : at + 4 + vector.bytes]
         if struct.unpack_from(">I", file, at + 4 + vector.bytes)[0] != zlib.crc32(data):

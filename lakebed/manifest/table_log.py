@@ -171,8 +171,20 @@ class TableLog:
             return decode_commit(version, self.store.read(commit_name(version)))
         except FileNotFoundError:
             return None
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
             raise Corrupt(f"{commit_name(version)} can't be read: {error}") from error
+
+    def versions(self) -> tuple[list[int], list[int]]:
+        """Versions with a commit file, and those with a whole checkpoint, ascending, as the store lists them now."""
+        commits, checkpoints = self._files(0)
+        return commits, sorted(checkpoints)
+
+    def read_checkpoint(self, version: int) -> Snapshot:
+        """What the checkpoint of a version holds. Raises FileNotFoundError, Corrupt."""
+        names = self._files(version)[1].get(version)
+        if names is None:
+            raise FileNotFoundError(checkpoint_name(version))
+        return self._read_checkpoint(version, names)
 
     def commits(self, first: int, last: int) -> Iterator[Commit]:
         """The commits of a range of versions, both ends included. Raises VersionNotFound for one that is not kept."""
@@ -422,7 +434,11 @@ class TableLog:
                         raise FileNotFoundError(commit_name(number))
                     snapshot = apply(snapshot, commit)
             except FileNotFoundError as missing:
-                now_commits, _ = self._files(0)
+                now_commits, now_checkpoints = self._files(0)
+                if now_commits and now_commits[0] > 0 and not now_checkpoints:
+                    raise Corrupt(
+                        f"the log begins with version {now_commits[0]}, and there is no checkpoint that holds what came before"
+                    ) from None
                 if now_commits and now_commits[0] <= first and str(missing) not in map(commit_name, now_commits):
                     raise Corrupt(
                         f"the log has a gap: {missing} is missing, but older and newer versions are there"

@@ -7,6 +7,7 @@ a streaming query had begun) is kept in ``Disk``. Those who maintain the table a
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,7 +31,9 @@ from lakebed.manifest.claims import Claim
 from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.schema import schema_to_json
+from lakebed.manifest.set_sort_key import set_sort_key
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
+from lakebed.parts.changes import shape_of
 from lakebed.parts.dead_rows import DeadRows
 from tests.simulation.auditor import COUNTED_DOMAIN, COUNTED_PROPERTY, RETENTION_SECONDS, Auditor
 from tests.simulation.files import Objects, Row, SimulatedStorage, by_partition
@@ -100,6 +103,11 @@ def create(cast: Cast, log: TableLog) -> None:
         "delta.deletedFileRetentionDuration": f"interval {RETENTION_SECONDS} seconds",
         "lakebed.log_retention": f"interval {cast.auditor.log_retention_seconds} seconds",
     }
+    properties |= {
+        "lakebed.target_part_bytes": "120",
+        "lakebed.plan_bytes_max": "400",
+        "lakebed.recluster_depth": cast.world.random.choice(("1", "2", "50%")),
+    }
     if cast.keyed:
         properties["lakebed.keys"] = '["k"]'
     metadata = Metadata("simulated", SCHEMA, ("p",) if cast.partitioned else (), properties)
@@ -154,7 +162,8 @@ def _append(
     cast: Cast, log: TableLog, storage: SimulatedStorage, actor: Actor, batch: Transaction | None
 ) -> Outcome | None:
     try:
-        written = [storage.write_rows(piece) for piece in by_partition(cast.new_rows(with_deletes=True))]
+        shape = shape_of(log.refresh())  # the sort key may change before the commit
+        written = [storage.write_rows(piece, shape) for piece in by_partition(cast.new_rows(with_deletes=True))]
         if batch:
             cast.auditor.batches.update((part.path, (batch.app_id, batch.version)) for part in written)
         actions: list[Action] = [
@@ -223,6 +232,19 @@ def setter(cast: Cast) -> Callable[[Actor], None]:
             except StoreUnavailable:
                 pass
             rest(cast, actor, 12)
+
+    return live
+
+
+def sorter(cast: Cast) -> Callable[[Actor], None]:
+    """Changes the sort key now and then."""
+
+    def live(actor: Actor) -> None:
+        log, _ = cast.open(actor)
+        while not cast.world.closing:
+            with suppress(Retry):
+                set_sort_key(log, cast.world.random.choice((["v"], ["k"], ["v", "k"], ["k", "v"], [])))
+            rest(cast, actor, 30)
 
     return live
 

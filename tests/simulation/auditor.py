@@ -7,6 +7,7 @@ The fold here shares no code with ``lakebed.manifest``: it reads the JSON lines.
   dictionary. So settles, merges, uploads, claims and cleanups change none (P3, S2). A mutation is right if it was worked out
   at some version since it was called, and what came after it stands.
 - P1, P4: what a claim names is in the base, and is named by no other claim; no claim names what left the table for good.
+- S1: a part that says which version of the sort key its rows are sorted by is sorted by it.
 - What the commit names lies in the store. The mark of the expired versions passes none that is within retention.
 - The numbered invariants of ``lakebed.manifest.invariants`` hold for the commit.
 When a file is deleted, G1: no version from the mark on and none that a reader holds shows rows of it, it is not detached, and
@@ -26,7 +27,7 @@ from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.deletion_vector import DeletionVector, unpack
 from lakebed.manifest.invariants import violations
 from lakebed.manifest.snapshot import Snapshot, apply
-from tests.simulation.files import Objects, Row, decode
+from tests.simulation.files import Objects, Row, decode, sort_key
 from tests.simulation.stand_ins import Change
 from tests.simulation.world import Actor, World
 
@@ -39,6 +40,7 @@ LEASE_PREFIX = "lakebed.lease."
 MARK = "lakebed.expired"
 COUNTED_DOMAIN = "lakebed.counted"
 COUNTED_PROPERTY = "counted"
+SORT_KEY_VERSION = "lakebed.sort_key_version"
 _FOR_GOOD = ("TRUNCATE", "DETACH PARTITION", "REPLACE PARTITION")
 
 
@@ -82,6 +84,7 @@ class Auditor:
         self.checkpoints_kept: set[int] = set()
         self.newest = State()
         self._detached: dict[str, Table] = {}
+        self._sort_keys: dict[int, list[str]] = {}  # by version
         self._data: dict[str, bytes] = {}  # every file that was ever written
         self._live: dict[str, tuple[str, dict[int, Row]]] = {}  # path → its vector, its live rows
         self._named_last: dict[str, int] = {}  # path → the newest version that needs it
@@ -178,6 +181,7 @@ class Auditor:
         self._batch_is_whole(actions)
         self._claims_are_apart(after, before, info["operation"])
         self._files_are_there(after)
+        self._parts_are_sorted(after, actions)
         self._mark_moves_late(after)
         self._holds_are_of_what_is_there(after)
         shown = self._shown(after)
@@ -221,6 +225,27 @@ class Auditor:
                     left = path in before.base and path not in after.base
                     assert not left or operation not in _FOR_GOOD, f"P1: {name} claims {path}, which left: {operation}"
                     named[path] = name
+
+    def _parts_are_sorted(self, after: State, actions: list[dict[str, Any]]) -> None:
+        """S1."""
+        settings = after.configuration
+        columns = json.loads(settings.get("lakebed.sort_key", "[]")) or json.loads(settings.get("lakebed.keys", "[]"))
+        self._sort_keys[int(settings.get(SORT_KEY_VERSION, 1))] = columns
+        stamped = [
+            (action["add"]["path"], action["add"]["tags"].get(SORT_KEY_VERSION))
+            for action in actions
+            if "add" in action
+        ]
+        for action in actions:
+            domain = action.get("domainMetadata", {"domain": ""})
+            if domain["domain"].startswith("lakebed.part.") and not domain["removed"]:
+                value = json.loads(domain["configuration"])
+                stamped.append((value["path"], value.get("sort_key_version")))
+        for path, version in stamped:
+            if version is not None:
+                keys = [sort_key(self._sort_keys[int(version)])(row) for row in decode(self._data[path])]
+                assert keys == sorted(keys), f"S1: {path} is not sorted by version {version} of the sort key"
+                self.world.counts[f"sorted by version {min(2, int(version))}"] += 1
 
     def _files_are_there(self, after: State) -> None:
         named = {*after.base, *after.tail, *_files_of(after.base.values())}
@@ -367,6 +392,11 @@ def _vector_json(vector: DeletionVector | None) -> dict[str, Any] | None:
     return vector.to_json() if vector else None
 
 
+def _counted(configuration: Mapping[str, str]) -> tuple[int, int]:
+    """What goes up by one: with each change of the properties one of the two."""
+    return int(configuration.get(COUNTED_PROPERTY, 0)), int(configuration.get(SORT_KEY_VERSION, 1))
+
+
 def fold(before: State, version: int, actions: list[dict[str, Any]]) -> State:
     """The state after a commit."""
     base, tail = dict(before.base), dict(before.tail)
@@ -405,7 +435,8 @@ def fold(before: State, version: int, actions: list[dict[str, Any]]) -> State:
             assert transaction["version"] == last + 1, f"M3: batch {transaction['version']} follows {last}"
             transactions[transaction["appId"]] = transaction["version"]
         elif metadata := action.get("metaData"):
-            counts = [int(kept.get(COUNTED_PROPERTY, 0)) for kept in (configuration, metadata["configuration"])]
-            assert version == 0 or counts[1] == counts[0] + 1, f"{version}: lost update of the properties"
+            counts = [_counted(kept) for kept in (configuration, metadata["configuration"])]
+            risen = counts[1][0] - counts[0][0], counts[1][1] - counts[0][1]
+            assert version == 0 or risen in ((1, 0), (0, 1)), f"{version}: lost update of the properties"
             configuration = metadata["configuration"]
     return State(version, base, tail, transactions, domains, configuration)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import orjson
@@ -161,14 +161,17 @@ class SimulatedStorage:
             return decode(Path(path.removeprefix("file://")).read_bytes())
         return self.objects.rows(path)
 
-    def write_rows(self, rows: Sequence[Row]) -> WrittenPart:
-        """A new part; all rows are of one partition."""
+    def write_rows(self, rows: Sequence[Row], shape: TableShape) -> WrittenPart:
+        """A new part, sorted as the shape says; all rows are of one partition."""
         self.world.files += 1
+        rows = sorted(rows, key=sort_key(shape.order_by))
         path, data = f"_lakebed/part-{self.world.files}.parquet", encode(rows)
         self.write_bytes(path, data)
         deletes = sum(row.value is None for row in rows)
         modified_ms = int(self.world.now * 1000)
-        return WrittenPart(path, len(rows), len(data), deletes, 0, values_of(rows), stats(len(rows)), modified_ms)
+        return WrittenPart(
+            path, len(rows), len(data), deletes, 0, values_of(rows), stats(rows), modified_ms, shape.order_version
+        )
 
 
 def of(storage: PartStorage) -> SimulatedStorage:
@@ -190,9 +193,24 @@ def by_partition(rows: Iterable[Row]) -> list[list[Row]]:
     return [pieces[name] for name in sorted(pieces, key=str)]
 
 
-def stats(rows: int) -> str:
+def sort_key(columns: Sequence[str]) -> Callable[[Row], tuple[tuple[bool, Any], ...]]:
+    """What rows are sorted by: columns of the table, nulls first."""
+    places = ["kpv".index(column) for column in columns]
+    return lambda row: tuple((row[place] is not None, row[place] or 0) for place in places)
+
+
+def stats(rows: Sequence[Row]) -> str:
     """What the log says of a part's rows."""
-    return f'{{"numRecords":{rows}}}'
+    columns: dict[str, list[int | None]] = {"k": [row.key for row in rows], "v": [row.value for row in rows]}
+    known = {name: [value for value in values if value is not None] for name, values in columns.items()}
+    return orjson.dumps(
+        {
+            "numRecords": len(rows),
+            "minValues": {name: min(values) for name, values in known.items() if values},
+            "maxValues": {name: max(values) for name, values in known.items() if values},
+            "nullCount": {name: len(rows) - len(values) for name, values in known.items()},
+        }
+    ).decode()
 
 
 # -- what the kernels do ---------------------------------------------------------------------------------------------
@@ -265,25 +283,27 @@ def read_keys(part: Part, shape: TableShape, storage: PartStorage) -> Iterator[p
 def write_table(rows: pa.Table, shape: TableShape, storage: PartStorage, *rest: object) -> Iterator[WrittenPart]:
     """See ``lakebed.parts.write.write_parts``."""
     for piece in by_partition(Row(row["k"], row.get("p"), row["v"]) for row in rows.to_pylist()):
-        yield of(storage).write_rows(piece)
+        yield of(storage).write_rows(piece, shape)
 
 
 def merge_rows(
-    sources: Sequence[MergeSource], out: PartStorage, reading: SimulatedStorage, rows_max: int
+    sources: Sequence[MergeSource], shape: TableShape, out: PartStorage, reading: SimulatedStorage, rows_max: int
 ) -> list[MergedPart]:
     """See ``lakebed.parts.merge.merge_parts``; ``out`` is the table's store or a folder on the local disk."""
-    found = sorted(
+    found = [
         (row, ordinal, at)
         for ordinal, source in enumerate(sources)
         for at, row in enumerate(reading.rows(source.url))
         if at not in source.dead
-    )
+    ]
+    in_order = sort_key(shape.order_by)
+    found.sort(key=lambda one: in_order(one[0]))
     merged = []
     for start in range(0, len(found), rows_max):
         piece = found[start : start + rows_max]
         rows = [row for row, _, _ in piece]
         if out is reading:
-            path, size = (written := reading.write_rows(rows)).path, written.bytes
+            path, size = (written := reading.write_rows(rows, shape)).path, written.bytes
         else:
             reading.world.files += 1
             path, data = f"_lakebed/part-{reading.world.files}.parquet", encode(rows)
@@ -293,5 +313,6 @@ def merge_rows(
         provenance = Provenance(
             np.array([ordinal for _, ordinal, _ in piece], np.uint16), np.array([at for _, _, at in piece], np.uint32)
         )
-        merged.append(MergedPart(path, len(rows), size, stats(len(rows)), 0, False, BitMap64(), provenance))
+        version = shape.order_version
+        merged.append(MergedPart(path, len(rows), size, stats(rows), 0, False, BitMap64(), provenance, version))
     return merged

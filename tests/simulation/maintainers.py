@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pyarrow as pa
 
 from lakebed.compaction.cleanup import TidyUp, expire_snapshots, remove_orphan_files, vacuum
 from lakebed.compaction.merge import Cancelled, End, Kernel, Merger, MergeResult
 from lakebed.compaction.partitions import Partitions, detached_of
+from lakebed.compaction.recluster_job import ReclusterJob
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import Corrupt, InvalidInput, Retry, StoreUnavailable, VersionNotFound
@@ -72,6 +74,41 @@ def replica(cast: Cast) -> Callable[[Actor], None]:
                 forgive(error)
 
     return live
+
+
+def reclusterer(cast: Cast) -> Callable[[Actor], None]:
+    """Runs recluster jobs of one round and of all, and stops some of them."""
+
+    def live(actor: Actor) -> None:
+        log, storage = cast.open(actor)
+        merger = Merger(log, storage, DeadRows(storage), actor.name, lambda: cast.world.now, LEASE_SECONDS)
+
+        def make(cancelled: object, progress: object) -> Callable[[PartStorage], Kernel]:
+            cast.world.begin_anew(actor)  # one merge of the job is over, the next one begins
+            return _kernel(cast, actor, storage, merger.replica)
+
+        random = cast.world.random
+        while not cast.world.closing:
+            cast.world.begin_anew(actor)
+            final, patience = random.random() < 0.5, random.choice((0.01, 0.1))
+            try:
+                stop = partial(_stops, cast, patience)
+                result = ReclusterJob("simulated", log, storage, None, final, None, stop).run(merger, make)
+                cast.world.counts["reclustered parts"] += result.parts_in
+                cast.world.counts["jobs finished"] += final and result.finished
+                if final and result.finished:
+                    cast.world.note(actor.name, f"left nothing to recluster: {dict(result.depth_after)}")
+            except (Retry, Cancelled, FileNotFoundError, Corrupt) as error:
+                forgive(error)
+            except InvalidInput as error:
+                assert "neither a sort key nor keys" in str(error)
+            rest(cast, actor, 20)
+
+    return live
+
+
+def _stops(cast: Cast, patience: float) -> bool:
+    return cast.world.closing or cast.world.random.random() < patience
 
 
 def volatile_replica(cast: Cast, host: str, on_host: int) -> Callable[[Actor], None]:
@@ -161,12 +198,21 @@ def _merge(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, m
         cast.world.pause(actor)
         return
 
+    kernel = _kernel(cast, actor, storage, merger.replica)
+    result: MergeResult = merger.run(chosen, 1 + max(seen.parts[path].level for path in chosen), kernel)
+    cast.world.counts[f"{'local ' if result.local else ''}merge {result.end.value}"] += 1
+    cast.world.counts["carried"] += result.carried_rows
+    cast.world.note(actor.name, f"merge of {len(chosen)} parts {result.end.value}")
+    assert result.end is not End.COMPLETED or result.version in cast.auditor.states
+
+
+def _kernel(cast: Cast, actor: Actor, storage: SimulatedStorage, replica: str) -> Callable[[PartStorage], Kernel]:
     def kernel(out: PartStorage) -> Kernel:
         def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
-            claim, beat = cast.beats[merger.replica]
+            claim, beat = cast.beats[replica]
             actor.claim, actor.claimed_until = claim.domain, claim.lease_ms / 1000
             rows_max = cast.world.random.choice((4, 1000))
-            merged = merge_rows(sources, out, storage, rows_max) if cast.world.random.random() < 0.5 else None
+            merged = merge_rows(sources, shape, out, storage, rows_max) if cast.world.random.random() < 0.5 else None
             for _ in range(cast.world.random.choice((0, 2, 5, 40))):
                 cast.world.pause(actor)
                 cast.world.may_crash(actor, "while it merges")
@@ -174,15 +220,11 @@ def _merge(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, m
                     beat()
             if cast.world.random.random() < 0.1:
                 raise Cancelled
-            return merge_rows(sources, out, storage, rows_max) if merged is None else merged
+            return merge_rows(sources, shape, out, storage, rows_max) if merged is None else merged
 
         return work
 
-    result: MergeResult = merger.run(chosen, 1 + max(seen.parts[path].level for path in chosen), kernel)
-    cast.world.counts[f"{'local ' if result.local else ''}merge {result.end.value}"] += 1
-    cast.world.counts["carried"] += result.carried_rows
-    cast.world.note(actor.name, f"merge of {len(chosen)} parts {result.end.value}")
-    assert result.end is not End.COMPLETED or result.version in cast.auditor.states
+    return kernel
 
 
 def _chosen(cast: Cast, seen: Snapshot, taken: frozenset[str]) -> list[str]:

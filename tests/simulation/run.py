@@ -74,6 +74,10 @@ def _run(cast: Cast, steps: int) -> None:
     world.add("caretaker", maintainers.caretaker(cast), 0.7)
     for number in range(world.random.randint(1, 2)):
         world.add(f"cleaner-{number}", maintainers.cleaner(cast))
+    if world.random.random() < 0.6:
+        world.add("reclusterer", maintainers.reclusterer(cast), 1.5)
+    if world.random.random() < 0.6:
+        world.add("sorter", actors.sorter(cast), 0.4)
     for number in range(2):
         world.add(f"setter-{number}", actors.setter(cast), 0.3)
     world.add("reader", actors.reader(cast), 0.7)

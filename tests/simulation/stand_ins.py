@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from pyroaring import BitMap64
 
-from lakebed.compaction import merge, mutate, mutate_unkeyed, partitions, read_commits, settle
+from lakebed.compaction import merge, mutate, mutate_unkeyed, partitions, read_commits, recluster_job, settle
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.mutation import Mutation
 from lakebed.manifest import table_log
@@ -88,7 +88,9 @@ def _written(mutation: Change, read: Snapshot, shape: TableShape, storage: PartS
     store = of(storage)
     rows = [row for row in files.live_rows(read, store, DeadRows(storage)) if mutation.matches(row)]
     changes = [mutation.changed(row) or row._replace(value=None) for row in rows]
-    return mutate._Pending(tuple(store.write_rows(piece) for piece in files.by_partition(changes)), len(read.parts))
+    return mutate._Pending(
+        tuple(store.write_rows(piece, shape) for piece in files.by_partition(changes)), len(read.parts)
+    )
 
 
 def _without_newer(
@@ -101,7 +103,7 @@ def _without_newer(
     kept = [row for row in rows if row.key not in newer]
     if len(kept) == len(rows):
         return [part]
-    written = [store.write_rows(kept)] if kept else []
+    written = [store.write_rows(kept, shape)] if kept else []
     mutate.discard([part], storage)
     return written
 
@@ -118,7 +120,7 @@ def _new_rows(
     store = of(storage)
     rows = [mutation.changed(store.rows(path)[at]) for path, dead in dying.items() for at in dead]
     for piece in files.by_partition(row for row in rows if row is not None):
-        yield store.write_rows(piece)
+        yield store.write_rows(piece, shape)
 
 
 @contextmanager
@@ -131,9 +133,16 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
         yield
 
     names = random.Random(world.seed)
-    clock = SimpleNamespace(time=lambda: world.now, perf_counter=lambda: world.now, monotonic=lambda: world.now)
+
+    def sleep(seconds: float) -> None:
+        world.now += seconds
+
+    def now() -> float:
+        return world.now
+
+    clock = SimpleNamespace(time=now, perf_counter=now, monotonic=now, sleep=sleep)
     with ExitStack() as stack:
-        for module in (settle, mutate, mutate_unkeyed, partitions, merge):
+        for module in (settle, mutate, mutate_unkeyed, partitions, merge, recluster_job):
             stack.enter_context(patch.object(module, "time", clock))
         stand_ins: list[tuple[object, str, object]] = [
             (uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4)),

@@ -39,6 +39,7 @@ def test_every_version_shows_the_rows_of_the_oracle_and_nothing_needed_is_delete
     for happened in (
         "crash", "before", "after", "delayed", "committed", "conflicted", "jump", "held", "files deleted", "merge",
         "local merge completed", "overlay", "upload", "carried", "delete", "update", "detach partition",
+        "set sort key", "sorted by version 2", "jobs finished",
     ):  # fmt: skip
         assert total[happened] > 0, f"seeds from {first} on: nothing of the kind {happened!r} happened"
 
@@ -100,6 +101,17 @@ Break = Callable[[pytest.MonkeyPatch], None]
 def a_merge_forgets_what_died_meanwhile(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(Provenance, "map_rows", lambda self, ordinal, rows: BitMap64())
     broken.setitem(invariants.CHECKS, "P3", lambda before, commit: iter(()))
+
+
+def a_merge_says_it_is_sorted_by_the_newest_sort_key(broken: pytest.MonkeyPatch) -> None:
+    actions = Merger._actions
+
+    def stamped(self: Merger, claim: Claim, sources: Any, merged: Any, died: Any, snapshot: Snapshot) -> Any:
+        version = snapshot.settings.sort_key_version
+        merged = [replace(part, sort_key_version=version) for part in merged]
+        return actions(self, claim, sources, merged, died, snapshot)
+
+    broken.setattr(Merger, "_actions", stamped)
 
 
 def an_upload_forgets_what_died_meanwhile(broken: pytest.MonkeyPatch) -> None:
@@ -221,6 +233,7 @@ BREAKS: Mapping[Break, str] = {
     a_cleanup_of_the_log_overlooks_who_begins_to_hold: "G1",
     a_cleanup_overlooks_the_tail: "G1",
     a_cleanup_ends_versions_too_early: "G1",
+    a_merge_says_it_is_sorted_by_the_newest_sort_key: "S1",
     a_cleanup_overlooks_detached_parts: "G1",
     a_drop_deletes_at_once: "G1",
     careless("attach"): "",

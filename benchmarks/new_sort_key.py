@@ -1,0 +1,152 @@
+"""The sort key of a large table is changed under load: reads stay right throughout, and get faster.
+
+    python -m benchmarks.new_sort_key [--rows 5000000] [--changes 5000] [--png new_sort_key.png]
+
+1. A table of orders, sorted by (region, ts) and merged. A query for some customers, whom the sort key does not name, reads
+   all of its parts.
+2. Maintenance runs, in a thread of its own; a batch of changes is applied every second. ``set_sort_key(["customer"])``.
+3. After every batch the query is run on the live table, five times; the fastest counts, since merges take the processors now
+   and then. Its rows, and the sums over the whole table, must be those of a DuckDB table that got the same changes.
+4. It ends when all parts are sorted by the new key and nothing is left to merge.
+
+Printed: the first step, every tenth, and the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+import lakebed
+from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
+from lakebed.sortkey.statistics import parsed_stats
+
+CUSTOMERS = 50_000
+BATCH_SECONDS = 1.0
+STEPS_MAX = 600
+QUERY = "select pk, customer, status, amount from {name} where customer between 20000 and 20100 order by pk"
+SUMS = "select count(*), sum(pk), sum(seq), sum(customer) from {name}"
+
+
+@dataclass(frozen=True)
+class Step:
+    seconds: float
+    parts: int
+    sorted: int
+    read: int
+    query_seconds: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--changes", type=int, default=5_000)
+    parser.add_argument("--png")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
+        steps = run(folder, args.rows, args.changes)
+    shown = [step for number, step in enumerate(steps) if number % 10 == 0 or step is steps[-1]]
+    table(
+        f"{args.rows:,} rows, {args.changes:,} changes a second, the sort key changed to (customer)",
+        ["after s", "parts", "sorted by the new key", "parts that the query reads", "query s", "x before"],
+        [
+            [step.seconds, step.parts, step.sorted, step.read, step.query_seconds,
+             step.query_seconds / steps[0].query_seconds]
+            for step in shown
+        ],
+    )  # fmt: skip
+    if args.png:
+        plot(steps, args.png)
+
+
+def run(folder: str, rows: int, changes: int) -> list[Step]:
+    work = Workload(rows, changes)
+    orders = lakebed.create(f"{folder}/orders", SCHEMA.append(pa.field("customer", pa.int64())), KEYS, SORT_KEY)
+    oracle = duckdb.connect(config={"threads": 2})
+    for start in range(0, rows, 1_000_000):
+        piece = _with_customer(work.base(start, min(rows, start + 1_000_000)))
+        orders.apply(piece)
+        oracle.execute(f"{'insert into live' if start else 'create table live as'} from piece")
+    orders.settle()
+    orders.compact()
+    stop = threading.Event()
+    maintaining = threading.Thread(target=orders._follow, args=(stop,), name="maintenance")
+    began = time.monotonic()
+    steps = [_step(orders, oracle, 0.0)]
+    orders.set_sort_key(["customer"])
+    maintaining.start()
+    try:
+        while len(steps) < STEPS_MAX:
+            due = time.monotonic() + BATCH_SECONDS
+            batch = _with_customer(work.batch())
+            orders.apply(batch, apply_as_deletes=DELETES)
+            _apply(oracle, batch)
+            steps.append(_step(orders, oracle, time.monotonic() - began))
+            if steps[-1].sorted == steps[-1].parts and not orders._compaction.due():
+                return steps
+            time.sleep(max(0.0, due - time.monotonic()))
+        sys.exit(f"after {STEPS_MAX} batches {steps[-1].sorted} of {steps[-1].parts} parts were sorted by the new key")
+    finally:
+        stop.set()
+        maintaining.join()
+
+
+def _with_customer(rows: pa.Table) -> pa.Table:
+    mixed = rows["pk"].to_numpy().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)
+    return rows.append_column("customer", pa.array((mixed % np.uint64(CUSTOMERS)).astype(np.int64)))
+
+
+def _apply(oracle: duckdb.DuckDBPyConnection, batch: pa.Table) -> None:
+    oracle.execute("delete from live where pk in (select pk from batch)")
+    newest = "select * from batch qualify row_number() over (partition by pk order by seq desc) = 1"
+    oracle.execute(f"insert into live by name select * exclude (op) from ({newest}) where op <> 'd'")
+
+
+def _step(orders: lakebed.Table, oracle: duckdb.DuckDBPyConnection, seconds: float) -> Step:
+    for query in (QUERY, SUMS):
+        found = orders.query(query.format(name="orders"), "orders").to_pylist()
+        if found != oracle.sql(query.format(name="live")).to_arrow_table().to_pylist():
+            sys.exit(f"after {seconds:.0f} s the table is wrong: {query}")
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        orders.query(QUERY.format(name="orders"), "orders")
+        times.append(time.perf_counter() - started)
+    snapshot = orders._log.refresh()
+    newest = snapshot.settings.sort_key_version
+    parts = list(snapshot.parts.values())
+    bounds = [parsed_stats(part.stats or "{}") for part in parts]
+    read = sum(stats["minValues"]["customer"] <= 20100 and stats["maxValues"]["customer"] >= 20000 for stats in bounds)
+    return Step(seconds, len(parts), sum(part.sort_key_version == newest for part in parts), read, min(times))
+
+
+def plot(steps: list[Step], path: str) -> None:
+    from matplotlib import pyplot
+
+    figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 5))
+    seconds = [step.seconds for step in steps]
+    above.plot(seconds, [step.query_seconds for step in steps])
+    above.set_ylabel("query, seconds")
+    above.set_ylim(bottom=0)
+    below.plot(seconds, [step.parts for step in steps], label="parts")
+    below.plot(seconds, [step.sorted for step in steps], label="sorted by the new key")
+    below.plot(seconds, [step.read for step in steps], label="read by the query")
+    below.set_ylim(bottom=0)
+    below.set_xlabel("seconds since the change")
+    below.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""A recluster job: rounds of merges, in this process, until the table is as its thresholds say.
+
+1. What is there now is what the job is about: parts that come later are left to the next one, so it ends whatever comes in.
+2. The estimate says how much will be read and written, and whether there is room for it.
+3. The next round is planned on the newest snapshot, and its first group is merged like any other merge (claim, kernel, commit:
+   ``compaction.merge``). Then it is planned again. So a group that another replica claimed first, or a part of which was
+   replaced, costs nothing but its own planning, and deletes that are committed meanwhile are carried over.
+4. With ``final`` it goes on until no level is above its threshold and every part is sorted by the table's sort key; it waits for
+   parts that others have claimed. Without, one round is all.
+
+Nothing of a job is anywhere but in the table: one that was stopped or killed goes on where it was when it is called again (the
+claims of one that was killed end with their leases).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from lakebed.compaction.compactor import Compactor, KernelMaker, MergeWorker
+from lakebed.compaction.merge import End, Kernel, MergeResult
+from lakebed.compaction.mutation import Mutation
+from lakebed.compaction.plan import Plan, PlanKind, Planning
+from lakebed.compaction.recluster_rounds import Estimate, depth_by_level, estimate, round_plans
+from lakebed.errors import InvalidInput, StoreUnavailable
+from lakebed.manifest.claims import claimed_paths
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
+from lakebed.parts.changes import shape_of
+from lakebed.parts.engine import connect
+from lakebed.parts.part_filter import parts_that_may_match
+from lakebed.parts.storage import LocalPartStorage, PartStorage
+
+_WAIT_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReclusterProgress:
+    """How far a job is: rows written, plans begun, and how many of both were estimated when it began.
+
+    ``waiting``: parts that are left are claimed by others.
+    """
+
+    rounds: int
+    plans: int
+    plans_estimated: int
+    rows: int
+    rows_estimated: int
+    seconds: float
+    waiting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReclusterResult:
+    """What a job did, or with ``estimated`` will do. ``version`` is the newest one then.
+
+    Depths are averages over the parts of each level. ``gave_way``: merges that others' claims or commits came before.
+    ``finished``: nothing is left of what was asked for.
+    """
+
+    version: int
+    rounds: int = 0
+    plans: int = 0
+    parts_in: int = 0
+    parts_out: int = 0
+    rows: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    gave_way: int = 0
+    depth_before: Mapping[int, float] = field(default_factory=dict)
+    depth_after: Mapping[int, float] = field(default_factory=dict)
+    finished: bool = True
+    estimated: bool = False
+    seconds: float = 0.0
+
+
+class ReclusterJob:
+    """One job on one table. Raises InvalidInput for a table without an order, or a ``where`` that can't be evaluated."""
+
+    def __init__(
+        self, table: str, log: TableLog, storage: PartStorage, where: str | None, final: bool,
+        on_progress: Callable[[ReclusterProgress], object] | None, stop: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self._table = table
+        self._log = log
+        self._storage = storage
+        self._where = where
+        self._final = final
+        self._on_progress = on_progress or (lambda progress: None)
+        self._stop = stop
+        self._begun = time.perf_counter()
+        snapshot = log.refresh()
+        if not (snapshot.settings.sort_key or snapshot.settings.keys):
+            raise InvalidInput(
+                f"the table at {table} has neither a sort key nor keys, so there is no order to recluster it by; "
+                "set one with set_sort_key (lakebed set-sort-key)"
+            )
+        if where is not None:
+            Mutation(where).check(shape_of(snapshot))
+        self._until = snapshot.version
+        self._estimate = Estimate()
+        self._round: tuple[PlanKind, int] | None = None
+        self._rounds = 0
+        self._results: list[MergeResult] = []
+        self._plans_begun = 0
+        self._rows_before = 0  # of the plans before the one that runs
+        self._rows_of_plan = 0
+
+    def estimate(self) -> Estimate:
+        """What the job will read and write, by the table's statistics."""
+        snapshot = self._log.refresh()
+        return estimate(self._seen(snapshot), claimed_paths(snapshot, self._log.now_ms()), self._final)
+
+    def foretold(self) -> ReclusterResult:
+        """The estimate in the form of a result."""
+        found = self.estimate()
+        return ReclusterResult(
+            self._log.refresh().version, found.rounds, found.plans, found.parts_in, found.parts_out, found.rows,
+            found.bytes_in, found.bytes_out, 0, found.depth_before, found.depth_after, estimated=True,
+            seconds=time.perf_counter() - self._begun,
+        )  # fmt: skip
+
+    def run(self, merger: MergeWorker, kernel: KernelMaker) -> ReclusterResult:
+        """Raises what a merge fails with, and StoreUnavailable if there is no room. What was committed stands."""
+        self._estimate = self.estimate()
+        self._require_room()
+        before = depth_by_level(self._seen(self._log.refresh()))
+        compactor = Compactor(
+            self._table, self._log, merger, self._watched(kernel), self._plan, clock=lambda: self._log.now_ms() / 1000
+        )
+        while True:
+            self._results += compactor.run_until_idle()
+            if self._stop() or not self._final or not self._is_anything_left(merger):
+                break
+            self._tell(waiting=True)  # claims stand in the way, or did until a moment ago
+            time.sleep(_WAIT_SECONDS)
+        self._tell()
+        newest = self._log.refresh()
+        done = [result for result in self._results if result.end is End.COMPLETED]
+        return ReclusterResult(
+            newest.version, self._rounds, len(done), sum(each.parts_in for each in done),
+            sum(each.parts_out for each in done), sum(each.rows for each in done), sum(each.bytes_in for each in done),
+            sum(each.bytes_out for each in done), len(self._results) - len(done), before,
+            depth_by_level(self._seen(newest)), not self._stop(), False, time.perf_counter() - self._begun,
+        )  # fmt: skip
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _seen(self, snapshot: Snapshot) -> Snapshot:
+        """The table with those parts alone that the job is about."""
+        parts = [part for part in snapshot.parts.values() if part.max_block <= self._until]
+        if self._where is not None:
+            parts = parts_that_may_match(connect(), parts, snapshot.schema, self._where)
+        return replace(snapshot, parts={part.path: part for part in parts})
+
+    def _plan(self, snapshot: Snapshot, taken: Collection[str], now_ms: int, in_flight_bytes: int) -> Planning:
+        """The next plan: of the round that has begun, or with ``final`` of the one after it."""
+        found = None if self._stop() else next(round_plans(self._seen(snapshot), taken), None)
+        if found is None:
+            return Planning()
+        number = _round_of(found)
+        if number != self._round:
+            if self._round is not None and not self._final:
+                return Planning()
+            self._round, self._rounds = number, self._rounds + 1
+        return Planning((found,))
+
+    def _is_anything_left(self, merger: MergeWorker) -> bool:
+        """Whether something would be left to do if nobody had a claim."""
+        seen, _ = merger.sight(self._log.refresh(), self._log.now_ms())
+        return next(round_plans(self._seen(seen), ()), None) is not None
+
+    def _watched(self, kernel: KernelMaker) -> KernelMaker:
+        def make(cancelled: Callable[[], bool], progress: Callable[[int], None]) -> Callable[[PartStorage], Kernel]:
+            def tell(rows: int) -> None:
+                progress(rows)
+                self._rows_of_plan = rows
+                self._tell()
+
+            self._plans_begun += 1
+            self._rows_before, self._rows_of_plan = self._rows_before + self._rows_of_plan, 0
+            return kernel(lambda: cancelled() or self._stop(), tell)
+
+        return make
+
+    def _tell(self, waiting: bool = False) -> None:
+        self._on_progress(
+            ReclusterProgress(
+                self._rounds, self._plans_begun, self._estimate.plans, self._rows_before + self._rows_of_plan,
+                self._estimate.rows, time.perf_counter() - self._begun, waiting,
+            )
+        )  # fmt: skip
+
+    def _require_room(self) -> None:
+        needs = [(tempfile.gettempdir(), self._estimate.plan_bytes_max, "what a merge spills")]
+        if isinstance(self._storage, LocalPartStorage):
+            why = "new parts, beside those that they replace until these are cleaned up"
+            needs.append((self._storage.root, self._estimate.bytes_out, why))
+        for folder, needed, why in needs:
+            free = shutil.disk_usage(folder).free
+            if needed > free:
+                raise StoreUnavailable(
+                    f"reclustering {self._table} needs about {needed:,} bytes in {folder} for {why}, and {free:,} are "
+                    "free; free space (lakebed vacuum), or recluster less at once with where"
+                )
+
+
+def _round_of(plan: Plan) -> tuple[PlanKind, int]:
+    """What tells the plans of one round from those of another."""
+    return plan.kind, plan.level if plan.kind is PlanKind.RECLUSTER else 0
