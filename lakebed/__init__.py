@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lakebed import errors, events
     from lakebed.adopt import convert
     from lakebed.compaction.mutation import MutationResult
+    from lakebed.compaction.recluster_job import ReclusterResult
     from lakebed.compaction.service import CompactResult
     from lakebed.compaction.settle import SettleResult
     from lakebed.session import spark
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CompactResult",
     "MutationResult",
+    "ReclusterResult",
     "SettleResult",
     "Table",
     "__version__",
@@ -37,6 +39,7 @@ __all__ = [
 _HOMES = {
     "CompactResult": "lakebed.compaction.service",
     "MutationResult": "lakebed.compaction.mutation",
+    "ReclusterResult": "lakebed.compaction.recluster_job",
     "SettleResult": "lakebed.compaction.settle",
     "Table": "lakebed.table",
     "convert": "lakebed.adopt",

@@ -87,7 +87,7 @@ class ViewRefreshed:
 
 @dataclass(frozen=True, slots=True)
 class MergeBegan:
-    """A plan of the planner is being run. ``kind``: merge or purge; ``level``: of the output."""
+    """A plan of the planner is being run. ``kind``: merge, purge, recluster or resort; ``level``: of the output."""
 
     table: str
     kind: str

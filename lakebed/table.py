@@ -31,9 +31,12 @@ from lakebed.compaction.mutation import Mutation, MutationResult
 from lakebed.compaction.partitions import Partitions, detached_table
 from lakebed.compaction.plan_table import plan_table
 from lakebed.compaction.planner import reason_to_settle
+from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress, ReclusterResult
 from lakebed.compaction.service import Compaction, CompactResult
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.wide import WideLocator
+from lakebed.doctor.examination import Examination, examine
+from lakebed.doctor.status import Observer, Status
 from lakebed.errors import (
     Contention,
     InvalidChanges,
@@ -58,6 +61,7 @@ from lakebed.manifest.creation import create_log
 from lakebed.manifest.leases import require_unexpired
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.schema import SparkSchema, canonical_schema
+from lakebed.manifest.set_sort_key import set_sort_key
 from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot
 from lakebed.manifest.store_probe import probe
 from lakebed.manifest.stores import open_store
@@ -70,7 +74,7 @@ from lakebed.parts.locate import IndexLocator, KeyLocator, ScanLocator, payload_
 from lakebed.parts.materialized import LocalParts, own_folder
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.storage import PartStorage, open_part_storage
-from lakebed.settings import PREFIX, check_changeable, interval_seconds, parse_settings
+from lakebed.settings import PREFIX, check_changeable, interval_seconds, parse_settings, suggest
 from lakebed.version import ENGINE
 from lakebed.view import clustering, metadata_tables
 from lakebed.view.merge_on_read import TableView
@@ -95,14 +99,16 @@ def create(
     """Create a table at a local path or an ``s3://`` one.
 
     ``schema``: pyarrow or Spark; ``keys``: columns that identify a row (none: an append-only table); ``sort_key``:
-    columns that parts are sorted by (default: the keys); ``sequence_by``: a column of the table or of the changes that
-    orders the changes of a key (default: order of arrival); ``partition_by``: columns that cut the table into
-    partitions; ``properties``: see docs/format.md. Raises TableExists, InvalidSchema, InvalidInput, UnsafeStore.
+    what parts are sorted by, columns or terms such as ``date(ts) desc`` (default: the keys); ``sequence_by``: a column of
+    the table or of the changes that orders the changes of a key (default: order of arrival); ``partition_by``: columns that
+    cut the table into partitions; ``properties``: see docs/format.md. Raises TableExists, InvalidSchema, InvalidInput,
+    UnsafeStore.
     """
     settings = replace(
         parse_settings(properties or {}),
         keys=column_names(keys, "keys"),
         sort_key=column_names(sort_key, "sort_key"),
+        sort_key_version=1,
         sequence_by=sequence_by,
     )
     log = _open_log(path)
@@ -126,6 +132,11 @@ def open(path: str | os.PathLike[str]) -> Table:
     except TableNotFound:
         raise TableNotFound(f"there is no table at {path}; create it with lakebed.create") from None
     return Table(path, log)
+
+
+def observer(path: str | os.PathLike[str]) -> Observer:
+    """Looks at the status of a table, also of one that can't be opened."""
+    return Observer(os.fspath(path), _cache_folder() / "volatile")
 
 
 class Table:
@@ -212,6 +223,51 @@ class Table:
         newest = self._log.refresh().version
         oldest = max(self._log.oldest_version(), newest - last + 1)
         return metadata_tables.timeline(list(self._log.commits(oldest, newest)))
+
+    def claims(self) -> pa.Table:
+        """Who merges which parts until when, live and expired claims, a row each, oldest first."""
+        return metadata_tables.claims(self._log.refresh(), self._log.now_ms())
+
+    def compactions(self, last: int = 1000) -> pa.Table:
+        """The merges among the newest commits that the log still has, newest first: the cost, and what the plan foretold."""
+        newest = self._log.refresh().version
+        oldest = max(self._log.oldest_version(), newest - last + 1)
+        return metadata_tables.compactions(list(self._log.commits(oldest, newest)))
+
+    def metadata(self, name: str, spark: SparkSession | None = None) -> pa.Table | DataFrame:
+        """One of the tables that tell of this one, as Arrow or, given a session, as a DataFrame to be joined and queried.
+
+        ``name``: claims, clustering, compactions, detached, detail, mutations, parts, plan or timeline; each has a method of its
+        own too. Raises InvalidInput.
+        """
+        tables: dict[str, Callable[[], pa.Table]] = {
+            "claims": self.claims,
+            "clustering": self.clustering_information,
+            "compactions": self.compactions,
+            "detached": self.detached,
+            "detail": self.detail,
+            "mutations": self.mutations,
+            "parts": self.parts,
+            "plan": self.plan,
+            "timeline": self.timeline,
+        }
+        if name not in tables:
+            raise InvalidInput(
+                f"there is no metadata table {name!r}{suggest(name, tables)}; there are {', '.join(tables)}"
+            )
+        rows = tables[name]()
+        return rows if spark is None else spark.createDataFrame(rows)
+
+    def status(self, deep: bool = False) -> Status:
+        """Whether the table is well, in figures and findings, each with a cause and a remedy; ``deep``: the doctor's too."""
+        return observer(self.path).look(deep)
+
+    def doctor(self, deep: bool = False) -> Examination:
+        """Check every invariant that can be checked on the log and the files; ``deep``: on every row of the newest version too.
+
+        Nothing is changed. Raises StoreUnavailable, Contention.
+        """
+        return examine(self.path, deep)
 
     # -- changing --------------------------------------------------------------------------------------------------
 
@@ -390,6 +446,29 @@ class Table:
         """
         return self._compaction.compact()
 
+    def recluster(
+        self, where: str | None = None, final: bool = False,
+        on_progress: Callable[[ReclusterProgress], object] | None = None,
+        stop: Callable[[], bool] | None = None, dry_run: bool = False,
+    ) -> ReclusterResult:  # fmt: skip
+        """Sort parts of the base together, so that fewer of them lie over a point of the sort key; returns what it did.
+
+        One round makes the lowest level that is deeper than ``lakebed.recluster_depth`` as shallow as that; ``final``: rounds
+        until every level is, and every part is sorted by the table's sort key. ``where``: only parts that may hold such rows.
+        It can be stopped at any time (Ctrl-C, ``stop``), and goes on where it was when called again. ``dry_run`` estimates.
+        Raises InvalidInput (no sort key, wrong ``where``), StoreUnavailable (no room on disk), Contention, Corrupt.
+        """
+        job = ReclusterJob(self.path, self._log, self._storage, where, final, on_progress, stop or (lambda: False))
+        return job.foretold() if dry_run else self._compaction.recluster(job)
+
+    def set_sort_key(self, columns: Sequence[str]) -> int:
+        """Change what parts are sorted by; returns the version. No row is moved: new parts are sorted so from now on, and the
+        older ones are sorted bit by bit by running maintenance, or at once by ``recluster(final=True)``.
+
+        ``columns`` as for ``create``; none: by the keys again. The same sort key again changes nothing. Raises InvalidInput.
+        """
+        return set_sort_key(self._log, column_names(columns, "sort_key"))
+
     def clean_log(self) -> int:
         """Checkpoint, and delete log files that nothing within ``lakebed.log_retention`` needs; returns how many."""
         snapshot = self._log.refresh()
@@ -454,6 +533,16 @@ class Table:
     ) -> pa.Table:
         """The table at one version, tail included, without Spark. ``where`` is a SQL expression over its columns."""
         return self._view.arrow(self._at(version, None), columns, where)
+
+    def lookup(
+        self, keys: pa.Table | Sequence[Any], columns: Sequence[str] | None = None, version: int | None = None
+    ) -> pa.Table:
+        """The rows of some keys at one version, tail included, without Spark; in no particular order.
+
+        ``keys``: values of the one key, or a table of columns of this one: rows come back that equal one of its rows in all
+        of them, whether or not they are the keys. Only parts and row groups that may hold them are read. Raises InvalidInput.
+        """
+        return self._view.lookup(self._at(version, None), keys, columns)
 
     def query(self, sql: str, name: str | None = None) -> pa.Table:
         """The result of a SQL query (DuckDB's dialect) on the newest version; the table's name is its folder's."""

@@ -110,6 +110,24 @@ def test_parts_timeline_and_detail_tell_what_is_there(folder: Path) -> None:
     assert (detail["keys"], detail["tail_rows"], detail["rows"]) == (["id"], 1, 1)
 
 
+def test_a_table_is_reclustered_and_sorted_by_another_key_from_the_command_line(folder: Path) -> None:
+    table = lakebed.create(folder / "lots", SCHEMA, sort_key=["id"])
+    for number in range(4):
+        rows = pa.Table.from_pylist([ROW | {"id": place} for place in range(number, 40, 4)], SCHEMA)
+        table.apply(rows)
+    foretold = json.loads(
+        lakebed_command("recluster", "lots", "--dry-run", "--final", "--format", "json", cwd=folder).stdout
+    )
+    assert (foretold["plans"], foretold["estimated"], foretold["depth_before"]) == (1, True, [[0, 4.0]])
+    done = json.loads(lakebed_command("recluster", "lots", "--format", "json", cwd=folder).stdout)
+    assert (done["parts_in"], done["parts_out"], done["depth_after"]) == (4, 1, [[1, 1.0]])
+    said = lakebed_command("set-sort-key", "lots", "price", "id", cwd=folder).stdout
+    assert "1 parts to be sorted by it" in said
+    assert "1" in lakebed_command("recluster", "lots", "--final", cwd=folder).stdout
+    detail = json.loads(lakebed_command("detail", "lots", "--format", "json", cwd=folder).stdout)
+    assert (detail["sort_key"], detail["sort_key_version"], detail["unsorted_parts"]) == (["price", "id"], 2, 0)
+
+
 def test_clustering_is_told_by_level_and_drawn(folder: Path) -> None:
     done = lakebed_command("clustering", "prices", "--format", "json", "--png", "prices.png", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")

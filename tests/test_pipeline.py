@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed import create
-from lakebed.cli.validate_command import meaning
+from lakebed.cli.validate_command import meaning, validate
 from lakebed.errors import Contention, DataLoss, InvalidInput, InvalidSchema, LakebedError, Retry
 from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.failures import failure_in
@@ -224,3 +224,21 @@ def test_the_error_of_a_task_comes_out_of_the_text_of_a_failed_query() -> None:
     other = failure_in("Job aborted\nValueError: no such thing\n", "ingest")
     assert type(other) is LakebedError
     assert str(other) == "the ingest query failed: ValueError: no such thing"
+
+
+def test_a_sort_key_may_be_spelled_otherwise_in_the_file_than_in_the_table(tmp_path: Path) -> None:
+    text = TABLE + "  sort_key: [%s]\n" + GENERATED
+    open_or_create(read(text % "'substr(name, 1, 2) desc', id", path=str(tmp_path / "t")))
+    again = read(text % "'SUBSTR(name,1,2) DESC nulls last', id asc", path=str(tmp_path / "t"))
+    assert open_or_create(again).version == 0
+    with pytest.raises(InvalidInput, match="sort_key is"):
+        open_or_create(read(text % "id", path=str(tmp_path / "t")))
+
+
+def test_validate_names_what_is_wrong_with_a_sort_key(tmp_path: Path) -> None:
+    file = tmp_path / "p.yml"
+    file.write_text(TABLE.replace("{path}", str(tmp_path / "t")) + "  sort_key: [year(name)]\n" + GENERATED)
+    with pytest.raises(
+        InvalidInput, match="character 6: year takes a date or a timestamp, and the column 'name' is string"
+    ):
+        validate(str(file))

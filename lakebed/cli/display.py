@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lakebed.cli.output import print_table
+from lakebed.cli.output import print_table, told_bytes
 from lakebed.errors import LakebedError
 from lakebed.monitoring.progress import Ages
 from lakebed.monitoring.table_state import TableState
@@ -103,7 +103,7 @@ def panel(look: Look, pipeline: Pipeline) -> Panel:
     if state:
         grid.add_row("version", f"{state.version:,}")
         grid.add_row("tail", f"{state.tail_parts:,} parts   {state.tail_rows:,} rows not yet settled")
-        grid.add_row("base", f"{state.rows:,} rows   {state.dead_rows:,} dead   {_bytes(state.bytes)}")
+        grid.add_row("base", f"{state.rows:,} rows   {state.dead_rows:,} dead   {told_bytes(state.bytes)}")
         grid.add_row("parts", _levels(state))
     grid.add_row("write amplification", _ratio(figures.write_amplification))
     aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]
@@ -124,7 +124,10 @@ def summary(outcome: Outcome, pipeline: Pipeline) -> None:
         ("table", f"{state.rows:,} rows at version {state.version:,}"),
         ("committed", f"p50 {_seconds(figures.committed.p50)}, p99 {_seconds(figures.committed.p99)} after the event"),
         ("visible", f"p50 {_seconds(figures.visible.p50)}, p99 {_seconds(figures.visible.p99)} after the event"),
-        ("parts", f"{_levels(state)}; tail {state.tail_parts} parts, {state.tail_rows:,} rows; {_bytes(state.bytes)}"),
+        (
+            "parts",
+            f"{_levels(state)}; tail {state.tail_parts} parts, {state.tail_rows:,} rows; {told_bytes(state.bytes)}",
+        ),
         ("write amplification", _ratio(figures.write_amplification)),
     ]
     aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]
@@ -171,12 +174,3 @@ def _ratio(value: float | None) -> str:
 def _levels(state: TableState) -> str:
     listed = "  ".join(f"level {level}: {count}" for level, count in state.parts_by_level)
     return listed or "no parts"
-
-
-def _bytes(value: int) -> str:
-    size = float(value)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"

@@ -143,7 +143,28 @@ def _parser() -> argparse.ArgumentParser:
     _add_compaction(add, rows)
     _add_mutations(lambda name, text, command: add(name, text, command, rows))
     _add_cleanup(lambda name, text, command: add(name, text, command, rows))
+    _add_health(lambda name, text, command: add(name, text, command, rows))
     return parser
+
+
+def _add_health(add: Callable[[str, str, Callable[[argparse.Namespace], int]], _Parser]) -> None:
+    from lakebed.cli import health_commands as commands
+
+    status = add(
+        "status", "tell on one screen whether a table is well, and if not, why and what to do", commands.status
+    )
+    doctor = add("doctor", "check a table's log and files against every invariant", commands.doctor)
+    claims = add("claims", "list who merges which parts of a table until when", commands.claims)
+    compactions = add("compactions", "list the newest merges of a table, and what each cost", commands.compactions)
+    for command in (status, doctor, claims, compactions):
+        command.add_argument("path", metavar="PATH", help="the table")
+    looks = status.add_mutually_exclusive_group()
+    looks.add_argument("--watch", action="store_true", help="draw it anew every two seconds, until Ctrl-C")
+    looks.add_argument("--deep", action="store_true", help="with what lakebed doctor --deep finds")
+    doctor.add_argument("--deep", action="store_true", help="read every row of the newest version too")
+    compactions.add_argument(
+        "--last", type=int, default=1000, metavar="N", help="those among the newest N commits (default: 1000)"
+    )
 
 
 def _add_compaction(add: Callable[..., _Parser], rows: argparse.ArgumentParser) -> None:
@@ -152,8 +173,22 @@ def _add_compaction(add: Callable[..., _Parser], rows: argparse.ArgumentParser) 
     plan = add("plan", "show what maintenance would do to a table now, and why", commands.plan, rows)
     compact = add("compact", "merge parts of a table until the plan is empty", commands.compact, rows)
     maintain = add("maintain", "keep a table that others write to settled and compact", commands.maintain)
-    for command in (plan, compact, maintain):
+    recluster = add(
+        "recluster", "sort parts of a table together, so that fewer lie over a point of its sort key", commands.recluster, rows
+    )  # fmt: skip
+    set_sort_key = add(
+        "set-sort-key", "change what the parts of a table are sorted by; older ones are sorted later", commands.set_sort_key
+    )  # fmt: skip
+    for command in (plan, compact, maintain, recluster, set_sort_key):
         command.add_argument("path", metavar="PATH", help="the table")
+    recluster.add_argument(
+        "--final", action="store_true", help="until every level is shallow and every part sorted, not one level only"
+    )
+    recluster.add_argument("--where", metavar="SQL", help="only parts that may hold rows for which this is true")
+    recluster.add_argument("--dry-run", action="store_true", help="only estimate what it would read and write")
+    set_sort_key.add_argument(
+        "columns", nargs="*", metavar="COLUMN", help="in this order, as for create; none: by the keys again"
+    )
     maintain.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop after so many seconds")
     maintain.add_argument(
         "--metrics-port", type=_port, default=None, metavar="PORT", help="a port, 0 (any), or off (default)"

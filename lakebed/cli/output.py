@@ -116,6 +116,16 @@ def jsonable(value: Any, kind: pa.DataType) -> Any:
             return str(value)
 
 
+def told_bytes(value: int) -> str:
+    """A number of bytes for a person."""
+    size = float(value)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
+
+
 def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Python values; times in UTC, and cut to the microseconds that Python has."""
     kind = column.type

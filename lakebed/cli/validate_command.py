@@ -11,10 +11,12 @@ import yaml
 from lakebed import table as tables
 from lakebed.cli import exit_codes
 from lakebed.errors import LakebedError, TableNotFound
+from lakebed.manifest.schema import canonical_schema
 from lakebed.pipeline.document import HIDDEN, SENSITIVE, Document
 from lakebed.pipeline.settings import Pipeline, load
 from lakebed.pipeline.sources import open_source
 from lakebed.pipeline.target import check
+from lakebed.sortkey.sort_key import parse_sort_key
 
 
 def validate(file: str) -> int:
@@ -56,6 +58,7 @@ def _against_table(pipeline: Pipeline) -> str:
         columns = pipeline.table.columns
         if columns is None:
             return f"no table at {pipeline.table.path}, and no table.schema to create it with: a run would fail"
+        parse_sort_key(pipeline.table.sort_key, canonical_schema(columns))
         open_source(pipeline, columns)
         return f"fine; the table at {pipeline.table.path} will be created"
     check(pipeline, table)

@@ -292,7 +292,7 @@ def commit_written(
             case Conflicted(conflict, newest) if conflict.kind is ConflictKind.BATCH:
                 return BatchResult(newest.version, newest, True, 1, time.perf_counter() - started)
             case Conflicted(_, newest):
-                if shape_of(newest) != shape:
+                if not shape.holds_the_same(shape_of(newest)):
                     raise Retry("the table's schema or keys changed while the batch was written; apply it again")
                 snapshot = log.refresh()
             case Unknown(version, _, cause):

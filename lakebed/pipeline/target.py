@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -10,6 +10,7 @@ from lakebed import table as tables
 from lakebed.errors import InvalidInput, TableExists, TableNotFound
 from lakebed.manifest.schema import canonical_schema
 from lakebed.pipeline.settings import Pipeline, TableSection
+from lakebed.sortkey.sort_key import parse_sort_key
 from lakebed.table import Table
 
 
@@ -51,6 +52,8 @@ def _differences(section: TableSection, table: Table) -> Iterator[str]:
         return
     for name in ("keys", "sort_key", "partition_by"):
         wanted = list(getattr(section, name))
+        if name == "sort_key" and _is_same_order(detail[name], wanted, table.schema):
+            continue
         if list(detail[name]) != wanted:
             yield f"{name} is {detail[name]} in the table and {wanted} in the file"
     if detail["sequence_by"] != section.sequence_by:
@@ -60,6 +63,14 @@ def _differences(section: TableSection, table: Table) -> Iterator[str]:
     for name, value in section.properties.items():
         if name in properties and properties[name] != value:
             yield f"the property {name} is {properties[name]!r} in the table and {value!r} in the file"
+
+
+def _is_same_order(one: Sequence[str], other: Sequence[str], schema: pa.Schema) -> bool:
+    """Whether two sort keys are the same, however they are spelled."""
+    try:
+        return parse_sort_key(one, schema) == parse_sort_key(other, schema)
+    except InvalidInput:
+        return False
 
 
 def _column_differences(wanted: pa.Schema, present: pa.Schema) -> Iterator[str]:

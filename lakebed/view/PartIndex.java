@@ -1,3 +1,4 @@
+import java.math.BigDecimal;
 import java.time.Instant;
 import java.time.LocalDate;
 import java.time.LocalDateTime;
@@ -341,13 +342,7 @@ public final class PartIndex implements FileIndex {
         if (filter instanceof IsNull) return mayBeNull(stats, ((IsNull) filter).child());
         if (filter instanceof IsNotNull) return mayBeSet(stats, ((IsNotNull) filter).child());
         if (filter instanceof In) return mayBeIn(stats, (In) filter);
-        if (filter instanceof InSet) {
-            Expression column = ((InSet) filter).child();
-            for (Iterator i = CollectionConverters.asJava(((InSet) filter).hset()).iterator(); i.hasNext();) {
-                if (mayEqual(stats, column, i.next())) return true;
-            }
-            return false;
-        }
+        if (filter instanceof InSet) return mayBeIn(stats, (InSet) filter);
         if (filter instanceof StartsWith) return mayStartWith(stats, (StartsWith) filter);
         if (filter instanceof BinaryComparison) return mayCompare(stats, (BinaryComparison) filter);
         return true;
@@ -371,6 +366,23 @@ public final class PartIndex implements FileIndex {
             Expression item = (Expression) i.next();
             if (!(item instanceof Literal) || !item.dataType().equals(filter.value().dataType())) return true;
             if (mayEqual(stats, filter.value(), ((Literal) item).value())) return true;
+        }
+        return false;
+    }
+
+    /** Such a set may be long, so the bounds are parsed once. */
+    private static boolean mayBeIn(JsonNode stats, InSet filter) {
+        if (!(filter.child() instanceof AttributeReference)) return true;
+        AttributeReference column = (AttributeReference) filter.child();
+        Object low = limit(bound(stats, "minValues", column), column.dataType(), 0);
+        Object high = limit(bound(stats, "maxValues", column), column.dataType(), MAX_SLACK_MICROS);
+        for (Iterator i = CollectionConverters.asJava(filter.hset()).iterator(); i.hasNext();) {
+            Object value = i.next();
+            if (value == null) continue;
+            Integer below = compare(low, value, column.dataType());
+            if (below != null && below.intValue() > 0) continue;
+            Integer above = compare(high, value, column.dataType());
+            if (above == null || above.intValue() >= 0) return true;
         }
         return false;
     }
@@ -427,34 +439,40 @@ public final class PartIndex implements FileIndex {
 
     /** The sign of bound - value, or null where that can't be told. `slack` is added to a bound that is a timestamp. */
     private static Integer compare(JsonNode bound, Object value, DataType type, long slack) {
-        if (type.equals(StringType$.MODULE$)) {
-            return bound.isTextual() ? Integer.valueOf(UTF8String.fromString(bound.textValue()).binaryCompare((UTF8String) value)) : null;
-        }
-        if (type.equals(LongType$.MODULE$) || type.equals(IntegerType$.MODULE$) || type.equals(ShortType$.MODULE$) || type.equals(ByteType$.MODULE$)) {
-            return bound.isIntegralNumber() ? Integer.valueOf(Long.compare(bound.longValue(), ((Number) value).longValue())) : null;
-        }
-        if (type.equals(DoubleType$.MODULE$) || type.equals(FloatType$.MODULE$)) {
-            double number = ((Number) value).doubleValue();
-            if (!bound.isNumber() || Double.isNaN(number)) return null;
-            double limit = type.equals(FloatType$.MODULE$) ? (double) bound.floatValue() : bound.doubleValue();
-            return Integer.valueOf(limit < number ? -1 : limit > number ? 1 : 0); // -0.0 equals 0.0
-        }
-        if (type instanceof DecimalType) {
-            if (!bound.isNumber()) return null;
-            return Integer.valueOf(bound.decimalValue().compareTo(((Decimal) value).toJavaBigDecimal()));
-        }
+        return compare(limit(bound, type, slack), value, type);
+    }
+
+    /** A bound in the form in which values of its type are compared, or null. */
+    private static Object limit(JsonNode bound, DataType type, long slack) {
+        if (type.equals(StringType$.MODULE$)) return bound.isTextual() ? UTF8String.fromString(bound.textValue()) : null;
+        if (isWhole(type)) return bound.isIntegralNumber() ? Long.valueOf(bound.longValue()) : null;
+        if (type.equals(DoubleType$.MODULE$)) return bound.isNumber() ? Double.valueOf(bound.doubleValue()) : null;
+        if (type.equals(FloatType$.MODULE$)) return bound.isNumber() ? Double.valueOf((double) bound.floatValue()) : null;
+        if (type instanceof DecimalType) return bound.isNumber() ? bound.decimalValue() : null;
         if (!bound.isTextual()) return null;
-        if (type.equals(DateType$.MODULE$)) {
-            return Integer.valueOf(Long.compare(LocalDate.parse(bound.textValue()).toEpochDay(), ((Number) value).longValue()));
-        }
-        if (type.equals(TimestampType$.MODULE$)) {
-            return Integer.valueOf(Long.compare(micros(OffsetDateTime.parse(bound.textValue()).toInstant()) + slack, ((Number) value).longValue()));
-        }
+        String text = bound.textValue();
+        if (type.equals(DateType$.MODULE$)) return Long.valueOf(LocalDate.parse(text).toEpochDay());
+        if (type.equals(TimestampType$.MODULE$)) return Long.valueOf(micros(OffsetDateTime.parse(text).toInstant()) + slack);
         if (type.equals(TimestampNTZType$.MODULE$)) {
-            String text = bound.textValue().endsWith("Z") ? bound.textValue().substring(0, bound.textValue().length() - 1) : bound.textValue();
-            return Integer.valueOf(Long.compare(micros(LocalDateTime.parse(text).toInstant(ZoneOffset.UTC)) + slack, ((Number) value).longValue()));
+            String local = text.endsWith("Z") ? text.substring(0, text.length() - 1) : text;
+            return Long.valueOf(micros(LocalDateTime.parse(local).toInstant(ZoneOffset.UTC)) + slack);
         }
         return null;
+    }
+
+    private static Integer compare(Object limit, Object value, DataType type) {
+        if (limit == null) return null;
+        if (limit instanceof UTF8String) return Integer.valueOf(((UTF8String) limit).binaryCompare((UTF8String) value));
+        if (limit instanceof Long) return Integer.valueOf(Long.compare(((Long) limit).longValue(), ((Number) value).longValue()));
+        if (type instanceof DecimalType) return Integer.valueOf(((BigDecimal) limit).compareTo(((Decimal) value).toJavaBigDecimal()));
+        double number = ((Number) value).doubleValue();
+        if (Double.isNaN(number)) return null;
+        double bound = ((Double) limit).doubleValue();
+        return Integer.valueOf(bound < number ? -1 : bound > number ? 1 : 0); // -0.0 equals 0.0
+    }
+
+    private static boolean isWhole(DataType type) {
+        return type.equals(LongType$.MODULE$) || type.equals(IntegerType$.MODULE$) || type.equals(ShortType$.MODULE$) || type.equals(ByteType$.MODULE$);
     }
 
     private static long micros(Instant instant) {

@@ -10,12 +10,15 @@ Algorithm
    number of the file; a row lives if its bit is unset. Looking up a bit costs some ten nanoseconds. An anti join on
    (file, row) was measured at twenty times that.
 3. Both are one relation, so the predicate of a query is pushed down into either.
+4. In a join with few rows DuckDB 2.0 takes the values of those to the scan: row groups are left out by their bounds and Bloom
+   filters. That it also leaves out rows before their other columns are decoded, which is several times quicker, it does only
+   if the footers tell the schema, not if it is given. A look-up is read that way.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import duckdb
@@ -23,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import Corrupt, InvalidInput
-from lakebed.parts.sql import parquet_of, quote
+from lakebed.parts.sql import parquet_by_footers, parquet_of, quote
 from lakebed.view.scan_file import ScanFile
 
 
@@ -41,10 +44,12 @@ def to_arrow(
     columns: Sequence[str] | None = None,
     where: str | None = None,
     completed: pa.Table | None = None,
+    among: pa.Table | None = None,
 ) -> pa.Table:
     """The live rows of `files` and the rows of `completed`, as a table of `columns` (default: all of `schema`).
 
-    `where` is a SQL expression over all columns of `schema`. The caller leaves out files that can't match it.
+    `where` is a SQL expression over all columns of `schema`, `among` holds the values that rows must have in the columns
+    that it names. The caller leaves out files that can't match them.
     Raises InvalidInput for an unknown column or a `where` that DuckDB refuses, Corrupt for a dead position outside its
     file.
     """
@@ -55,9 +60,12 @@ def to_arrow(
     wanted = pa.schema([schema.field(name) for name in names])
     view = f"lakebed_read_{uuid.uuid4().hex}"
     with connection.cursor() as cursor:
-        register_view(cursor, view, storage, files, schema, completed)
+        register_view(cursor, view, storage, files, schema, completed, is_joined=among is not None)
         # Only the predicate is the caller's: a mistake in it is the caller's to mend.
         query = f"select {', '.join(map(quote, names)) or '1'} from {view}"
+        if among is not None:
+            cursor.register(f"{view}_among", among)
+            query += f" semi join {view}_among using ({', '.join(map(quote, among.column_names))})"
         if where is not None:
             query += f" where ({where}\n)"
         try:
@@ -74,10 +82,12 @@ def register_view(
     files: Sequence[ScanFile],
     schema: pa.Schema,
     completed: pa.Table | None = None,
+    is_joined: bool = False,
 ) -> None:
     """Make `name` a temporary view of the live rows on this connection: nothing is read before a query asks for it.
 
-    The view is of these files for good; registering the name again replaces it. Raises Corrupt like `to_arrow`.
+    The view is of these files for good; registering the name again replaces it. `is_joined`: a query will join it with few
+    rows, so their footers may be read first to make that quick. Raises Corrupt like `to_arrow`.
     """
     kinds = dict(zip(schema.names, map(str, connection.from_arrow(schema.empty_table()).types), strict=True))
     pieces = []
@@ -85,7 +95,7 @@ def register_view(
         group = [file for file in files if bool(file.dead) == is_dirty]
         if group:
             side = f"{name}_{'dead' if is_dirty else 'clean'}"
-            pieces.append(_select(connection, side, storage, group, schema, kinds, is_dirty))
+            pieces.append(_select(connection, side, storage, group, schema, kinds, is_dirty, is_joined))
     if completed is not None and completed.num_rows:
         connection.register(f"{name}_completed", completed)
         pieces.append(f"select {', '.join(map(quote, schema.names))} from {quote(f'{name}_completed')}")
@@ -103,22 +113,34 @@ def _select(
     schema: pa.Schema,
     kinds: dict[str, str],
     is_dirty: bool,
+    is_joined: bool,
 ) -> str:
     """A query for the live rows of files that all have dead rows, or all have none."""
     partition_columns = [name for name in schema.names if name in files[0].partition_values]
     stored = {name: f"c{at}" for at, name in enumerate(schema.names) if name not in partition_columns}
     urls = [storage.duckdb_url(file.path) for file in files]
-    source = f"{parquet_of(urls, {name: (alias, kinds[name]) for name, alias in stored.items()})} f"
+    source = parquet_of(urls, {name: (alias, kinds[name]) for name, alias in stored.items()})
+    by_footers = parquet_by_footers(urls)
+    if is_joined and _gives(connection, by_footers, {name: kinds[name] for name in stored}):
+        source, stored = by_footers, {name: quote(name) for name in stored}
     outputs = [
         f"{'f.' + stored[name] if name in stored else f'p.{quote(name)}'} as {quote(name)}" for name in schema.names
     ]
-    query = f"select {', '.join(outputs)} from {source}"
+    query = f"select {', '.join(outputs)} from {source} f"
     if partition_columns or is_dirty:
         _create_side_table(connection, side, files, schema, kinds, partition_columns, is_dirty)
         query += f" join {quote(side)} p on p._lakebed_file = f.file_index"
     if is_dirty:
         query += " where get_bit(p._lakebed_dead, f.file_row_number::integer) = 0"
     return query
+
+
+def _gives(connection: duckdb.DuckDBPyConnection, source: str, kinds: Mapping[str, str]) -> bool:
+    """Whether the scan has columns of these names and types, and none hides DuckDB's number of a file and of a row."""
+    found = connection.sql(f"from {source}")
+    given = dict(zip(found.columns, map(str, found.types), strict=True))
+    hides = {name.lower() for name in given} & {"file_index", "file_row_number"}
+    return not hides and given.items() >= kinds.items()
 
 
 def _create_side_table(

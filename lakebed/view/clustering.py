@@ -11,7 +11,8 @@ from lakebed.errors import InvalidInput
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.plots import new_figure
 from lakebed.sortkey.clustering import Clustering, DeepRange, Placed, clustering
-from lakebed.sortkey.ranges import Bound, order_columns, range_reader
+from lakebed.sortkey.ranges import TOP, Bound, order_columns, plain_value, range_reader
+from lakebed.sortkey.sort_key import SortTerm
 
 CLUSTERING_SCHEMA = pa.schema(
     [
@@ -28,28 +29,28 @@ CLUSTERING_SCHEMA = pa.schema(
     ]
 )
 _PARTS_DRAWN_MAX = 5_000
+_EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def clustering_information(snapshot: Snapshot) -> pa.Table:
     """A row a level (CLUSTERING_SCHEMA), and first one of all levels together, whose level is null."""
-    order = _order(snapshot)
+    order, terms = _order(snapshot), _terms(snapshot)
     parts = placed(snapshot)
     levels = sorted({part.level for part in parts})
-    rows = [_row(None, order, clustering(parts))]
-    rows += [_row(level, order, clustering([part for part in parts if part.level == level])) for level in levels]
-    return pa.Table.from_pylist(rows, CLUSTERING_SCHEMA)
+    found: list[tuple[int | None, Clustering]] = [(None, clustering(parts))]
+    found += [(level, clustering([part for part in parts if part.level == level])) for level in levels]
+    return pa.Table.from_pylist([_row(level, order, terms, of_level) for level, of_level in found], CLUSTERING_SCHEMA)
 
 
 def placed(snapshot: Snapshot) -> list[Placed]:
     """The base, each part where its statistics say that it lies. Raises InvalidInput for a table without an order."""
-    columns = order_columns(snapshot.schema, _order(snapshot), snapshot.metadata.partition_columns)
-    read = range_reader(columns)
+    read = range_reader(_terms(snapshot))
     return [
         Placed(
             level=part.level,
             partition=tuple(sorted(part.partition_values.items())),
             range=read(part.stats),
-            sorted=part.path.startswith("_lakebed/"),  # other writers' parts may be in any order
+            sorted=part.sort_key_version == snapshot.settings.sort_key_version,
         )
         for part in snapshot.parts.values()
     ]
@@ -103,7 +104,12 @@ def _order(snapshot: Snapshot) -> tuple[str, ...]:
     return order
 
 
-def _row(level: int | None, order: tuple[str, ...], found: Clustering) -> dict[str, Any]:
+def _terms(snapshot: Snapshot) -> tuple[SortTerm, ...]:
+    partition_by = snapshot.metadata.partition_columns
+    return order_columns(snapshot.schema, _order(snapshot), partition_by, snapshot.settings.sort_key_frame)
+
+
+def _row(level: int | None, order: tuple[str, ...], terms: tuple[SortTerm, ...], found: Clustering) -> dict[str, Any]:
     return {
         "level": level,
         "cluster_by": f"({', '.join(order)})",
@@ -114,26 +120,39 @@ def _row(level: int | None, order: tuple[str, ...], found: Clustering) -> dict[s
         "average_depth": found.average_depth,
         "max_depth": found.max_depth,
         "part_depth_histogram": list((found.histogram or {}).items()),
-        "deepest": [_deep(deep) for deep in found.deepest],
+        "deepest": [_deep(deep, terms) for deep in found.deepest],
     }
 
 
-def _deep(found: DeepRange) -> dict[str, Any]:
-    return {"depth": found.depth, "from": readable(found.range.lower), "to": readable(found.range.upper)}
+def _deep(found: DeepRange, terms: tuple[SortTerm, ...]) -> dict[str, Any]:
+    return {
+        "depth": found.depth, "from": readable(found.range.lower, terms), "to": readable(found.range.upper, terms)
+    }  # fmt: skip
 
 
-def readable(bound: Bound) -> str:
-    """A bound for people: ``(north, 2026-01-31)``; null is NULL, and what no bound is kept for is …."""
+def readable(bound: Bound, terms: tuple[SortTerm, ...]) -> str:
+    """A bound of these terms for people: ``(north, 2026-01-31)``; null is NULL, and what no bound is kept for is …."""
     texts = []
-    place = 0
-    while place < len(bound):
-        kind = bound[place]
-        texts.append("…" if kind == 2 else "NULL" if kind == 0 else _text(bound[place + 1]))
-        place += 2
+    for place, term in zip(range(0, len(bound), 2), terms, strict=False):
+        if bound[place : place + 2] == TOP:
+            texts.append("…")
+        elif bound[place + 1] is None:
+            texts.append("NULL")
+        else:
+            texts.append(_text(plain_value(bound[place + 1], term), term))
     return f"({', '.join(texts)})" if texts else "(…)"
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, term: SortTerm) -> str:
+    match term.function:
+        case "year":
+            return f"{1970 + value:04}"
+        case "month":
+            return f"{1970 + value // 12:04}-{value % 12 + 1:02}"
+        case "day":
+            return datetime.date.fromordinal(_EPOCH.toordinal() + value).isoformat()
+        case "hour":
+            return (_EPOCH + datetime.timedelta(hours=value)).isoformat(" ", "minutes")
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value.isoformat() if isinstance(value, datetime.date) else str(value)

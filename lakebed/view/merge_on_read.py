@@ -16,14 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed import events
-from lakebed.errors import Corrupt
+from lakebed.errors import Corrupt, InvalidInput
 from lakebed.manifest.actions import Part
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores.roots import local_file
@@ -32,7 +32,7 @@ from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.materialized import Materialized, overlay
-from lakebed.parts.part_filter import parts_that_may_match
+from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
 from lakebed.parts.resolve import Resolution, resolve
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.unreadable import naming_unreadable
@@ -104,6 +104,16 @@ class TableView:
         def read(connection: duckdb.DuckDBPyConnection, pinned: _Pinned) -> pa.Table:
             files = parts_that_may_match(connection, pinned.files, snapshot.schema, where)
             return to_arrow(connection, self._storage, files, snapshot.schema, columns, where, pinned.completed)
+
+        return self._read(snapshot, read)
+
+    def lookup(self, snapshot: Snapshot, keys: pa.Table | Sequence[Any], columns: Sequence[str] | None) -> pa.Table:
+        """The snapshot's rows with these keys, as Arrow."""
+        among = _values_sought(keys, snapshot)
+
+        def read(connection: duckdb.DuckDBPyConnection, pinned: _Pinned) -> pa.Table:
+            files = parts_that_may_hold(connection, pinned.files, snapshot.schema, among)
+            return to_arrow(connection, self._storage, files, snapshot.schema, columns, None, pinned.completed, among)
 
         return self._read(snapshot, read)
 
@@ -231,6 +241,27 @@ class TableView:
                     )
                 )  # fmt: skip
         return tuple(out)
+
+
+def _values_sought(keys: pa.Table | Sequence[Any], snapshot: Snapshot) -> pa.Table:
+    """What to look up as a table of columns of the snapshot, in its types. Raises InvalidInput."""
+    schema = snapshot.schema
+    names = tuple(keys.column_names) if isinstance(keys, pa.Table) else snapshot.settings.keys
+    if not isinstance(keys, pa.Table) and len(names) != 1:
+        raise InvalidInput(
+            f"the table has {len(names)} key columns: give what to look up as a pyarrow.Table of columns"
+        )
+    unknown = [name for name in names if name not in schema.names]
+    if unknown or not names:
+        what = f"there is no column {unknown[0]!r} in" if unknown else "give at least one column of"
+        raise InvalidInput(f"{what} the table, which has {', '.join(schema.names)}")
+    wanted = pa.schema([schema.field(name).with_nullable(True) for name in names])
+    try:
+        return (keys if isinstance(keys, pa.Table) else pa.table({names[0]: pa.array(list(keys))})).cast(wanted)
+    except (pa.ArrowException, OverflowError, ValueError) as error:
+        raise InvalidInput(
+            f"what to look up does not fit {', '.join(f'{field.name} ({field.type})' for field in wanted)}: {error}"
+        ) from None
 
 
 def _paths(snapshot: Snapshot) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a table says of itself, as Arrow tables: its figures, its parts, its timeline. Pure."""
+"""What a table says of itself, as Arrow tables: its figures, its parts, its timeline, claims and merges. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lakebed.manifest.actions import Commit
+from lakebed.manifest.claims import claims_of
 from lakebed.manifest.snapshot import Snapshot
 
 PARTS_SCHEMA = pa.schema(
@@ -19,6 +20,7 @@ PARTS_SCHEMA = pa.schema(
         ("bytes", pa.int64()),
         ("min_block", pa.int64()),
         ("max_block", pa.int64()),
+        ("sort_key_version", pa.int64()),
         ("partition", pa.map_(pa.string(), pa.string())),
         ("stats", pa.string()),
     ]
@@ -32,6 +34,44 @@ TIMELINE_SCHEMA = pa.schema(
         ("engine", pa.string()),
     ]
 )
+CLAIMS_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("replica", pa.string()),
+        ("kind", pa.string()),
+        ("state", pa.string()),
+        ("since", pa.timestamp("ms", "UTC")),
+        ("lease_until", pa.timestamp("ms", "UTC")),
+        ("level", pa.int32()),
+        ("parts", pa.int64()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("left", pa.int64()),
+        ("sources", pa.list_(pa.string())),
+    ]
+)
+COMPACTIONS_SCHEMA = pa.schema(
+    [
+        ("version", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+        ("operation", pa.string()),
+        ("plan", pa.string()),
+        ("level", pa.int32()),
+        ("parts_in", pa.int64()),
+        ("parts_out", pa.int64()),
+        ("rows_in", pa.int64()),
+        ("rows_out", pa.int64()),
+        ("rows_foretold", pa.int64()),
+        ("bytes_in", pa.int64()),
+        ("bytes_out", pa.int64()),
+        ("bytes_foretold", pa.int64()),
+        ("carried_rows", pa.int64()),
+        ("seconds", pa.float64()),
+        ("replica", pa.string()),
+        ("why", pa.string()),
+    ]
+)
+_MERGES = ("MERGE", "UPLOAD")
 DETAIL_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
@@ -39,9 +79,11 @@ DETAIL_SCHEMA = pa.schema(
         ("version", pa.int64()),
         ("keys", pa.list_(pa.string())),
         ("sort_key", pa.list_(pa.string())),
+        ("sort_key_version", pa.int64()),
         ("sequence_by", pa.string()),
         ("partition_by", pa.list_(pa.string())),
         ("parts", pa.int64()),
+        ("unsorted_parts", pa.int64()),
         ("tail_parts", pa.int64()),
         ("tail_rows", pa.int64()),
         ("rows", pa.int64()),
@@ -52,18 +94,24 @@ DETAIL_SCHEMA = pa.schema(
 
 
 def detail(path: str, snapshot: Snapshot) -> pa.Table:
-    """One row (DETAIL_SCHEMA). ``rows`` are live rows of the base; ``bytes`` are those of all parts, dead rows included."""
+    """One row (DETAIL_SCHEMA). ``rows`` are live rows of the base; ``bytes`` are those of all parts, dead rows included.
+
+    ``unsorted_parts``: those of the base that are not, as far as is known, sorted by the table's sort key.
+    """
     settings = snapshot.settings
     base, tail = snapshot.parts.values(), snapshot.tail.values()
+    has_order = bool(settings.sort_key or settings.keys)
     row = {
         "path": path,
         "id": snapshot.metadata.id,
         "version": snapshot.version,
         "keys": list(settings.keys),
         "sort_key": list(settings.sort_key),
+        "sort_key_version": settings.sort_key_version,
         "sequence_by": settings.sequence_by,
         "partition_by": list(snapshot.metadata.partition_columns),
         "parts": len(base),
+        "unsorted_parts": sum(part.sort_key_version != settings.sort_key_version for part in base) if has_order else 0,
         "tail_parts": len(tail),
         "tail_rows": sum(part.rows for part in tail),
         "rows": sum(part.live_rows for part in base),
@@ -85,6 +133,7 @@ def parts(snapshot: Snapshot) -> pa.Table:
             "bytes": part.bytes,
             "min_block": part.min_block,
             "max_block": part.max_block,
+            "sort_key_version": part.sort_key_version,
             "partition": list(part.partition_values.items()),
             "stats": part.stats,
         }
@@ -100,6 +149,7 @@ def parts(snapshot: Snapshot) -> pa.Table:
             "bytes": part.bytes,
             "min_block": part.version,
             "max_block": part.version,
+            "sort_key_version": part.sort_key_version,
             "partition": list(part.partition_values.items()),
             "stats": part.stats,
         }
@@ -123,3 +173,72 @@ def timeline(commits: Sequence[Commit]) -> pa.Table:
             }
         )
     return pa.Table.from_pylist(rows, TIMELINE_SCHEMA)
+
+
+def claims(snapshot: Snapshot, now_ms: int) -> pa.Table:
+    """A row a claim (CLAIMS_SCHEMA), oldest first.
+
+    ``kind``: ``merge``, or ``volatile`` for one whose output stays on its replica's disk for now; ``state``: ``live``, or
+    ``expired`` when the lease has ended; ``rows`` (live ones) and ``bytes``: of the sources it covers in the base; ``left``:
+    sources that are not there any more.
+    """
+    rows = []
+    for claim in sorted(claims_of(snapshot.domains).values(), key=lambda claim: (claim.since_ms, claim.id)):
+        covered = [snapshot.parts[path] for path in claim.sources if path in snapshot.parts]
+        rows.append(
+            {
+                "id": claim.id,
+                "replica": claim.replica,
+                "kind": "volatile" if claim.volatile else "merge",
+                "state": "live" if claim.is_live(now_ms) else "expired",
+                "since": claim.since_ms,
+                "lease_until": claim.lease_ms,
+                "level": claim.level,
+                "parts": len(covered),
+                "rows": sum(part.live_rows for part in covered),
+                "bytes": sum(part.bytes for part in covered),
+                "left": len(claim.sources) - len(covered),
+                "sources": list(claim.sources),
+            }
+        )
+    return pa.Table.from_pylist(rows, CLAIMS_SCHEMA)
+
+
+def compactions(commits: Sequence[Commit]) -> pa.Table:
+    """A row a merge among the commits (COMPACTIONS_SCHEMA), newest first: what it came to beside what its plan foretold.
+
+    Rows are live ones; ``carried_rows`` died while the merge ran. ``seconds`` run from the claim to the commit; of an upload, so
+    long other readers waited. Nothing was foretold of an upload: it is the end of several plans.
+    """
+    rows = []
+    for commit in sorted(commits, key=lambda commit: -commit.version):
+        info = commit.info
+        if info is None or info.operation not in _MERGES:
+            continue
+        said, cost = info.parameters, info.metrics
+        rows.append(
+            {
+                "version": commit.version,
+                "timestamp": commit.timestamp_ms,
+                "operation": info.operation.lower(),
+                "plan": said.get("plan"),
+                "level": _whole(said.get("level")),
+                "parts_in": _whole(cost.get("partsIn")),
+                "parts_out": _whole(cost.get("partsOut")),
+                "rows_in": _whole(cost.get("rowsIn")),
+                "rows_out": _whole(cost.get("rowsOut")),
+                "rows_foretold": _whole(said.get("rowsForetold")),
+                "bytes_in": _whole(cost.get("bytesIn")),
+                "bytes_out": _whole(cost.get("bytesOut")),
+                "bytes_foretold": _whole(said.get("bytesForetold")),
+                "carried_rows": _whole(cost.get("carriedRows")),
+                "seconds": cost.get("seconds"),
+                "replica": said.get("replica"),
+                "why": said.get("why"),
+            }
+        )
+    return pa.Table.from_pylist(rows, COMPACTIONS_SCHEMA)
+
+
+def _whole(value: str | float | None) -> int | None:
+    return None if value is None else int(value)

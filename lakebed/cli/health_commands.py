@@ -1,0 +1,198 @@
+"""``lakebed status | doctor | claims | compactions``: how a table is, for people and for scripts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from lakebed.cli import exit_codes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import RenderableType
+
+    from lakebed.doctor.finding import Finding
+    from lakebed.doctor.status import Status
+
+WATCH_SECONDS = 2.0
+PROGRESS_SECONDS = 5.0
+_STYLES = {"ok": "green", "warning": "yellow", "critical": "red"}
+
+# What a command needs is imported when it runs: a parser must not wait for it.
+
+
+def status(options: argparse.Namespace) -> int:
+    from lakebed.table import observer
+
+    seen = observer(options.path)
+    if options.watch:
+        return _watch(seen.look, options.format)
+    return _show(seen.look(options.deep), options.format)
+
+
+def doctor(options: argparse.Namespace) -> int:
+    from lakebed.cli.output import print_rows
+    from lakebed.doctor.examination import FINDINGS_MAX, examine
+    from lakebed.doctor.finding import Severity, finding_table
+
+    found = examine(options.path, options.deep, _Progress())
+    if options.format == "json":
+        print_rows(finding_table(found.findings), "json")
+    else:
+        for finding in found.findings:
+            _print(_told(finding))
+        count = len(found.findings)
+        counted = f"{count:,} finding{'s' if count > 1 else ''}" if count else "nothing is wrong"
+        looked_at = f"{found.commits:,} commits, {found.checkpoints:,} checkpoints, {found.parts:,} parts"
+        rows = f" with {found.rows:,} rows" if found.deep else ""
+        print(f"version {found.version}: {looked_at}{rows}, {found.seconds:,.1f} s: {counted}")
+    if len(found.findings) >= FINDINGS_MAX:
+        print(f"lakebed: of each kind, at most {FINDINGS_MAX:,} findings are told", file=sys.stderr)
+    return exit_codes.OK if found.severity is Severity.OK else exit_codes.FAILED
+
+
+def claims(options: argparse.Namespace) -> int:
+    from lakebed.cli.output import print_rows
+    from lakebed.table import open as open_table
+
+    rows = open_table(options.path).claims()
+    # The sources of a claim are many: they are for programs.
+    print_rows(rows if options.format == "json" else rows.drop_columns(["sources"]), options.format)
+    return exit_codes.OK
+
+
+def compactions(options: argparse.Namespace) -> int:
+    from lakebed.cli.output import print_rows
+    from lakebed.table import open as open_table
+
+    print_rows(open_table(options.path).compactions(options.last), options.format)
+    return exit_codes.OK
+
+
+def _show(found: Status, form: str) -> int:
+    from lakebed.doctor.finding import Severity
+
+    if form == "json":
+        print(json.dumps(_jsonable(found), ensure_ascii=False), flush=True)
+    else:
+        _print(_screen(found))
+    return exit_codes.OK if found.severity is Severity.OK else exit_codes.FAILED
+
+
+def _watch(look: Callable[[], Status], form: str) -> int:
+    """Draw anew until Ctrl-C; the exit code is that of what was seen last."""
+    from rich.console import Console
+    from rich.live import Live
+
+    code = exit_codes.OK
+    console = Console()
+    try:
+        if form == "json" or not console.is_terminal:
+            while True:
+                code = _show(look(), form)
+                time.sleep(WATCH_SECONDS)
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                found = look()
+                code = exit_codes.OK if found.severity.value == "ok" else exit_codes.FAILED
+                live.update(_screen(found), refresh=True)
+                time.sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        return code
+
+
+def _screen(found: Status) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    head = Text(f"{found.path}: ").append(
+        "healthy" if found.severity.value == "ok" else found.severity.value, _STYLES[found.severity.value]
+    )
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    for name, text in _lines(found) if found.version >= 0 else ():
+        grid.add_row(Text(name), Text(text))
+    return Group(head, grid, *map(_told, found.findings))
+
+
+def _lines(found: Status) -> Iterator[tuple[str, str]]:
+    from lakebed.cli.output import told_bytes
+
+    yield (
+        "version",
+        f"{found.version:,}, {_age(found.age_seconds)} old; {found.rows:,} rows, {told_bytes(found.bytes)}",
+    )
+    levels = "  ".join(f"level {level}: {count:,}" for level, count in found.parts_by_level.items()) or "none"
+    local = f"{found.volatile_claims:,} volatile claims, {found.materialized_parts:,} materialized parts on this host"
+    yield "parts", f"{levels}; {local}"
+    if found.tail_parts:
+        tail = f"{found.tail_parts:,} parts, {found.tail_rows:,} rows, {told_bytes(found.tail_bytes)}"
+        yield "tail", f"{tail}, the oldest change {_age(found.tail_age_seconds)} old"
+    else:
+        yield "tail", "empty: every Delta reader sees everything"
+    yield "depth", f"{found.depth} at the deepest point; lakebed.read_budget is {found.read_budget}"
+    yield "dead rows", f"{found.dead_rows:,}, {found.dead_share:.0%} of all"
+    yield "claims", f"{found.claims_live:,} live, {found.claims_expired:,} expired"
+    yield "next", "\n".join(found.will_do) or "nothing"
+    yield "left alone", "\n".join(found.waits) or "nothing"
+    yield "backlog", told_bytes(found.backlog_bytes)
+    yield "quarantine", f"{found.quarantined:,} records"
+    log = f"the log has {found.log_files:,} files, {told_bytes(found.log_bytes)}"
+    yield "retention", f"versions from {found.oldest_version} on can be read, {found.versions_held:,} are held; {log}"
+    parts = sum(found.parts_by_level.values())
+    yield "sort key", f"{parts - found.unsorted_parts:,} of {parts:,} parts are sorted by it"
+
+
+def _told(finding: Finding) -> RenderableType:
+    """Two lines: what is wrong, and what to do."""
+    from rich.text import Text
+
+    where = f" {finding.where}" if finding.where else ""
+    text = Text(f"{finding.severity.value}", _STYLES[finding.severity.value])
+    return text.append(f"  {finding.check}{where}: {finding.what}\n    -> {finding.remedy}", "default")
+
+
+def _print(shown: RenderableType) -> None:
+    """As wide as the terminal, or as it needs if it goes elsewhere."""
+    from rich.console import Console
+
+    wide = None if sys.stdout.isatty() else 100_000
+    console = Console(width=wide, highlight=False)
+    with console.capture() as captured:
+        console.print(shown)
+    sys.stdout.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
+    sys.stdout.flush()
+
+
+def _jsonable(found: Status) -> dict[str, object]:
+    findings = [asdict(finding) | {"severity": finding.severity.value} for finding in found.findings]
+    levels = {str(level): count for level, count in found.parts_by_level.items()}
+    return asdict(found) | {"severity": found.severity.value, "parts_by_level": levels, "findings": findings}
+
+
+def _age(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:,.1f} s"
+
+
+class _Progress:
+    """A line on stderr now and then."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        if time.monotonic() - self._at >= PROGRESS_SECONDS:
+            self._at = time.monotonic()
+            print(f"lakebed: {what}: {done:,} of {of:,}", file=sys.stderr)

@@ -1,0 +1,73 @@
+"""What is found to be wrong with a table: how bad it is, where, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+FINDINGS_SCHEMA = pa.schema(
+    [
+        ("severity", pa.string()),
+        ("check", pa.string()),
+        ("where", pa.string()),
+        ("what", pa.string()),
+        ("remedy", pa.string()),
+    ]
+)
+
+
+class Severity(Enum):
+    """``WARNING``: the table is right, but something needs an operator. ``CRITICAL``: rows may be lost, wrong or unreadable."""
+
+    OK = "ok"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. ``check``: the invariant's name (docs/invariants.md), or what else was looked at.
+
+    ``where``: a file or a version, empty for the table as a whole; ``what``: a sentence; ``remedy``: a command, or what to do.
+    """
+
+    severity: Severity
+    check: str
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.severity.value}: {self.check}{' ' + self.where if self.where else ''}: {self.what}"
+
+
+def critical(check: str, where: str, what: str, remedy: str) -> Finding:
+    return Finding(Severity.CRITICAL, check, where, what, remedy)
+
+
+def warning(check: str, where: str, what: str, remedy: str) -> Finding:
+    return Finding(Severity.WARNING, check, where, what, remedy)
+
+
+def worst(findings: Iterable[Finding]) -> Severity:
+    """The severity of all together."""
+    found = {finding.severity for finding in findings}
+    return next((severity for severity in (Severity.CRITICAL, Severity.WARNING) if severity in found), Severity.OK)
+
+
+def finding_table(findings: Iterable[Finding]) -> pa.Table:
+    """A row a finding (FINDINGS_SCHEMA)."""
+    rows = [
+        {
+            "severity": finding.severity.value,
+            "check": finding.check,
+            "where": finding.where,
+            "what": finding.what,
+            "remedy": finding.remedy,
+        }
+        for finding in findings
+    ]
+    return pa.Table.from_pylist(rows, FINDINGS_SCHEMA)

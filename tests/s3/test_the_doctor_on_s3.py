@@ -1,0 +1,30 @@
+"""The doctor and the status look at a table in S3 as at one on a local disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.parts import dead_rows
+from lakebed.parts.storage import open_part_storage
+from tests.infra.s3 import S3Server
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+
+
+def test_a_lost_object_of_a_table_in_s3_is_named(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(dead_rows, "_INLINE_BYTES_MAX", 0)
+    table = lakebed.create(f"s3://{s3.create_bucket()}/lake/t", SCHEMA, keys=["id"], sort_key=["v"])
+    for start in (0, 5):
+        table.apply(pa.table({"id": range(start, start + 10), "v": ["x"] * 10}, SCHEMA))
+        table.settle()
+    table.apply(pa.table({"id": [1], "v": ["y"]}, SCHEMA))
+    assert table.doctor(deep=True).findings == table.status(deep=True).findings == ()
+    lost = table.parts()["path"][0].as_py()
+    open_part_storage(table.path).delete(lost)
+    for findings in (table.doctor(deep=True).findings, table.status().findings):
+        assert [(finding.check, finding.where) for finding in findings] == [("G1", lost)]
