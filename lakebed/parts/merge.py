@@ -10,6 +10,8 @@ bit, and with them the delete rows that a source ``keeps_deletes``.
    Without a sort key the order is known without reading: source after source.
 3. *Cut.* Each output part is a piece of that order, and each piece one stretch or more, of at most a fifth of the limit. In a
    source that is sorted a stretch is a range of rows, so most row groups of the source are not read.
+   Where that would read row groups again and again (short parts, or parts in another order), they are all read once first,
+   and each row is set aside with its stretch (``parts.stretches``): an external sort by distribution.
 4. *Write.* The rows of a stretch are read, source after source, and taken to their places, which the provenance tells:
    nothing is sorted twice. They are taken and written by row groups. The stretches of a part go to one file.
 
@@ -23,7 +25,7 @@ because a scan each costs milliseconds of planning.
 
 Memory, at most about: two fifths of DuckDB's limit for rows as read (they may hold one dead row for each wanted one), as much
 while they are joined to one table; a row group in order; DuckDB's own for a scan; 6 bytes a row of the output for its
-provenance, and a byte a row of the sources for the flags.
+provenance, and a byte a row of the sources for the flags (three while rows are set aside).
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ from lakebed.parts.order import sort_order
 from lakebed.parts.provenance import SOURCES_MAX, Provenance
 from lakebed.parts.sql import file_literal, literal, parquet, parquet_of, quote, quote_all, registered, sql_type
 from lakebed.parts.storage import PartStorage
+from lakebed.parts.stretches import STRETCHES_MAX, Stretches
 from lakebed.parts.unreadable import reason, require_store
 from lakebed.parts.write import PART_ROWS_MAX, ROW_GROUP_ROWS, delta_stats, told_terms, with_order_bounds
 from lakebed.parts.write_arrow import write_tables
@@ -62,6 +65,7 @@ _PLACE_BYTES = 32  # of a row, beside its key, while keys are sorted
 _COMPUTED_BYTES = 8  # of a value that is computed for sorting
 _INDEX_BYTES = 4  # of a value that a dictionary holds
 _SHORT_STRETCH_GROUPS = 8
+_READ_AGAIN_MAX = 3  # setting a row aside and reading it there costs about as much as decoding it twice
 _DICTIONARY_VALUES_MAX = 256  # of a whole stretch, that each of its row groups may carry
 
 _Flags = npt.NDArray[np.bool_]
@@ -132,9 +136,10 @@ def merge_parts(
         order = merge.order()
         size = _part_rows(sources, rows_max, bytes_max)
         try:
-            for start in range(0, len(order), size):
-                report(start)
-                written.append(merge.write(_slice(order, start, size), storage))
+            with merge.set_aside(order, size):
+                for start in range(0, len(order), size):
+                    report(start)
+                    written.append(merge.write(_slice(order, start, size), storage))
             report(len(order))
         except BaseException:
             for part in written:
@@ -189,9 +194,11 @@ class _Merge:
         )
         key_bytes += sum(_COMPUTED_BYTES for term in self._terms if not term.is_plain)
         self._key_rows = int(memory) // (_KEYS_IN_MEMORY * key_bytes + _PLACE_BYTES)
+        self._aside: Stretches | None = None
+        self._stretches_written = 0
         self._keeps = sum(file.group_rows_max for file in self._files) <= self._stretch_rows
-        in_order = all(source.part.sort_key_version == shape.order_version for source in sources)
-        if self._files and self._keeps and in_order:
+        self._in_order = all(source.part.sort_key_version == shape.order_version for source in sources)
+        if self._files and self._keeps and self._in_order:
             self._stretch_rows = min(self._stretch_rows, _SHORT_STRETCH_GROUPS * ROW_GROUP_ROWS)
 
     def order(self) -> Provenance:
@@ -247,6 +254,45 @@ class _Merge:
     def _all_wanted(self) -> dict[int, Rows]:
         return {ordinal: np.flatnonzero(wanted) for ordinal, wanted in enumerate(self._wanted)}
 
+    @contextmanager
+    def set_aside(self, order: Provenance, part_rows: int) -> Iterator[None]:
+        """While this lasts, rows of the output's stretches are read from where they were set aside, if that is less to read."""
+        cuts = [
+            (at, min(at + self._stretch_rows, start + part_rows, len(order)))
+            for start in range(0, len(order), part_rows)
+            for at in range(start, min(start + part_rows, len(order)), self._stretch_rows)
+        ]
+        if not self._files or len(cuts) > STRETCHES_MAX or not self._is_read_again(len(order), len(cuts)):
+            yield
+            return
+        columns = list(self._kinds) + ([OP_COLUMN] if self._deletes else [])
+        firsts = np.cumsum([0, *map(len, self._wanted)])  # of the sources' rows, all in a row
+        stretch = np.zeros(firsts[-1], dtype=np.uint16)
+        for number, (start, stop) in enumerate(cuts):
+            stretch[firsts[order.ordinals[start:stop]] + order.rows[start:stop]] = number
+        with Stretches(pa.schema([self._field(name) for name in columns]), len(cuts)) as aside:
+            for ordinal, rows in self._all_wanted().items():
+                at = 0
+                for table, found in self._read_by_arrow(columns, {ordinal: rows}, [[ordinal]], False):
+                    of_rows = stretch[firsts[ordinal] + rows[at : at + len(found)]]
+                    at += len(found)
+                    for number in np.unique(of_rows).tolist():
+                        places = found[of_rows == number]
+                        is_run = places[-1] - places[0] + 1 == len(places)
+                        chosen = table.slice(places[0], len(places)) if is_run else table.take(pa.array(places))
+                        aside.add(number, _compact(chosen.combine_chunks()))
+            aside.close()
+            self._aside = aside
+            yield
+            self._aside = None
+
+    def _is_read_again(self, rows: int, stretches: int) -> bool:
+        """Whether reading stretch by stretch decodes much more rows than there are."""
+        if self._keeps and self._in_order:
+            return False
+        groups = sum(file.group_rows_max for file in self._files) if self._in_order else rows
+        return stretches * groups > _READ_AGAIN_MAX * rows
+
     def write(self, piece: Provenance, storage: PartStorage) -> MergedPart:
         """One part of the output."""
         dead = self._dead(piece)
@@ -293,12 +339,21 @@ class _Merge:
                 as_in_file = np.argsort(rows)
                 at, rows = at[as_in_file], rows[as_in_file]
             places[ordinal], wanted[ordinal] = at, rows
+        sought = np.empty(len(piece), np.int64)
+        if self._aside:
+            table = self._aside.read(self._stretches_written, columns).unify_dictionaries().combine_chunks()
+            self._stretches_written += 1
+            sought[np.concatenate([places[ordinal] for ordinal in sorted(places)])] = np.arange(len(piece))
+            yield from self._taken(table, sought)
+            return
         small = [ordinal for ordinal in wanted if len(self._wanted[ordinal]) <= ROW_GROUP_ROWS]
         groups = [small] if small else []
         groups += [[ordinal] for ordinal in wanted if ordinal not in small]
         table, found = self._read(columns, wanted, groups, self._keeps)
-        sought = np.empty(len(piece), np.int64)
         sought[np.concatenate([places[ordinal] for group in groups for ordinal in group])] = found
+        yield from self._taken(table, sought)
+
+    def _taken(self, table: pa.Table, sought: Rows) -> Iterator[pa.Table]:
         for start in range(0, len(sought), ROW_GROUP_ROWS):
             yield _compact(table.take(pa.array(sought[start : start + ROW_GROUP_ROWS])))
 

@@ -108,6 +108,7 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
     monkeypatch.setattr(merge, "_DICTIONARY_VALUES_MAX", rng.choice([1, 256]))
     monkeypatch.setattr(merge, "_KEYS_IN_MEMORY", rng.choice([2, 1 << 60]))  # keys sorted in memory, or by DuckDB
     monkeypatch.setattr(merge, "_STRETCHES_IN_MEMORY", rng.choice([5, 4_000_000, 1 << 60]))  # a part, some rows, a row
+    monkeypatch.setattr(merge, "_READ_AGAIN_MAX", rng.choice([0, 1 << 60]))  # rows are set aside, or not
     order_by = rng.choice([(), ("k",), ("k", "x"), ("x", "s"), ("s", "k", "x")])
     schema = rng.choice([SCHEMA, SCHEMA.remove(3)])  # with a nested column DuckDB reads, else Arrow
     shape = TableShape(schema, sort_key=order_by, keys=("k",), sequence_by=rng.choice([None, "_hidden"]))
@@ -252,6 +253,27 @@ def test_wide_rows_are_sorted_in_stretches(tmp_path: Path) -> None:
     found = stored(tmp_path, part)
     assert found["id"].to_pylist() == list(range(40_000))
     assert found["text"].to_pylist() == [f"{one:064}" * 16 for one in range(40_000)]
+
+
+def test_many_short_parts_are_read_once_for_their_keys_and_once_for_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = TableShape(pa.schema([("id", pa.int64()), ("text", pa.string())]), ("id",))
+    ids, rng = np.arange(120_000), np.random.default_rng(3)
+    rng.shuffle(ids)
+    tables = [pa.table({"id": piece, "text": [f"{one:0200}" for one in piece]}) for piece in np.split(ids, 60)]
+    sources = [source(tmp_path, table, shape) for table in tables]
+    reads: list[int] = []
+    read_row_group = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(
+        pq.ParquetFile, "read_row_group", lambda *args, **kw: reads.append(1) or read_row_group(*args, **kw)
+    )
+    small = connect(memory_bytes_max=16 << 20, threads=1)
+    [part] = merge_parts(sources, shape, open_part_storage(tmp_path), small)
+    assert len(reads) == 2 * len(sources)
+    found = stored(tmp_path, part)
+    assert found["id"].to_pylist() == list(range(120_000))
+    assert found["text"].to_pylist() == [f"{one:0200}" for one in range(120_000)]
 
 
 def test_sources_that_are_all_dead_give_no_part(tmp_path: Path) -> None:
