@@ -135,10 +135,19 @@ class SourceDatabase:
         )
 
     def wait_until_sent(self, slot: str, wait_until: Callable[..., None]) -> None:
-        """Returns when the connector of the slot has sent, and Kafka has acknowledged, everything until now."""
+        """Returns when the connector of the slot has sent, and Kafka has acknowledged, everything until now.
+
+        The connector confirms where the last event was that it saw; what a checkpoint or a vacuum wrote later is none. So it is
+        sent messages until it says that it has passed.
+        """
         [[here]] = self.sql("select pg_current_wal_lsn()")
         reached = f"select confirmed_flush_lsn >= '{here}' from pg_replication_slots where slot_name = '{slot}'"
-        wait_until(lambda: self.sql(reached) == [["t"]], f"Debezium did not send everything up to {here}")
+
+        def passed() -> bool:
+            self.sql("select pg_logical_emit_message(false, 'lakebed', '')")
+            return self.sql(reached) == [["t"]]
+
+        wait_until(passed, f"Debezium did not send everything up to {here}")
 
 
 class Load:

@@ -79,7 +79,10 @@ class SparkMaster(_SparkDaemon):
         )
 
     def is_ready(self) -> bool:
-        return bool(self.state()["status"] == "ALIVE")
+        try:
+            return bool(self.state()["status"] == "ALIVE")
+        except json.JSONDecodeError:  # while it starts, its front page answers for every path
+            return False
 
     def state(self) -> dict[str, object]:
         """What the master knows of itself, its workers and its jobs."""
