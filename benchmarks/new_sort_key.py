@@ -1,15 +1,16 @@
 """The sort key of a large table is changed under load: reads stay right throughout, and get faster.
 
-    python -m benchmarks.new_sort_key [--rows 5000000] [--changes 5000] [--png new_sort_key.png]
+    python -m benchmarks.new_sort_key [--rows 5000000] [--changes 5000] [--plan-mb 32] [--png new_sort_key.png]
 
-1. A table of orders, sorted by (region, ts) and merged. A query for some customers, whom the sort key does not name, reads
+1. A table of orders, sorted by (region, ts), in parts of a quarter of a plan; with plans of the default size it would all be
+   one plan. A query for some customers, whom the sort key does not name, reads
    all of its parts.
 2. Maintenance runs, in a thread of its own; a batch of changes is applied every second. ``set_sort_key(["customer"])``.
 3. After every batch the query is run on the live table, five times; the fastest counts, since merges take the processors now
    and then. Its rows, and the sums over the whole table, must be those of a DuckDB table that got the same changes.
 4. It ends when all parts are sorted by the new key and nothing is left to merge.
 
-Printed: the first step, every tenth, and the last.
+Printed: about a dozen of the steps.
 """
 
 from __future__ import annotations
@@ -50,12 +51,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--changes", type=int, default=5_000)
+    parser.add_argument("--plan-mb", type=int, default=32, help="lakebed.plan_bytes_max")
     parser.add_argument("--png")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
-        steps = run(folder, args.rows, args.changes)
-    shown = [step for number, step in enumerate(steps) if number % 10 == 0 or step is steps[-1]]
+        steps = run(folder, args.rows, args.changes, args.plan_mb << 20)
+    every = max(1, len(steps) // 12)
+    shown = [step for number, step in enumerate(steps) if number % every == 0 or step is steps[-1]]
     table(
         f"{args.rows:,} rows, {args.changes:,} changes a second, the sort key changed to (customer)",
         ["after s", "parts", "sorted by the new key", "parts that the query reads", "query s", "x before"],
@@ -69,9 +72,11 @@ def main() -> None:
         plot(steps, args.png)
 
 
-def run(folder: str, rows: int, changes: int) -> list[Step]:
+def run(folder: str, rows: int, changes: int, plan_bytes: int) -> list[Step]:
     work = Workload(rows, changes)
-    orders = lakebed.create(f"{folder}/orders", SCHEMA.append(pa.field("customer", pa.int64())), KEYS, SORT_KEY)
+    schema = SCHEMA.append(pa.field("customer", pa.int64()))
+    properties = {"lakebed.plan_bytes_max": str(plan_bytes), "lakebed.target_part_bytes": str(plan_bytes // 4)}
+    orders = lakebed.create(f"{folder}/orders", schema, KEYS, SORT_KEY, properties=properties)
     oracle = duckdb.connect(config={"threads": 2})
     for start in range(0, rows, 1_000_000):
         piece = _with_customer(work.base(start, min(rows, start + 1_000_000)))
