@@ -28,6 +28,7 @@ class BatchCommitted:
     commit_seconds: float
     attempts: int
     newest_event_seconds: float | None = None  # epoch seconds of the newest event in the batch
+    ignored: int = 0  # records that mean no change
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Settled:
     seconds: float
     bytes_written: int = 0
     quarantined: int = 0
+    superseded: int = 0  # changes that a newer one of their key had replaced already
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +183,59 @@ class MutationFailed:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class CommitEnded:
+    """A commit to a log ended. ``operation``: what the commit calls itself, such as SETTLE; ``result``: committed, conflicted
+    (another came first; ``conflict``: what of it stood in the way) or unknown (the store stayed silent).
+    """
+
+    table: str
+    operation: str
+    result: str
+    version: int
+    attempts: int
+    seconds: float
+    conflict: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimChanged:
+    """``result``: taken, or taken_over (in place of an expired one of another replica), abandoned (given back), or expired
+    (of a replica that is gone, taken out of the log).
+    """
+
+    table: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRequested:
+    """Requests to an object store, attempts that failed included. ``table``: the root that they concern.
+
+    ``result``: ok, missing, taken (a name that was to be free), throttled, denied, failed, or no_answer.
+    """
+
+    table: str
+    operation: str
+    result: str
+    bytes_read: int = 0
+    bytes_written: int = 0
+    requests: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLagged:
+    """How many records of a topic no committed batch has read yet."""
+
+    table: str
+    topic: str
+    records: int
+
+
 Event: TypeAlias = (
     BatchCommitted | BatchReplayed | OffsetsLost | Settled | ViewRefreshed | MergeBegan | MergeEnded | MergeFailed
-    | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed
+    | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded | ClaimChanged
+    | StoreRequested | SourceLagged
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []

@@ -36,6 +36,8 @@ from lakebed.compaction.service import Compaction, CompactResult
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.wide import WideLocator
 from lakebed.doctor.examination import Examination, examine
+from lakebed.doctor.exporter import Exporter
+from lakebed.doctor.sampler import Sampler
 from lakebed.doctor.status import Observer, Status
 from lakebed.errors import (
     Contention,
@@ -82,6 +84,8 @@ from lakebed.view.merge_on_read import TableView
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from lakebed.monitoring.metrics import Metrics
 
 _TIDY_SECONDS = 3600.0
 _SETTLE_LOOK_SECONDS = 5.0
@@ -137,6 +141,11 @@ def open(path: str | os.PathLike[str]) -> Table:
 def observer(path: str | os.PathLike[str]) -> Observer:
     """Looks at the status of a table, also of one that can't be opened."""
     return Observer(os.fspath(path), _cache_folder() / "volatile")
+
+
+def exporter_of(paths: Sequence[str], metrics: Metrics, interval_seconds: float) -> Exporter:
+    """Sets the gauges of tables, also of those that can't be opened yet. Raises InvalidInput for what can't be a path."""
+    return Exporter(paths, metrics, _cache_folder() / "volatile", interval_seconds)
 
 
 class Table:
@@ -565,6 +574,10 @@ class Table:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
+    def _sampler(self) -> Sampler:
+        """Takes the figures of the table again and again, for gauges."""
+        return Sampler(self.path, self._log, _cache_folder() / "volatile")
+
     def _compactor(self, spark: SparkSession | None) -> Compactor:
         """What merges, cleans up, and settles what becomes due with time, in the background; not started yet."""
         log_retention_seconds = self._log.refresh().settings.log_retention_seconds
@@ -608,6 +621,7 @@ class Table:
                 events.Settled(
                     self.path, result.version, result.change_parts, result.rows, result.rows_marked_dead,
                     result.conflicts, result.seconds, result.bytes_written, result.quarantined_rows,
+                    result.late_or_superseded_rows,
                 )
             )  # fmt: skip
         return result

@@ -144,6 +144,18 @@ def _parser() -> argparse.ArgumentParser:
     _add_mutations(lambda name, text, command: add(name, text, command, rows))
     _add_cleanup(lambda name, text, command: add(name, text, command, rows))
     _add_health(lambda name, text, command: add(name, text, command, rows))
+    exporter = add("exporter", "serve the gauges of tables to Prometheus, without a pipeline", _exporter)
+    exporter.add_argument("paths", nargs="+", metavar="PATH", help="the tables")
+    exporter.add_argument("--port", type=_some_port, default=9465, metavar="PORT", help="0: any (default: 9465)")
+    exporter.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
+    exporter.add_argument(
+        "--interval", type=_positive, default=15.0, metavar="SECONDS", help="from look to look (default: 15)"
+    )
+    boards = add("dashboards", "write dashboards for Grafana and alert rules for Prometheus", _dashboards)
+    boards.add_argument("--out", required=True, metavar="DIR", help="where to; files of an earlier call are replaced")
+    boards.add_argument(
+        "--runbook", default="docs/runbook.md", metavar="URL", help="where alerts lead (default: docs/runbook.md)"
+    )
     return parser
 
 
@@ -271,13 +283,32 @@ def _port(text: str) -> int | Literal["file"] | None:
     return int(text)
 
 
+def _some_port(text: str) -> int:
+    port = _port(text)
+    if not isinstance(port, int):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port")
+    return port
+
+
 # Each command imports what it needs: a query must not wait for Spark.
+
+
+def _exporter(options: argparse.Namespace) -> int:
+    from lakebed.cli.exporter_command import exporter
+
+    return exporter(options)
 
 
 def _run(options: argparse.Namespace) -> int:
     from lakebed.cli.run_command import run_pipeline
 
     return run_pipeline(options.file, options.duration, options.only, options.rate, options.metrics_port)
+
+
+def _dashboards(options: argparse.Namespace) -> int:
+    from lakebed.cli.dashboards_command import dashboards
+
+    return dashboards(options)
 
 
 def _validate(options: argparse.Namespace) -> int:

@@ -251,7 +251,7 @@ class Compactor:
         events.emit(
             events.MergeEnded(
                 self._table, plan.kind.value, plan.level, result.end.value, result.version, result.parts_in,
-                result.parts_out, result.rows, result.bytes_in, result.bytes_out, result.carried_rows,
+                result.parts_out, result.rows, result.bytes_in, result.bytes_out + result.vector_bytes, result.carried_rows,
                 result.conflicts, result.seconds, result.local,
             )
         )  # fmt: skip

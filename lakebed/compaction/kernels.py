@@ -18,6 +18,7 @@ from lakebed.parts.changes import TableShape
 from lakebed.parts.engine import connect
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.parts.storage import PartStorage, open_part_storage
+from lakebed.parts.task_requests import counted, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,12 +63,16 @@ def spark_kernel(spark: SparkSession, root: str, limits: Callable[[], Snapshot])
 
                 def merge(works: Iterable[bytes]) -> Iterator[bytes]:
                     for one in works:
-                        yield pickle.dumps(_merge_in_task(one, root))
+                        with counted() as requests:
+                            merged = _merge_in_task(one, root)
+                        yield pickle.dumps((merged, requests.to_json()))
 
                 if cancelled():
                     raise Cancelled("the merge was told to stop")
                 [result] = spark.sparkContext.parallelize([work], 1).mapPartitions(merge).collect()
-                merged: list[MergedPart] = pickle.loads(result)
+                merged: list[MergedPart]
+                merged, requests = pickle.loads(result)
+                tell(requests)
                 return merged
 
             return run

@@ -25,6 +25,7 @@ from enum import Enum
 
 from pyroaring import BitMap64
 
+from lakebed import events
 from lakebed.errors import Contention, LakebedError, Retry, StoreUnavailable
 from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part
 from lakebed.manifest.claims import Claim, claimed_paths, claims_of
@@ -64,7 +65,8 @@ class End(Enum):
 class MergeResult:
     """What a merge did; ``version`` is its commit's. All counts are 0 unless it was completed.
 
-    ``local``: the output stays on the replica's disk for now; ``version`` is the claim's.
+    ``local``: the output stays on the replica's disk for now; ``version`` is the claim's. ``bytes_out`` are those of parts,
+    ``vector_bytes`` those of deletion vectors beside them.
     """
 
     end: End
@@ -79,6 +81,7 @@ class MergeResult:
     conflicts: int = 0
     seconds: float = 0.0
     local: bool = False
+    vector_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,8 @@ class Merger:
             info = CommitInfo("CLAIM", "", metrics={"parts": len(wanted)}, engine=ENGINE)
             outcome = self._log.commit(snapshot, actions, info, touch)
             if isinstance(outcome, Committed):
+                taken_over = any(other.id not in ours for other in rivals)
+                events.emit(events.ClaimChanged(self._storage.root, "taken_over" if taken_over else "taken"))
                 return claim, outcome.snapshot
             if isinstance(outcome, Unknown):
                 raise _silent(outcome)
@@ -223,8 +228,11 @@ class Merger:
                 raise _silent(outcome)
         raise Contention(f"a heartbeat gave way {_ATTEMPTS_MAX} times to other commits")
 
-    def abandon(self, claim: Claim, restoring: Sequence[Claim] = ()) -> None:
-        """Take the claim out of the log, if it is still there; ``restoring``: claims that come back in its place."""
+    def abandon(self, claim: Claim, restoring: Sequence[Claim] = (), result: str = "abandoned") -> None:
+        """Take the claim out of the log, if it is still there; ``restoring``: claims that come back in its place.
+
+        ``result``: what the event says (``events.ClaimChanged``).
+        """
         for _ in range(_ATTEMPTS_MAX):
             snapshot = self._log.refresh()
             if claim.domain not in snapshot.domains:
@@ -238,6 +246,7 @@ class Merger:
             restored = [replace(old, lease_ms=lease_ms).to_action() for old in back]
             outcome = self._log.commit(snapshot, [claim.ended(), *restored], info, touch)
             if isinstance(outcome, Committed):
+                events.emit(events.ClaimChanged(self._storage.root, result))
                 return
             if isinstance(outcome, Unknown):
                 raise _silent(outcome)
@@ -250,7 +259,7 @@ class Merger:
         late_ms = int((self._clock() - self._lease_seconds) * 1000)
         for claim in claims_of(self._log.refresh().domains).values():
             if claim.replica != self.replica and not claim.is_live(late_ms):
-                self.abandon(claim)
+                self.abandon(claim, result="expired")
 
     # -- 2. work -----------------------------------------------------------------------------------------------------
 
@@ -372,6 +381,7 @@ class Merger:
             bytes_in=sum(part.bytes for part in sources.parts),
             bytes_out=sum(part.bytes for part in kept),
             carried_rows=carried,
+            vector_bytes=sum(vector.bytes for vector in vectors.values() if vector.storage != "i"),
         )
         return actions, result
 

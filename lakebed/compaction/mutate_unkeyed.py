@@ -73,7 +73,8 @@ def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mut
                 if log.checkpoint_is_due(after, slack=2):
                     log.write_checkpoint(after)
                 return MutationResult(
-                    version, rows, 0, len(dying), len(written), sum(part.bytes for part in written), conflicts,
+                    version, rows, 0, len(dying), len(written),
+                    sum(part.bytes for part in written) + _vector_bytes(actions), conflicts,
                     time.perf_counter() - started, len(looked_at),
                 )  # fmt: skip
             case Conflicted():
@@ -82,6 +83,11 @@ def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mut
                 raise unknown(mutation, version, cause)
     discard(written, storage)
     raise Contention(f"a mutation gave way {ATTEMPTS_MAX} times to other commits; try again when fewer run")
+
+
+def _vector_bytes(actions: list[Action]) -> int:
+    vectors = [action.part.deletion_vector for action in actions if isinstance(action, AddPart)]
+    return sum(vector.bytes for vector in vectors if vector and vector.storage != "i")
 
 
 def _dying(

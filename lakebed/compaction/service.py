@@ -116,6 +116,10 @@ class Compaction:
         """Merges under way in this process."""
         return self._compactor.running() if self._compactor else []
 
+    def parked(self) -> frozenset[str]:
+        """Paths of parts that this process leaves alone for now because merges of them failed."""
+        return self._compactor.parked() if self._compactor else frozenset()
+
     def _merger(self) -> Merger:
         return Merger(self._log, self._storage, self._dead_rows, _replica_name(), lease_seconds=self.lease_seconds)
 
@@ -138,7 +142,7 @@ class Compaction:
         events.emit(
             events.Uploaded(
                 self._path, result.end.value, result.version, result.parts_in, result.parts_out, result.rows,
-                result.bytes_out, result.carried_rows, result.seconds,
+                result.bytes_out + result.vector_bytes, result.carried_rows, result.seconds,
             )
         )  # fmt: skip
 

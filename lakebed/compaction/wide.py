@@ -16,6 +16,7 @@ from lakebed.manifest.actions import Part
 from lakebed.parts.changes import TableShape
 from lakebed.parts.locate import KeyLocator, ScanLocator, lookup_schema
 from lakebed.parts.storage import open_part_storage
+from lakebed.parts.task_requests import counted, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,21 +47,24 @@ class WideLocator:
         broadcast = self._spark.sparkContext.broadcast(sink.getvalue().to_pybytes())
         shape, root = self._shape, self._root
 
-        def find(numbers: Iterable[int]) -> Iterator[bytes]:
+        def find(numbers: Iterable[int]) -> Iterator[tuple[bytes, str]]:
             wanted = pa.ipc.open_stream(broadcast.value).read_all()
             for number in numbers:
-                found = ScanLocator(shape, open_part_storage(root)).lookup(groups[number], wanted)
+                with counted() as requests:
+                    found = ScanLocator(shape, open_part_storage(root)).lookup(groups[number], wanted)
                 out = pa.BufferOutputStream()
                 with pa.ipc.new_stream(out, found.schema) as writer:
                     writer.write_table(found)
-                yield out.getvalue().to_pybytes()
+                yield out.getvalue().to_pybytes(), requests.to_json()
 
         try:
             pieces = self._spark.sparkContext.parallelize(range(len(groups)), len(groups)).mapPartitions(find).collect()
         finally:
             broadcast.unpersist()
+        for _, requests in pieces:
+            tell(requests)
         schema = lookup_schema(self._shape)
-        return pa.concat_tables([pa.ipc.open_stream(piece).read_all() for piece in pieces] or [schema.empty_table()])
+        return pa.concat_tables([pa.ipc.open_stream(piece).read_all() for piece, _ in pieces] or [schema.empty_table()])
 
     def learn(self, path: str, rows: pa.Table) -> None:
         self._narrow.learn(path, rows)

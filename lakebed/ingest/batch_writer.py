@@ -44,6 +44,7 @@ from lakebed.parts.missing import newest_in_layers
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.sql import parquet
 from lakebed.parts.storage import open_part_storage
+from lakebed.parts.task_requests import counted, tell
 from lakebed.parts.write import WrittenPart, write_parts
 
 if TYPE_CHECKING:
@@ -112,7 +113,12 @@ class WriteTask:
         )
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str]]:
-        """(kind, JSON) of everything written and seen, in order."""
+        """(kind, JSON) of everything written and seen, in order; last, the requests to the object store that it took."""
+        with counted() as requests:
+            yield from self._run(batches)
+        yield "requests", requests.to_json()
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str]]:
         connection = connect(threads=1)
         storage = open_part_storage(self.root)
         seen: dict[str, int] = {}
@@ -256,6 +262,8 @@ def _collect(frame: DataFrame, task: WriteTask) -> Written:
                 quarantined.append(WrittenPart.from_json(row["body"]))
             case "seen":
                 seen.append(json.loads(row["body"]))
+            case "requests":
+                tell(row["body"])
     return Written(
         parts=tuple(parts),
         quarantined=tuple(quarantined),

@@ -24,6 +24,7 @@ from typing import TypeAlias
 
 import orjson
 
+from lakebed import events
 from lakebed.errors import Contention, Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
 from lakebed.manifest.actions import (
     Action,
@@ -86,6 +87,7 @@ class Unknown:
 
 
 Outcome: TypeAlias = Committed | Conflicted | Unknown
+_RESULTS: dict[type[Outcome], str] = {Committed: "committed", Conflicted: "conflicted", Unknown: "unknown"}
 
 
 class TableLog:
@@ -101,6 +103,7 @@ class TableLog:
         self._checkpointed = -1
         self._listed_at = 0.0
         self._lock = threading.Lock()
+        self._root = str(getattr(store, "root", ""))  # what events call the table
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -223,12 +226,27 @@ class TableLog:
 
         Raises Corrupt if the commit would break an invariant, Unsupported if the table's protocol is beyond us.
         """
+        started = time.perf_counter()
+        outcome, attempts = self._commit(read, actions, info, touch, batch)
+        events.emit(
+            events.CommitEnded(
+                self._root, info.operation, _RESULTS[type(outcome)],
+                outcome.conflict.version if isinstance(outcome, Conflicted) else outcome.version, attempts,
+                time.perf_counter() - started, outcome.conflict.kind.value if isinstance(outcome, Conflicted) else "",
+            )
+        )  # fmt: skip
+        return outcome
+
+    def _commit(
+        self, read: Snapshot, actions: Sequence[Action], info: CommitInfo, touch: Touch, batch: Transaction | None
+    ) -> tuple[Outcome, int]:
+        """The outcome, and how many versions were tried."""
         require_writable(read.protocol)
         commit_id = str(uuid.uuid4())
         if batch and read.transaction_version(batch.app_id) >= batch.version:
             return Conflicted(
                 Conflict(read.version, ConflictKind.BATCH, f"batch {batch.version} of {batch.app_id}"), read
-            )
+            ), 0
         scope = read.settings.conflict_scope
         known = read
         for attempt in range(1, _ATTEMPTS_MAX + 1):
@@ -243,7 +261,7 @@ class TableLog:
                     expired = Conflict(
                         known.version, ConflictKind.METADATA, f"version {left} has left the log meanwhile"
                     )
-                    return Conflicted(expired, known)
+                    return Conflicted(expired, known), attempt
             if winner is None:
                 now = max(self.now_ms(), known.timestamp_ms + 1)
                 stamped = replace(info, commit_id=commit_id, timestamp_ms=now)
@@ -253,11 +271,11 @@ class TableLog:
                 require_sound(known, commit)
                 landed = self._put(commit)
                 if isinstance(landed, Unknown):
-                    return landed
+                    return landed, attempt
                 if landed:
                     snapshot = apply(known, commit)
                     self._learn(snapshot)
-                    return Committed(version, snapshot, attempt)
+                    return Committed(version, snapshot, attempt), attempt
                 winner = self.read_commit(version)
             if winner is None:
                 raise Corrupt(f"version {version} of the log was taken but can't be read")
@@ -265,7 +283,7 @@ class TableLog:
             known = apply(known, winner)
             self._learn(known)
             if conflict:
-                return Conflicted(conflict, known)
+                return Conflicted(conflict, known), attempt
         raise Contention(f"{_ATTEMPTS_MAX} versions were taken by others, one after the other")
 
     def _is_old(self, read: Snapshot) -> bool:

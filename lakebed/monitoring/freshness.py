@@ -5,6 +5,7 @@ the newest of the batch before and its own newest; they are taken as evenly spre
 standing for the batch. The first batch of a run has no batch before it: its newest event stands alone.
 
 Visible means settled: in the base, so that every Delta reader sees it. A table without keys needs no settling.
+Viewed means that a temporary view of this process shows it, settled or not.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from lakebed.events import BatchCommitted, Settled
+from lakebed.events import BatchCommitted, Settled, ViewRefreshed
 
 POINTS = 8
 _PENDING_MAX = 10_000
@@ -39,6 +40,7 @@ class FreshnessMeter:
     def __init__(self) -> None:
         self._newest: float | None = None
         self._pending: deque[_Pending] = deque(maxlen=_PENDING_MAX)
+        self._unseen: deque[_Pending] = deque(maxlen=_PENDING_MAX)
 
     def committed(self, batch: BatchCommitted, now: float) -> Aged | None:
         """The ages of a batch's events at its commit; None if it does not tell when they happened."""
@@ -49,14 +51,23 @@ class FreshnessMeter:
         self._newest = max(newest, self._newest or newest)
         steps = POINTS if oldest < newest else 1
         happened = tuple(newest - (newest - oldest) * step / steps for step in range(steps))
-        self._pending.append(_Pending(batch.version, batch.rows, happened))
-        return _aged(self._pending[-1], now)
+        pending = _Pending(batch.version, batch.rows, happened)
+        self._pending.append(pending)
+        self._unseen.append(pending)
+        return _aged(pending, now)
 
     def settled(self, settled: Settled, now: float) -> list[Aged]:
         """The ages of the events that became visible to every reader."""
         out = []
         while self._pending and self._pending[0].version < settled.version:
             out.append(_aged(self._pending.popleft(), now))
+        return out
+
+    def viewed(self, refreshed: ViewRefreshed, now: float) -> list[Aged]:
+        """The ages of the events that the first of this process's views to show them shows now."""
+        out = []
+        while self._unseen and self._unseen[0].version <= refreshed.version:
+            out.append(_aged(self._unseen.popleft(), now))
         return out
 
 

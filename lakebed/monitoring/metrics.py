@@ -21,6 +21,8 @@ from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.events import (
     BatchCommitted,
     BatchReplayed,
+    ClaimChanged,
+    CommitEnded,
     Event,
     IngestDelayed,
     MergeBegan,
@@ -31,10 +33,14 @@ from lakebed.events import (
     MutationFailed,
     OffsetsLost,
     Settled,
+    SourceLagged,
+    StoreRequested,
     Uploaded,
     ViewRefreshed,
 )
 from lakebed.monitoring.freshness import Aged, FreshnessMeter
+from lakebed.monitoring.recent_commits import operation_label
+from lakebed.monitoring.table_gauges import TableGauges
 from lakebed.monitoring.table_state import TableState
 from lakebed.version import __version__
 
@@ -52,7 +58,6 @@ class Metrics:
         self._clock = clock
         self._lock = threading.Lock()
         self._meters: dict[str, FreshnessMeter] = {}
-        self._levels: dict[str, set[int]] = {}
         info = Info("lakebed", "The version of lakebed that runs.", registry=self.registry)
         info.info({"version": __version__})
 
@@ -95,7 +100,10 @@ class Metrics:
         self._merge_seconds = self._histogram("lakebed_merge_seconds", "A merge, from claim to commit.", _MERGE_SECONDS)
         self._merging = self._gauge("lakebed_merges_running", "Merges under way in this process.")
         self._failed_merges = self._counter(
-            "lakebed_merge_failures", "Merges that failed; parked: their parts are left alone for an hour.", "parked"
+            "lakebed_merge_failures",
+            "Merges that failed; parked: their parts are left alone for an hour.",
+            "kind",
+            "parked",
         )
         self._uploads = self._counter("lakebed_uploads", "Materialized parts uploaded, by how it ended.", "end")
         self._mutations = self._counter(
@@ -117,19 +125,39 @@ class Metrics:
             _FRESHNESS_SECONDS, "stage",
         )  # fmt: skip
         self._refreshes = self._counter("lakebed_view_refreshes", "Refreshes of temporary views.", "view")
+        self._refresh_seconds = self._histogram("lakebed_view_refresh_seconds", "A refresh of a view.", _SECONDS)
         self._errors = self._counter("lakebed_errors", "Errors that stopped or restarted a query.", "error")
+        self._superseded = self._counter(
+            "lakebed_superseded_rows", "Changes that a newer one of their key had replaced when they were settled."
+        )
+        self._ignored = self._counter("lakebed_ignored_records", "Records that mean no change.")
 
-        self._version = self._gauge("lakebed_version", "The newest version of the table.")
+        self._commits = self._counter(
+            "lakebed_log_commits", "Commits to the log by what they were for and how they ended.", "operation", "result"
+        )
+        self._tries = self._counter("lakebed_log_commit_attempts", "Versions tried by commits.", "operation")
+        self._commit_took = self._histogram(
+            "lakebed_log_commit_seconds", "A commit, all its attempts together.", _COMMIT_SECONDS, "operation"
+        )
+        self._lost_commits = self._counter(
+            "lakebed_conflicts", "Commits that gave way, by who lost and what stood in the way.", "operation", "kind"
+        )
+        self._claims = self._counter(
+            "lakebed_claim_changes", "Claims taken, taken over, given back, and taken out of the log.", "result"
+        )
+        self._lag = self._gauge("lakebed_kafka_lag_records", "Records that no committed batch has read yet.", "topic")
+        self._requests = self._counter(
+            "lakebed_store_requests", "Requests to an object store by how they were answered.", "operation", "result"
+        )
+        self._store_read = self._counter("lakebed_store_read_bytes", "Bytes read from an object store.", "operation")
+        self._store_written = self._counter(
+            "lakebed_store_written_bytes", "Bytes sent to an object store.", "operation"
+        )
+
         self._newest_event = self._gauge(
             "lakebed_newest_event_timestamp_seconds", "When the newest event committed happened."
         )
-        self._table_rows = self._gauge("lakebed_table_rows", "Live rows of the base.")
-        self._dead_rows = self._gauge("lakebed_table_dead_rows", "Dead rows that still take space in the base.")
-        self._table_bytes = self._gauge("lakebed_table_bytes", "Bytes of the parts of base and tail.")
-        self._tail_parts = self._gauge("lakebed_tail_parts", "Change parts not yet settled.")
-        self._tail_rows = self._gauge("lakebed_tail_rows", "Rows of the change parts not yet settled.")
-        self._parts = self._gauge("lakebed_parts", "Parts of the base.", "level")
-        self._observed = self._gauge("lakebed_observed_timestamp_seconds", "When the figures of the table were taken.")
+        self._table = TableGauges(self.registry)
 
     def __call__(self, event: Event) -> None:
         now = self._clock()
@@ -147,17 +175,19 @@ class Metrics:
                     self._lost.labels(event.table).inc(event.records)
                 case ViewRefreshed():
                     self._refreshes.labels(event.table, event.view).inc()
+                    self._refresh_seconds.labels(event.table).observe(event.seconds)
+                    for aged in self._meter(event.table).viewed(event, now):
+                        self._age(event.table, "viewed", aged)
                 case MergeBegan():
                     self._merging.labels(event.table).inc()
                 case MergeEnded():
                     self._merge(event)
                 case MergeFailed():
                     self._merging.labels(event.table).dec()
-                    self._failed_merges.labels(event.table, "yes" if event.parked else "no").inc()
+                    self._failed_merges.labels(event.table, event.kind, "yes" if event.parked else "no").inc()
                 case Uploaded():
                     self._uploads.labels(event.table, event.end).inc()
                     self._written.labels(event.table, "upload").inc(event.bytes)
-
                 case MutationBegan():
                     self._mutating.labels(event.table).inc()
                 case MutationEnded():
@@ -165,34 +195,40 @@ class Metrics:
                 case MutationFailed():
                     self._mutating.labels(event.table).dec()
                     self._mutations.labels(event.table, event.operation, "failed").inc()
+                case CommitEnded():
+                    self._commit(event)
+                case ClaimChanged():
+                    self._claims.labels(event.table, event.result).inc()
+                case StoreRequested():
+                    self._request(event)
+                case SourceLagged():
+                    self._lag.labels(event.table, event.topic).set(event.records)
 
     def observe(self, table: str, state: TableState) -> None:
         """Set the gauges of a table."""
         with self._lock:
-            self._version.labels(table).set(state.version)
-            self._table_rows.labels(table).set(state.rows)
-            self._dead_rows.labels(table).set(state.dead_rows)
-            self._table_bytes.labels(table).set(state.bytes)
-            self._tail_parts.labels(table).set(state.tail_parts)
-            self._tail_rows.labels(table).set(state.tail_rows)
-            counts = dict(state.parts_by_level)
-            for level in self._levels.setdefault(table, set()) | counts.keys():
-                self._parts.labels(table, str(level)).set(counts.get(level, 0))
-            self._levels[table] |= counts.keys()
-            self._observed.labels(table).set(self._clock())
+            self._table.set(table, state, self._clock())
+
+    def down(self, table: str) -> None:
+        """A look at the table failed: its gauges stay as they are."""
+        self._table.up.labels(table).set(0)
 
     def failed(self, table: str, error: BaseException) -> None:
         """Count an error by its class."""
         self._errors.labels(table, type(error).__name__).inc()
 
-    def serve(self, host: str, port: int) -> MetricsServer:
-        """Answer scrapes on a port (0: any free one) until closed. Raises MissingPrerequisite if it is taken."""
+    def serve(
+        self, host: str, port: int, option: str = "metrics.port of the pipeline file, or --metrics-port,"
+    ) -> MetricsServer:
+        """Answer scrapes on a port (0: any free one) until closed. Raises MissingPrerequisite if it is taken.
+
+        ``option``: where the user says the port.
+        """
         try:
             server, thread = start_http_server(port, host, self.registry)
         except OSError as error:
             raise MissingPrerequisite(
-                f"metrics can't be served on {host}:{port} ({error.strerror or error}); set metrics.port in the "
-                "pipeline file or --metrics-port to a free port, or to 'off'"
+                f"metrics can't be served on {host}:{port} ({error.strerror or error}); set {option} to a free port"
             ) from None
         except OverflowError:
             raise InvalidInput(f"metrics.port is {port}; it must be between 0 and 65535") from None
@@ -205,10 +241,11 @@ class Metrics:
         self._ingested_bytes.labels(table).inc(event.bytes)
         self._written.labels(table, "ingest").inc(event.bytes)
         self._quarantined.labels(table).inc(event.quarantined)
+        self._ignored.labels(table).inc(event.ignored)
         self._attempts.labels(table).inc(event.attempts)
         self._batch_seconds.labels(table).observe(event.seconds)
         self._commit_seconds.labels(table).observe(event.commit_seconds)
-        self._version.labels(table).set(event.version)
+        self._table.version.labels(table).set(event.version)
         if event.newest_event_seconds is not None:
             self._newest_event.labels(table).set(event.newest_event_seconds)
         if aged := self._meter(table).committed(event, now):
@@ -220,11 +257,12 @@ class Metrics:
         self._settled_rows.labels(table).inc(event.rows)
         self._settled_parts.labels(table).inc(event.change_parts)
         self._dead.labels(table).inc(event.rows_marked_dead)
+        self._superseded.labels(table).inc(event.superseded)
         self._quarantined.labels(table).inc(event.quarantined)
         self._conflicts.labels(table).inc(event.conflicts)
         self._settle_seconds.labels(table).observe(event.seconds)
         self._written.labels(table, "settle").inc(event.bytes_written)
-        self._version.labels(table).set(event.version)
+        self._table.version.labels(table).set(event.version)
         for aged in self._meter(table).settled(event, now):
             self._age(table, "visible", aged)
 
@@ -252,6 +290,20 @@ class Metrics:
         self._mutation_conflicts.labels(table).inc(event.conflicts)
         self._mutation_seconds.labels(table).observe(event.seconds)
         self._written.labels(table, "mutation").inc(event.bytes_written)
+
+    def _commit(self, event: CommitEnded) -> None:
+        table, operation = event.table, operation_label(event.operation)
+        self._commits.labels(table, operation, event.result).inc()
+        self._tries.labels(table, operation).inc(event.attempts)
+        self._commit_took.labels(table, operation).observe(event.seconds)
+        if event.conflict:
+            self._lost_commits.labels(table, operation, event.conflict.replace(" ", "_")).inc()
+
+    def _request(self, event: StoreRequested) -> None:
+        table, operation = event.table, event.operation
+        self._requests.labels(table, operation, event.result).inc(event.requests)
+        self._store_read.labels(table, operation).inc(event.bytes_read)
+        self._store_written.labels(table, operation).inc(event.bytes_written)
 
     def _age(self, table: str, stage: str, aged: Aged) -> None:
         for age in aged.ages_seconds:

@@ -15,17 +15,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lakebed import events
 from lakebed.errors import LakebedError, Retry
+from lakebed.ingest.kafka_lag import lag_by_topic
 from lakebed.monitoring.metrics import Metrics, MetricsServer
 from lakebed.monitoring.progress import Figures, Progress
-from lakebed.monitoring.table_state import TableState, table_state
+from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.driver import Abandoned, Driver, spark_driver
 from lakebed.pipeline.failures import failure_of
-from lakebed.pipeline.settings import FilesSection, Pipeline
+from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
 from lakebed.pipeline.sources import open_source, start_ingest
 from lakebed.pipeline.target import open_or_create
 from lakebed.table import Table
@@ -126,15 +127,19 @@ class _Run:
         self._again_at: dict[Role, float] = {}
         self._batches_at_failure = 0
         self._state: TableState | None = None
+        self._sampler = table._sampler()
+        self._sampling_lock = threading.Lock()
 
     def look(self, phase: Phase) -> None:
         self._watch(Look(phase, self._progress.figures(), self._state, self._metrics_url))
 
     def observe(self) -> TableState:
         """The table's figures now, for the display and for the gauges."""
-        self._state = table_state(self._table._log.refresh())
-        self._metrics.observe(self._table.path, self._state)
-        return self._state
+        with self._sampling_lock:
+            parked = len(self._table._compaction.parked())
+            self._state = state = replace(self._sampler.sample(), parked_parts=parked)
+        self._metrics.observe(self._table.path, state)
+        return state
 
     def until(self, driver: Driver, stop: threading.Event, duration_seconds: float | None) -> None:
         spark = driver.spark
@@ -207,8 +212,11 @@ class _Run:
         def sample() -> None:
             while not done.is_set():
                 started = time.monotonic()
-                with suppress(Retry):
+                try:
                     self.observe()
+                except LakebedError:
+                    self._metrics.down(self._table.path)
+                self._tell_lag()
                 done.wait(max(SAMPLE_SECONDS, (time.monotonic() - started) / SAMPLE_SHARE))
 
         thread = threading.Thread(target=sample, name="lakebed-sampler", daemon=True)
@@ -218,6 +226,15 @@ class _Run:
         finally:
             done.set()
             thread.join(timeout=5)
+
+    def _tell_lag(self) -> None:
+        query = self._queries.get("ingest")
+        if query is None or not isinstance(self._pipeline.source, KafkaSection):
+            return
+        with suppress(Exception):  # Spark may be on its way out
+            progress = query.lastProgress
+            for topic, records in lag_by_topic(dict(progress) if progress else {}).items():
+                events.emit(events.SourceLagged(self._table.path, topic, records))
 
     # -- the stop ----------------------------------------------------------------------------------------------------
 

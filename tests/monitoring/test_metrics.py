@@ -6,15 +6,19 @@ import re
 import socket
 import urllib.request
 from pathlib import Path
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
+from prometheus_client import generate_latest
 
 from lakebed import create, events
 from lakebed.errors import DataLoss, MissingPrerequisite
 from lakebed.events import (
     BatchCommitted,
     BatchReplayed,
+    ClaimChanged,
+    CommitEnded,
     IngestDelayed,
     MergeBegan,
     MergeEnded,
@@ -24,16 +28,24 @@ from lakebed.events import (
     MutationFailed,
     OffsetsLost,
     Settled,
+    SourceLagged,
+    StoreRequested,
     Uploaded,
     ViewRefreshed,
 )
 from lakebed.monitoring.freshness import POINTS, FreshnessMeter
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
-from lakebed.monitoring.table_state import TableState, table_state
+from lakebed.monitoring.table_state import Clustered, Planned, Recent, TableState, table_state
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-STATE = TableState(5, 100, 3, 4096, 2, 20, ((0, 4), (1, 1)))
+STATE = TableState(
+    5, 100, 3, 4096, 2, 20, ((0, 4), (1, 1)), ((0, 2048), (1, 2048)),
+    parts_by_state={(1, "volatile"): 1}, bytes_by_state={(1, "materialized"): 7},
+    planned=Planned(9, 3, {"merge": 2}, {"claimed": 4}), clustered=Clustered(1.5, 0.5),
+    recent=Recent(60.0, 2, 20, 200, {"ingest": 200, "merge": 400}, {"apply": 2}, 3.0, 1.5, 990.0),
+    quarantine_rows=1, parked_parts=0,
+)  # fmt: skip
 
 
 def batch(version: int, newest: float | None = None, rows: int = 10) -> BatchCommitted:
@@ -52,25 +64,35 @@ class Clock:
         return self.now
 
 
+EVENTS = (
+    batch(1, 999.0),
+    settled(2),
+    BatchReplayed("t", "q", 1),
+    OffsetsLost("t", "k", 7),
+    ViewRefreshed("t", "v", 2, 0.1),
+    MergeBegan("t", "merge", 1, 8, 800),
+    MergeEnded("t", "merge", 1, "completed", 4, 8, 1, 70, 800, 500, 3, 1, 2.5),
+    MergeBegan("t", "merge", 1, 8, 800),
+    MergeFailed("t", "merge", 1, 8, True, "no disk"),
+    IngestDelayed("t", "tail_parts", 2.0, 1.5),
+    Uploaded("t", "completed", 5, 8, 1, 70, 600, 0, 0.5),
+    MutationBegan("t", "delete", "id = 1"),
+    MutationEnded("t", "delete", 6, 30, 2, 4, 3, 1, 50, 1, 0.5),
+    MutationBegan("t", "update", "oops"),
+    MutationFailed("t", "update", "oops is no column"),
+    CommitEnded("t", "STREAMING UPDATE", "committed", 7, 2, 0.01),
+    CommitEnded("t", "SETTLE", "conflicted", 7, 1, 0.01, "new rows"),
+    CommitEnded("t", "SOMEBODY'S OWN", "committed", 8, 1, 0.01),
+    ClaimChanged("t", "taken_over"),
+    StoreRequested("t", "put", "ok", 0, 700),
+    StoreRequested("t", "get_tail", "throttled"),
+    SourceLagged("t", "orders", 42),
+)
+
+
 def fed() -> Metrics:
     metrics = Metrics(Clock())
-    for event in (
-        batch(1, 999.0),
-        settled(2),
-        BatchReplayed("t", "q", 1),
-        OffsetsLost("t", "k", 7),
-        ViewRefreshed("t", "v", 2, 0.1),
-        MergeBegan("t", "merge", 1, 8, 800),
-        MergeEnded("t", "merge", 1, "completed", 4, 8, 1, 70, 800, 500, 3, 1, 2.5),
-        MergeBegan("t", "merge", 1, 8, 800),
-        MergeFailed("t", "merge", 1, 8, True, "no disk"),
-        IngestDelayed("t", "tail_parts", 2.0, 1.5),
-        Uploaded("t", "completed", 5, 8, 1, 70, 600, 0, 0.5),
-        MutationBegan("t", "delete", "id = 1"),
-        MutationEnded("t", "delete", 6, 30, 2, 4, 3, 1, 50, 1, 0.5),
-        MutationBegan("t", "update", "oops"),
-        MutationFailed("t", "update", "oops is no column"),
-    ):
+    for event in EVENTS:
         metrics(event)
     metrics.observe("t", STATE)
     metrics.failed("t", DataLoss("gone"))
@@ -83,6 +105,48 @@ def test_every_metric_is_documented_and_every_documented_one_exists() -> None:
         names.add(family.name + {"counter": "_total", "info": "_info"}.get(family.type, ""))
     documented = set(re.findall(r"^\| `(lakebed_\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
     assert names == documented
+
+
+def code_of(document: Path, containing: str) -> str:
+    blocks = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
+    [found] = [block for block in blocks if containing in block]
+    return str(found)
+
+
+def test_the_listener_of_the_documentation_hears_what_happens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, object] = {}
+    exec(code_of(DOCUMENT, "print(event.table"), names)
+    table = create(tmp_path / "t", pa.schema([("id", pa.int64())]), keys=["id"])
+    table.apply(pa.table({"id": [1, 2, 3]}))
+    stop = names["stop"]
+    assert callable(stop)
+    stop()
+    table.settle()
+    heard = capsys.readouterr().out
+    assert f"{table.path} BatchCommitted(" in heard
+    assert "CommitEnded(" in heard and "Settled(" not in heard
+
+
+def test_the_metrics_of_the_documentation_are_served(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(code_of(DOCUMENT, "Metrics()").replace("9464", "0"), names)
+    table = create(tmp_path / "t", pa.schema([("id", pa.int64())]), keys=["id"])
+    table.apply(pa.table({"id": [1, 2, 3]}))
+    body = urllib.request.urlopen(names["server"].url).read().decode()
+    names["stop"]()
+    names["server"].close()
+    assert f'lakebed_ingested_rows_total{{table="{table.path}"}} 3.0' in body
+
+
+def test_every_event_there_is_becomes_a_metric() -> None:
+    assert {type(event) for event in EVENTS} == set(get_args(events.Event))
+    for event in EVENTS:
+        metrics = Metrics(Clock())
+        before = generate_latest(metrics.registry)
+        metrics(event)
+        assert generate_latest(metrics.registry) != before, event
 
 
 def test_every_metric_but_the_version_says_of_which_table() -> None:
@@ -108,7 +172,7 @@ def test_events_are_counted() -> None:
     assert registry.get_sample_value("lakebed_mutations_total", failed) == 1
     assert registry.get_sample_value("lakebed_mutations_running", table) == 0
     assert registry.get_sample_value("lakebed_merges_running", table) == 0
-    assert registry.get_sample_value("lakebed_merge_failures_total", table | {"parked": "yes"}) == 1
+    assert registry.get_sample_value("lakebed_merge_failures_total", table | {"kind": "merge", "parked": "yes"}) == 1
     assert registry.get_sample_value("lakebed_freshness_seconds_sum", table | {"stage": "visible"}) == 1.0
     assert registry.get_sample_value("lakebed_errors_total", table | {"error": "DataLoss"}) == 1
 
@@ -116,8 +180,40 @@ def test_events_are_counted() -> None:
 def test_a_level_that_is_empty_again_shows_no_parts() -> None:
     metrics = fed()
     metrics.observe("t", TableState(6, 100, 3, 4096, 0, 0, ((1, 2),)))
-    assert metrics.registry.get_sample_value("lakebed_parts", {"table": "t", "level": "0"}) == 0
-    assert metrics.registry.get_sample_value("lakebed_parts", {"table": "t", "level": "1"}) == 2
+    normal = {"table": "t", "state": "normal"}
+    assert metrics.registry.get_sample_value("lakebed_parts", normal | {"level": "0"}) == 0
+    assert metrics.registry.get_sample_value("lakebed_parts", normal | {"level": "1"}) == 2
+
+
+def test_a_figure_that_is_not_known_any_more_is_absent() -> None:
+    metrics = fed()
+    assert metrics.registry.get_sample_value("lakebed_write_amplification_ratio", {"table": "t"}) == 2
+    metrics.observe("t", TableState(6, 100, 3, 4096, 0, 0, ((1, 2),), recent=Recent(3600.0)))
+    assert metrics.registry.get_sample_value("lakebed_write_amplification_ratio", {"table": "t"}) is None
+    assert metrics.registry.get_sample_value("lakebed_log_window_seconds", {"table": "t"}) == 3600
+
+
+def test_a_table_that_can_not_be_looked_at_is_down_until_it_can() -> None:
+    metrics = fed()
+    metrics.down("t")
+    assert metrics.registry.get_sample_value("lakebed_table_up", {"table": "t"}) == 0
+    assert metrics.registry.get_sample_value("lakebed_table_rows", {"table": "t"}) == 100
+    metrics.observe("t", STATE)
+    assert metrics.registry.get_sample_value("lakebed_table_up", {"table": "t"}) == 1
+
+
+def test_commits_are_counted_by_what_they_were_for_and_who_lost() -> None:
+    registry = fed().registry
+    table = {"table": "t"}
+    commits = "lakebed_log_commits_total"
+    assert registry.get_sample_value(commits, table | {"operation": "settle", "result": "conflicted"}) == 1
+    assert registry.get_sample_value(commits, table | {"operation": "other", "result": "committed"}) == 1
+    assert (
+        registry.get_sample_value("lakebed_conflicts_total", table | {"operation": "settle", "kind": "new_rows"}) == 1
+    )
+    assert (
+        registry.get_sample_value("lakebed_log_commit_attempts_total", table | {"operation": "streaming_update"}) == 2
+    )
 
 
 def test_metrics_are_served_until_closed() -> None:
@@ -157,6 +253,16 @@ def test_a_batch_is_visible_when_a_later_version_settled_it() -> None:
     assert [aged.ages_seconds for aged in meter.settled(settled(2), 102.0)] == [(2.0,)]
     assert [aged.ages_seconds for aged in meter.settled(settled(4), 103.0)] == [(3.0,)]
     assert meter.settled(settled(5), 104.0) == []
+
+
+def test_a_batch_is_viewed_when_the_first_view_shows_it_settled_or_not() -> None:
+    meter = FreshnessMeter()
+    meter.committed(batch(1, 100.0), 101.0)
+    meter.committed(batch(3, 100.0), 101.5)
+    assert [aged.ages_seconds for aged in meter.viewed(ViewRefreshed("t", "v", 2, 0.1), 102.0)] == [(2.0,)]
+    assert meter.viewed(ViewRefreshed("t", "w", 2, 0.1), 102.5) == []
+    assert [aged.ages_seconds for aged in meter.viewed(ViewRefreshed("t", "v", 3, 0.1), 103.0)] == [(3.0,)]
+    assert len(meter.settled(settled(4), 104.0)) == 2, "settling is another matter"
 
 
 def test_a_batch_that_does_not_tell_its_time_has_no_age() -> None:

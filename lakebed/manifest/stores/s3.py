@@ -18,6 +18,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
+from lakebed import events
 from lakebed.errors import StoreUnavailable
 from lakebed.manifest.stores.counters import RequestCounter, StoreCounters
 from lakebed.manifest.stores.roots import S3Root
@@ -28,6 +29,7 @@ from lakebed.manifest.stores.s3_client import (
     explain,
     is_transient,
     never_arrived,
+    result_of,
     s3_client,
     status_of,
 )
@@ -58,6 +60,8 @@ class S3LogStore:
                 client.put_object(Bucket=self.place.bucket, Key=key, Body=data, IfNoneMatch="*")
             except (ClientError, BotoCoreError, HTTPError, OSError) as error:
                 self._counter.count("put_if_absent", failures=1, bytes_written=len(data))
+                said = result_of(error)
+                events.emit(events.StoreRequested(self.root, "put_if_absent", said, bytes_written=len(data)))
                 if isinstance(error, ClientError) and status_of(error) == 412:
                     if certain:
                         return False
@@ -81,6 +85,7 @@ class S3LogStore:
                     f" may or may not have landed, last: {error}"
                 ) from error
             self._counter.count("put_if_absent", bytes_written=len(data))
+            events.emit(events.StoreRequested(self.root, "put_if_absent", "ok", bytes_written=len(data)))
             return True
         raise AssertionError("the loop returns or raises")
 

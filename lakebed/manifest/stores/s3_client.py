@@ -38,6 +38,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as EndpointError
 from urllib3.exceptions import HTTPError
 
+from lakebed import events
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, StoreUnavailable
 from lakebed.manifest.stores.counters import RequestCounter
 from lakebed.manifest.stores.roots import S3Root
@@ -59,6 +60,7 @@ _DENIED_CODES = {
     "AccessDenied", "Forbidden", "403", "401", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken",
     "InvalidToken", "AccountProblem", "AllAccessDisabled", "RequestTimeTooSkewed", "XAmzContentSHA256Mismatch",
 }  # fmt: skip
+_THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"}
 _MISSING_CODES = {"NoSuchKey", "404", "NotFound"}
 
 _lock = threading.Lock()
@@ -134,6 +136,7 @@ def attempt_again(
             result, read, written = send(client)
         except (ClientError, BotoCoreError, HTTPError, OSError) as error:
             counter.count(operation, failures=1)
+            events.emit(events.StoreRequested(str(root), operation, result_of(error)))
             if not is_transient(error):
                 raise explain(error, operation, root, key) from error
             if attempt + 1 == attempts_max:
@@ -143,6 +146,7 @@ def attempt_again(
             time.sleep(backoff_seconds(attempt))
         else:
             counter.count(operation, bytes_read=read, bytes_written=written)
+            events.emit(events.StoreRequested(str(root), operation, "ok", read, written))
             return result
     raise AssertionError("attempts_max must be positive")
 
@@ -162,6 +166,20 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, (EndpointError, HTTPClientError, ResponseStreamingError, IncompleteReadError, HTTPError)):
         return True  # no connection, a time-out, a connection that broke, a short body
     return isinstance(error, (ConnectionError, TimeoutError))
+
+
+def result_of(error: Exception) -> str:
+    """What an error answer says, in a word: see ``events.StoreRequested``."""
+    if not isinstance(error, ClientError):
+        return "no_answer"
+    code, status = code_of(error), status_of(error)
+    if code in _MISSING_CODES or status == 404:
+        return "missing"
+    if status == 412:
+        return "taken"
+    if code in _THROTTLING_CODES or status in (429, 503):
+        return "throttled"
+    return "denied" if code in _DENIED_CODES or status in (401, 403) else "failed"
 
 
 def never_arrived(error: Exception) -> bool:

@@ -1,0 +1,31 @@
+"""``lakebed exporter``: the gauges of many tables, without a pipeline."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+
+from lakebed.cli import exit_codes
+
+
+def exporter(options: argparse.Namespace) -> int:
+    """Until Ctrl-C or SIGTERM."""
+    from lakebed.monitoring.metrics import Metrics
+    from lakebed.table import exporter_of
+
+    logging.basicConfig(stream=sys.stderr, format="lakebed: %(message)s", level=logging.WARNING)
+    metrics = Metrics()
+    watched = exporter_of(options.paths, metrics, options.interval)
+    server = metrics.serve(options.host, options.port, "--port")
+    done = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: done.set())
+    print(f"lakebed: metrics at {server.url}", file=sys.stderr, flush=True)
+    watched.start()
+    done.wait()
+    watched.close()
+    server.close()
+    return exit_codes.OK

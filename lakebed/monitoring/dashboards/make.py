@@ -1,0 +1,457 @@
+"""Makes the dashboards' JSON, with Grafana's SDK (``pip install lakebed[dashboards]``): all tables, one table, operations.
+
+    python -m lakebed.monitoring.dashboards.make
+
+writes it beside this file. Three rules, so that every panel is right wherever the metrics come from:
+
+1. What a table is, several processes may tell (a pipeline, an exporter): ``now`` takes the greatest.
+2. What was done, each process tells of itself: ``rate`` and ``added`` sum over processes.
+3. What has not happened yet has no series; where that means none, ``or_none`` shows 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grafana_foundation_sdk.builders import common, stat, table, timeseries
+from grafana_foundation_sdk.builders.dashboard import (
+    Dashboard,
+    DashboardLink,
+    DatasourceVariable,
+    QueryVariable,
+    Row,
+    TextBoxVariable,
+)
+from grafana_foundation_sdk.builders.prometheus import Dataquery
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.common import GraphDrawStyle, LegendDisplayMode, LegendPlacement, StackingMode
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardCursorSync,
+    DashboardLinkType,
+    DataSourceRef,
+    DataTransformerConfig,
+    DynamicConfigValue,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from lakebed.monitoring.dashboards import DASHBOARDS
+
+SOURCE = DataSourceRef("prometheus", "${datasource}")
+WIDTH, HEIGHT = 8, 8
+SECONDS, BYTES, RATIO, COUNT, ROWS_A_SECOND, BYTES_A_SECOND = "s", "decbytes", "percentunit", "short", "rowsps", "Bps"
+# What a request is billed as: deletes are free.
+_WRITES = 'operation=~"put.*|create_upload|upload_part|complete_upload|list.*"'
+_READS = 'operation=~"read|get.*|head"'
+_NORMAL = 'state="normal"'
+_DAYS_A_MONTH = 30
+_HOURS_OF_RATE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """PromQL, and the name of each series in the legend."""
+
+    expression: str
+    legend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Makes PromQL over some tables; ``selector`` chooses them, such as ``table="$table"``."""
+
+    selector: str = ""
+
+    def of(self, metric: str, where: str = "") -> str:
+        matchers = ",".join(part for part in (self.selector, where) if part)
+        return f"{metric}{{{matchers}}}" if matchers else metric
+
+    def now(self, metric: str, *by: str, where: str = "") -> str:
+        return f"max by ({_labels(by)}) ({self.of(metric, where)})"
+
+    def running(self, metric: str) -> str:
+        """A gauge of which each process has its own part."""
+        return f"sum by (table) ({self.of(metric)})"
+
+    def rate(self, metric: str, *by: str, where: str = "") -> str:
+        return f"sum by ({_labels(by)}) (rate({self.of(metric, where)}[$__rate_interval]))"
+
+    def added(self, metric: str, *by: str, where: str = "") -> str:
+        """How many within the last hour."""
+        return f"sum by ({_labels(by)}) (increase({self.of(metric, where)}[1h]))"
+
+    def quantile(self, quantile: float, metric: str, *by: str, where: str = "") -> str:
+        return f"histogram_quantile({quantile}, {self.rate(f'{metric}_bucket', *by, 'le', where=where)})"
+
+    def or_none(self, expression: str) -> str:
+        """The expression, and 0 for tables of which nothing was told yet."""
+        return f"{expression} or on (table) 0 * {self.now('lakebed_version')}"
+
+
+def dashboards() -> dict[str, str]:
+    """The JSON of every dashboard, by the name of its file."""
+    return {
+        name: JSONEncoder(sort_keys=True, indent=1).encode(_numbered(made)) + "\n"
+        for name, made in zip(DASHBOARDS, (_of_all_tables(), _of_one_table(), _of_operations()), strict=True)
+    }
+
+
+# -- all tables ----------------------------------------------------------------------------------------------------------
+
+
+def _of_all_tables() -> Dashboard:
+    every = Tables()
+    p95 = every.quantile(0.95, "lakebed_freshness_seconds", where='stage="visible"')
+    board = _board(
+        "lakebed-tables", "lakebed: all tables", "Is every table fresh, compact and cheap, and which one is not?"
+    )
+    board.with_row(Row("Now"))
+    firing = 'count(ALERTS{alertname=~"Lakebed.*",alertstate="firing"}) or vector(0)'
+    for title, expression, text in (
+        ("Tables", "count(max by (table) (lakebed_version))", "Tables that some process looks at."),
+        ("Unreadable", "count(max by (table) (lakebed_table_up) == 0) or vector(0)", "The last look at them failed."),
+        ("Alerts", firing, "lakebed's alerts that fire now; docs/runbook.md says what to do."),
+    ):
+        board.with_panel(_figure(title, COUNT, expression, text))
+    board.with_panel(_all_tables_now(every, p95))
+    board.with_row(Row("Coming in"))
+    _add(board, (
+        _graph("Rows", ROWS_A_SECOND, "Changes committed, the newest of a key in each batch.",
+               Query(every.rate("lakebed_ingested_rows_total"), "{{table}}")),
+        _graph("Bytes", BYTES_A_SECOND, "Bytes of the change parts that ingest wrote.",
+               Query(every.rate("lakebed_ingested_bytes_total"), "{{table}}")),
+        _graph("Since rows came in", SECONDS, "An hour, for tables that are quiet for longer.",
+               Query(f"time() - {every.now('lakebed_ingest_timestamp_seconds')}", "{{table}}")),
+    ))  # fmt: skip
+    board.with_row(Row("Fresh"))
+    _add(board, (
+        _graph("Age of changes when every reader sees them, p95", SECONDS, "From the event to the settled version.",
+               Query(p95, "{{table}}")),
+        _graph("Age of the tail", SECONDS, "Since the oldest change that is not settled was written.",
+               Query(every.now("lakebed_tail_age_seconds"), "{{table}}")),
+        _graph("Ingest slowed down", COUNT, "Above 1, batches wait and get smaller, since maintenance can't keep up.",
+               Query(every.now("lakebed_backpressure_factor"), "{{table}}")),
+    ))  # fmt: skip
+    board.with_row(Row("Compact"))
+    _add(board, (
+        _graph("Depth, share of the read budget", RATIO, "Runs of parts over the deepest point ÷ lakebed.read_budget.",
+               Query(f"{every.now('lakebed_depth_max')} / {every.now('lakebed_read_budget')}", "{{table}}")),
+        _graph("Dead rows", RATIO, "Among all rows of the base.",
+               Query(every.now("lakebed_dead_row_ratio"), "{{table}}")),
+        _graph("Backlog", BYTES, "What the planner would still read to settle and merge.",
+               Query(every.now("lakebed_backlog_bytes"), "{{table}}")),
+        _graph("Compaction lag", SECONDS, "Age of the oldest level-0 part that no merge has taken up.",
+               Query(every.now("lakebed_compaction_lag_seconds"), "{{table}}")),
+        _graph("Write amplification ÷ optimum", COUNT, f"Averaged over {_HOURS_OF_RATE} hours; 1 is the least possible.",
+               Query(_over_hours(every, "lakebed_write_amplification_ratio"), "{{table}}")),
+        _graph("Space amplification", COUNT, "Bytes of all parts ÷ the share of them that live rows take.",
+               Query(every.now("lakebed_space_amplification"), "{{table}}")),
+    ))  # fmt: skip
+    return board
+
+
+def _all_tables_now(every: Tables, p95: str) -> table.Panel:
+    columns = (
+        ("up", COUNT, every.now("lakebed_table_up")),
+        ("rows", COUNT, every.now("lakebed_table_rows")),
+        ("bytes", BYTES, every.now("lakebed_table_bytes")),
+        ("parts", COUNT, f"sum by (table) ({every.now('lakebed_parts', 'level', where=_NORMAL)})"),
+        ("tail age", SECONDS, every.now("lakebed_tail_age_seconds")),
+        ("visible after, p95", SECONDS, p95),
+        ("depth ÷ budget", RATIO, f"{every.now('lakebed_depth_max')} / {every.now('lakebed_read_budget')}"),
+        ("dead rows", RATIO, every.now("lakebed_dead_row_ratio")),
+        ("backlog", BYTES, every.now("lakebed_backlog_bytes")),
+        ("quarantined", COUNT, every.now("lakebed_quarantine_rows")),
+    )
+    panel = table.Panel().title("Tables").description("A row a table; its name leads to its own dashboard.")
+    panel.datasource(SOURCE).span(3 * WIDTH).height(HEIGHT)
+    for position, (name, unit, expression) in enumerate(columns):
+        reference = chr(ord("A") + position)
+        panel.with_target(
+            Dataquery().expr(expression).ref_id(reference).instant().format(PromQueryFormat.TABLE).datasource(SOURCE)
+        )
+        panel.override_by_name(name, [DynamicConfigValue("unit", unit)])
+    to_table = {"title": "this table", "url": "/d/lakebed-table?var-table=${__value.raw}&${datasource:queryparam}"}
+    panel.override_by_name("table", [DynamicConfigValue("links", [to_table])])
+    names = {f"Value #{chr(ord('A') + position)}": name for position, (name, _, _) in enumerate(columns)}
+    panel.with_transformation(DataTransformerConfig("merge", options={}))
+    hidden = {"excludeByName": {"Time": True}, "renameByName": names}
+    panel.with_transformation(DataTransformerConfig("organize", options=hidden))
+    return panel
+
+
+# -- one table -------------------------------------------------------------------------------------------------------------
+
+
+def _of_one_table() -> Dashboard:
+    one = Tables('table="$table"')
+    board = _board("lakebed-table", "lakebed: one table", "What happens in a table, from its changes to its merges.")
+    board.with_variable(_table_variable())
+    board.with_row(Row("Freshness"))
+    stages = [
+        Query(one.quantile(quantile, "lakebed_freshness_seconds", "stage"), f"{{{{stage}}}} p{round(100 * quantile)}")
+        for quantile in (0.5, 0.95)
+    ]
+    _add(board, (
+        _graph("Age of changes", SECONDS, "When committed, when every Delta reader sees them, when a view shows them.", *stages),
+        _graph("Newest event", SECONDS, "Since the newest event of the last batch happened.",
+               Query(f"time() - {one.now('lakebed_newest_event_timestamp_seconds')}", "age")),
+        _graph("Slowed down", COUNT, "Factor above 1, and seconds a second that batches waited, by reason.",
+               Query(one.now("lakebed_backpressure_factor"), "factor"),
+               Query(one.or_none(one.rate("lakebed_ingest_delay_seconds_total", "reason")), "waited {{reason}}")),
+    ))  # fmt: skip
+    board.with_row(Row("Ingest"))
+    _add(board, (
+        _graph("Rows", ROWS_A_SECOND, "Changes committed, settled, dead on arrival, and records that became no row.",
+               Query(one.rate("lakebed_ingested_rows_total"), "ingested"),
+               Query(one.rate("lakebed_settled_rows_total"), "settled"),
+               Query(one.or_none(one.rate("lakebed_superseded_rows_total")), "superseded"),
+               Query(one.or_none(one.rate("lakebed_ignored_records_total")), "ignored"),
+               Query(one.or_none(one.rate("lakebed_quarantined_records_total")), "quarantined")),
+        _graph("Seconds of a batch and of settling", SECONDS, "",
+               Query(one.quantile(0.95, "lakebed_batch_seconds"), "batch p95"),
+               Query(one.quantile(0.95, "lakebed_commit_seconds"), "its commit p95"),
+               Query(one.quantile(0.95, "lakebed_settle_seconds"), "settle p95")),
+        _graph("Rows of the table", COUNT, "",
+               Query(one.now("lakebed_table_rows"), "live"),
+               Query(one.now("lakebed_table_dead_rows"), "dead, still taking space"),
+               Query(one.now("lakebed_quarantine_rows"), "in the quarantine")),
+    ))  # fmt: skip
+    board.with_row(Row("Tail"))
+    _add(board, (
+        _graph("Rows", COUNT, "Rows of change parts not yet settled.", Query(one.now("lakebed_tail_rows"), "rows")),
+        _graph("Parts", COUNT, "Change parts not yet settled.", Query(one.now("lakebed_tail_parts"), "parts")),
+        _graph("Age", SECONDS, "Since the oldest of them was written.", Query(one.now("lakebed_tail_age_seconds"), "age")),
+    ))  # fmt: skip
+    board.with_row(Row("Parts"))
+    _add(board, (
+        _stack("Parts by level", COUNT, "normal: of the base; materialized: on a local disk; volatile: merges that will be.",
+               Query(one.now("lakebed_parts", "level", "state"), "{{level}} {{state}}")),
+        _stack("Bytes by level", BYTES, "", Query(one.now("lakebed_part_bytes", "level", "state"), "{{level}} {{state}}")),
+        _graph("Depth", COUNT, "Runs over the deepest point, its bound, and parts over a part's deepest point on average.",
+               Query(one.now("lakebed_depth_max"), "deepest point"),
+               Query(one.now("lakebed_read_budget"), "read budget"),
+               Query(one.now("lakebed_depth_average"), "average depth"),
+               Query(one.now("lakebed_overlaps_average"), "average overlaps")),
+        _graph("Dead rows", RATIO, "Among all rows of the base.", Query(one.now("lakebed_dead_row_ratio"), "dead")),
+        _graph("Unsorted parts", COUNT, "Not, as far as is known, sorted by the table's sort key.",
+               Query(one.now("lakebed_unsorted_parts"), "parts")),
+        _graph("Held versions", COUNT, "Versions that readers hold, so that cleanup leaves their files.",
+               Query(one.now("lakebed_held_versions"), "versions")),
+    ))  # fmt: skip
+    board.with_row(Row("Amplification"))
+    _add(board, (
+        _graph("Write amplification", COUNT, "Bytes written ÷ ingested within the last hour, and the least that any plan needs.",
+               Query(one.now("lakebed_write_amplification"), "bytes written ÷ ingested"),
+               Query(one.now("lakebed_write_amplification_optimum"), "optimum"),
+               Query(_over_hours(one, "lakebed_write_amplification_ratio"), f"ratio, {_HOURS_OF_RATE} h")),
+        _stack("Written within the last hour", BYTES, "By what wrote it, from the log.",
+               Query(one.now("lakebed_log_written_bytes", "by"), "{{by}}")),
+        _graph("Space amplification", COUNT, "Bytes of all parts ÷ the share of them that live rows take.",
+               Query(one.now("lakebed_space_amplification"), "ratio")),
+    ))  # fmt: skip
+    board.with_row(Row("Merges"))
+    _add(board, (
+        _stack("Merges within an hour", COUNT, "claimed, replaced, overtaken: another replica was faster.",
+               Query(one.or_none(one.added("lakebed_merges_total", "kind", "end")), "{{kind}} {{end}}"),
+               Query(one.or_none(one.added("lakebed_merge_failures_total", "kind")), "{{kind}} failed")),
+        _graph("Seconds of a merge", SECONDS, "From claim to commit.",
+               Query(one.quantile(0.5, "lakebed_merge_seconds"), "p50"),
+               Query(one.quantile(0.95, "lakebed_merge_seconds"), "p95")),
+        _graph("Bytes", BYTES_A_SECOND, "Of merges: read, written to the store, written to a local disk.",
+               Query(one.or_none(one.rate("lakebed_merge_read_bytes_total")), "read"),
+               Query(one.or_none(one.rate("lakebed_written_bytes_total", where='by=~"merge|upload"')), "written"),
+               Query(one.or_none(one.rate("lakebed_merge_local_bytes_total")), "local")),
+        _stack("Would do now", COUNT, "Plans of the planner, by kind.",
+               Query(one.or_none(one.now("lakebed_backlog_plans", "kind")), "{{kind}}")),
+        _graph("Left alone", COUNT, "What the planner leaves alone, by cause; lakebed plan spells it out.",
+               Query(one.or_none(one.now("lakebed_refused", "cause")), "{{cause}}")),
+        _graph("Lag and claims", SECONDS, "Age of the oldest level-0 part that no merge took up, and of the oldest claim.",
+               Query(one.now("lakebed_compaction_lag_seconds"), "compaction lag"),
+               Query(one.now("lakebed_claim_age_seconds"), "oldest claim")),
+    ))  # fmt: skip
+    board.with_row(Row("Conflicts"))
+    _add(board, (
+        _stack("Conflicts within an hour", COUNT, "Who gave way, and what of the other commit stood in the way.",
+               Query(one.or_none(one.added("lakebed_conflicts_total", "operation", "kind")), "{{operation}}: {{kind}}")),
+        _graph("Attempts a commit", COUNT, "More than 1: others commit too.",
+               Query(f"{one.rate('lakebed_log_commit_attempts_total', 'operation')} / "
+                     f"{one.rate('lakebed_log_commits_total', 'operation')}", "{{operation}}")),
+        _stack("Claims within an hour", COUNT, "",
+               Query(one.or_none(one.added("lakebed_claim_changes_total", "result")), "{{result}}")),
+    ))  # fmt: skip
+    return board
+
+
+# -- operations and cost -----------------------------------------------------------------------------------------------
+
+
+def _of_operations() -> Dashboard:
+    some = Tables('table=~"$table"')
+    board = _board(
+        "lakebed-operations",
+        "lakebed: operations and cost",
+        "Processes, commits, sources, the object store and its bill.",
+    )
+    board.with_variable(_table_variable().multi(True).include_all(True).all_value(".*"))
+    for name, label, price in (
+        ("price_writes", "1,000 writes or lists", "0.005"),
+        ("price_reads", "1,000 reads", "0.0004"),
+        ("price_storage", "a GB and month", "0.023"),
+    ):
+        board.with_variable(
+            TextBoxVariable(name).label(f"price of {label}").default_value(price).current(_chosen(price))
+        )
+    board.with_row(Row("Processes"))
+    _add(board, (
+        _graph("Versions of lakebed", COUNT, "Processes by the version that they run.",
+               Query("count by (version) (lakebed_info)", "{{version}}")),
+        _graph("Age of the figures", SECONDS, "Since the figures of a table were taken, and how long that took.",
+               Query(f"time() - {some.now('lakebed_observed_timestamp_seconds')}", "{{table}}"),
+               Query(some.now("lakebed_observation_seconds"), "{{table}}: taking them")),
+        _stack("Errors within an hour", COUNT, "That stopped or restarted a query, by class.",
+               Query(some.or_none(some.added("lakebed_errors_total", "error")), "{{table}} {{error}}")),
+        _graph("Merges and mutations under way", COUNT, "",
+               Query(some.or_none(some.running("lakebed_merges_running")), "{{table}}: merges"),
+               Query(some.or_none(some.running("lakebed_mutations_running")), "{{table}}: mutations")),
+        _graph("Claims", COUNT, "An expired one belongs to a replica that is gone.",
+               Query(some.or_none(some.now("lakebed_claims", "state")), "{{table}} {{state}}")),
+        _graph("Parked parts", COUNT, "Left alone for an hour, because merges of them failed again and again.",
+               Query(some.or_none(some.running("lakebed_parked_parts")), "{{table}}")),
+    ))  # fmt: skip
+    board.with_row(Row("Commits and sources"))
+    _add(board, (
+        _stack("Commits a second", COUNT, "To the log, by what for and how it ended.",
+               Query(some.rate("lakebed_log_commits_total", "operation", "result"), "{{table}} {{operation}} {{result}}")),
+        _graph("Seconds of a commit, p95", SECONDS, "All its attempts together.",
+               Query(some.quantile(0.95, "lakebed_log_commit_seconds", "operation"), "{{table}} {{operation}}")),
+        _graph("Kafka lag", COUNT, "Records that no committed batch has read yet.",
+               Query(some.now("lakebed_kafka_lag_records", "topic"), "{{topic}} -> {{table}}")),
+        _graph("Batches that came again", COUNT, "After a restart, within an hour; they were left out.",
+               Query(some.or_none(some.added("lakebed_batches_replayed_total")), "{{table}}")),
+        _graph("Records lost at the source", COUNT, "The topic no longer had them, and on_data_loss is skip.",
+               Query(some.or_none(some.added("lakebed_lost_records_total")), "{{table}}")),
+        _graph("Rows in the quarantine", COUNT, "Records that could not become rows.",
+               Query(some.now("lakebed_quarantine_rows"), "{{table}}")),
+    ))  # fmt: skip
+    board.with_row(Row("Object store"))
+    bad = some.rate("lakebed_store_requests_total", "result", where='result=~"throttled|denied|failed|no_answer"')
+    _add(board, (
+        _stack("Requests a second", "reqps", "Each attempt by itself. Tables on a local disk send none.",
+               Query(some.rate("lakebed_store_requests_total", "operation"), "{{table}} {{operation}}")),
+        _stack("Requests that failed", "reqps", "Throttled, denied, failed, or without an answer.",
+               Query(some.or_none(bad), "{{table}} {{result}}")),
+        _graph("Bytes", BYTES_A_SECOND, "",
+               Query(some.rate("lakebed_store_read_bytes_total"), "{{table}} read"),
+               Query(some.rate("lakebed_store_written_bytes_total"), "{{table}} written")),
+    ))  # fmt: skip
+    board.with_row(Row("Cost, estimated from the last hour and the prices above"))
+    seconds = _DAYS_A_MONTH * 86400
+    _add(board, (
+        _stack("Requests, a month", "currencyUSD", "If the rate of the last hour lasted.",
+               Query(_billed(some, _WRITES, seconds, "$price_writes"), "{{table}} writes and lists"),
+               Query(_billed(some, _READS, seconds, "$price_reads"), "{{table}} reads")),
+        _stack("Storage, a month", "currencyUSD", "Parts of base and tail; what cleanup has yet to delete is not in it.",
+               Query(f"{some.now('lakebed_table_bytes')} / 1e9 * $price_storage", "{{table}}")),
+        _stack("Written a day", BYTES, "Bytes to the table's store, by what wrote them, if the last hour lasted.",
+               Query(f"{some.now('lakebed_log_written_bytes', 'by')} / on (table) group_left () "
+                     f"{some.now('lakebed_log_window_seconds')} * 86400", "{{table}} {{by}}")),
+    ))  # fmt: skip
+    return board
+
+
+def _billed(some: Tables, which: str, seconds: int, price: str) -> str:
+    requests = some.of("lakebed_store_requests_total", which)
+    return f"sum by (table) (rate({requests}[1h])) * {seconds} / 1000 * {price}"
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------------
+
+
+def _labels(by: Sequence[str]) -> str:
+    return ", ".join(("table", *by))
+
+
+def _over_hours(tables: Tables, metric: str) -> str:
+    return f"max by (table) (avg_over_time({tables.of(metric)}[{_HOURS_OF_RATE}h]))"
+
+
+def _board(uid: str, title: str, text: str) -> Dashboard:
+    others = DashboardLink("lakebed").type(DashboardLinkType.DASHBOARDS).tags(["lakebed"]).keep_time(True)
+    return (
+        Dashboard(title)
+        .uid(uid)
+        .description(text)
+        .tags(["lakebed"])
+        .time("now-1h", "now")
+        .refresh("30s")
+        .timezone("browser")
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .link(others.as_dropdown(True).include_vars(True))
+        .with_variable(DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
+    )
+
+
+def _numbered(board: Dashboard) -> object:
+    """The dashboard with a number for each panel, by which others may link to it."""
+    built = board.build()
+    for number, panel in enumerate(built.panels, 1):
+        panel.id_val = number
+    return built
+
+
+def _table_variable() -> QueryVariable:
+    return (
+        QueryVariable("table")
+        .label("table")
+        .datasource(SOURCE)
+        .query("label_values(lakebed_version, table)")
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(VariableSort.ALPHABETICAL_ASC)
+    )
+
+
+def _chosen(value: str) -> VariableOption:
+    return VariableOption(True, value, value)
+
+
+def _add(board: Dashboard, panels: Sequence[timeseries.Panel]) -> None:
+    for panel in panels:
+        board.with_panel(panel)
+
+
+def _figure(title: str, unit: str, expression: str, text: str) -> stat.Panel:
+    panel = stat.Panel().title(title).description(text).unit(unit).datasource(SOURCE).span(WIDTH).height(HEIGHT // 2)
+    return panel.with_target(Dataquery().expr(expression).ref_id("A").instant().datasource(SOURCE))
+
+
+def _graph(title: str, unit: str, text: str, *queries: Query) -> timeseries.Panel:
+    panel = timeseries.Panel().title(title).unit(unit).min(0).datasource(SOURCE).span(WIDTH).height(HEIGHT)
+    if text:
+        panel.description(text)
+    legend = common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM)
+    panel.legend(legend.show_legend(True)).draw_style(GraphDrawStyle.LINE).fill_opacity(8)
+    for position, query in enumerate(queries):
+        target = Dataquery().expr(query.expression).legend_format(query.legend).ref_id(chr(ord("A") + position))
+        panel.with_target(target.range().datasource(SOURCE))
+    return panel
+
+
+def _stack(title: str, unit: str, text: str, *queries: Query) -> timeseries.Panel:
+    panel = _graph(title, unit, text, *queries)
+    return panel.stacking(common.StackingConfig().mode(StackingMode.NORMAL)).fill_opacity(40)
+
+
+def main() -> None:
+    for name, text in dashboards().items():
+        path = Path(__file__).parent / name
+        path.write_text(text, encoding="utf-8")
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

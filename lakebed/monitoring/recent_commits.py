@@ -1,0 +1,159 @@
+"""What the commits of the last hour brought, read from the log: the same for whoever looks, also after a restart.
+
+1. The first look begins at the newest commit. Each look goes forward to what is new, then backward until an hour is covered,
+   the log begins, or the look's time is over; the next look goes on there.
+2. A commit becomes a few numbers: what came in, what was written by whom. Those over an hour old are taken off again.
+
+Bytes are those that a commit brought to the store: parts that it added under a new name, and vectors that are not inline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lakebed.manifest.actions import PART_DOMAIN_PREFIX, AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart
+from lakebed.manifest.table_log import TableLog
+from lakebed.monitoring.table_state import Recent
+
+WINDOW_SECONDS = 3600.0
+_BEHIND_MAX = 5_000
+_LOOK_SECONDS_MAX = 1.0
+_WRITERS = {
+    "APPLY": "ingest", "STREAMING UPDATE": "ingest", "QUARANTINE": "ingest", "WRITE": "ingest", "SETTLE": "settle",
+    "MERGE": "merge", "UPLOAD": "upload", "DELETE": "mutation", "UPDATE": "mutation",
+}  # fmt: skip
+_OTHERS = (
+    "CLAIM", "EXTEND CLAIM", "ABANDON CLAIM", "CREATE TABLE", "CONVERT", "SET TBLPROPERTIES", "SET SORT KEY",
+    "EXPIRE VERSIONS", "TRUNCATE",
+)  # fmt: skip
+_OPERATIONS = {name: name.lower().replace(" ", "_") for name in (*_WRITERS, *_OTHERS)}
+
+
+def operation_label(operation: str) -> str:
+    """A commit's operation as a label: one of a bounded list, or other."""
+    return _OPERATIONS.get(operation, "other")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    timestamp_ms: int
+    operation: str
+    writer: str | None
+    written_bytes: int
+    ingested_rows: int
+    ingested_bytes: int
+
+
+class RecentCommits:
+    """Follows one log. Not thread-safe."""
+
+    def __init__(self, log: TableLog, clock: Callable[[], float] = time.time) -> None:
+        self._log = log
+        self._clock = clock
+        self._begin(-1)
+
+    def read(self, newest: int, seconds_max: float) -> Recent:
+        """What is known up to the version ``newest``. At most ``seconds_max`` of computing goes into older commits."""
+        deadline, enough = time.monotonic() + _LOOK_SECONDS_MAX, time.thread_time() + seconds_max
+        now = self._clock()
+        oldest_ms = int((now - WINDOW_SECONDS) * 1000)
+        if self._last < 0 or not self._last <= newest <= self._last + _BEHIND_MAX:
+            self._begin(newest)
+        self._forward(newest, deadline)
+        self._backward(oldest_ms, lambda: time.monotonic() >= deadline or time.thread_time() >= enough)
+        while self._entries and self._entries[0].timestamp_ms < oldest_ms:
+            self._count(self._entries.popleft(), -1)
+            self._is_whole = True
+        return self._recent(now)
+
+    def _begin(self, newest: int) -> None:
+        """Nothing is known but that reading begins at this version."""
+        self._first = newest
+        self._last = newest - 1
+        self._entries: deque[_Entry] = deque()
+        self._is_whole = False  # whether all of the last hour, or of the log, is in the entries
+        self._sums: Counter[str] = Counter()
+        self._written: Counter[str] = Counter()
+        self._commits: Counter[str] = Counter()
+        self._ingested_ms = 0
+
+    def _forward(self, newest: int, deadline: float) -> None:
+        while self._last < newest and (time.monotonic() < deadline or not self._entries):
+            commit = self._log.read_commit(self._last + 1)
+            if commit is None:  # the log was cleaned meanwhile
+                self._begin(newest)
+                return
+            self._last += 1
+            self._add(_entry(commit), self._entries.append)
+
+    def _backward(self, oldest_ms: int, is_over: Callable[[], bool]) -> None:
+        while not self._is_whole and not is_over():
+            commit = self._log.read_commit(self._first - 1) if self._first > 0 else None
+            if commit is None or commit.timestamp_ms < oldest_ms:
+                self._is_whole = True
+                return
+            self._first -= 1
+            self._add(_entry(commit), self._entries.appendleft)
+
+    def _add(self, entry: _Entry, put: Callable[[_Entry], None]) -> None:
+        put(entry)
+        self._count(entry, 1)
+        if entry.ingested_rows:
+            self._ingested_ms = max(self._ingested_ms, entry.timestamp_ms)
+
+    def _count(self, entry: _Entry, sign: int) -> None:
+        self._commits[entry.operation] += sign
+        self._sums["rows"] += sign * entry.ingested_rows
+        self._sums["bytes"] += sign * entry.ingested_bytes
+        self._sums["batches"] += sign * (entry.ingested_rows > 0)
+        if entry.writer:
+            self._written[entry.writer] += sign * entry.written_bytes
+
+    def _recent(self, now: float) -> Recent:
+        ingested = self._sums["bytes"]
+        covered = WINDOW_SECONDS
+        if not self._is_whole:
+            covered = max(0.0, now - self._entries[0].timestamp_ms / 1000) if self._entries else 0.0
+        ingested_at = self._ingested_ms / 1000 if self._ingested_ms else None
+        if self._is_whole:
+            ingested_at = max(ingested_at or 0.0, now - WINDOW_SECONDS)
+        return Recent(
+            seconds=covered,
+            ingested_rows=self._sums["rows"],
+            ingested_bytes=ingested,
+            batches=self._sums["batches"],
+            written_bytes=dict(self._written),
+            commits=dict(self._commits),
+            write_amplification=self._written.total() / ingested if ingested else None,
+            ingested_at=ingested_at,
+        )
+
+
+def _entry(commit: Commit) -> _Entry:
+    info = commit.info
+    operation = info.operation if info else ""
+    writer = _WRITERS.get(operation)
+    leaving = {action.path for action in commit.actions if isinstance(action, RemovePart)}
+    settled = {action.domain for action in commit.actions if isinstance(action, RemoveChangePart)}
+    rows = size = vectors = 0
+    for action in commit.actions:
+        if isinstance(action, AddChangePart):
+            rows, size = rows + action.part.rows, size + action.part.bytes
+        elif isinstance(action, AddPart):
+            part = action.part
+            if part.path not in leaving and _domain(part.path) not in settled:
+                rows, size = rows + part.rows, size + part.bytes
+            if part.deletion_vector and part.deletion_vector.storage != "i":
+                vectors += part.deletion_vector.bytes
+    ingests = writer == "ingest"
+    return _Entry(
+        commit.timestamp_ms, operation_label(operation), writer, size + vectors, rows if ingests else 0,
+        size if ingests else 0,
+    )  # fmt: skip
+
+
+def _domain(path: str) -> str:
+    return PART_DOMAIN_PREFIX + path.rsplit("/", 1)[-1].removesuffix(".parquet")

@@ -1,0 +1,132 @@
+"""The gauges that say what a table is, whoever made it so (docs/metrics.md, "What the table is")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from lakebed.monitoring.table_state import Recent, TableState
+
+_PLAIN: dict[str, str] = {
+    "lakebed_commit_timestamp_seconds": "When the newest version was committed.",
+    "lakebed_table_rows": "Live rows of the base.",
+    "lakebed_table_dead_rows": "Dead rows that still take space in the base.",
+    "lakebed_dead_row_ratio": "Dead rows among all rows of the base.",
+    "lakebed_table_bytes": "Bytes of the parts of base and tail.",
+    "lakebed_space_amplification": "Bytes of the parts, by the share of them that live rows take.",
+    "lakebed_unsorted_parts": "Parts of the base not known to be sorted by the table's sort key.",
+    "lakebed_tail_parts": "Change parts not yet settled.",
+    "lakebed_tail_rows": "Rows of the change parts not yet settled.",
+    "lakebed_tail_bytes": "Bytes of the change parts not yet settled.",
+    "lakebed_tail_age_seconds": "Since the oldest change part of the tail was written.",
+    "lakebed_read_budget": "The table's setting lakebed.read_budget.",
+    "lakebed_compaction_lag_seconds": "Since the oldest level-0 part that no merge has taken up was written.",
+    "lakebed_claim_age_seconds": "Since the oldest claim in the log was taken.",
+    "lakebed_held_versions": "Versions that readers hold.",
+    "lakebed_observation_seconds": "How long taking the figures of the table took.",
+}
+_SOMETIMES: dict[str, str] = {
+    "lakebed_parked_parts": "Parts that this process leaves alone for now because merges of them failed.",
+    "lakebed_ingest_timestamp_seconds": "When rows last came in, as far as the last hour of the log tells.",
+    "lakebed_depth_max": "Runs of parts over the deepest point of the sort key.",
+    "lakebed_depth_average": "Parts over the deepest point within a part's range, on average over parts.",
+    "lakebed_overlaps_average": "Other parts that a part's range meets, on average over parts.",
+    "lakebed_backlog_bytes": "What the planner would still read to settle and merge.",
+    "lakebed_backpressure_factor": "How far the table is beyond what its readers bear; above 1 ingest slows down.",
+    "lakebed_quarantine_rows": "Rows in the quarantine beside the table.",
+    "lakebed_log_window_seconds": "How much of the last hour of the log the gauges of it cover.",
+    "lakebed_log_ingested_rows": "Rows that came in within that time.",
+    "lakebed_log_ingested_bytes": "Bytes of the parts they came in.",
+    "lakebed_write_amplification": "Bytes written, by bytes ingested within that time.",
+    "lakebed_write_amplification_optimum": "The least that any plan of merges writes for as much.",
+    "lakebed_write_amplification_ratio": "Write amplification, by its optimum.",
+}
+
+
+class TableGauges:
+    """Sets them. A gauge of a figure that is not known (any more) is absent. Not thread-safe: the caller locks."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, ("table", *labels), registry=registry)
+
+        self.up = gauge("lakebed_table_up", "Whether the last look at the table went well.")
+        self.version = gauge("lakebed_version", "The newest version of the table.")
+        self._observed = gauge("lakebed_observed_timestamp_seconds", "When the figures of the table were taken.")
+        self._single = {name: gauge(name, text) for name, text in (_PLAIN | _SOMETIMES).items()}
+        self._parts = gauge("lakebed_parts", "Parts of the base, materialized and volatile ones.", "level", "state")
+        self._part_bytes = gauge("lakebed_part_bytes", "Bytes of parts.", "level", "state")
+        self._claims = gauge("lakebed_claims", "Claims in the log.", "state")
+        self._plans = gauge("lakebed_backlog_plans", "Plans that the planner would run now.", "kind")
+        self._refused = gauge("lakebed_refused", "What the planner leaves alone, and why.", "cause")
+        self._written = gauge("lakebed_log_written_bytes", "Bytes that commits of the last hour brought.", "by")
+        self._commits = gauge("lakebed_log_recent_commits", "Commits of the last hour.", "operation")
+        self._seen: dict[tuple[Gauge, str], set[tuple[str, ...]]] = {}
+
+    def set(self, table: str, state: TableState, now: float) -> None:
+        """What the table is now; ``now`` in epoch seconds."""
+        for name, value in _singles(state).items():
+            if value is not None:
+                self._single[name].labels(table).set(value)
+            elif name in _SOMETIMES:
+                self._single[name].remove(table)
+        normal = {(level, "normal"): count for level, count in state.parts_by_level} | dict(state.parts_by_state)
+        sizes = {(level, "normal"): size for level, size in state.bytes_by_level} | dict(state.bytes_by_state)
+        self._all(self._parts, table, {(str(level), kind): count for (level, kind), count in normal.items()})
+        self._all(self._part_bytes, table, {(str(level), kind): size for (level, kind), size in sizes.items()})
+        self._all(self._claims, table, {("live",): state.claims_live, ("expired",): state.claims_expired})
+        if state.planned:
+            self._all(self._plans, table, {(kind,): count for kind, count in state.planned.plans.items()})
+            self._all(self._refused, table, {(cause,): count for cause, count in state.planned.refused.items()})
+        if state.recent:
+            self._all(self._written, table, {(by,): size for by, size in state.recent.written_bytes.items()})
+            self._all(self._commits, table, {(each,): count for each, count in state.recent.commits.items()})
+        self.version.labels(table).set(state.version)
+        self._observed.labels(table).set(now)
+        self.up.labels(table).set(1)
+
+    def _all(self, gauge: Gauge, table: str, values: Mapping[tuple[str, ...], int]) -> None:
+        """Set a gauge for all values of its other labels; what was there before and is not any more becomes 0."""
+        seen = self._seen.setdefault((gauge, table), set())
+        seen.update(values)
+        for labels in seen:
+            gauge.labels(table, *labels).set(values.get(labels, 0))
+
+
+def _singles(state: TableState) -> dict[str, float | None]:
+    planned, clustered, recent = state.planned, state.clustered, state.recent or Recent()
+    written, least = recent.write_amplification, recent.write_amplification_optimum
+    known = state.recent is not None
+    return {
+        "lakebed_commit_timestamp_seconds": state.committed_at,
+        "lakebed_table_rows": state.rows,
+        "lakebed_table_dead_rows": state.dead_rows,
+        "lakebed_dead_row_ratio": state.dead_row_ratio,
+        "lakebed_table_bytes": state.bytes,
+        "lakebed_space_amplification": state.space_amplification,
+        "lakebed_unsorted_parts": state.unsorted_parts,
+        "lakebed_tail_parts": state.tail_parts,
+        "lakebed_tail_rows": state.tail_rows,
+        "lakebed_tail_bytes": state.tail_bytes,
+        "lakebed_tail_age_seconds": state.tail_age_seconds,
+        "lakebed_read_budget": state.read_budget,
+        "lakebed_compaction_lag_seconds": state.compaction_lag_seconds,
+        "lakebed_claim_age_seconds": state.claim_age_seconds,
+        "lakebed_held_versions": state.held_versions,
+        "lakebed_parked_parts": state.parked_parts,
+        "lakebed_observation_seconds": state.seconds,
+        "lakebed_ingest_timestamp_seconds": recent.ingested_at,
+        "lakebed_depth_max": planned.depth_max if planned else None,
+        "lakebed_depth_average": clustered.depth_average if clustered else None,
+        "lakebed_overlaps_average": clustered.overlaps_average if clustered else None,
+        "lakebed_backlog_bytes": planned.backlog_bytes if planned else None,
+        "lakebed_backpressure_factor": planned.backpressure_factor if planned else None,
+        "lakebed_quarantine_rows": state.quarantine_rows,
+        "lakebed_log_window_seconds": recent.seconds if known else None,
+        "lakebed_log_ingested_rows": recent.ingested_rows if known else None,
+        "lakebed_log_ingested_bytes": recent.ingested_bytes if known else None,
+        "lakebed_write_amplification": written,
+        "lakebed_write_amplification_optimum": least,
+        "lakebed_write_amplification_ratio": written / least if written is not None and least else None,
+    }

@@ -1,0 +1,48 @@
+"""How far behind a query is, from what Spark reports."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from lakebed.ingest.kafka_lag import lag_by_topic
+from lakebed.ingest.kafka_settings import KafkaSettings
+from lakebed.ingest.kafka_source import KafkaSource
+from tests.infra.kafka import KafkaServer
+from tests.ingest.test_kafka_source import produce
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def progress(latest: object, end: object) -> dict[str, object]:
+    return {"sources": [{"latestOffset": latest, "endOffset": end}]}
+
+
+def test_records_left_are_added_up_by_topic() -> None:
+    end = {"topics": {"a": {"0": 5, "1": 7}, "b": {"0": 1}}, "ids": {}}
+    latest = {"topics": {"a": {"0": 15, "1": 7}, "b": {"0": 1}}}
+    assert lag_by_topic(progress(latest, end)) == {"a": 10, "b": 0}
+    assert lag_by_topic(progress(json.dumps(latest), json.dumps(end))) == {"a": 10, "b": 0}
+
+
+def test_a_source_that_does_not_tell_has_no_lag() -> None:
+    assert lag_by_topic({}) == lag_by_topic(progress(None, None)) == lag_by_topic(progress("7", "null")) == {}
+    assert lag_by_topic(progress(None, {"topics": {"a": {"0": 5}}})) == {}
+
+
+def test_spark_reports_what_a_real_query_left_behind(kafka: KafkaServer, spark: SparkSession, tmp_path: Path) -> None:
+    topic = kafka.create_topic(f"lag-{uuid4().hex[:8]}")
+    produce(kafka, topic, 20)
+    settings = KafkaSettings({"bootstrap.servers": kafka.bootstrap}, (topic,), max_records_per_batch=5)
+    writer = KafkaSource(settings).stream(spark).writeStream.option("checkpointLocation", str(tmp_path))
+    query = writer.foreachBatch(lambda frame, number: None).trigger(processingTime="1 hour").start()
+    deadline = time.monotonic() + 60
+    while not (seen := query.lastProgress):
+        assert query.isActive and time.monotonic() < deadline
+        time.sleep(0.1)
+    query.stop()
+    assert lag_by_topic(dict(seen)) == {topic: 15}

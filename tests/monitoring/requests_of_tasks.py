@@ -1,0 +1,42 @@
+"""Writes, settles and merges a table by Spark tasks; prints how many requests to the object store it counted.
+
+python -m tests.monitoring.requests_of_tasks <table>
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import lakebed
+from lakebed import events
+from lakebed.compaction.kernels import spark_kernel
+from lakebed.compaction.merge import End
+from lakebed.compaction.wide import WideLocator
+from tests.monitoring.test_truth import SCHEMA, batch
+
+BATCHES = 4
+
+
+def main(path: str) -> None:
+    counted: Counter[str] = Counter()
+
+    def count(event: events.Event) -> None:
+        if isinstance(event, events.StoreRequested):
+            counted[event.operation] += event.requests
+
+    events.listen(count)
+    spark = lakebed.spark("requests", "local[1]")
+    table = lakebed.create(path, SCHEMA, keys=["id"])
+    for number in range(BATCHES):
+        table.apply(spark.createDataFrame(batch(number).to_pandas(), "id long, v string"))
+        table._settle(lambda shape: WideLocator(table._settling_locator(shape), spark, shape, path, keys_min=1))
+    kernel = spark_kernel(spark, path, table._log.refresh)(lambda: False, lambda rows: None)
+    merged = table._compaction._merger().run(list(table._log.refresh().parts), 1, kernel)
+    assert merged.end is End.COMPLETED
+    spark.stop()
+    print(counted.total(), counted["put"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

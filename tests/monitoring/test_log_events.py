@@ -1,0 +1,72 @@
+"""What is told of commits and of claims."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+import lakebed
+from lakebed import events
+from lakebed.compaction.merge import Merger
+from lakebed.manifest.actions import CommitInfo
+from lakebed.manifest.conflicts import Touch
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+
+
+@contextmanager
+def heard() -> Iterator[list[events.Event]]:
+    told: list[events.Event] = []
+    end = events.listen(told.append)
+    yield told
+    end()
+
+
+def new_table(tmp_path: Path) -> lakebed.Table:
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
+    for number in range(2):
+        table.apply(pa.table({"id": [number]}, SCHEMA))
+    table.settle()
+    return table
+
+
+def merger(table: lakebed.Table, replica: str, late_seconds: float = 0) -> Merger:
+    return Merger(
+        table._log, table._storage, table._dead_rows, replica, lambda: time.time() - late_seconds, lease_seconds=60
+    )
+
+
+def claim_changes(told: list[events.Event]) -> list[str]:
+    return [event.result for event in told if isinstance(event, events.ClaimChanged)]
+
+
+def test_a_commit_that_gives_way_tells_to_what(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    stale = table._log.refresh()
+    table.apply(pa.table({"id": [7]}, SCHEMA))
+    with heard() as told:
+        table._log.commit(stale, [], CommitInfo("TRUNCATE", ""), Touch(whole_table=True))
+        table._log.commit(stale, [], CommitInfo("SETTLE", ""), Touch())
+    lost, landed = told
+    assert isinstance(lost, events.CommitEnded) and isinstance(landed, events.CommitEnded)
+    assert (lost.table, lost.operation, lost.result, lost.conflict) == (table.path, "TRUNCATE", "conflicted", "table")
+    assert (landed.result, landed.conflict, landed.version, landed.attempts) == ("committed", "", table.version, 2)
+
+
+def test_claims_tell_how_they_came_and_went(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    paths = list(table._log.refresh().parts)
+    gone, here = merger(table, "gone", late_seconds=1000), merger(table, "here")
+    with heard() as told:
+        gone.claim(paths, 1)
+        taken = here.claim(paths, 1)
+        assert isinstance(taken, tuple)
+        here.abandon(taken[0])
+        gone.claim(paths, 1)
+        here.tidy()
+    assert claim_changes(told) == ["taken", "taken_over", "abandoned", "taken", "expired"]
+    assert {event.table for event in told} == {table.path}

@@ -1,0 +1,92 @@
+"""Requests to an object store: what is counted is what went over the wire."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed import events
+from lakebed.ingest.batch_writer import WriteTask
+from lakebed.ingest.shape import Decoded
+from lakebed.monitoring.metrics import Metrics
+from lakebed.parts.changes import TableShape
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA
+from lakebed.parts.task_requests import tell
+from tests.infra.fault_proxy import Fault, FaultProxy
+from tests.infra.s3 import S3Server
+from tests.monitoring.requests_of_tasks import BATCHES
+from tests.monitoring.test_truth import SCHEMA, Read, batch
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_every_request_is_counted_with_its_bytes_and_its_answer(flaky_s3: FaultProxy, s3_server: S3Server) -> None:
+    bucket = s3_server.create_bucket()
+    table = lakebed.create(f"s3://{bucket}/t", SCHEMA, keys=["id"], properties={"lakebed.read_budget": "2"})
+    metrics = Metrics()
+    end = events.listen(metrics)
+    flaky_s3.traffic(reset=True)
+    for number in range(6):
+        table.apply(batch(number))
+        table.settle()
+    table.compact()
+    flaky_s3.fail_next(Fault.AFTER, 2, method="GET")
+    flaky_s3.fail_next(Fault.RESET, 1, method="PUT")
+    table.apply(batch(6))
+    end()
+    wire, read = flaky_s3.traffic(), Read(metrics, table.path)
+    requests = {
+        (sample.labels["operation"], sample.labels["result"]): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "lakebed_store_requests_total"
+    }
+    assert sum(requests.values()) == wire.requests.total()
+    assert sum(count for (_, result), count in requests.items() if result in ("no_answer", "failed")) == 3
+    assert requests["read", "missing"] > 0, "a log is asked for the version after the newest"
+    sent = read.by("lakebed_store_written_bytes_total", "operation")
+    assert sum(sent.values()) == pytest.approx(wire.bytes_sent["PUT"], rel=0.1)
+    parts = sum(read.by("lakebed_written_bytes_total", "by").values())
+    assert parts <= sent["put"] <= parts * 1.05, "parts, vectors with their frames, and no log but for checkpoints"
+
+
+def test_what_a_task_asks_of_the_store_is_told_where_the_metrics_are(s3: S3Server) -> None:
+    table = lakebed.create(f"s3://{s3.create_bucket()}/t", SCHEMA, keys=["id"])
+    decoded = [Decoded(batch(1), QUARANTINE_SCHEMA.empty_table())]
+    task = WriteTask(TableShape(SCHEMA, ("id",)), table.path, lambda _: iter(decoded))
+    here, elsewhere = Metrics(), Metrics()
+    end = events.listen(here)
+    [told] = [body for kind, body in task.run(iter([])) if kind == "requests"]
+    tell(told)
+    end()
+    end = events.listen(elsewhere)
+    tell(told.replace('"process": "', '"process": "another '))
+    end()
+    for metrics in (here, elsewhere):
+        assert Read(metrics, table.path)("lakebed_store_requests_total", operation="put", result="ok") == 1
+
+
+def test_requests_of_spark_workers_are_not_lost(flaky_s3: FaultProxy, s3_server: S3Server) -> None:
+    path = f"s3://{s3_server.create_bucket()}/t"
+    flaky_s3.traffic(reset=True)
+    command = [sys.executable, "-m", "tests.monitoring.requests_of_tasks", path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    counted, puts = map(int, done.stdout.split()[-2:])
+    assert puts >= BATCHES + 1, "of each task that wrote a part, and of the one that merged"
+    assert counted == flaky_s3.traffic().requests.total()
+
+
+def test_nothing_is_listened_to_once_a_task_has_ended(tmp_path: Path) -> None:
+    before = list(events._listeners)
+    task = WriteTask(TableShape(pa.schema([("id", pa.int64())])), str(tmp_path), lambda _: iter([]))
+    list(task.run(iter([])))
+    assert events._listeners == before
