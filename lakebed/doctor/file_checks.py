@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from lakebed.compaction import cleanup
 from lakebed.compaction.partitions import detached_of
 from lakebed.doctor.finding import Finding, critical, warning
-from lakebed.errors import Corrupt
+from lakebed.errors import Corrupt, Unsupported
 from lakebed.manifest.actions import Part
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
@@ -81,7 +81,7 @@ def look_for_orphans(log: TableLog, storage: PartStorage, path: str) -> Iterator
     """Files older than three days that no version within retention names. Raises Contention, StoreUnavailable."""
     try:
         found = cleanup.remove_orphan_files(log, storage, None, dry_run=True).to_pylist()
-    except Corrupt as error:
+    except (Corrupt, Unsupported) as error:
         yield warning("orphan", "", str(error), f"lakebed timeline {path}")
         return
     for file in found:

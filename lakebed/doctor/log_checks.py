@@ -23,7 +23,7 @@ from lakebed.doctor.finding import Finding, critical, warning
 from lakebed.errors import Corrupt, Unsupported
 from lakebed.manifest.actions import ChangePart, Commit, Part
 from lakebed.manifest.claims import claims_of
-from lakebed.manifest.invariants import violations
+from lakebed.manifest.invariants import Violation, violations
 from lakebed.manifest.leases import leases_of
 from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot, apply, without_expired
 from lakebed.manifest.table_log import (
@@ -141,7 +141,7 @@ class _Replay:
         where = commit_name(commit.version)
         if before is not None and GATE_FEATURE in before.protocol.writer_features:
             self._look.findings += self._foreign(commit)
-            for broken in violations(before, commit):
+            for broken in self._violations(before, commit):
                 remedy = f"read versions before {commit.version}, and write the table anew from one of them"
                 self._look.findings.append(critical(broken.invariant, where, broken.detail, remedy))
         if before is None and commit.version > 0:
@@ -151,6 +151,12 @@ class _Replay:
         except Corrupt as error:
             self._state = None
             self._look.findings.append(critical("M1", where, str(error), _RESTORE.format(where)))
+
+    def _violations(self, before: Snapshot, commit: Commit) -> list[Violation]:
+        try:
+            return list(violations(before, commit))
+        except (ValueError, KeyError, TypeError) as error:  # an entry of ours that somebody else wrote
+            return [Violation("M1", f"it has an entry that can't be read: {error}")]
 
     def _foreign(self, commit: Commit) -> Iterator[Finding]:
         info = commit.info

@@ -155,7 +155,9 @@ class RowChecks:
             filled = found.column(1 + 3 * at)[0].as_py()
             empty = live - filled
             said = nulls.get(field.name)
-            if said is not None and (empty > said or filled > part.rows - said):
+            if isinstance(said, int) and (
+                empty > said or filled > part.rows - said
+            ):  # of a struct Delta counts its leaves
                 yield self._wrong_statistics(
                     part, field.name, f"{said:,} nulls, but {empty:,} of {live:,} live rows are null"
                 )

@@ -12,6 +12,7 @@ hour, after as many as the table holds, (F(held + n, k) − F(held, k)) ÷ n, pl
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ import numpy as np
 
 from lakebed.compaction.optimum import least_written_up_to
 from lakebed.compaction.planner import plan
-from lakebed.errors import Retry, TableNotFound
+from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.ingest.backpressure import pressure
 from lakebed.manifest.actions import Part
 from lakebed.manifest.claims import claimed_paths, claims_of
@@ -37,6 +38,7 @@ from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.sortkey.clustering import clustering
 from lakebed.view.clustering import placed
 
+_logger = logging.getLogger("lakebed.exporter")
 DEAR_SHARE = 0.01
 QUARANTINE_SECONDS = 60.0
 _FLUSHES_MAX = 4096
@@ -114,8 +116,15 @@ class Sampler:
         log = self._quarantine or TableLog(open_store(self._path + QUARANTINE_SUFFIX), self._clock)
         try:
             beside = log.refresh()
-        except (TableNotFound, Retry):
-            self._quarantine_rows = self._quarantine_rows or 0
+        except TableNotFound:
+            self._quarantine, self._quarantine_rows = None, 0
+            return
+        except Retry:
+            return
+        except LakebedError as error:  # it is another table: this one's figures don't wait for it
+            if self._quarantine_rows is not None:
+                _logger.warning("%s can't be looked at: %s", self._path + QUARANTINE_SUFFIX, error)
+            self._quarantine_rows = None
             return
         self._quarantine = log
         tail = sum(part.rows for part in beside.tail.values())

@@ -32,10 +32,10 @@ from lakebed.doctor.examination import examine_log
 from lakebed.doctor.file_checks import look_at_files
 from lakebed.doctor.finding import Finding, Severity, critical, warning, worst
 from lakebed.doctor.log_checks import look_at_log, state_findings
-from lakebed.errors import Corrupt, TableNotFound, VersionNotFound
+from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unsupported, VersionNotFound
 from lakebed.ingest.backpressure import pressure
 from lakebed.manifest.claims import claims_of
-from lakebed.manifest.leases import first_unexpired, leases_of
+from lakebed.manifest.leases import first_unexpired, leased_versions, leases_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import LOG_FOLDER, TableLog
@@ -148,6 +148,8 @@ class Observer:
             examined = examine_log(self._path, self._log, self._storage, True).findings
             told = {(finding.check, finding.where) for finding in examined}
             findings = [*examined, *(each for each in findings if (each.check, each.where) not in told)]
+        if any(finding.check == "M1" and not finding.where for finding in findings):
+            snapshot = None  # entries of ours that can't be read: no figure could be trusted
         status = Status(self._path) if snapshot is None else self._figures(snapshot, slow)
         if snapshot is not None:
             findings += self._judged(status, snapshot, slow)
@@ -166,30 +168,37 @@ class Observer:
             return _Slow(None, False, tuple(findings))
         findings += look_at_files(snapshot, self._storage)
         findings += self._late_cleanup(snapshot)
+        quarantined = 0
+        try:
+            quarantined = self._quarantined()
+        except LakebedError as error:
+            beside = self._storage.root + QUARANTINE_SUFFIX
+            findings.append(warning("quarantine", beside, f"it can't be read: {error}", f"lakebed doctor {beside}"))
         log_files = [size for _, size, _ in self._storage.list(f"{LOG_FOLDER}/")]
         return _Slow(
             snapshot, found.is_whole, tuple(findings), self._log.oldest_readable(), max(checkpoints, default=0),
-            len(log_files), sum(log_files), self._quarantined(),
+            len(log_files), sum(log_files), quarantined,
         )  # fmt: skip
 
     def _late_cleanup(self, snapshot: Snapshot) -> Iterator[Finding]:
         retention_seconds = snapshot.settings.log_retention_seconds
         try:
             version = self._log.version_at(self._log.now_ms() - 2 * retention_seconds * 1000)
+            version = min([version, *leased_versions(snapshot.domains, self._log.now_ms())])
             base = max((each for each in self._log.versions()[1] if each <= version), default=0)
-        except (VersionNotFound, Corrupt):
+        except (VersionNotFound, Corrupt, Unsupported):
             return
         files = self._log.files_before(base)
         if files:
             yield warning(
                 "log", "", f"{len(files):,} files of the log are past twice lakebed.log_retention: nobody cleans up",
-                f"lakebed expire-snapshots --no-dry-run {self._path}",
+                f"lakebed maintain {self._path}",
             )  # fmt: skip
 
     def _quarantined(self) -> int:
         """Rows of the table beside this one; 0 if there is none."""
         try:
-            beside = TableLog(open_store(self._path + QUARANTINE_SUFFIX)).refresh()
+            beside = TableLog(open_store(self._storage.root + QUARANTINE_SUFFIX)).refresh()
         except TableNotFound:
             return 0
         tail = sum(part.rows for part in beside.tail.values())
@@ -239,7 +248,9 @@ class Observer:
         settings, path = snapshot.settings, self._path
         maintain = f"lakebed maintain {path}"
         earlier_ms = self._log.now_ms() - int(LEASE_SECONDS * 1000)
-        if (status.tail_age_seconds or 0) > LEASE_SECONDS and (why := reason_to_settle(snapshot, earlier_ms)):
+        earlier = self._at(earlier_ms) or snapshot
+        late = (status.tail_age_seconds or 0) > LEASE_SECONDS and not earlier.tail.keys().isdisjoint(snapshot.tail)
+        if late and (why := reason_to_settle(earlier, earlier_ms)):
             what = f"the tail should have been settled {LEASE_SECONDS:.0f} s ago ({why}); nobody does, or can't keep up"
             yield warning("tail", "", what, f"{maintain} (or, once: lakebed settle {path})")
         pressed = pressure(snapshot)
@@ -249,7 +260,7 @@ class Observer:
             )
             yield critical("backpressure", "", what, f"{maintain} (one more, or on a larger machine)")
         if not status.claims_live:
-            yield from self._backlog(snapshot, earlier_ms)
+            yield from self._backlog(snapshot, earlier, earlier_ms)
         elif settings.merge not in ("off", "recluster") and status.depth > 2 * settings.read_budget:
             what = f"{status.depth} runs of parts lie over a point, and lakebed.read_budget is {settings.read_budget}"
             yield warning(
@@ -257,17 +268,25 @@ class Observer:
             )
         if status.quarantined:
             what = f"{status.quarantined:,} records are in the quarantine: they could not become rows"
-            beside = path + QUARANTINE_SUFFIX
+            beside = self._storage.root + QUARANTINE_SUFFIX
             look = f"lakebed query {beside} 'select reason, count(*) from q group by all' --name q"
             yield warning("quarantine", beside, what, f"{look}; when they are dealt with: lakebed truncate {beside}")
-        behind = snapshot.version - slow.newest_checkpoint
+        behind = slow.snapshot.version - slow.newest_checkpoint if slow.snapshot else 0
         if behind >= _CHECKPOINTS_LATE * settings.checkpoint_interval:
             what = f"{behind:,} versions have no checkpoint, and lakebed.checkpoint_interval is {settings.checkpoint_interval}"
             yield warning("log", "", f"{what}: opening the table gets slow", maintain)
 
-    def _backlog(self, snapshot: Snapshot, earlier_ms: int) -> Iterator[Finding]:
-        older = {path: part for path, part in snapshot.parts.items() if part.modified_ms <= earlier_ms}
-        merges = plan(replace(snapshot, parts=older, tail={}), (), self._log.now_ms()).plans
+    def _at(self, timestamp_ms: int) -> Snapshot | None:
+        """The table at a time; None if that version is not kept."""
+        try:
+            return self._log.at_version(self._log.version_at(timestamp_ms))
+        except (VersionNotFound, Corrupt):
+            return None
+
+    def _backlog(self, snapshot: Snapshot, earlier: Snapshot, earlier_ms: int) -> Iterator[Finding]:
+        older = {path: part for path, part in earlier.parts.items() if part.modified_ms <= earlier_ms}
+        merges = plan(replace(earlier, parts=older, tail={}), (), earlier_ms).plans
+        merges = tuple(one for one in merges if snapshot.parts.keys() >= set(one.inputs))
         if merges:
             what = f"{len(merges):,} merges should have begun {LEASE_SECONDS:.0f} s ago, and nobody merges: {merges[0].why}"
             yield warning(

@@ -12,8 +12,10 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
+from lakebed.errors import Corrupt
 from lakebed.manifest.actions import PART_DOMAIN_PREFIX, AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.table_state import Recent
@@ -22,12 +24,13 @@ WINDOW_SECONDS = 3600.0
 _BEHIND_MAX = 5_000
 _LOOK_SECONDS_MAX = 1.0
 _WRITERS = {
-    "APPLY": "ingest", "STREAMING UPDATE": "ingest", "QUARANTINE": "ingest", "WRITE": "ingest", "SETTLE": "settle",
+    "APPLY": "ingest", "STREAMING UPDATE": "ingest", "QUARANTINE": "ingest", "WRITE": "ingest",
+    "REPLACE PARTITION": "ingest", "SETTLE": "settle",
     "MERGE": "merge", "UPLOAD": "upload", "DELETE": "mutation", "UPDATE": "mutation",
 }  # fmt: skip
 _OTHERS = (
     "CLAIM", "EXTEND CLAIM", "ABANDON CLAIM", "CREATE TABLE", "CONVERT", "SET TBLPROPERTIES", "SET SORT KEY",
-    "EXPIRE VERSIONS", "TRUNCATE",
+    "EXPIRE VERSIONS", "TRUNCATE", "ATTACH PARTITION", "DETACH PARTITION", "DROP DETACHED", "HOLD VERSION", "RELEASE VERSION",
 )  # fmt: skip
 _OPERATIONS = {name: name.lower().replace(" ", "_") for name in (*_WRITERS, *_OTHERS)}
 
@@ -91,12 +94,18 @@ class RecentCommits:
 
     def _backward(self, oldest_ms: int, is_over: Callable[[], bool]) -> None:
         while not self._is_whole and not is_over():
-            commit = self._log.read_commit(self._first - 1) if self._first > 0 else None
+            commit = self._older()
             if commit is None or commit.timestamp_ms < oldest_ms:
                 self._is_whole = True
                 return
             self._first -= 1
             self._add(_entry(commit), self._entries.appendleft)
+
+    def _older(self) -> Commit | None:
+        """The commit before those that are known; None if there is none, or it can't be read."""
+        with suppress(Corrupt):
+            return self._log.read_commit(self._first - 1) if self._first > 0 else None
+        return None
 
     def _add(self, entry: _Entry, put: Callable[[_Entry], None]) -> None:
         put(entry)

@@ -259,13 +259,13 @@ class _Run:
         deadline = time.monotonic() + DRAIN_SECONDS_MAX
         while query.isActive and time.monotonic() < deadline:
             busy = query.status["isTriggerActive"] and query.status["isDataAvailable"]
-            if self.observe().tail_parts == 0 and not busy:
+            if not self._table._log.refresh().tail and not busy:
                 break
             self.look("stopping")
             time.sleep(0.05)
         _stop(query)
         self._table._compaction.close()  # merges that run give their claims back
-        if self.observe().tail_parts:
+        if self._table._log.refresh().tail:
             self._table.settle()
 
     def _stop_all(self) -> None:

@@ -16,14 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 import lakebed
 from lakebed.cli import main
 from lakebed.compaction.merge import Merger
 from lakebed.doctor.examination import Examination, examine
 from lakebed.doctor.finding import Severity
-from lakebed.doctor.status import Status
-from lakebed.manifest.actions import Action, AddPart, CommitInfo, Domain, Part
+from lakebed.doctor.status import Observer, Status
+from lakebed.manifest.actions import Action, AddPart, CommitInfo, Domain, Part, encode_commit
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.table_log import Committed, TableLog, commit_name
 from lakebed.parts import dead_rows
@@ -299,6 +300,21 @@ def test_an_entry_of_the_log_that_can_t_be_read_is_named(table: lakebed.Table) -
     commit(table, Domain("lakebed.detached.x", '{"parts": [{}]}'))
     [finding] = examine(table.path, deep=True).findings
     assert "an entry of lakebed's" in finding.what
+
+
+def test_an_adopted_table_with_a_struct_is_healthy(tmp_path: Path) -> None:
+    inner = [{"a": number if number % 3 else None} for number in range(9)]
+    write_deltalake(tmp_path / "adopted", pa.table({"id": range(9), "inner": inner}))  # counts the nulls of its leaves
+    adopted = lakebed.convert(tmp_path / "adopted", keys=["id"])
+    assert examine(adopted.path, deep=True).findings == ()
+
+
+def test_a_claim_that_another_program_garbled_is_told_and_nothing_breaks(table: lakebed.Table) -> None:
+    log, version = log_of(table), log_of(table).refresh().version + 1
+    garbled = encode_commit([CommitInfo("SET", "x", engine="other"), Domain("lakebed.claim.x", "{ not JSON")])
+    assert log.store.put_if_absent(commit_name(version), garbled)
+    for found in (examine(table.path), Observer(table.path, Path(table.path, "none")).look()):
+        assert "M1" in {finding.check for finding in found.findings}
 
 
 def test_a_file_of_another_size_is_named_without_being_read(table: lakebed.Table) -> None:

@@ -128,6 +128,33 @@ def test_a_quarantine_with_records_is_told_with_a_query_that_shows_them(
     assert look(table).findings == ()
 
 
+def test_a_quarantine_that_can_t_be_read_is_told_beside_the_figures(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    beside = lakebed.create(table.path + QUARANTINE_SUFFIX, QUARANTINE_SCHEMA)
+    Path(beside.path, "_delta_log", f"{0:020}.json").write_bytes(b"{ not JSON")
+    found = look(table)
+    [finding] = found.findings
+    assert (finding.check, finding.where, found.rows) == ("quarantine", beside.path, 30)
+
+
+def test_what_a_reader_holds_of_the_log_is_not_called_neglect(tmp_path: Path) -> None:
+    table = new_table(tmp_path, batches=5, checkpoint_interval="3")
+    with table.hold(1, 30 * DAY):
+        table.clean_log()
+        assert checks(look(table, 15 * DAY)) == []
+
+
+def test_merges_that_became_due_this_moment_are_not_called_late(tmp_path: Path) -> None:
+    table = new_table(tmp_path, batches=5)
+    before = table.version
+    table.set_properties({"lakebed.read_budget": "2"})
+    earlier = table._log.at_version(before)
+    observer = Observer(table.path, Path(table.path, "none"), lambda: time.time() + 3600)
+    assert checks(observer.look()) == ["backlog"]
+    observer._at = lambda timestamp_ms: earlier  # type: ignore[method-assign]
+    assert checks(observer.look()) == []
+
+
 def test_a_log_without_checkpoints_and_one_that_nobody_cleans_are_told(tmp_path: Path) -> None:
     table = new_table(tmp_path, batches=5, checkpoint_interval="3")
     assert checks(look(table)) == []
