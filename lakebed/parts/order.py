@@ -43,8 +43,10 @@ def sort_order(keys: pa.Table, terms: Sequence[SortTerm] | None = None) -> Place
         for column in (pc.is_nan(key), key) if pa.types.is_floating(key.type) else (key,):
             sort_keys.append((str(len(columns)), direction, "at_end" if term.nulls_last else "at_start"))
             columns[str(len(columns))] = column
-    batch = pa.table(columns).combine_chunks().to_batches()[0]
-    return np.asarray(pc.sort_indices(batch, sort_keys=sort_keys)).astype(np.int64)
+    table = pa.table(columns).combine_chunks()
+    batches = table.to_batches()  # texts of more than 2 GiB stay in several
+    rows = batches[0] if len(batches) == 1 else table
+    return np.asarray(pc.sort_indices(rows, sort_keys=sort_keys)).astype(np.int64)
 
 
 def _numbers(keys: pa.Table, terms: Sequence[SortTerm]) -> Places | None:

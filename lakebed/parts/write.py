@@ -165,9 +165,13 @@ def delta_stats(rows: int, column_stats: Mapping[str, Mapping[str, str]], schema
 
 
 def told_terms(shape: TableShape) -> tuple[SortTerm, ...]:
-    """The terms whose first and last values a part tells: none if it is sorted by one column, whose bounds say all."""
+    """The terms whose first and last values a part tells: none if it is sorted by one column, whose bounds say all.
+
+    Those of floating-point columns don't: with NaN or an infinity among the values there are none.
+    """
     terms = order_columns(shape.schema, shape.order_by, shape.partition_by, shape.sort_key_frame)
-    return () if [term.name for term in terms] == [name for term in terms[:1] for name in term.columns] else terms
+    says_all = [term.name for term in terms] == [name for term in terms[:1] for name in term.columns]
+    return () if says_all and not any(pa.types.is_floating(term.type) for term in terms) else terms
 
 
 def with_order_bounds(
@@ -200,8 +204,8 @@ def _tuple_bound(order: Sequence[SortTerm], row: Sequence[pa.Scalar], is_upper: 
             out.append(value.isoformat())
         elif isinstance(value, decimal.Decimal):
             out.append(orjson.Fragment(format(value, "f")))
-        elif isinstance(value, float) and math.isfinite(value):
-            out.append(value)
+        elif isinstance(value, float):
+            out.append(value if math.isfinite(value) else str(value))  # JSON has no number for these
         else:
             break
     return out

@@ -1,9 +1,10 @@
 """Where parts lie on the line of sort keys, and how deep they lie over each other.
 
 1. A part's range is two flat tuples over the leading terms of the sort key, made from its statistics: what no row is before,
-   and what no row is after. A value is (1, value), a null (0, None) where nulls are first and (1.5, None) where they are last;
-   a bound that is missing ends the lower tuple and puts (2,), above everything, into the upper. Values of a descending term
-   are mirrored, so that the greatest comes first: numbers negated, bytes see ``MirroredBytes``.
+   and what no row is after. A value is (1, value), NaN (1.25, None), a null (0, None) where nulls are first and (1.5, None)
+   where they are last; a bound that is missing ends the lower tuple and puts (2,), above everything, into the upper. Values of
+   a descending term are mirrored, so that the greatest comes first: numbers negated, NaN (0.5, None), bytes see
+   ``MirroredBytes``.
 2. What we wrote sorted tells its first and its last key (``ORDER_BOUNDS``). Of other parts column-wise bounds are put side by
    side: they hold, but reach far where the first column's values change. They tell of functions that grow with their column, too.
 3. Depth: a sweep over the ends of the ranges, sorted once; ranges are closed. O(n log n).
@@ -162,11 +163,16 @@ def _told_bound(values: Sequence[Any], columns: tuple[SortTerm, ...]) -> Bound:
     return out
 
 
+NAN, NAN_MIRRORED = (1.25, None), (0.5, None)  # after all values and before a null that is last; the other way round
+
+
 def _null(term: SortTerm) -> Bound:
     return _NULL_LAST if term.nulls_last else _NULL_FIRST
 
 
 def _placed(value: Any, term: SortTerm) -> Bound:
+    if value != value:  # NaN is the greatest number
+        return NAN_MIRRORED if term.is_descending else NAN
     return (1, mirrored(value) if term.is_descending else value)
 
 

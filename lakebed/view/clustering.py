@@ -11,7 +11,7 @@ from lakebed.errors import InvalidInput
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.plots import new_figure
 from lakebed.sortkey.clustering import Clustering, DeepRange, Placed, clustering
-from lakebed.sortkey.ranges import TOP, Bound, order_columns, plain_value, range_reader
+from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, order_columns, plain_value, range_reader
 from lakebed.sortkey.sort_key import SortTerm
 
 CLUSTERING_SCHEMA = pa.schema(
@@ -136,6 +136,8 @@ def readable(bound: Bound, terms: tuple[SortTerm, ...]) -> str:
     for place, term in zip(range(0, len(bound), 2), terms, strict=False):
         if bound[place : place + 2] == TOP:
             texts.append("…")
+        elif bound[place : place + 2] in (NAN, NAN_MIRRORED):
+            texts.append("NaN")
         elif bound[place + 1] is None:
             texts.append("NULL")
         else:

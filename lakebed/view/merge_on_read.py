@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -246,6 +246,10 @@ class TableView:
 def _values_sought(keys: pa.Table | Sequence[Any], snapshot: Snapshot) -> pa.Table:
     """What to look up as a table of columns of the snapshot, in its types. Raises InvalidInput."""
     schema = snapshot.schema
+    if isinstance(keys, pa.RecordBatch):
+        keys = pa.Table.from_batches([keys])
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable | pa.Table):
+        raise InvalidInput(f"give what to look up as a list of keys or as a pyarrow.Table, not as {keys!r}")
     names = tuple(keys.column_names) if isinstance(keys, pa.Table) else snapshot.settings.keys
     if not isinstance(keys, pa.Table) and len(names) != 1:
         raise InvalidInput(
@@ -257,11 +261,22 @@ def _values_sought(keys: pa.Table | Sequence[Any], snapshot: Snapshot) -> pa.Tab
         raise InvalidInput(f"{what} the table, which has {', '.join(schema.names)}")
     wanted = pa.schema([schema.field(name).with_nullable(True) for name in names])
     try:
-        return (keys if isinstance(keys, pa.Table) else pa.table({names[0]: pa.array(list(keys))})).cast(wanted)
-    except (pa.ArrowException, OverflowError, ValueError) as error:
+        given = keys if isinstance(keys, pa.Table) else pa.table({names[0]: pa.array(list(keys))})
+        return pa.table([_as(column, field.type) for column, field in zip(given.columns, wanted, strict=True)], wanted)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise InvalidInput(
             f"what to look up does not fit {', '.join(f'{field.name} ({field.type})' for field in wanted)}: {error}"
         ) from None
+
+
+def _as(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """The values in a column's type, each equal to what was given. Raises ArrowInvalid, ValueError."""
+    if pa.types.is_decimal(kind) and pa.types.is_integer(values.type):
+        values = values.cast(pa.decimal128(38, kind.scale))
+    out = values.cast(kind)
+    if pa.types.is_date(kind) and pa.types.is_timestamp(values.type) and not out.cast(values.type).equals(values):
+        raise ValueError("a date is sought by a time of day")
+    return out
 
 
 def _paths(snapshot: Snapshot) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -336,3 +337,24 @@ def test_a_sort_key_that_names_no_column_is_refused_and_nothing_changes(tmp_path
     with pytest.raises(InvalidInput, match="set_sort_key"):
         filled.table.set_properties({"lakebed.sort_key": '["id"]'})
     assert filled.table.version == version
+
+
+@pytest.mark.parametrize("sort_key", [["x"], ["s", "x desc"], ["s", "x nulls last"], ["bucket(4, s)", "x desc"]])
+def test_a_final_job_ends_also_over_values_that_are_no_numbers(sort_key: list[str], tmp_path: Path) -> None:
+    """NaN and the infinities have a place in the order, so parts of one merge lie side by side."""
+    rng = np.random.default_rng(5)
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
+    properties = {
+        "lakebed.target_part_rows": "200", "lakebed.target_part_bytes": "12000", "lakebed.plan_bytes_max": "48000",
+        "lakebed.merge": "off", "lakebed.recluster_depth": "1",
+    }  # fmt: skip
+    table = lakebed.create(tmp_path / "t", schema, keys=["id"], sort_key=sort_key, properties=properties)
+    for batch in range(16):
+        values = rng.choice([np.nan, np.inf, -np.inf, 0.0, 1.5, -2.5], 300, p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.1])
+        ids = np.arange(batch * 300, batch * 300 + 300)
+        table.apply(pa.table({"id": ids, "x": values, "s": [f"r{n}" for n in rng.integers(0, 4, 300)]}, schema))
+        table.settle()
+    started = time.monotonic()
+    result = table.recluster(final=True, stop=lambda: time.monotonic() - started > 30)
+    assert result.finished and result.rounds <= 6
+    assert table.to_arrow().num_rows == 16 * 300

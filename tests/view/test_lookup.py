@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import random
 from pathlib import Path
 from typing import Any
@@ -122,3 +124,16 @@ def test_parts_and_row_groups_that_can_not_hold_the_keys_are_not_read(tmp_path: 
 
 def sorted_by_block(table: lakebed.Table) -> list[str]:
     return [part["path"] for part in sorted(table.parts().to_pylist(), key=lambda part: part["min_block"])]
+
+
+def test_a_key_is_sought_as_it_is_or_refused(tmp_path: Path) -> None:
+    schema = pa.schema([("day", pa.date32()), ("price", pa.decimal128(10, 2))])
+    table = lakebed.create(tmp_path / "t", schema, keys=["day"])
+    day = datetime.date(2024, 1, 5)
+    table.apply(pa.table({"day": [day], "price": [decimal.Decimal(3)]}, schema))
+    assert table.lookup([day]).num_rows == 1
+    assert table.lookup([datetime.datetime(2024, 1, 5)]).num_rows == 1
+    assert table.lookup(pa.table({"price": [1, 3]})).num_rows == 1
+    for wrong in ([datetime.datetime(2024, 1, 5, 13)], "12", 12):
+        with pytest.raises(InvalidInput, match="look up"):
+            table.lookup(wrong)  # type: ignore[arg-type]
