@@ -86,7 +86,7 @@ def key_of(values: Sequence[Any], terms: Sequence[SortTerm]) -> tuple[Any, ...]:
         if value is None:
             out += (1.5, None) if term.nulls_last else (0, None)
         elif value != value:
-            out += (0.5 if term.is_descending else 1.255, None)
+            out += (0.5 if term.is_descending else 1.25, None)
         else:
             value = value.encode() if isinstance(value, str) else value
             if term.type == pa.timestamp("us"):
