@@ -58,7 +58,8 @@ class ReclusterResult:
     """What a job did, or with ``estimated`` will do. ``version`` is the newest one then.
 
     Depths are averages over the parts of each level. ``gave_way``: merges that others' claims or commits came before.
-    ``finished``: nothing is left of what was asked for.
+    ``finished``: it was not stopped. What is deeper than its threshold even so (``depth_after``) is a matter of the next round,
+    or of parts so large that not even two fit into ``lakebed.plan_bytes_max``.
     """
 
     version: int

@@ -248,9 +248,8 @@ class Observer:
         settings, path = snapshot.settings, self._path
         maintain = f"lakebed maintain {path}"
         earlier_ms = self._log.now_ms() - int(LEASE_SECONDS * 1000)
-        earlier = self._at(earlier_ms) or snapshot
-        late = (status.tail_age_seconds or 0) > LEASE_SECONDS and not earlier.tail.keys().isdisjoint(snapshot.tail)
-        if late and (why := reason_to_settle(earlier, earlier_ms)):
+        is_old = (status.tail_age_seconds or 0) > LEASE_SECONDS
+        if is_old and reason_to_settle(snapshot, earlier_ms) and (why := self._was_due(snapshot, earlier_ms)):
             what = f"the tail should have been settled {LEASE_SECONDS:.0f} s ago ({why}); nobody does, or can't keep up"
             yield warning("tail", "", what, f"{maintain} (or, once: lakebed settle {path})")
         pressed = pressure(snapshot)
@@ -260,7 +259,7 @@ class Observer:
             )
             yield critical("backpressure", "", what, f"{maintain} (one more, or on a larger machine)")
         if not status.claims_live:
-            yield from self._backlog(snapshot, earlier, earlier_ms)
+            yield from self._backlog(snapshot, earlier_ms)
         elif settings.merge not in ("off", "recluster") and status.depth > 2 * settings.read_budget:
             what = f"{status.depth} runs of parts lie over a point, and lakebed.read_budget is {settings.read_budget}"
             yield warning(
@@ -277,13 +276,22 @@ class Observer:
             yield warning("log", "", f"{what}: opening the table gets slow", maintain)
 
     def _at(self, timestamp_ms: int) -> Snapshot | None:
-        """The table at a time; None if that version is not kept."""
+        """The table at a time; None if that version is not kept, or can't be read."""
         try:
             return self._log.at_version(self._log.version_at(timestamp_ms))
-        except (VersionNotFound, Corrupt):
+        except (VersionNotFound, Corrupt, Unsupported):
             return None
 
-    def _backlog(self, snapshot: Snapshot, earlier: Snapshot, earlier_ms: int) -> Iterator[Finding]:
+    def _was_due(self, snapshot: Snapshot, earlier_ms: int) -> str | None:
+        """Why changes that are in the tail still should have been settled then."""
+        earlier = self._at(earlier_ms) or snapshot
+        return None if earlier.tail.keys().isdisjoint(snapshot.tail) else reason_to_settle(earlier, earlier_ms)
+
+    def _backlog(self, snapshot: Snapshot, earlier_ms: int) -> Iterator[Finding]:
+        older = {path: part for path, part in snapshot.parts.items() if part.modified_ms <= earlier_ms}
+        if not plan(replace(snapshot, parts=older, tail={}), (), earlier_ms).plans:
+            return
+        earlier = self._at(earlier_ms) or snapshot  # a setting or a threshold of now may not have been one then
         older = {path: part for path, part in earlier.parts.items() if part.modified_ms <= earlier_ms}
         merges = plan(replace(earlier, parts=older, tail={}), (), earlier_ms).plans
         merges = tuple(one for one in merges if snapshot.parts.keys() >= set(one.inputs))

@@ -33,9 +33,14 @@ class Stretches:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="stretches-", dir=temporary_folder()))
         self._folder = Path(folder)
         options = pa.ipc.IpcWriteOptions(compression="lz4")
-        self._writers = [
-            pa.ipc.new_stream(str(self._file(number)), self._schema, options=options) for number in range(self._count)
-        ]
+        try:
+            self._writers = [
+                pa.ipc.new_stream(str(self._file(number)), self._schema, options=options)
+                for number in range(self._count)
+            ]
+        except OSError as error:  # too many open files, or a full disk
+            self._stack.close()
+            raise _no_room(self._folder, error) from error
         return self
 
     def __exit__(
@@ -69,4 +74,6 @@ class Stretches:
 
 
 def _no_room(folder: Path, error: OSError) -> StoreUnavailable:
-    return StoreUnavailable(f"rows that a merge sets aside can't be written to {folder} ({error}); free space there")
+    return StoreUnavailable(
+        f"rows that a merge sets aside can't be written to {folder} ({error}); free space there, or allow more open files"
+    )

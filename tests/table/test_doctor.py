@@ -309,6 +309,15 @@ def test_an_adopted_table_with_a_struct_is_healthy(tmp_path: Path) -> None:
     assert examine(adopted.path, deep=True).findings == ()
 
 
+def test_a_table_that_needs_what_we_lack_is_told_so_and_nothing_breaks(table: lakebed.Table) -> None:
+    log, snapshot = log_of(table), log_of(table).refresh()
+    beyond = replace(snapshot.protocol, reader_features=snapshot.protocol.reader_features | {"unheardOf"})
+    data = encode_commit([CommitInfo("UPGRADE", "x", engine="other"), beyond])
+    assert log.store.put_if_absent(commit_name(snapshot.version + 1), data)
+    for found in (examine(table.path), Observer(table.path, Path(table.path, "none")).look()):
+        assert any(finding.check == "gate" and "unheardOf" in finding.what for finding in found.findings)
+
+
 def test_a_claim_that_another_program_garbled_is_told_and_nothing_breaks(table: lakebed.Table) -> None:
     log, version = log_of(table), log_of(table).refresh().version + 1
     garbled = encode_commit([CommitInfo("SET", "x", engine="other"), Domain("lakebed.claim.x", "{ not JSON")])
