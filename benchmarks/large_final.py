@@ -3,9 +3,9 @@
     python -m benchmarks.large_final [--gb 10] [--part-mb 64] [--row-bytes 400]
 
 Rows have an id, a sort column in random order, and random bytes that do not compress, so a gigabyte of rows is one of files.
-Each comes as parts of ``part-mb``. A process of its own runs the job with the default settings; its memory is looked at 20
-times a second. "private" is what it can't give back (RssAnon), "resident" has the pages of mapped files too, which the kernel takes
-away when it needs them. The baseline is the process with the table open.
+They come in parts of ``part-mb``. A process of its own runs the job with default settings; its memory is looked at 20 times a
+second. "private" is what it can't give back (RssAnon), "resident" has the pages of mapped files too, which the system
+may take away. The baseline is the process with the table open.
 """
 
 from __future__ import annotations
@@ -44,7 +44,17 @@ def main() -> None:
         job.join()
         after = lake.clustering_information().to_pylist()[0]
         assert sum(lake.parts()["rows"].to_pylist()) == rows
-        header = ["rows", "GB", "depth", "then", "written", "minutes", "private MB before", "private MB at most", "resident MB at most"]
+        header = [
+            "rows",
+            "GB",
+            "depth",
+            "then",
+            "written",
+            "minutes",
+            "private MB before",
+            "at most",
+            "resident MB at most",
+        ]
         table(
             f"recluster --final over {args.gb:g} GB in parts of {args.part_mb} MB",
             header,
