@@ -89,7 +89,7 @@ def run(spark: Any, args: argparse.Namespace, budget: int, volatile: str) -> lis
             if query is None:
                 orders.settle()
                 continue
-            _rest(orders)
+            wait_for_rest(orders)
             if number % args.every == args.every - 1:
                 for name, ratio in _ratios(spark, orders, folder).items():
                     ratios[name].append(ratio)
@@ -133,7 +133,7 @@ def run(spark: Any, args: argparse.Namespace, budget: int, volatile: str) -> lis
         ]  # fmt: skip
 
 
-def _rest(orders: lakebed.Table) -> None:
+def wait_for_rest(orders: lakebed.Table) -> None:
     """Wait until maintenance has nothing to do."""
     deadline, still = time.monotonic() + REST_SECONDS_MAX, 0
     while time.monotonic() < deadline and still < 3:

@@ -1,7 +1,8 @@
 """The orders workload: a large table, then batches of changes skewed to recent keys (docs/benchmarks.md).
 
 1. ``base(rows)``: orders with keys 0..rows-1, ten a second, in 20 regions.
-2. ``batch(n)``: of ``changes`` rows 70 % update recent keys (exponentially skewed), 20 % insert, 10 % delete.
+2. ``batch()``: of ``changes`` rows 70 % update recent keys (exponentially skewed; or any, ``uniform``), 20 % insert, 10 %
+   delete.
 All of it is a pure function of the seed.
 """
 
@@ -30,9 +31,10 @@ _WORDS = np.array(
 class Workload:
     """Makes the base and the batches, and keeps what the table must be equal to."""
 
-    def __init__(self, rows: int, changes: int = 20_000, seed: int = 7) -> None:
+    def __init__(self, rows: int, changes: int = 20_000, seed: int = 7, updates: str = "skewed") -> None:
         self.rows = rows
         self.changes = changes
+        self._uniform = updates == "uniform"
         self._rng = np.random.default_rng(seed)
         self._next_key = rows
         self._sequence = 0
@@ -45,7 +47,10 @@ class Workload:
         """The next batch of changes, in arrival order, with the column ``op``."""
         updates, inserts = int(self.changes * 0.7), int(self.changes * 0.2)
         deletes = self.changes - updates - inserts
-        back = self._rng.exponential(self._next_key / 12, updates).astype(np.int64)
+        if self._uniform:
+            back = self._rng.integers(0, self._next_key, updates)
+        else:
+            back = self._rng.exponential(self._next_key / 12, updates).astype(np.int64)
         updated = np.maximum(0, self._next_key - 1 - back)
         inserted = np.arange(self._next_key, self._next_key + inserts)
         deleted = self._rng.integers(0, self._next_key, deletes)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 _logger = logging.getLogger("lakebed")
+TOLD = {"lakebed_event": True}
+"""``extra`` of a log record that an event says too: whoever logs events leaves it out (``monitoring.event_log``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class BatchCommitted:
     attempts: int
     newest_event_seconds: float | None = None  # epoch seconds of the newest event in the batch
     ignored: int = 0  # records that mean no change
+    query: str = ""  # with ``batch_id``: the transaction that the log remembers the batch by, if it has an id
+    batch_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,8 @@ class Settled:
     seconds: float
     bytes_written: int = 0
     quarantined: int = 0
-    superseded: int = 0  # changes that a newer one of their key had replaced already
+    superseded: int = 0  # changes that a newer one of their key had replaced already (deletes are not counted)
+    late: int = 0  # changes, deletes too, that lost against a newer row or delete of the base, by ``sequence_by``
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +94,18 @@ class ViewRefreshed:
 
 @dataclass(frozen=True, slots=True)
 class MergeBegan:
-    """A plan of the planner is being run. ``kind``: merge, purge, recluster or resort; ``level``: of the output."""
+    """A plan of the planner is being run. ``kind``: merge, purge, recluster or resort; ``level``: of the output.
+
+    ``claim``: the id of the claim that will be taken, the same in ``ClaimChanged``, ``MergeEnded`` and in the log.
+    """
 
     table: str
     kind: str
     level: int
     parts: int
     bytes: int
+    claim: str = ""
+    replica: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,8 @@ class MergeEnded:
     conflicts: int
     seconds: float
     local: bool = False
+    claim: str = ""
+    replica: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +143,8 @@ class MergeFailed:
     parts: int
     parked: bool
     error: str
+    claim: str = ""
+    replica: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +160,8 @@ class Uploaded:
     bytes: int
     carried_rows: int
     seconds: float
+    claim: str = ""
+    replica: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +217,14 @@ class CommitEnded:
 @dataclass(frozen=True, slots=True)
 class ClaimChanged:
     """``result``: taken, or taken_over (in place of an expired one of another replica), abandoned (given back), or expired
-    (of a replica that is gone, taken out of the log).
+    (of a replica that is gone, taken out of the log). ``version``: of the commit; ``replica``: whose claim it is.
     """
 
     table: str
     result: str
+    version: int = -1
+    claim: str = ""
+    replica: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +243,21 @@ class StoreRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskMeasured:
+    """What a task took of the process that did it. ``kind``: write, merge or find.
+
+    ``memory_bytes``: the most that the process ever had in memory; ``spilled_bytes``: the most that lay in its temporary folder
+    while the task ran, seen a few times a second.
+    """
+
+    table: str
+    kind: str
+    seconds: float
+    memory_bytes: int
+    spilled_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SourceLagged:
     """How many records of a topic no committed batch has read yet."""
 
@@ -235,7 +269,7 @@ class SourceLagged:
 Event: TypeAlias = (
     BatchCommitted | BatchReplayed | OffsetsLost | Settled | ViewRefreshed | MergeBegan | MergeEnded | MergeFailed
     | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded | ClaimChanged
-    | StoreRequested | SourceLagged
+    | StoreRequested | TaskMeasured | SourceLagged
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []

@@ -621,7 +621,7 @@ class Table:
                 events.Settled(
                     self.path, result.version, result.change_parts, result.rows, result.rows_marked_dead,
                     result.conflicts, result.seconds, result.bytes_written, result.quarantined_rows,
-                    result.late_or_superseded_rows,
+                    result.late_or_superseded_rows, result.late_rows,
                 )
             )  # fmt: skip
         return result
@@ -667,7 +667,8 @@ class Table:
             events.BatchCommitted(
                 self.path, result.version, written.rows, sum(part.bytes for part in written.parts), len(written.parts),
                 sum(part.rows for part in written.quarantined), before_seconds + result.commit_seconds,
-                result.commit_seconds, result.attempts, newest,
+                result.commit_seconds, result.attempts, newest, 0, batch.app_id if batch else "",
+                batch.version if batch else None,
             )
         )  # fmt: skip
         if self._log.checkpoint_is_due(result.snapshot, slack=2):  # nobody maintains the table: the writer must

@@ -282,7 +282,8 @@ def test_a_second_run_carries_on_where_the_first_stopped_each_event_once(tmp_pat
     for _ in range(2):
         done = lakebed_command(*run, cwd=tmp_path, timeout=300)
         assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
+        assert all(" level=info event=" in line for line in done.stderr.splitlines()), done.stderr
+        assert "event=batch_committed" in done.stderr
         assert "lakebed ran for" in done.stdout
         assert "quarantine" not in done.stdout
         table = tmp_path / "lake" / "orders"

@@ -9,27 +9,40 @@ from typing import TYPE_CHECKING, Any
 from lakebed.cli import exit_codes
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import pyarrow as pa
+
+    from lakebed.cli.progress import Tell
 
 # What a command needs is imported when it runs: a parser must not wait for it.
 
 
 def expire_snapshots(options: argparse.Namespace) -> int:
-    return _print(
-        _open(options).expire_snapshots(
+    with _progress(options):
+        rows = _open(options).expire_snapshots(
             options.older_than, options.retain_last, options.dry_run, options.allow_short_retention
-        ),
-        options,
-    )
+        )
+    return _print(rows, options)
 
 
 def remove_orphan_files(options: argparse.Namespace) -> int:
-    rows = _open(options).remove_orphan_files(options.older_than, options.dry_run, options.allow_short_retention)
+    with _progress(options):
+        rows = _open(options).remove_orphan_files(options.older_than, options.dry_run, options.allow_short_retention)
     return _print(rows, options)
 
 
 def vacuum(options: argparse.Namespace) -> int:
-    return _print(_open(options).vacuum(options.older_than, options.dry_run, options.allow_short_retention), options)
+    with _progress(options):
+        rows = _open(options).vacuum(options.older_than, options.dry_run, options.allow_short_retention)
+    return _print(rows, options)
+
+
+def _progress(options: argparse.Namespace) -> AbstractContextManager[Tell]:
+    from lakebed.cli.progress import progress
+
+    what = "listing files that may go" if options.dry_run else "deleting files that may go"
+    return progress(what, options.log_format)
 
 
 def _open(options: argparse.Namespace) -> Any:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from typing import TYPE_CHECKING
 
 from lakebed.cli import exit_codes
 
 if TYPE_CHECKING:
+    from lakebed.cli.progress import Tell
     from lakebed.compaction.recluster_job import ReclusterProgress
-
-PROGRESS_SECONDS = 5.0
+    from lakebed.events import Event
 
 # What a command needs is imported when it runs: a parser must not wait for it.
 
@@ -32,17 +30,26 @@ def compact(options: argparse.Namespace) -> int:
 
     import pyarrow as pa
 
+    from lakebed import events
     from lakebed.cli.output import print_rows
+    from lakebed.cli.progress import progress
     from lakebed.table import open as open_table
 
-    print_rows(pa.Table.from_pylist([asdict(open_table(options.path).compact())]), options.format)
+    table = open_table(options.path)
+    with progress("looking for parts to merge", options.log_format) as tell:
+        end = events.listen(_MergeCount(tell))
+        try:
+            result = table.compact()
+        finally:
+            end()
+    print_rows(pa.Table.from_pylist([asdict(result)]), options.format)
     return exit_codes.OK
 
 
 def maintain(options: argparse.Namespace) -> int:
     from lakebed.cli.run_command import maintain_table
 
-    return maintain_table(options.path, options.duration, options.metrics_port)
+    return maintain_table(options.path, options.duration, options.metrics_port, options.log_format)
 
 
 def recluster(options: argparse.Namespace) -> int:
@@ -51,14 +58,20 @@ def recluster(options: argparse.Namespace) -> int:
     import pyarrow as pa
 
     from lakebed.cli.output import print_rows
+    from lakebed.cli.progress import progress
     from lakebed.table import open as open_table
 
-    progress = None if options.dry_run else _Progress()
-    result = asdict(
-        open_table(options.path).recluster(
-            options.where, final=options.final, on_progress=progress, dry_run=options.dry_run
+    table = open_table(options.path)
+    with progress("looking for parts to recluster", options.log_format) as tell:
+
+        def on_progress(at: ReclusterProgress) -> None:
+            waiting = ", waiting for parts that others merge" if at.waiting else ""
+            what = f"round {at.rounds}, merge {at.plans} of about {at.plans_estimated}{waiting}: rows"
+            tell(what, at.rows, at.rows_estimated)
+
+        result = asdict(
+            table.recluster(options.where, final=options.final, on_progress=on_progress, dry_run=options.dry_run)
         )
-    )
     depths = pa.map_(pa.int32(), pa.float64())
     columns = {
         name: pa.array([list(value.items())], depths) if isinstance(value, dict) else pa.array([value])
@@ -68,21 +81,21 @@ def recluster(options: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-class _Progress:
-    """A line on stderr now and then."""
+class _MergeCount:
+    """A listener that tells which merge runs. How many there will be is not known: what merges write may be merged again."""
 
-    def __init__(self) -> None:
-        self._at = time.monotonic()
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._merges = 0
 
-    def __call__(self, progress: ReclusterProgress) -> None:
-        if time.monotonic() - self._at < PROGRESS_SECONDS:
-            return
-        self._at = time.monotonic()
-        text = (
-            f"round {progress.rounds}, merge {progress.plans} of about {progress.plans_estimated}: "
-            f"{progress.rows:,} of about {progress.rows_estimated:,} rows in {progress.seconds:,.0f} s"
-        )
-        print(f"lakebed: {text}{', waiting for parts that others merge' if progress.waiting else ''}", file=sys.stderr)
+    def __call__(self, event: Event) -> None:
+        from lakebed.cli.output import told_bytes
+        from lakebed.events import MergeBegan
+
+        if isinstance(event, MergeBegan):
+            self._merges += 1
+            what = f"merging {event.parts:,} parts, {told_bytes(event.bytes)}, for level {event.level}: merge"
+            self._tell(what, self._merges, None)
 
 
 def set_sort_key(options: argparse.Namespace) -> int:

@@ -1,7 +1,11 @@
-"""What ``lakebed run`` shows: a live panel on a terminal, a line every few seconds elsewhere, and a closing summary."""
+"""What ``lakebed run`` shows: a live panel on a terminal, a line every few seconds elsewhere, and a closing summary.
+
+With ``--log-format json`` all of it is log lines, so that a program can read whatever comes.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from types import TracebackType
@@ -15,6 +19,8 @@ from rich.text import Text
 
 from lakebed.cli.output import print_table, told_bytes
 from lakebed.errors import LakebedError
+from lakebed.manifest.stores.roots import parse_root
+from lakebed.monitoring.event_log import Value, log_fields
 from lakebed.monitoring.progress import Ages
 from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.run import Look, Outcome
@@ -29,7 +35,8 @@ class LiveDisplay:
 
     def __init__(self, pipeline: Pipeline, console: Console) -> None:
         self._pipeline = pipeline
-        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        # Lines that go to a terminal come out above the panel; what goes to a file is left alone.
+        self._live = Live(console=console, refresh_per_second=4, transient=True, redirect_stderr=sys.stderr.isatty())
 
     def __enter__(self) -> LiveDisplay:
         self._live.__enter__()
@@ -45,9 +52,10 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """A line when the phase changes, and every few seconds."""
+    """A line when the phase changes, and every few seconds. ``logged``: the table to name in log lines instead, if any."""
 
-    def __init__(self) -> None:
+    def __init__(self, logged: str | None = None) -> None:
+        self._logged = logged
         self._phase: str | None = None
         self._at = 0.0
 
@@ -64,16 +72,21 @@ class PlainDisplay:
         if not changed and (look.phase == "starting Spark" or time.monotonic() - self._at < LINE_SECONDS):
             return
         self._phase, self._at = look.phase, time.monotonic()
+        if self._logged is not None:
+            log_fields(logging.INFO, "progress", {"table": self._logged, **_progress(look)})
+            return
         text = look.phase if changed and look.phase != "running" else line(look)
         if changed and look.phase == "running" and look.metrics_url:
             text = f"running; metrics at {look.metrics_url}"
         print(time.strftime("%H:%M:%S"), text, flush=True)
 
 
-def display(pipeline: Pipeline) -> LiveDisplay | PlainDisplay:
-    """The display that suits where stdout goes."""
+def display(pipeline: Pipeline, log_format: str) -> LiveDisplay | PlainDisplay:
+    """The display that suits where stdout goes, and what is logged."""
     console = Console(file=sys.stdout)
-    return LiveDisplay(pipeline, console) if console.is_terminal else PlainDisplay()
+    if console.is_terminal:
+        return LiveDisplay(pipeline, console)
+    return PlainDisplay(str(parse_root(pipeline.table.path)) if log_format == "json" else None)
 
 
 def line(look: Look) -> str:
@@ -146,6 +159,30 @@ def summary(outcome: Outcome, pipeline: Pipeline) -> None:
         print_table(sample, sys.stdout, one_line=True)
     print(f"\nnext:  lakebed query {path} 'select count(*) from \"{name}\"'")
     print(f"       lakebed parts {path}     lakebed timeline {path}", flush=True)
+
+
+def log_summary(outcome: Outcome) -> None:
+    """What a run did, as a log line."""
+    figures = outcome.figures
+    said: dict[str, Value] = {"table": outcome.table.path, "version": outcome.state.version}
+    said |= {"seconds": round(figures.seconds, 3), "rows": figures.rows, "batches": figures.batches}
+    said |= {"quarantined": figures.quarantined, "lost": figures.lost, "replayed": figures.replayed}
+    log_fields(logging.INFO, "run_ended", said)
+
+
+def _progress(look: Look) -> dict[str, Value]:
+    figures, state = look.figures, look.state
+    said: dict[str, Value | None] = {
+        "phase": look.phase, "metrics_url": look.metrics_url, "rows": figures.rows,
+        "rows_per_second": round(figures.rows_per_second, 1), "committed_after_seconds": figures.committed.newest,
+        "visible_after_seconds": figures.visible.newest, "write_amplification": figures.write_amplification,
+        "last_error": figures.last_error,
+    }  # fmt: skip
+    if state:
+        said |= {"version": state.version, "tail_parts": state.tail_parts, "tail_rows": state.tail_rows}
+    return {
+        name: round(each, 3) if isinstance(each, float) else each for name, each in said.items() if each is not None
+    }
 
 
 def _aside(quarantined: int, lost: int, replayed: int) -> list[tuple[int, str]]:

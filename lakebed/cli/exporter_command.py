@@ -13,17 +13,20 @@ from lakebed.cli import exit_codes
 
 def exporter(options: argparse.Namespace) -> int:
     """Until Ctrl-C or SIGTERM."""
+    from lakebed.monitoring.event_log import log_fields
     from lakebed.monitoring.metrics import Metrics
     from lakebed.table import exporter_of
 
-    logging.basicConfig(stream=sys.stderr, format="lakebed: %(message)s", level=logging.WARNING)
     metrics = Metrics()
     watched = exporter_of(options.paths, metrics, options.interval)
     server = metrics.serve(options.host, options.port, "--port")
     done = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: done.set())
-    print(f"lakebed: metrics at {server.url}", file=sys.stderr, flush=True)
+    if options.log_format == "json":
+        log_fields(logging.INFO, "serving", {"url": server.url})
+    else:
+        print(f"lakebed: metrics at {server.url}", file=sys.stderr, flush=True)
     watched.start()
     done.wait()
     watched.close()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lakebed.doctor.status import Status
 
 WATCH_SECONDS = 2.0
-PROGRESS_SECONDS = 5.0
 _STYLES = {"ok": "green", "warning": "yellow", "critical": "red"}
 
 # What a command needs is imported when it runs: a parser must not wait for it.
@@ -37,10 +36,12 @@ def status(options: argparse.Namespace) -> int:
 
 def doctor(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
+    from lakebed.cli.progress import progress
     from lakebed.doctor.examination import FINDINGS_MAX, examine
     from lakebed.doctor.finding import Severity, finding_table
 
-    found = examine(options.path, options.deep, _Progress())
+    with progress("opening the table", options.log_format) as tell:
+        found = examine(options.path, options.deep, tell)
     if options.format == "json":
         print_rows(finding_table(found.findings), "json")
     else:
@@ -85,25 +86,43 @@ def _show(found: Status, form: str) -> int:
 
 
 def _watch(look: Callable[[], Status], form: str) -> int:
-    """Draw anew until Ctrl-C; the exit code is that of what was seen last."""
-    from rich.console import Console
+    """Draw anew until Ctrl-C; the exit code is that of what was seen last. A store that is away is told, and asked again."""
+    from rich.console import Console, Group
     from rich.live import Live
+    from rich.text import Text
+
+    from lakebed.errors import Retry
 
     code = exit_codes.OK
     console = Console()
     try:
         if form == "json" or not console.is_terminal:
             while True:
-                code = _show(look(), form)
+                try:
+                    code = _show(look(), form)
+                except Retry as error:
+                    code = exit_codes.exit_code_of(error)
+                    print(f"lakebed: {_trouble(error)}", file=sys.stderr)
                 time.sleep(WATCH_SECONDS)
+        shown: tuple[RenderableType, ...] = ()
         with Live(console=console, auto_refresh=False, screen=True) as live:
             while True:
-                found = look()
-                code = exit_codes.OK if found.severity.value == "ok" else exit_codes.FAILED
-                live.update(_screen(found), refresh=True)
+                try:
+                    found = look()
+                    shown = (_screen(found),)
+                    code = exit_codes.OK if found.severity.value == "ok" else exit_codes.FAILED
+                    live.update(shown[0], refresh=True)
+                except Retry as error:
+                    code = exit_codes.exit_code_of(error)
+                    live.update(Group(Text(_trouble(error), "red"), *shown), refresh=True)
                 time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
         return code
+
+
+def _trouble(error: Exception) -> str:
+    """A look that failed, in one line."""
+    return f"{time.strftime('%H:%M:%S')} the store did not answer, looking again: {' '.join(str(error).split())}"
 
 
 def _screen(found: Status) -> RenderableType:
@@ -184,15 +203,3 @@ def _age(seconds: float | None) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:,.1f} {unit}"
     return f"{seconds:,.1f} s"
-
-
-class _Progress:
-    """A line on stderr now and then."""
-
-    def __init__(self) -> None:
-        self._at = time.monotonic()
-
-    def __call__(self, what: str, done: int, of: int) -> None:
-        if time.monotonic() - self._at >= PROGRESS_SECONDS:
-            self._at = time.monotonic()
-            print(f"lakebed: {what}: {done:,} of {of:,}", file=sys.stderr)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
-from lakebed.cli import exit_codes
+from lakebed.cli import exit_codes, logs
 from lakebed.errors import InvalidInput, LakebedError
 from lakebed.version import __version__
 
@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
-        code = command(options)
+        with logs.logging_as(options):
+            code = command(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -34,19 +35,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LakebedError as error:
         if options.debug:
             raise
-        _complain(str(error))
+        _complain(str(error), options.log_format)
         return exit_codes.exit_code_of(error)
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
     except Exception as error:
         if options.debug:
             raise
-        _complain(f"unexpected {type(error).__name__}: {error}; --debug shows where")
+        _complain(f"unexpected {type(error).__name__}: {error}; --debug shows where", options.log_format)
         return exit_codes.FAILED
 
 
-def _complain(message: str) -> None:
-    print("lakebed: " + " ".join(message.split()), file=sys.stderr)
+def _complain(message: str, log_format: str | None = None) -> None:
+    print(logs.complaint(" ".join(message.split()), log_format), file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -60,6 +61,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show stack traces")
+    logs.add_options(common)
     rows = argparse.ArgumentParser(add_help=False)
     rows.add_argument(
         "--format", choices=("table", "json"), default="table", help="json: one object a line (default: table)"
@@ -84,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     run = add("run", "run a pipeline until it is stopped", _run)
+    run.set_defaults(runs_on=True)
     run.add_argument("file", metavar="FILE", help="the pipeline file (docs/pipeline.md)")
     run.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop after so many seconds of running")
     run.add_argument(
@@ -107,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     parts.add_argument("--at-version", type=int, metavar="N", help="of that version (default: the newest)")
     timeline = add("timeline", "list the newest commits of a table", _timeline, rows)
     timeline.add_argument("path", metavar="PATH", help="the table")
-    timeline.add_argument("--last", type=int, default=20, metavar="N", help="how many (default: 20)")
+    timeline.add_argument("--last", type=_count, default=20, metavar="N", help="how many (default: 20)")
     detail = add("detail", "show a table in figures", _detail, rows)
     detail.add_argument("path", metavar="PATH", help="the table")
     clustering = add(
@@ -145,12 +148,19 @@ def _parser() -> argparse.ArgumentParser:
     _add_cleanup(lambda name, text, command: add(name, text, command, rows))
     _add_health(lambda name, text, command: add(name, text, command, rows))
     exporter = add("exporter", "serve the gauges of tables to Prometheus, without a pipeline", _exporter)
+    exporter.set_defaults(runs_on=True)
     exporter.add_argument("paths", nargs="+", metavar="PATH", help="the tables")
     exporter.add_argument("--port", type=_some_port, default=9465, metavar="PORT", help="0: any (default: 9465)")
     exporter.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
     exporter.add_argument(
         "--interval", type=_positive, default=15.0, metavar="SECONDS", help="from look to look (default: 15)"
     )
+    ui = add("ui", "serve a read-only web page of tables, without a pipeline", _ui)
+    ui.set_defaults(runs_on=True)
+    ui.add_argument("paths", nargs="+", metavar="PATH", help="the tables")
+    ui.add_argument("--port", type=_some_port, default=9466, metavar="PORT", help="0: any (default: 9466)")
+    ui.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
+    ui.add_argument("--interval", type=_positive, default=2.0, metavar="SECONDS", help="from look to look (default: 2)")
     boards = add("dashboards", "write dashboards for Grafana and alert rules for Prometheus", _dashboards)
     boards.add_argument("--out", required=True, metavar="DIR", help="where to; files of an earlier call are replaced")
     boards.add_argument(
@@ -175,7 +185,7 @@ def _add_health(add: Callable[[str, str, Callable[[argparse.Namespace], int]], _
     looks.add_argument("--deep", action="store_true", help="with what lakebed doctor --deep finds")
     doctor.add_argument("--deep", action="store_true", help="read every row of the newest version too")
     compactions.add_argument(
-        "--last", type=int, default=1000, metavar="N", help="those among the newest N commits (default: 1000)"
+        "--last", type=_count, default=1000, metavar="N", help="those among the newest N commits (default: 1000)"
     )
 
 
@@ -201,6 +211,7 @@ def _add_compaction(add: Callable[..., _Parser], rows: argparse.ArgumentParser) 
     set_sort_key.add_argument(
         "columns", nargs="*", metavar="COLUMN", help="in this order, as for create; none: by the keys again"
     )
+    maintain.set_defaults(runs_on=True)
     maintain.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop after so many seconds")
     maintain.add_argument(
         "--metrics-port", type=_port, default=None, metavar="PORT", help="a port, 0 (any), or off (default)"
@@ -265,6 +276,13 @@ def _positive(text: str) -> float:
     return value
 
 
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
 def _ratio(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
@@ -299,10 +317,18 @@ def _exporter(options: argparse.Namespace) -> int:
     return exporter(options)
 
 
+def _ui(options: argparse.Namespace) -> int:
+    from lakebed.cli.ui_command import ui
+
+    return ui(options)
+
+
 def _run(options: argparse.Namespace) -> int:
     from lakebed.cli.run_command import run_pipeline
 
-    return run_pipeline(options.file, options.duration, options.only, options.rate, options.metrics_port)
+    return run_pipeline(
+        options.file, options.duration, options.only, options.rate, options.metrics_port, options.log_format
+    )
 
 
 def _dashboards(options: argparse.Namespace) -> int:
@@ -377,9 +403,24 @@ def _settle(options: argparse.Namespace) -> int:
     import pyarrow as pa
 
     from lakebed.cli.output import print_rows
+    from lakebed.cli.progress import progress
+    from lakebed.events import CommitEnded, Event, listen
     from lakebed.table import open as open_table
 
-    print_rows(pa.Table.from_pylist([asdict(open_table(options.path).settle())]), options.format)
+    table = open_table(options.path)
+    [tail] = table.detail()["tail_rows"].to_pylist()
+    with progress("settling", options.log_format) as tell:
+
+        def count(event: Event) -> None:
+            if isinstance(event, CommitEnded) and event.operation == "SETTLE":
+                tell("settling rows", tail - table.detail()["tail_rows"][0].as_py(), tail)
+
+        end = listen(count)
+        try:
+            result = table.settle()
+        finally:
+            end()
+    print_rows(pa.Table.from_pylist([asdict(result)]), options.format)
     return exit_codes.OK
 
 
@@ -397,5 +438,6 @@ def _simulate(options: argparse.Namespace) -> int:
         plan_bytes_max=options.plan_bytes_max,
         png=options.png,
         form=options.format,
+        log_format=options.log_format,
     )
     return run_simulation(chosen)

@@ -6,7 +6,6 @@ takes longer than ``STOP_SECONDS_MAX`` is cut short: nothing is lost, the next r
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -16,8 +15,8 @@ from types import FrameType
 from typing import Literal
 
 from lakebed import table
-from lakebed.cli import exit_codes
-from lakebed.cli.display import display, summary
+from lakebed.cli import exit_codes, logs
+from lakebed.cli.display import display, log_summary, summary
 from lakebed.errors import LakebedError
 from lakebed.pipeline.document import Document
 from lakebed.pipeline.run import Look, Role, run
@@ -33,6 +32,7 @@ def run_pipeline(
     only: Role | None,
     events_per_second: float | None,
     metrics_port: int | Literal["file"] | None = "file",
+    log_format: str = "off",
 ) -> int:
     """Run a pipeline file; returns the exit code. Raises LakebedError, secrets blotted out."""
     pipeline = load(file)
@@ -40,21 +40,22 @@ def run_pipeline(
         pipeline = with_rate(pipeline, events_per_second)
     if metrics_port != "file":
         pipeline = replace(pipeline, metrics=replace(pipeline.metrics, port=metrics_port))
-    return _run(pipeline, duration_seconds, only)
+    return _run(pipeline, duration_seconds, only, log_format)
 
 
-def maintain_table(path: str, duration_seconds: float | None, metrics_port: int | None) -> int:
+def maintain_table(path: str, duration_seconds: float | None, metrics_port: int | None, log_format: str = "off") -> int:
     """Maintain a table that others write to; returns the exit code. Raises LakebedError."""
     table.open(path)  # a table that is not there is told before anything starts
     pipeline = maintenance_of(path)
-    return _run(replace(pipeline, metrics=replace(pipeline.metrics, port=metrics_port)), duration_seconds, "maintain")
+    pipeline = replace(pipeline, metrics=replace(pipeline.metrics, port=metrics_port))
+    return _run(pipeline, duration_seconds, "maintain", log_format)
 
 
-def _run(pipeline: Pipeline, duration_seconds: float | None, only: Role | None) -> int:
-    _log_to_stderr(pipeline.document)
+def _run(pipeline: Pipeline, duration_seconds: float | None, only: Role | None, log_format: str) -> int:
+    logs.hide(pipeline.document.redact)
     stop = _StopRequest()
     try:
-        with display(pipeline) as shown:
+        with display(pipeline, log_format) as shown:
 
             def watch(look: Look) -> None:
                 stop.take_signals()  # Spark takes SIGINT for itself when it starts
@@ -68,7 +69,10 @@ def _run(pipeline: Pipeline, duration_seconds: float | None, only: Role | None) 
         raise _told(error, pipeline.document) from (None if pipeline.document.secrets else error)
     finally:
         stop.done()
-    summary(outcome, pipeline)
+    if log_format == "json":
+        log_summary(outcome)
+    else:
+        summary(outcome, pipeline)
     return exit_codes.OK
 
 
@@ -117,17 +121,3 @@ def _told(error: Exception, document: Document) -> LakebedError:
         return type(error)(document.redact(str(error)))
     said = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
     return LakebedError(document.redact(f"unexpected {type(error).__name__}: {said}; --debug shows where"))
-
-
-def _log_to_stderr(document: Document) -> None:
-    """Warnings of lakebed, one line each, without secrets."""
-
-    class Plain(logging.Formatter):
-        def format(self, record: logging.LogRecord) -> str:
-            return "lakebed: " + document.redact(" ".join(record.getMessage().split()))
-
-    handler = logging.StreamHandler()
-    handler.setFormatter(Plain())
-    logger = logging.getLogger("lakebed")
-    logger.addHandler(handler)
-    logger.propagate = False

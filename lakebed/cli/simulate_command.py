@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from lakebed.cli import exit_codes
 from lakebed.cli.output import Format, print_rows
+from lakebed.cli.progress import progress
 from lakebed.compaction.recorded import recorded_workload
 from lakebed.compaction.simulator import Order, Simulation, Workload, plot, simulate, steady
 from lakebed.errors import InvalidInput
@@ -30,6 +31,7 @@ class SimulateOptions:
     plan_bytes_max: int | None
     png: str | None
     form: Format
+    log_format: str | None = None
 
 
 def run_simulation(options: SimulateOptions) -> int:
@@ -39,7 +41,8 @@ def run_simulation(options: SimulateOptions) -> int:
         if getattr(options, name) is not None:
             properties[f"lakebed.{name}"] = str(getattr(options, name))
     settings = parse_settings(properties)
-    simulation = simulate(workload, settings)
+    with progress("simulating", options.log_format) as tell:
+        simulation = simulate(workload, settings, on_progress=lambda done, of: tell("simulating batches", done, of))
     print_rows(figures(simulation), options.form)
     if options.png is not None:
         plot(simulation, options.png, f"{title}, read budget {settings.read_budget}")

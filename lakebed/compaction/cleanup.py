@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 from urllib.parse import unquote
@@ -56,6 +56,7 @@ CLEANED_SCHEMA = pa.schema(
     [("path", pa.string()), ("bytes", pa.int64()), ("reason", pa.string()), ("modified", pa.timestamp("ms", "UTC"))]
 )
 _LIST_SECONDS = 86_400.0
+_OVERDUE_SECONDS = _LIST_SECONDS + 4 * 3600  # after this long without it, a listing of maintenance is missing
 _ATTEMPTS_MAX = 50
 _FOLDER = "_lakebed"
 _STREAMS = f"{_FOLDER}/streams/"
@@ -137,6 +138,24 @@ def remove_orphan_files(
     kept = _keep(log, storage, _retention(log, None, True), older_than)
     doomed = [file for file in _look(log, storage, kept) if file.reason != "expired"]
     return _table(doomed if dry_run else _delete(storage, _expire(log, storage, kept, doomed)[1]))
+
+
+def overdue(log: TableLog, storage: PartStorage) -> list[Doomed]:
+    """Files without a name that a running maintenance (``TidyUp``) would have deleted by now, oldest first.
+
+    Lists the table. Raises Corrupt as a cleanup does, Contention, StoreUnavailable.
+    """
+    seconds = _retention(log, None, True)
+    kept = _keep(log, storage, seconds, WRITE_SECONDS_MAX, every_commit=False)
+    then_ms = log.now_ms() - int(_OVERDUE_SECONDS * 1000)
+    first = _current_at(log, then_ms - seconds * 1000)  # the mark may have moved since, and no listing come after it
+    if first < kept.newest.version:
+        oldest = log.read_commit(first)
+        then_ms = min(then_ms, oldest.timestamp_ms if oldest else 0)
+    before_ms = min(kept.unnamed_before_ms, then_ms - WRITE_SECONDS_MAX * 1000)
+    return [
+        file for file in _look(log, storage, replace(kept, unnamed_before_ms=before_ms)) if file.reason != "expired"
+    ]
 
 
 class TidyUp:

@@ -15,7 +15,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -45,11 +47,14 @@ Planner = Callable[[Snapshot, Collection[str], int, int], Planning]
 class MergeWorker(Protocol):
     """``Merger``, or ``VolatileMerger``."""
 
+    @property
+    def replica(self) -> str: ...
+
     def sight(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]: ...
 
     def run(
         self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel],
-        foretold: Mapping[str, object] | None = None,
+        foretold: Mapping[str, object] | None = None, claim_id: str | None = None,
     ) -> MergeResult: ...  # fmt: skip
 
     def close(self) -> None: ...
@@ -154,9 +159,6 @@ class Compactor:
             number, plan = job
             try:
                 results.append(self._merge(number, plan))
-            except Exception as error:
-                self._failed(plan, error)
-                raise
             finally:
                 self._done(number)
         return results
@@ -230,9 +232,8 @@ class Compactor:
 
     def _attempt(self, number: int, plan: Plan) -> None:
         try:
-            self._merge(number, plan)
-        except Exception as error:
-            self._failed(plan, error)
+            with suppress(Exception):  # told already, and tried again later
+                self._merge(number, plan)
         finally:
             self._done(number)
 
@@ -242,17 +243,23 @@ class Compactor:
                 running = self._shared.running[number]
                 self._shared.running[number] = Running(plan, running.since, rows)
 
-        events.emit(events.MergeBegan(self._table, plan.kind.value, plan.level, len(plan.inputs), plan.bytes_in))
-        kernel = self._kernel(lambda: self._closing, progress)
+        claim, replica = str(uuid.uuid4()), self._merger.replica
+        kind, parts = plan.kind.value, len(plan.inputs)
+        events.emit(events.MergeBegan(self._table, kind, plan.level, parts, plan.bytes_in, claim, replica))
         try:
-            result = self._merger.run(plan.inputs, plan.level, kernel, foretold=plan.foretold())
+            kernel = self._kernel(lambda: self._closing, progress)
+            result = self._merger.run(plan.inputs, plan.level, kernel, foretold=plan.foretold(), claim_id=claim)
         except Cancelled:
-            result = MergeResult(End.CANCELLED, "")
+            result = MergeResult(End.CANCELLED, claim)
+        except Exception as error:
+            parked = self._failed(plan, error)
+            events.emit(events.MergeFailed(self._table, kind, plan.level, parts, parked, str(error), claim, replica))
+            raise
         events.emit(
             events.MergeEnded(
-                self._table, plan.kind.value, plan.level, result.end.value, result.version, result.parts_in,
-                result.parts_out, result.rows, result.bytes_in, result.bytes_out + result.vector_bytes, result.carried_rows,
-                result.conflicts, result.seconds, result.local,
+                self._table, kind, plan.level, result.end.value, result.version, result.parts_in, result.parts_out,
+                result.rows, result.bytes_in, result.bytes_out + result.vector_bytes, result.carried_rows, result.conflicts,
+                result.seconds, result.local, claim, replica,
             )
         )  # fmt: skip
         if result.end is End.COMPLETED:
@@ -265,7 +272,8 @@ class Compactor:
         with self._lock:
             self._shared.running.pop(number, None)
 
-    def _failed(self, plan: Plan, error: Exception) -> None:
+    def _failed(self, plan: Plan, error: Exception) -> bool:
+        """Note which parts are left alone, and for how long; returns whether they are parked."""
         named = [path for path in plan.inputs if path in str(error)]
         now = self._clock()
         parked = False
@@ -279,9 +287,9 @@ class Compactor:
         _logger.warning(
             "a %s of %d parts of %s failed%s: %s", plan.kind.value, len(plan.inputs), self._table,
             ", its parts are left alone for an hour" if parked else " and will be tried again", error,
-            exc_info=None if isinstance(error, LakebedError) else error,
+            exc_info=None if isinstance(error, LakebedError) else error, extra=events.TOLD,
         )  # fmt: skip
-        events.emit(events.MergeFailed(self._table, plan.kind.value, plan.level, len(plan.inputs), parked, str(error)))
+        return parked
 
     def _parked(self, now: float) -> frozenset[str]:
         return frozenset(path for path, trouble in self._shared.trouble.items() if now < trouble.not_before)

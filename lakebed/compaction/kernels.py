@@ -18,6 +18,7 @@ from lakebed.parts.changes import TableShape
 from lakebed.parts.engine import connect
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.parts.storage import PartStorage, open_part_storage
+from lakebed.parts.task_cost import measured
 from lakebed.parts.task_requests import counted, tell
 
 if TYPE_CHECKING:
@@ -40,10 +41,11 @@ def local_kernel(storage: PartStorage, limits: Callable[[], Snapshot]) -> Kernel
                 settings = limits().settings
                 connection = connect(MEMORY_BYTES_MAX, threads=1)
                 storage.attach(connection)
-                return merge_parts(
-                    sources, shape, out, connection, rows_max=settings.target_part_rows,
-                    bytes_max=settings.target_part_bytes, on_progress=report,
-                )  # fmt: skip
+                with measured(storage.root, "merge"):
+                    return merge_parts(
+                        sources, shape, out, connection, rows_max=settings.target_part_rows,
+                        bytes_max=settings.target_part_bytes, on_progress=report,
+                    )  # fmt: skip
 
             return run
 
@@ -87,4 +89,5 @@ def _merge_in_task(work: bytes, root: str) -> list[MergedPart]:
     storage = open_part_storage(root)
     connection = connect(MEMORY_BYTES_MAX, threads=1)
     storage.attach(connection)
-    return merge_parts(sources, shape, storage, connection, rows_max=rows_max, bytes_max=bytes_max)
+    with measured(root, "merge"):
+        return merge_parts(sources, shape, storage, connection, rows_max=rows_max, bytes_max=bytes_max)

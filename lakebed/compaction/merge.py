@@ -118,16 +118,17 @@ class Merger:
 
     def run(
         self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel],
-        foretold: Mapping[str, object] | None = None,
+        foretold: Mapping[str, object] | None = None, claim_id: str | None = None,
     ) -> MergeResult:  # fmt: skip
         """Merge these parts into parts of ``level``. ``kernel``: given where to write, what does the work.
 
         ``foretold``: what the plan said; the commit repeats it beside what it came to (``Table.compactions``).
+        ``claim_id``: what the claim is to be called (default: a new uuid).
         Raises what the kernel raises (the claim is given back first), Contention, StoreUnavailable (whether the output was
         committed may be unknown, so its files are left to the cleanup; the claim expires by itself).
         """
         started = time.perf_counter()
-        claimed = self.claim(paths, level)
+        claimed = self.claim(paths, level, claim_id=claim_id)
         if isinstance(claimed, MergeResult):
             return claimed
         claim, snapshot = claimed
@@ -151,14 +152,15 @@ class Merger:
     # -- 1. claim ----------------------------------------------------------------------------------------------------
 
     def claim(
-        self, paths: Sequence[str], level: int, volatile: bool = False, ending: Sequence[Claim] = ()
-    ) -> tuple[Claim, Snapshot] | MergeResult:
+        self, paths: Sequence[str], level: int, volatile: bool = False, ending: Sequence[Claim] = (),
+        claim_id: str | None = None,
+    ) -> tuple[Claim, Snapshot] | MergeResult:  # fmt: skip
         """A claim on the parts and the snapshot at its commit; or why there is none. Raises StoreUnavailable, Contention.
 
         ``ending``: claims of our own that it takes the place of.
         """
         wanted = frozenset(paths)
-        claim = Claim(str(uuid.uuid4()), self.replica, tuple(paths), level, 0, 0, volatile)
+        claim = Claim(claim_id or str(uuid.uuid4()), self.replica, tuple(paths), level, 0, 0, volatile)
         for _ in range(_ATTEMPTS_MAX):
             snapshot = self._log.refresh()
             if not wanted <= snapshot.parts.keys():
@@ -177,7 +179,7 @@ class Merger:
             outcome = self._log.commit(snapshot, actions, info, touch)
             if isinstance(outcome, Committed):
                 taken_over = any(other.id not in ours for other in rivals)
-                events.emit(events.ClaimChanged(self._storage.root, "taken_over" if taken_over else "taken"))
+                self._tell("taken_over" if taken_over else "taken", outcome.version, claim)
                 return claim, outcome.snapshot
             if isinstance(outcome, Unknown):
                 raise _silent(outcome)
@@ -246,10 +248,13 @@ class Merger:
             restored = [replace(old, lease_ms=lease_ms).to_action() for old in back]
             outcome = self._log.commit(snapshot, [claim.ended(), *restored], info, touch)
             if isinstance(outcome, Committed):
-                events.emit(events.ClaimChanged(self._storage.root, result))
+                self._tell(result, outcome.version, claim)
                 return
             if isinstance(outcome, Unknown):
                 raise _silent(outcome)
+
+    def _tell(self, result: str, version: int, claim: Claim) -> None:
+        events.emit(events.ClaimChanged(self._storage.root, result, version, claim.id, claim.replica))
 
     def tidy(self) -> None:
         """Take claims out of the log whose replica has not been heard of for two leases, whoever it was but us.

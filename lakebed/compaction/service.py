@@ -142,7 +142,8 @@ class Compaction:
         events.emit(
             events.Uploaded(
                 self._path, result.end.value, result.version, result.parts_in, result.parts_out, result.rows,
-                result.bytes_out + result.vector_bytes, result.carried_rows, result.seconds,
+                result.bytes_out + result.vector_bytes, result.carried_rows, result.seconds, result.claim,
+                self._volatile.replica if self._volatile else "",
             )
         )  # fmt: skip
 

@@ -57,6 +57,7 @@ class SettleResult:
     rows_marked_dead: int = 0
     base_parts_marked: int = 0
     late_or_superseded_rows: int = 0
+    late_rows: int = 0
     completed_rows: int = 0
     quarantined_rows: int = 0
     bytes_written: int = 0
@@ -112,6 +113,7 @@ def settle(
                     rows_marked_dead=result.rows_marked_dead + step.rows_marked_dead,
                     base_parts_marked=result.base_parts_marked + step.base_parts_marked,
                     late_or_superseded_rows=result.late_or_superseded_rows + step.late_or_superseded_rows,
+                    late_rows=result.late_rows + step.late_rows,
                     completed_rows=result.completed_rows + step.completed_rows,
                     quarantined_rows=result.quarantined_rows + step.quarantined_rows,
                     bytes_written=result.bytes_written + step.bytes_written,
@@ -193,6 +195,7 @@ def _actions(
         rows_marked_dead=marked,
         base_parts_marked=len(resolution.base_dead),
         late_or_superseded_rows=superseded - sum(part.deletes for part in resolution.change_parts),
+        late_rows=resolution.late,
         completed_rows=completed,
         quarantined_rows=sum(len(unwhole.lacking) for unwhole in resolution.unwhole.values()),
         bytes_written=bytes_written,

@@ -13,7 +13,7 @@ All numbers are expectations, nothing is drawn, so a run repeats exactly. ``arri
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -134,13 +134,21 @@ def steady(days: float, rows_per_second: float, flush_seconds: float = 60.0, row
     return [Arrival(int((number + 1) * flush_seconds * 1000), rows, rows * row_bytes) for number in range(count)]
 
 
-def simulate(workload: Workload, settings: TableSettings, samples_max: int = 500) -> Simulation:
-    """Run the planner over the workload. ``settings``: its sort key and keys are the simulator's own, the rest counts."""
+def simulate(
+    workload: Workload, settings: TableSettings, samples_max: int = 500,
+    on_progress: Callable[[int, int], object] | None = None,
+) -> Simulation:  # fmt: skip
+    """Run the planner over the workload. ``settings``: its sort key and keys are the simulator's own, the rest counts.
+
+    ``on_progress`` is told how many arrivals were simulated, and of how many.
+    """
     world = _World(workload, settings)
     every = max(1, len(workload.arrivals) // samples_max)
     samples: list[Sample] = []
     parts_read, last_ms = 0.0, 0
     for number, arrival in enumerate(workload.arrivals):
+        if on_progress is not None:
+            on_progress(number, len(workload.arrivals))
         world.finish_until(arrival.at_ms)
         world.flush(arrival)
         planning = world.work(arrival.at_ms)

@@ -116,7 +116,7 @@ class VolatileMerger:
 
     def run(
         self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel],
-        foretold: Mapping[str, object] | None = None,
+        foretold: Mapping[str, object] | None = None, claim_id: str | None = None,
     ) -> MergeResult:  # fmt: skip
         """Merge parts of ``sight`` into a materialized part. Raises what the kernel raises.
 
@@ -125,18 +125,19 @@ class VolatileMerger:
         started = time.perf_counter()
         chosen = self._take(paths)
         try:
-            return replace(self._run(paths, level, kernel, chosen), seconds=time.perf_counter() - started)
+            return replace(self._run(paths, level, kernel, chosen, claim_id), seconds=time.perf_counter() - started)
         finally:
             with self._lock:
                 self._busy -= {one.claim.id for one in chosen}
 
     def _run(
-        self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel], chosen: Sequence[Materialized]
+        self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel], chosen: Sequence[Materialized],
+        claim_id: str | None,
     ) -> MergeResult:  # fmt: skip
         local = {one.url(part) for one in chosen for part in one.parts}
         normal = [path for path in paths if path not in local]
         sources = [*normal, *(part.path for one in chosen for part in one.sources)]
-        claimed = self._merger.claim(sources, level, volatile=True, ending=[one.claim for one in chosen])
+        claimed = self._merger.claim(sources, level, True, [one.claim for one in chosen], claim_id)
         if isinstance(claimed, MergeResult):
             return claimed
         claim, snapshot = claimed

@@ -16,6 +16,7 @@ from lakebed.manifest.actions import Part
 from lakebed.parts.changes import TableShape
 from lakebed.parts.locate import KeyLocator, ScanLocator, lookup_schema
 from lakebed.parts.storage import open_part_storage
+from lakebed.parts.task_cost import measured
 from lakebed.parts.task_requests import counted, tell
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class WideLocator:
         def find(numbers: Iterable[int]) -> Iterator[tuple[bytes, str]]:
             wanted = pa.ipc.open_stream(broadcast.value).read_all()
             for number in numbers:
-                with counted() as requests:
+                with counted() as requests, measured(root, "find"):
                     found = ScanLocator(shape, open_part_storage(root)).lookup(groups[number], wanted)
                 out = pa.BufferOutputStream()
                 with pa.ipc.new_stream(out, found.schema) as writer:

@@ -78,12 +78,14 @@ def _add(named: dict[str, _Named], parts: Iterable[Part], what: str) -> None:
 
 
 def look_for_orphans(log: TableLog, storage: PartStorage, path: str) -> Iterator[Finding]:
-    """Files older than three days that no version within retention names. Raises Contention, StoreUnavailable."""
+    """Files without a name that running maintenance would have deleted by now. Raises Contention, StoreUnavailable."""
     try:
-        found = cleanup.remove_orphan_files(log, storage, None, dry_run=True).to_pylist()
+        found = cleanup.overdue(log, storage)
     except (Corrupt, Unsupported) as error:
         yield warning("orphan", "", str(error), f"lakebed timeline {path}")
         return
     for file in found:
-        what = f"no version within retention names the file, and it is older than three days: {file['bytes']:,} bytes"
-        yield warning("orphan", file["path"], what, f"lakebed remove-orphan-files --no-dry-run {path}")
+        what = f"no version within retention names the file, and maintenance would have deleted it by now: {file.bytes:,} bytes"
+        yield warning(
+            "orphan", file.path, what, f"lakebed maintain {path}, or lakebed remove-orphan-files --no-dry-run {path}"
+        )

@@ -5,6 +5,7 @@
    out anew if the base has changed. In between the figures of the look before stand.
 3. Each time, for a bounded time: commits are read, until the last hour is known (``monitoring.recent_commits``).
 4. Once a minute: the rows of the quarantine.
+5. Once an hour, or more seldom if that is dear, in a thread of its own: the files below the table's root are listed.
 
 The least write amplification is that of ``compaction.optimum``, at the margin: for as many equal batches as came in the last
 hour, after as many as the table holds, (F(held + n, k) − F(held, k)) ÷ n, plus one for ingest itself; k is the read budget.
@@ -13,6 +14,8 @@ hour, after as many as the table holds, (F(held + n, k) − F(held, k)) ÷ n, pl
 from __future__ import annotations
 
 import logging
+import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -22,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lakebed.compaction.cleanup import overdue
 from lakebed.compaction.optimum import least_written_up_to
 from lakebed.compaction.planner import plan
 from lakebed.errors import LakebedError, Retry, TableNotFound
@@ -32,15 +36,18 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import RecentCommits
-from lakebed.monitoring.table_state import Clustered, LevelState, Planned, Recent, TableState, table_state
+from lakebed.monitoring.table_state import Clustered, LevelState, Planned, Recent, Stored, TableState, table_state
 from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.parts.storage import open_part_storage
 from lakebed.sortkey.clustering import clustering
 from lakebed.view.clustering import placed
 
 _logger = logging.getLogger("lakebed.exporter")
 DEAR_SHARE = 0.01
 QUARANTINE_SECONDS = 60.0
+LIST_SECONDS = 3600.0
+_LIST_SHARE = 0.01  # of the time, at most, goes into listing
 _FLUSHES_MAX = 4096
 _RUNS_MAX = 64
 
@@ -75,6 +82,8 @@ class Sampler:
         self._quarantine: TableLog | None = None
         self._quarantine_rows: int | None = None
         self._quarantine_again = 0.0
+        self._stored: Stored | None = None
+        self._list_again = 0.0
 
     def sample(self) -> TableState:
         """The figures now. Raises TableNotFound, StoreUnavailable, Corrupt."""
@@ -90,10 +99,13 @@ class Sampler:
         if started >= self._quarantine_again:
             self._look_at_quarantine()
             self._quarantine_again = started + QUARANTINE_SECONDS
+        if started >= self._list_again:
+            self._list_again = math.inf  # until it has ended
+            threading.Thread(target=self._list, name="lakebed-listing", daemon=True).start()
         parts, sizes = self._local_states(snapshot, now_ms)
         return replace(
-            state, planned=self._planned, clustered=self._clustered, recent=_with_optimum(recent, state),
-            parts_by_state=parts, bytes_by_state=sizes, quarantine_rows=self._quarantine_rows,
+            state, planned=self._planned, clustered=self._clustered, recent=with_optimum(recent, state),
+            parts_by_state=parts, bytes_by_state=sizes, quarantine_rows=self._quarantine_rows, stored=self._stored,
             seconds=time.monotonic() - started,
         )  # fmt: skip
 
@@ -130,6 +142,20 @@ class Sampler:
         tail = sum(part.rows for part in beside.tail.values())
         self._quarantine_rows = tail + sum(part.live_rows for part in beside.parts.values())
 
+    def _list(self) -> None:
+        started = time.monotonic()
+        try:
+            storage = open_part_storage(self._path)
+            orphans = overdue(self._log, storage)
+            size = sum(size for _, size, _ in storage.list(""))
+            self._stored = Stored(size, len(orphans), sum(file.bytes for file in orphans))
+        except (LakebedError, OSError) as error:  # the next look says what is wrong with the table
+            _logger.warning("%s can't be listed: %s", self._path, error)
+            self._stored = None
+        finally:
+            ended = time.monotonic()
+            self._list_again = ended + max(LIST_SECONDS, (ended - started) / _LIST_SHARE)
+
     def _local_states(self, snapshot: Snapshot, now_ms: int) -> tuple[dict[LevelState, int], dict[LevelState, int]]:
         """Materialized parts of this host and volatile ones, by level; and bytes of the former."""
         table_id = snapshot.metadata.id
@@ -148,7 +174,7 @@ class Sampler:
         return dict(parts), dict(sizes)
 
 
-def _with_optimum(recent: Recent, state: TableState) -> Recent:
+def with_optimum(recent: Recent, state: TableState) -> Recent:
     if not recent.batches or recent.write_amplification is None:
         return recent
     held = round(state.rows * recent.batches / recent.ingested_rows)

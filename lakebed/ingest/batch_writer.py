@@ -44,6 +44,7 @@ from lakebed.parts.missing import newest_in_layers
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.sql import parquet
 from lakebed.parts.storage import open_part_storage
+from lakebed.parts.task_cost import measured
 from lakebed.parts.task_requests import counted, tell
 from lakebed.parts.write import WrittenPart, write_parts
 
@@ -114,7 +115,7 @@ class WriteTask:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str]]:
         """(kind, JSON) of everything written and seen, in order; last, the requests to the object store that it took."""
-        with counted() as requests:
+        with counted() as requests, measured(self.root, "write"):
             yield from self._run(batches)
         yield "requests", requests.to_json()
 

@@ -158,6 +158,8 @@ class Event:
         path = metadata_path(self._shape.sequence_metadata)
         if path is not None:
             row[SEQUENCE_COLUMN] = self._metadata(*path)
+            if row[SEQUENCE_COLUMN] is None and path == ("source", "lsn"):
+                row[SEQUENCE_COLUMN] = self._lsn_of_snapshot()
             if row[SEQUENCE_COLUMN] is None:
                 raise Unreadable(f"sequence_by {self._shape.sequence_metadata!r} is null, missing or no integer")
         return row
@@ -171,6 +173,21 @@ class Event:
             value = int(value)
         whole = isinstance(value, int) and not isinstance(value, bool) and INT64_MIN <= value <= INT64_MAX
         return value if whole else None
+
+    def _lsn_of_snapshot(self) -> int | None:
+        """Rows of an ad hoc snapshot have no ``lsn``. Where the connector stood in the log when it sent them is the last text of
+        ``sequence``: it leaves out a row that the log has a change of between reading and sending it, so they are that new.
+        """
+        source = self._event.get("source")
+        text = source.get("sequence") if isinstance(source, dict) else None
+        try:
+            told = parse(text.encode(errors="replace")) if isinstance(text, str) else None
+        except Unreadable:
+            return None
+        position = told[-1] if isinstance(told, list) and told else None
+        if not isinstance(position, str) or not INTEGER.fullmatch(position):
+            return None
+        return int(position) if INT64_MIN <= int(position) <= INT64_MAX else None
 
     def _time(self) -> int | None:
         for millis in (self._metadata("source", "ts_ms"), self._metadata("", "ts_ms"), self._record.timestamp):

@@ -80,7 +80,7 @@ class Ingest:
             events.BatchCommitted(
                 self._table, result.version, written.rows, sum(part.bytes for part in written.parts),
                 len(written.parts), quarantined, self._batch_seconds, result.commit_seconds, result.attempts, newest,
-                written.records_ignored,
+                written.records_ignored, batch.app_id, batch_id,
             )
         )  # fmt: skip
         if self._log.checkpoint_is_due(result.snapshot, slack=2):  # nobody maintains the table: the writer must

@@ -35,6 +35,7 @@ from lakebed.events import (
     Settled,
     SourceLagged,
     StoreRequested,
+    TaskMeasured,
     Uploaded,
     ViewRefreshed,
 )
@@ -47,7 +48,16 @@ from lakebed.version import __version__
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _MERGE_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _COMMIT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+_TASK_BYTES = tuple(float(1 << power) for power in range(26, 36))  # 64 MB to 32 GB
+_SPILLED_BYTES = (0.0, *_TASK_BYTES)
 _FRESHNESS_SECONDS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+
+REQUEST_DOLLARS: dict[str, float] = {
+    **dict.fromkeys(("put", "put_if_absent", "create_upload", "upload_part", "complete_upload"), 0.005 / 1000),
+    **dict.fromkeys(("list", "list_from"), 0.005 / 1000),
+    **dict.fromkeys(("read", "get_tail", "get_range", "head"), 0.0004 / 1000),
+}
+"""What a request costs, by operation: the list prices of Amazon S3 Standard in us-east-1; what is not in it is free."""
 
 
 class Metrics:
@@ -130,6 +140,9 @@ class Metrics:
         self._superseded = self._counter(
             "lakebed_superseded_rows", "Changes that a newer one of their key had replaced when they were settled."
         )
+        self._late = self._counter(
+            "lakebed_late_rows", "Changes that lost against a newer row or delete of the base, by sequence."
+        )
         self._ignored = self._counter("lakebed_ignored_records", "Records that mean no change.")
 
         self._commits = self._counter(
@@ -152,6 +165,16 @@ class Metrics:
         self._store_read = self._counter("lakebed_store_read_bytes", "Bytes read from an object store.", "operation")
         self._store_written = self._counter(
             "lakebed_store_written_bytes", "Bytes sent to an object store.", "operation"
+        )
+
+        self._dollars = self._counter(
+            "lakebed_store_request_dollars", "What these requests cost at list prices, estimated.", "operation"
+        )
+        self._task_memory = self._histogram(
+            "lakebed_task_memory_bytes", "The most memory that a task's process ever had.", _TASK_BYTES, "kind"
+        )
+        self._task_spilled = self._histogram(
+            "lakebed_task_spilled_bytes", "The most that a task's process had spilled at once.", _SPILLED_BYTES, "kind"
         )
 
         self._newest_event = self._gauge(
@@ -201,6 +224,9 @@ class Metrics:
                     self._claims.labels(event.table, event.result).inc()
                 case StoreRequested():
                     self._request(event)
+                case TaskMeasured():
+                    self._task_memory.labels(event.table, event.kind).observe(event.memory_bytes)
+                    self._task_spilled.labels(event.table, event.kind).observe(event.spilled_bytes)
                 case SourceLagged():
                     self._lag.labels(event.table, event.topic).set(event.records)
 
@@ -258,6 +284,7 @@ class Metrics:
         self._settled_parts.labels(table).inc(event.change_parts)
         self._dead.labels(table).inc(event.rows_marked_dead)
         self._superseded.labels(table).inc(event.superseded)
+        self._late.labels(table).inc(event.late)
         self._quarantined.labels(table).inc(event.quarantined)
         self._conflicts.labels(table).inc(event.conflicts)
         self._settle_seconds.labels(table).observe(event.seconds)
@@ -302,6 +329,7 @@ class Metrics:
     def _request(self, event: StoreRequested) -> None:
         table, operation = event.table, event.operation
         self._requests.labels(table, operation, event.result).inc(event.requests)
+        self._dollars.labels(table, operation).inc(event.requests * REQUEST_DOLLARS.get(operation, 0.0))
         self._store_read.labels(table, operation).inc(event.bytes_read)
         self._store_written.labels(table, operation).inc(event.bytes_written)
 

@@ -41,7 +41,7 @@ def operation_label(operation: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class CommitFigures:
     timestamp_ms: int
     operation: str
     writer: str | None
@@ -76,7 +76,7 @@ class RecentCommits:
         """Nothing is known but that reading begins at this version."""
         self._first = newest
         self._last = newest - 1
-        self._entries: deque[_Entry] = deque()
+        self._entries: deque[CommitFigures] = deque()
         self._is_whole = False  # whether all of the last hour, or of the log, is in the entries
         self._sums: Counter[str] = Counter()
         self._written: Counter[str] = Counter()
@@ -90,7 +90,7 @@ class RecentCommits:
                 self._begin(newest)
                 return
             self._last += 1
-            self._add(_entry(commit), self._entries.append)
+            self._add(figures_of(commit), self._entries.append)
 
     def _backward(self, oldest_ms: int, is_over: Callable[[], bool]) -> None:
         while not self._is_whole and not is_over():
@@ -99,7 +99,7 @@ class RecentCommits:
                 self._is_whole = True
                 return
             self._first -= 1
-            self._add(_entry(commit), self._entries.appendleft)
+            self._add(figures_of(commit), self._entries.appendleft)
 
     def _older(self) -> Commit | None:
         """The commit before those that are known; None if there is none, or it can't be read."""
@@ -107,13 +107,13 @@ class RecentCommits:
             return self._log.read_commit(self._first - 1) if self._first > 0 else None
         return None
 
-    def _add(self, entry: _Entry, put: Callable[[_Entry], None]) -> None:
+    def _add(self, entry: CommitFigures, put: Callable[[CommitFigures], None]) -> None:
         put(entry)
         self._count(entry, 1)
         if entry.ingested_rows:
             self._ingested_ms = max(self._ingested_ms, entry.timestamp_ms)
 
-    def _count(self, entry: _Entry, sign: int) -> None:
+    def _count(self, entry: CommitFigures, sign: int) -> None:
         self._commits[entry.operation] += sign
         self._sums["rows"] += sign * entry.ingested_rows
         self._sums["bytes"] += sign * entry.ingested_bytes
@@ -141,7 +141,7 @@ class RecentCommits:
         )
 
 
-def _entry(commit: Commit) -> _Entry:
+def figures_of(commit: Commit) -> CommitFigures:
     info = commit.info
     operation = info.operation if info else ""
     writer = _WRITERS.get(operation)
@@ -158,7 +158,7 @@ def _entry(commit: Commit) -> _Entry:
             if part.deletion_vector and part.deletion_vector.storage != "i":
                 vectors += part.deletion_vector.bytes
     ingests = writer == "ingest"
-    return _Entry(
+    return CommitFigures(
         commit.timestamp_ms, operation_label(operation), writer, size + vectors, rows if ingests else 0,
         size if ingests else 0,
     )  # fmt: skip

@@ -31,6 +31,10 @@ _SOMETIMES: dict[str, str] = {
     "lakebed_ingest_timestamp_seconds": "When rows last came in, as far as the last hour of the log tells.",
     "lakebed_depth_max": "Runs of parts over the deepest point of the sort key.",
     "lakebed_depth_average": "Parts over the deepest point within a part's range, on average over parts.",
+    "lakebed_read_amplification": "Parts that a read of one point of the sort key opens, on average over parts.",
+    "lakebed_stored_bytes": "Bytes of all files below the table's root.",
+    "lakebed_orphan_files": "Files without a name that maintenance would have deleted by now.",
+    "lakebed_orphan_bytes": "Bytes of these files.",
     "lakebed_overlaps_average": "Other parts that a part's range meets, on average over parts.",
     "lakebed_backlog_bytes": "What the planner would still read to settle and merge.",
     "lakebed_backpressure_factor": "How far the table is beyond what its readers bear; above 1 ingest slows down.",
@@ -97,7 +101,7 @@ class TableGauges:
 def _singles(state: TableState) -> dict[str, float | None]:
     planned, clustered, recent = state.planned, state.clustered, state.recent or Recent()
     written, least = recent.write_amplification, recent.write_amplification_optimum
-    known = state.recent is not None
+    known, stored = state.recent is not None, state.stored
     return {
         "lakebed_commit_timestamp_seconds": state.committed_at,
         "lakebed_table_rows": state.rows,
@@ -119,6 +123,10 @@ def _singles(state: TableState) -> dict[str, float | None]:
         "lakebed_ingest_timestamp_seconds": recent.ingested_at,
         "lakebed_depth_max": planned.depth_max if planned else None,
         "lakebed_depth_average": clustered.depth_average if clustered else None,
+        "lakebed_read_amplification": state.read_amplification,
+        "lakebed_stored_bytes": stored.bytes if stored else None,
+        "lakebed_orphan_files": stored.orphans if stored else None,
+        "lakebed_orphan_bytes": stored.orphan_bytes if stored else None,
         "lakebed_overlaps_average": clustered.overlaps_average if clustered else None,
         "lakebed_backlog_bytes": planned.backlog_bytes if planned else None,
         "lakebed_backpressure_factor": planned.backpressure_factor if planned else None,

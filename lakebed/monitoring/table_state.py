@@ -38,6 +38,15 @@ class Clustered:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """What lies below the table's root. Orphans: files without a name that running maintenance would have deleted by now."""
+
+    bytes: int
+    orphans: int
+    orphan_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Recent:
     """What the commits of the last hour brought, of which ``seconds`` have been read so far.
 
@@ -88,6 +97,7 @@ class TableState:
     planned: Planned | None = None
     clustered: Clustered | None = None
     recent: Recent | None = None
+    stored: Stored | None = None
     quarantine_rows: int | None = None
     parked_parts: int | None = None  # known where merges run
     seconds: float = 0.0
@@ -106,6 +116,11 @@ class TableState:
     def space_amplification(self) -> float:
         """Bytes of the parts ÷ the share of them that live rows take; 1 for an empty table."""
         return self.bytes / self.live_bytes if self.live_bytes else 1.0
+
+    @property
+    def read_amplification(self) -> float | None:
+        """Parts that a read of one point of the sort key opens, on average; None if the clustering is not known."""
+        return self.clustered.depth_average + self.tail_parts if self.clustered else None
 
 
 def table_state(snapshot: Snapshot, now_ms: int | None = None) -> TableState:

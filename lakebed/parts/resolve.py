@@ -66,7 +66,7 @@ class Resolution:
     ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
     ``completed``: rows to be added beside them (table columns and hidden ones); ``unwhole``: by the path of the change
     part, its changes that lack a value they need; ``keys``: what a key index must learn of each change part; ``rows``: how
-    many changes there were.
+    many changes there were; ``late``: how many of them lost against the base, by sequence.
     """
 
     change_parts: tuple[ChangePart, ...] = ()
@@ -76,6 +76,7 @@ class Resolution:
     unwhole: Mapping[str, Unwhole] = field(default_factory=dict)
     keys: Mapping[str, pa.Table] = field(default_factory=dict)
     rows: int = 0
+    late: int = 0
 
     def keeps(self, part: ChangePart, shape: TableShape) -> bool:
         """Whether a change part is worth having in the base: it has a live row, or deletes that late events must meet."""
@@ -110,7 +111,9 @@ def resolve(
     tail_dead = _tail_dead(newest, survives, change_parts)
     base_dead = {path: dead_rows.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()}
     keys_of_parts = _cut(tail, change_parts, shape)
-    return Resolution(tuple(change_parts), base_dead, tail_dead, completed, unwhole, keys_of_parts, len(tail))
+    return Resolution(
+        tuple(change_parts), base_dead, tail_dead, completed, unwhole, keys_of_parts, len(tail), int(late.sum())
+    )
 
 
 def _read_tail(change_parts: Sequence[ChangePart], shape: TableShape, storage: PartStorage) -> pa.Table:
@@ -166,8 +169,7 @@ def _dying_rows(
         dead = dead_rows.of(base[path])
         if len(dead):
             alive = BitMap64(rows[at].astype(np.uint64)) - dead
-            keep = np.isin(rows[at], np.frombuffer(alive.to_array(), dtype=np.uint64).astype(np.int64))
-            live_at[path] = at[keep]
+            live_at[path] = at[_among(rows[at], np.frombuffer(alive.to_array(), dtype=np.uint64).astype(np.int64))]
         else:
             live_at[path] = at
     sequence = shape.sequence_column
@@ -181,6 +183,15 @@ def _dying_rows(
         late[probes[newer & (counts | is_delete)]] = True
         live_at = {path: at[~late[probes[at]]] for path, at in live_at.items()}
     return {path: rows[at] for path, at in live_at.items() if len(at)}, late
+
+
+def _among(values: _Rows, ascending: _Rows) -> npt.NDArray[np.bool_]:
+    """Which values are in the other array, without sorting it as ``np.isin`` would."""
+    if not len(ascending):
+        return np.zeros(len(values), dtype=bool)
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    found: npt.NDArray[np.bool_] = ascending[at] == values
+    return found
 
 
 def _by_part(column: pa.ChunkedArray) -> dict[str, npt.NDArray[np.intp]]:

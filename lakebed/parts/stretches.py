@@ -18,6 +18,7 @@ from lakebed.errors import StoreUnavailable
 from lakebed.parts.own_folders import temporary_folder
 
 STRETCHES_MAX = 500  # each is an open file while rows come in
+STRETCHES_PREFIX = "stretches-"
 
 
 class Stretches:
@@ -30,7 +31,7 @@ class Stretches:
         self._writers: list[pa.ipc.RecordBatchStreamWriter] = []
 
     def __enter__(self) -> Stretches:
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="stretches-", dir=temporary_folder()))
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix=STRETCHES_PREFIX, dir=temporary_folder()))
         self._folder = Path(folder)
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         try:

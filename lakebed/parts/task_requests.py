@@ -1,4 +1,4 @@
-"""Requests to an object store that a Spark task makes, counted where the metrics are: a task sends them home with its result.
+"""What a Spark task asks of an object store and takes of its machine, told where the metrics are: it comes with its result.
 
 with counted() as requests:     # in the task
     ...
@@ -11,30 +11,35 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 
 from lakebed import events
 
 
 class TaskRequests:
-    """Listens, and adds up by table, operation and result."""
+    """Listens. Requests are added up by table, operation and result."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str, str], list[int]] = {}
+        self._measured: list[events.TaskMeasured] = []
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.StoreRequested):
             sums = self._sums.setdefault((event.table, event.operation, event.result), [0, 0, 0])
             for place, count in enumerate((event.bytes_read, event.bytes_written, event.requests)):
                 sums[place] += count
+        elif isinstance(event, events.TaskMeasured):
+            self._measured.append(event)
 
     def to_json(self) -> str:
         """What ``tell`` takes."""
-        return json.dumps({"process": _process(), "requests": [[*key, *sums] for key, sums in self._sums.items()]})
+        requests = [[*key, *sums] for key, sums in self._sums.items()]
+        return json.dumps({"process": _process(), "requests": requests, "measured": list(map(astuple, self._measured))})
 
 
 @contextmanager
 def counted() -> Iterator[TaskRequests]:
-    """The requests of this process while the block runs; a worker of Spark runs one task at a time."""
+    """The events of this process while the block runs; a worker of Spark runs one task at a time."""
     requests = TaskRequests()
     end = events.listen(requests)
     try:
@@ -49,6 +54,8 @@ def tell(text: str) -> None:
     if told["process"] != _process():
         for values in told["requests"]:
             events.emit(events.StoreRequested(*values))
+        for values in told["measured"]:
+            events.emit(events.TaskMeasured(*values))
 
 
 def _process() -> str:

@@ -82,7 +82,7 @@ class DebeziumServer(Server):
 
     def release(self, name: str) -> None:
         """Stops a connector and drops its replication slot."""
-        del self._connectors[name]
+        self._connectors.pop(name, None)  # it may have come through the REST interface
         self._request("DELETE", f"/connectors/{name}")
         unused = f"select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = '{name}'"
         _until(lambda: not self._slot_is_active(name), f"connector {name} did not let go of its replication slot")

@@ -1,4 +1,4 @@
-"""A proxy between an S3 client and an S3 server that loses requests and answers, as networks and stores do.
+"""A proxy between an S3 client and an S3 server that delays and loses requests and answers, as networks and stores do.
 
 Invariants:
 
@@ -15,7 +15,7 @@ A fault hits a request in one of three places:
 
 Steps for each request on a client's connection:
 
-1. Read the head, draw the fault, count the request.
+1. Read the head, draw the fault, count the request, wait ``delay_seconds``.
 2. Pass the head on, then relay the body to the server while the server's answer is awaited: a client that sent
    ``Expect: 100-continue`` holds its body back until the server's interim answer reaches it.
 3. Relay the answer; go on with the next request unless either side closes.
@@ -66,12 +66,16 @@ class FaultRates:
 
 @dataclass(slots=True)
 class Traffic:
-    """What went through, by method; bytes are those of bodies."""
+    """What went through, by method; bytes are those of bodies. ``stored``: payloads of PUTs answered with 200, by path;
+    ``refused``: those of the others.
+    """
 
     requests: Counter[str] = field(default_factory=Counter)
     bytes_sent: Counter[str] = field(default_factory=Counter)
     bytes_received: Counter[str] = field(default_factory=Counter)
     faults: Counter[Fault] = field(default_factory=Counter)
+    stored: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,11 @@ class _Head:
         return None if length is None else int(length)
 
     @property
+    def payload_bytes(self) -> int:
+        """Of the body, without the framing that signs it piece by piece."""
+        return int(self.headers.get("x-amz-decoded-content-length", self.body_bytes or 0))
+
+    @property
     def closes(self) -> bool:
         return self.headers.get("connection", "").lower() == "close"
 
@@ -115,6 +124,7 @@ class FaultProxy:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self.delay_seconds = 0.0
         self.port = 0
 
     @property
@@ -228,6 +238,8 @@ class FaultProxy:
         method = request.first
         fault = self._draw(method, request.second)
         waits_for_go_ahead = request.headers.get("expect", "").lower() == "100-continue"
+        if self.delay_seconds:
+            await asyncio.sleep(self.delay_seconds)
 
         if fault is Fault.RESET:
             _reset(to_client)
@@ -249,18 +261,19 @@ class FaultProxy:
 
         sending: asyncio.Task[None] = asyncio.create_task(send_body())
         try:
-            return await self._relay_answer(method, fault, server, to_client, sending) and not request.closes
+            return await self._relay_answer(request, fault, server, to_client, sending) and not request.closes
         finally:
             sending.cancel()
 
     async def _relay_answer(
         self,
-        method: str,
+        request: _Head,
         fault: Fault | None,
         server: asyncio.StreamReader,
         to_client: asyncio.StreamWriter,
         sending: asyncio.Task[None],
     ) -> bool:
+        method = request.first
         while True:
             answer = await asyncio.wait_for(_read_head(server), SERVER_SECONDS_MAX)
             if answer is None:
@@ -273,6 +286,10 @@ class FaultProxy:
                 await target.drain()
             if is_final:
                 break
+        if method == "PUT":
+            with self._lock:
+                taken = self._traffic.stored if status == 200 else self._traffic.refused
+                taken[request.second.split("?")[0]] += request.payload_bytes
         body_bytes = 0 if method == "HEAD" or status in (204, 304) else answer.body_bytes
         await _relay_body(server, target, answer, body_bytes, self._counter(method, sent=False), method == "HEAD")
         if fault is Fault.AFTER or answer.closes or (body_bytes is None and not answer.is_chunked):

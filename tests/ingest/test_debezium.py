@@ -190,6 +190,28 @@ def test_an_event_without_what_orders_it_is_quarantined() -> None:
     assert len(rows(decoded)) == 1
 
 
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ('["6","8"]', 8),
+        ('[null,"7"]', 7),
+        ('["7",null]', None),
+        ("[]", None),
+        ("8", None),
+        ("no JSON", None),
+        (None, None),
+    ],
+)
+def test_rows_of_an_ad_hoc_snapshot_are_ordered_by_where_the_connector_stood(
+    told: str | None, expected: int | None
+) -> None:
+    again = event("r", {"id": 1, "qty": 1})
+    again["source"] |= {"lsn": None, "snapshot": "incremental", "sequence": told}
+    decoded = decode([again, event("u", {"id": 2, "qty": 1}, lsn=9)], ChangeShape(ORDERS, ("id",), "source.lsn"))
+    assert sorted(decoded.changes.column("_lakebed_seq").to_pylist()) == ([9] if expected is None else [expected, 9])
+    assert len(reasons(decoded)) == (expected is None)
+
+
 def test_a_delete_keeps_the_column_that_orders_it_where_before_has_it() -> None:
     decoded = decode([event("d", None, {"id": 1, "name": "x", "qty": 5})], ChangeShape(ORDERS, ("id",), "qty"))
     assert rows(decoded) == [(1, None, 5, "d")]

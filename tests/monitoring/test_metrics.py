@@ -30,13 +30,14 @@ from lakebed.events import (
     Settled,
     SourceLagged,
     StoreRequested,
+    TaskMeasured,
     Uploaded,
     ViewRefreshed,
 )
 from lakebed.monitoring.freshness import POINTS, FreshnessMeter
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
-from lakebed.monitoring.table_state import Clustered, Planned, Recent, TableState, table_state
+from lakebed.monitoring.table_state import Clustered, Planned, Recent, Stored, TableState, table_state
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 STATE = TableState(
@@ -44,7 +45,7 @@ STATE = TableState(
     parts_by_state={(1, "volatile"): 1}, bytes_by_state={(1, "materialized"): 7},
     planned=Planned(9, 3, {"merge": 2}, {"claimed": 4}), clustered=Clustered(1.5, 0.5),
     recent=Recent(60.0, 2, 20, 200, {"ingest": 200, "merge": 400}, {"apply": 2}, 3.0, 1.5, 990.0),
-    quarantine_rows=1, parked_parts=0,
+    stored=Stored(9000, 1, 70), quarantine_rows=1, parked_parts=0,
 )  # fmt: skip
 
 
@@ -86,6 +87,7 @@ EVENTS = (
     ClaimChanged("t", "taken_over"),
     StoreRequested("t", "put", "ok", 0, 700),
     StoreRequested("t", "get_tail", "throttled"),
+    TaskMeasured("t", "merge", 2.5, 300 << 20, 7 << 20),
     SourceLagged("t", "orders", 42),
 )
 

@@ -41,7 +41,7 @@ SCHEMA = pa.schema(
         ("at", pa.timestamp("us", "UTC")),
     ]
 )
-FOUR_DAYS = 4 * 86_400
+TEN_DAYS = 10 * 86_400
 
 
 def rows(ids: range, region: str) -> pa.Table:
@@ -150,7 +150,7 @@ def shuffle_a_part(table: lakebed.Table) -> str:
 def leave_an_orphan(table: lakebed.Table) -> str:
     path = new_path()
     shutil.copyfile(place(table, base(table).path), place(table, path))
-    os.utime(place(table, path), (time.time() - FOUR_DAYS, time.time() - FOUR_DAYS))
+    os.utime(place(table, path), (time.time() - TEN_DAYS, time.time() - TEN_DAYS))
     return path
 
 

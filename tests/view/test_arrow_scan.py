@@ -110,6 +110,39 @@ def test_any_sql_runs_on_a_registered_view(parts: Parts, connection: duckdb.Duck
     assert connection.sql('select count(*) from "my orders"').fetchall() == [(2000,)]
 
 
+QUERIES = (
+    "select count(*) from (select * from live limit 7)",
+    "select * from live order by id limit 5",
+    "select * from live order by id limit 5 offset 900",
+    "select count(*), sum(id), min(name), count(distinct flag) from live",
+    "select flag, count(*) as rows, max(id) as last from live group by flag order by flag",
+    "select id from live where id in (select id + 1 from live) order by id",
+    "select a.id from live a join live b on b.id = a.id + 2 order by a.id",
+    "select id, row_number() over (partition by flag order by id) as number from live order by id",
+    "select id from live union all select -id from live order by 1",
+    "select id from live l where exists (select 1 from live m where m.id = l.id * 2) order by id",
+    "from live where id between 500 and 510 order by id",
+    "select (select max(id) from live) as last, (select count(*) from live where flag) as flagged",
+)
+
+
+@pytest.mark.parametrize("has_clean_part", [False, True])
+def test_sql_over_live_rows_answers_as_over_a_table_of_them(parts: Parts, has_clean_part: bool) -> None:
+    parts.add(random_rows(6000, 1), list(range(0, 6000, 3)))
+    parts.add(random_rows(500, 2, 6000), [3, 4, 499])
+    if has_clean_part:
+        parts.add(random_rows(500, 3, 6500))
+    plain = duckdb.from_arrow(pa.Table.from_pylist(parts.rows, SCHEMA))
+    for threads in (1, 2):
+        connection = connect(threads=threads)
+        register_view(connection, "live", parts, parts.files, SCHEMA)
+        for query in QUERIES:
+            found = connection.sql(query).to_arrow_table().to_pylist()
+            assert found == plain.query("live", query).to_arrow_table().to_pylist(), query
+        for query in ("select * from live limit 5", "select id from live where id > 100 limit 5 offset 2"):
+            assert len(connection.sql(query).to_arrow_table()) == 5, query
+
+
 def test_an_unknown_column_is_named(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
     parts.add(random_rows(10, 1))
     with pytest.raises(InvalidInput, match="'nmae'"):

@@ -210,6 +210,7 @@ def _of_one_table() -> Dashboard:
                Query(one.rate("lakebed_ingested_rows_total"), "ingested"),
                Query(one.rate("lakebed_settled_rows_total"), "settled"),
                Query(one.or_none(one.rate("lakebed_superseded_rows_total")), "superseded"),
+               Query(one.or_none(one.rate("lakebed_late_rows_total")), "late"),
                Query(one.or_none(one.rate("lakebed_ignored_records_total")), "ignored"),
                Query(one.or_none(one.rate("lakebed_quarantined_records_total")), "quarantined")),
         _graph("Seconds of a batch and of settling", SECONDS, "",
@@ -251,8 +252,9 @@ def _of_one_table() -> Dashboard:
                Query(_over_hours(one, "lakebed_write_amplification_ratio"), f"ratio, {_HOURS_OF_RATE} h")),
         _stack("Written within the last hour", BYTES, "By what wrote it, from the log.",
                Query(one.now("lakebed_log_written_bytes", "by"), "{{by}}")),
-        _graph("Space amplification", COUNT, "Bytes of all parts ÷ the share of them that live rows take.",
-               Query(one.now("lakebed_space_amplification"), "ratio")),
+        _graph("Read and space amplification", COUNT, "Parts that a read of a point opens; bytes of parts ÷ those of live rows.",
+               Query(one.now("lakebed_read_amplification"), "read"),
+               Query(one.now("lakebed_space_amplification"), "space")),
     ))  # fmt: skip
     board.with_row(Row("Merges"))
     _add(board, (
@@ -323,6 +325,14 @@ def _of_operations() -> Dashboard:
         _graph("Parked parts", COUNT, "Left alone for an hour, because merges of them failed again and again.",
                Query(some.or_none(some.running("lakebed_parked_parts")), "{{table}}")),
     ))  # fmt: skip
+    _add(board, (
+        _graph("Memory of tasks, p95", BYTES, "The most that the process of a task ever had.",
+               Query(some.quantile(0.95, "lakebed_task_memory_bytes", "kind"), "{{table}} {{kind}}")),
+        _graph("Spilled, p95", BYTES, "The most that the process of a task had spilled to its disk at once.",
+               Query(some.quantile(0.95, "lakebed_task_spilled_bytes", "kind"), "{{table}} {{kind}}")),
+        _graph("Orphans", BYTES, "Files without a name that maintenance would have deleted by now; listed once an hour.",
+               Query(some.or_none(some.now("lakebed_orphan_bytes")), "{{table}}")),
+    ))  # fmt: skip
     board.with_row(Row("Commits and sources"))
     _add(board, (
         _stack("Commits a second", COUNT, "To the log, by what for and how it ended.",
@@ -355,8 +365,9 @@ def _of_operations() -> Dashboard:
         _stack("Requests, a month", "currencyUSD", "If the rate of the last hour lasted.",
                Query(_billed(some, _WRITES, seconds, "$price_writes"), "{{table}} writes and lists"),
                Query(_billed(some, _READS, seconds, "$price_reads"), "{{table}} reads")),
-        _stack("Storage, a month", "currencyUSD", "Parts of base and tail; what cleanup has yet to delete is not in it.",
-               Query(f"{some.now('lakebed_table_bytes')} / 1e9 * $price_storage", "{{table}}")),
+        _graph("Storage, a month", "currencyUSD", "All files, listed once an hour, and the parts of base and tail alone.",
+               Query(f"({some.or_none(some.now('lakebed_stored_bytes'))}) / 1e9 * $price_storage", "{{table}}"),
+               Query(f"{some.now('lakebed_table_bytes')} / 1e9 * $price_storage", "{{table}}: parts that are needed")),
         _stack("Written a day", BYTES, "Bytes to the table's store, by what wrote them, if the last hour lasted.",
                Query(f"{some.now('lakebed_log_written_bytes', 'by')} / on (table) group_left () "
                      f"{some.now('lakebed_log_window_seconds')} * 86400", "{{table}} {{by}}")),

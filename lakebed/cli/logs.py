@@ -1,0 +1,107 @@
+"""What the command says on stderr while it works: warnings only, or a line an event (``--log-format``, ``--log-level``).
+
+``text`` is logfmt, ``json`` an object a line, ``off`` leaves plain warnings. Without the option the environment decides
+(LAKEBED_LOG_FORMAT, LAKEBED_LOG_LEVEL); without that, commands that run until they are stopped log text, unless stderr is a
+terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from lakebed.errors import InvalidInput
+from lakebed.monitoring.event_log import FIELDS, JsonFormatter, LogfmtFormatter, log_events
+
+FORMATS = ("text", "json", "off")
+LEVELS = ("debug", "info", "warning", "error")
+_logger = logging.getLogger("lakebed")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """``--log-format`` and ``--log-level``."""
+    parser.add_argument(
+        "--log-format", choices=FORMATS,
+        help="a line an event on stderr, or off: warnings only (default: LAKEBED_LOG_FORMAT, else text for what runs until "
+        "it is stopped, if stderr is no terminal)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--log-level", choices=LEVELS, help="the least that is logged (default: LAKEBED_LOG_LEVEL, or info)"
+    )
+
+
+@contextmanager
+def logging_as(options: argparse.Namespace) -> Iterator[None]:
+    """Log as the options say while the block runs; ``options.log_format`` is what was decided then.
+
+    Raises InvalidInput for an environment variable that says nothing known.
+    """
+    runs_on = getattr(options, "runs_on", False) and not sys.stderr.isatty()
+    chosen = options.log_format or _environment("LAKEBED_LOG_FORMAT", FORMATS) or ("text" if runs_on else "off")
+    level = options.log_level or _environment("LAKEBED_LOG_LEVEL", LEVELS) or "info"
+    options.log_format = chosen
+    handler = _Handler()
+    handler.setFormatter({"text": LogfmtFormatter, "json": JsonFormatter, "off": _Plain}[chosen]())
+    before = _logger.level, _logger.propagate
+    _logger.addHandler(handler)
+    _logger.propagate = False
+    _logger.setLevel(logging.WARNING if chosen == "off" else level.upper())
+    end = log_events() if chosen != "off" else None
+    if end is not None:
+        handler.addFilter(lambda record: not getattr(record, "lakebed_event", False))
+    try:
+        yield
+    finally:
+        if end is not None:
+            end()
+        _logger.removeHandler(handler)
+        _logger.setLevel(before[0])
+        _logger.propagate = before[1]
+
+
+def hide(redact: Callable[[str], str]) -> None:
+    """From now on, put every text that is logged through this."""
+    for handler in _logger.handlers:
+        if isinstance(handler, _Handler) and isinstance(handler.formatter, LogfmtFormatter | JsonFormatter | _Plain):
+            handler.formatter.redact = redact
+
+
+def complaint(message: str, log_format: str | None) -> str:
+    """The line that ends a command that failed."""
+    if log_format != "json":
+        return f"lakebed: {message}"
+    record = logging.makeLogRecord({"name": "lakebed", "levelno": logging.ERROR, "levelname": "ERROR"})
+    setattr(record, FIELDS, {"event": "failed", "message": message})
+    return JsonFormatter().format(record)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes to what stderr is at the moment: a live display takes its place, and puts lines above itself."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
+class _Plain(logging.Formatter):
+    """``lakebed: …``, in one line."""
+
+    redact: Callable[[str], str] = staticmethod(str)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "lakebed: " + self.redact(" ".join(record.getMessage().split()))
+
+
+def _environment(name: str, known: tuple[str, ...]) -> str | None:
+    value = os.environ.get(name)
+    if value and value not in known:
+        raise InvalidInput(f"{name} is {value!r}; it must be one of {', '.join(known)}")
+    return value or None

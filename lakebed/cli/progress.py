@@ -1,0 +1,110 @@
+"""How far a long command is, on stderr: a bar on a terminal, a line every few seconds elsewhere, nothing for what ends soon.
+
+with progress("vacuum", options.log_format) as tell:
+    tell("listing files", 3, 10)
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from lakebed.monitoring.event_log import Value, log_fields
+
+FIRST_SECONDS = 1.0
+LINE_SECONDS = 5.0
+_BAR_SECONDS = 0.2
+
+Tell = Callable[[str, int | None, int | None], None]
+"""What is done, how far, and of how much; None where that is not known. Costs nothing, so it may be called for each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    what: str
+    done: int | None = None
+    of: int | None = None
+
+
+class _Progress:
+    def __init__(self, what: str, log_format: str | None) -> None:
+        self._told = _Told(what)
+        self._log_format = log_format
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._show, name="lakebed-progress", daemon=True)
+        self._thread.start()
+
+    def tell(self, what: str, done: int | None = None, of: int | None = None) -> None:
+        self._told = _Told(what, done, of)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _show(self) -> None:
+        if sys.stderr.isatty():
+            if not self._over.wait(FIRST_SECONDS):
+                self._draw()
+            return
+        while not self._over.wait(LINE_SECONDS):
+            self._say()
+
+    def _say(self) -> None:
+        told, seconds = self._told, time.monotonic() - self._began
+        if self._log_format in ("text", "json"):
+            said: dict[str, Value | None] = {
+                "what": told.what,
+                "done": told.done,
+                "of": told.of,
+                "seconds": round(seconds, 1),
+            }
+            log_fields(logging.INFO, "progress", {name: value for name, value in said.items() if value is not None})
+            return
+        print(f"lakebed: {told.what}{_counted(told)}, {seconds:,.0f} s", file=sys.stderr, flush=True)
+
+    def _draw(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[counted]}"),
+            TimeElapsedColumn(),
+        )
+        console = Console(file=sys.stderr)
+        with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
+            task = bar.add_task("", total=None, counted="")
+            while True:
+                told = self._told
+                bar.update(
+                    task,
+                    description=told.what,
+                    total=told.of,
+                    completed=told.done or 0,
+                    counted=_counted(told).lstrip(": "),
+                )
+                if self._over.wait(_BAR_SECONDS):
+                    return
+
+
+@contextmanager
+def progress(what: str, log_format: str | None = None) -> Iterator[Tell]:
+    """Show how far the block is while it runs; ``what`` is shown until something is told."""
+    shown = _Progress(what, log_format)
+    try:
+        yield shown.tell
+    finally:
+        shown.close()
+
+
+def _counted(told: _Told) -> str:
+    if told.done is None:
+        return ""
+    return f": {told.done:,}" + (f" of {told.of:,}" if told.of is not None else "")

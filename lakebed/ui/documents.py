@@ -1,0 +1,147 @@
+"""What the page is told of a table, as plain values: figures, findings, claims, plans. Pure.
+
+Times are epoch milliseconds (``…_ms``), never ages: an answer changes only when the table does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakebed.compaction.plan import Planning
+from lakebed.doctor.finding import Finding, Severity, worst
+from lakebed.doctor.status import Status
+from lakebed.manifest.claims import Claim, claims_of
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.monitoring.table_state import Recent, TableState
+from lakebed.ui.texts import blotted, cut
+
+FINDINGS_MAX = 20
+CLAIMS_MAX = 100
+_FINDING_MAX = 1_000
+
+
+def findings(found: tuple[Finding, ...]) -> dict[str, Any]:
+    """How bad it is, and the first ``FINDINGS_MAX`` findings."""
+    told = [
+        {
+            "severity": finding.severity.value,
+            "check": finding.check,
+            "where": cut(blotted(finding.where)),
+            "what": cut(blotted(finding.what), _FINDING_MAX),
+            "remedy": cut(blotted(finding.remedy), _FINDING_MAX),
+        }
+        for finding in found[:FINDINGS_MAX]
+    ]
+    return {"severity": worst(found).value, "findings": told, "findings_more": len(found) - len(told)}
+
+
+def broken(error: str, remedy: str) -> dict[str, Any]:
+    """A table of which nothing can be told but why."""
+    return findings((Finding(Severity.CRITICAL, "look", "", error, remedy),)) | {"figures": None}
+
+
+def figures(status: Status, state: TableState, recent: Recent, snapshot: Snapshot) -> dict[str, Any]:
+    """The table in figures."""
+    tail = snapshot.tail.values()
+    return {
+        "version": snapshot.version,
+        "committed_ms": snapshot.timestamp_ms,
+        "rows": state.rows,
+        "dead_rows": state.dead_rows,
+        "bytes": state.bytes,
+        "parts": state.parts,
+        "parts_by_level": {str(level): count for level, count in state.parts_by_level},
+        "unsorted_parts": state.unsorted_parts,
+        "tail_parts": state.tail_parts,
+        "tail_rows": state.tail_rows,
+        "tail_bytes": state.tail_bytes,
+        "tail_since_ms": min((part.modified_ms for part in tail), default=None),
+        "depth": status.depth,
+        "read_budget": status.read_budget,
+        "space_amplification": round(state.space_amplification, 4),
+        "write_amplification": _rounded(recent.write_amplification),
+        "write_amplification_optimum": _rounded(recent.write_amplification_optimum),
+        "recent_seconds": round(recent.seconds),
+        "ingested_rows": recent.ingested_rows,
+        "ingested_bytes": recent.ingested_bytes,
+        "backlog_bytes": status.backlog_bytes,
+        "claims_live": status.claims_live,
+        "claims_expired": status.claims_expired,
+        "volatile_claims": status.volatile_claims,
+        "materialized_parts": status.materialized_parts,
+        "quarantined": status.quarantined,
+        "oldest_version": status.oldest_version,
+        "versions_held": status.versions_held,
+        "log_files": status.log_files,
+        "log_bytes": status.log_bytes,
+    }
+
+
+def shape(snapshot: Snapshot) -> dict[str, Any]:
+    """Keys, order and partitions."""
+    settings = snapshot.settings
+    return {
+        "id": cut(snapshot.metadata.id),
+        "keys": [cut(name) for name in settings.keys],
+        "sort_key": [cut(name) for name in settings.sort_key],
+        "sequence_by": settings.sequence_by and cut(settings.sequence_by),
+        "partition_by": [cut(name) for name in snapshot.metadata.partition_columns],
+        "merge": settings.merge,
+    }
+
+
+def plan_told(planning: Planning) -> dict[str, Any]:
+    """What would be done and why, best first; and what is left alone and why."""
+    plans = [
+        {
+            "kind": plan.kind.value,
+            "partition": cut(", ".join(f"{name}={value}" for name, value in plan.partition)),
+            "parts": len(plan.inputs),
+            "level": plan.level,
+            "rows": plan.rows_in,
+            "dead_rows": plan.dead_rows,
+            "bytes_in": plan.bytes_in,
+            "bytes_out": plan.bytes_out,
+            "depth_before": plan.depth_before,
+            "depth_after": plan.depth_after,
+            "gain_bytes": plan.gain,
+            "why": cut(plan.why),
+        }
+        for plan in planning.plans
+    ]
+    left = [{"cause": refusal.cause.value, "count": refusal.count, "why": refusal.why} for refusal in planning.refusals]
+    return {"plans": plans, "left": left}
+
+
+def claims_told(snapshot: Snapshot, now_ms: int, merge_rate: tuple[float, int] | None) -> dict[str, Any]:
+    """Claims, oldest first. ``estimated_seconds``: bytes of the sources by ``merge_rate``; a running merge tells no progress.
+
+    A volatile claim ends with an upload, which nothing foretells.
+    """
+    rate, weighed = merge_rate or (0.0, 0)
+    found = sorted(claims_of(snapshot.domains).values(), key=lambda claim: (claim.since_ms, claim.id))
+    told = [_claim(claim, snapshot, now_ms, rate) for claim in found[:CLAIMS_MAX]]
+    return {"claims": told, "claims_more": len(found) - len(told), "merges_weighed": weighed}
+
+
+def _claim(claim: Claim, snapshot: Snapshot, now_ms: int, rate: float) -> dict[str, Any]:
+    covered = [snapshot.parts[path] for path in claim.sources if path in snapshot.parts]
+    size = sum(part.bytes for part in covered)
+    return {
+        "id": cut(claim.id),
+        "replica": cut(claim.replica),
+        "kind": "volatile" if claim.volatile else "merge",
+        "is_live": claim.is_live(now_ms),
+        "since_ms": claim.since_ms,
+        "lease_ms": claim.lease_ms,
+        "level": claim.level,
+        "parts": len(covered),
+        "left": len(claim.sources) - len(covered),
+        "rows": sum(part.live_rows for part in covered),
+        "bytes": size,
+        "estimated_seconds": round(size / rate, 3) if rate and not claim.volatile else None,
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,252 @@
+"""The newest commits of a table, and how it became what it is: parts, depth and write amplification, version by version.
+
+1. The first look begins at the newest commit. Each look goes forward to what is new, then backward, for a bounded time, until
+   ``COMMITS_MAX`` commits are known or the log begins.
+2. Counts of parts are worked out backward from the newest snapshot: what a commit added was not there before it.
+3. Depth is worked out forward from the oldest version known: the ends of all ranges that the base had since are sorted once;
+   a commit then changes a few steps of a running sum, whose greatest value is the depth: parts over a point of today's sort key.
+4. Write amplification is that of the hour before a commit, as far back as commits are known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lakebed.compaction.plan_of_parts import partition_of, spelled
+from lakebed.errors import Corrupt, TableNotFound, Unsupported, VersionNotFound
+from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Part, RemoveChangePart, RemovePart
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
+from lakebed.monitoring.recent_commits import WINDOW_SECONDS, CommitFigures, figures_of
+from lakebed.sortkey.ranges import order_columns, range_reader
+from lakebed.ui.texts import cut, shown
+
+COMMITS_MAX = 2_000
+TOLD_MAX = 300
+_ACTIONS_MAX = 100_000
+_PARTS_MAX = 20_000
+_MERGES_WEIGHED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    commit: dict[str, Any]  # as it is told
+    figures: CommitFigures
+    added: tuple[Part, ...]
+    removed: tuple[str, ...]
+    tail_change: int
+
+    @property
+    def actions(self) -> int:
+        return len(self.added) + len(self.removed)
+
+    @property
+    def version(self) -> int:
+        version: int = self.commit["version"]
+        return version
+
+    @property
+    def parts_change(self) -> int:
+        return len(self.added) - len(self.removed)
+
+
+class History:
+    """Follows one log. Not thread-safe."""
+
+    def __init__(self, log: TableLog) -> None:
+        self._log = log
+        self._entries: deque[_Entry] = deque()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._entries.clear()
+        self._actions = 0
+        self._is_whole = False
+        self._before: dict[str, Part] | None = None  # the base at the oldest version known, once that is settled
+
+    def look(self, snapshot: Snapshot, seconds_max: float) -> bool:
+        """Learn what is new, then more of what is old; whether anything was learnt."""
+        known = (self._entries[0].version, self._entries[-1].version) if self._entries else None
+        if self._entries and not 0 <= snapshot.version - self._entries[-1].version <= COMMITS_MAX:
+            self._begin()
+        newest = self._entries[-1].version if self._entries else snapshot.version - 1
+        for version in range(newest + 1, snapshot.version + 1):
+            commit = self._log.read_commit(version)
+            if commit is None:  # the log was cleaned meanwhile
+                self._begin()
+                return True
+            self._add(_entry(commit), self._entries.append)
+        self._shorten()
+        deadline = time.monotonic() + seconds_max
+        while not self._is_whole and time.monotonic() < deadline:
+            commit = self._older()
+            if commit is None:
+                self._is_whole = True
+            else:
+                self._add(_entry(commit), self._entries.appendleft)
+                self._is_whole = len(self._entries) >= COMMITS_MAX or self._actions > _ACTIONS_MAX
+            if self._is_whole:
+                self._before = self._base_at(self._entries[0].version)
+        now = (self._entries[0].version, self._entries[-1].version) if self._entries else None
+        return now != known
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no look will go further back."""
+        return self._is_whole
+
+    def merge_rate(self) -> tuple[float, int] | None:
+        """Bytes a second that the newest merges went through, from claim to commit, and how many these were."""
+        seconds = size = 0.0
+        count = 0
+        for entry in reversed(self._entries):
+            metrics = entry.commit["metrics"]
+            if entry.commit["operation"] == "MERGE" and metrics.get("seconds") and metrics.get("bytesIn"):
+                seconds, size, count = seconds + metrics["seconds"], size + metrics["bytesIn"], count + 1
+                if count == _MERGES_WEIGHED:
+                    break
+        return (size / seconds, count) if count else None
+
+    def document(self, snapshot: Snapshot) -> dict[str, Any]:
+        """The newest commits as they are told, newest first, and the curves, oldest first."""
+        entries = list(self._entries)
+        parts, tail = _counts(entries, snapshot)
+        return {
+            "version": snapshot.version,
+            "commits": [entry.commit for entry in reversed(entries[-TOLD_MAX:])],
+            "is_whole": self._is_whole,
+            "curves": {
+                "version": [entry.version for entry in entries],
+                "at_ms": [entry.figures.timestamp_ms for entry in entries],
+                "parts": parts,
+                "tail_parts": tail,
+                "depth": self._depths(snapshot),
+                "write_amplification": _amplifications(entries),
+            },
+            "read_budget": snapshot.settings.read_budget,
+        }
+
+    def _add(self, entry: _Entry, put: Callable[[_Entry], None]) -> None:
+        put(entry)
+        self._actions += entry.actions
+
+    def _shorten(self) -> None:
+        while len(self._entries) > COMMITS_MAX or (self._actions > 2 * _ACTIONS_MAX and len(self._entries) > 1):
+            self._actions -= self._entries.popleft().actions
+            if self._before is not None:
+                _change(self._before, self._entries[0])
+
+    def _older(self) -> Commit | None:
+        """The commit before those that are known; None if there is none, or it can't be read."""
+        first = self._entries[0].version
+        with suppress(Corrupt):
+            return self._log.read_commit(first - 1) if first > 0 else None
+        return None
+
+    def _base_at(self, version: int) -> dict[str, Part] | None:
+        with suppress(VersionNotFound, TableNotFound, Corrupt, Unsupported):
+            found = self._log.at_version(version).parts
+            return dict(found) if len(found) <= _PARTS_MAX else None
+        return None
+
+    def _depths(self, snapshot: Snapshot) -> list[int] | None:
+        """None where it is not known: no order, too many parts, or the oldest version can't be read."""
+        settings = snapshot.settings
+        order = settings.sort_key or settings.keys
+        partition_by = snapshot.metadata.partition_columns
+        terms = order_columns(snapshot.schema, order, partition_by, settings.sort_key_frame)
+        if self._before is None or not terms or len(snapshot.parts) > _PARTS_MAX:
+            return None
+        read = range_reader(terms)
+        steps = [self._before.values(), *(entry.added for entry in list(self._entries)[1:])]
+        every = {part.path: part for step in steps for part in step}
+        ends: dict[str, tuple[Any, Any]] = {}
+        for part in every.values():
+            where, range_ = tuple(spelled(partition_of(part))), read(part.stats)
+            ends[part.path] = (where, range_.lower), (where, range_.upper)
+        rank = {end: place for place, end in enumerate(sorted({end for both in ends.values() for end in both}))}
+        at = {path: (rank[first], rank[last] + 1) for path, (first, last) in ends.items()}
+        change = np.zeros(len(rank) + 1, dtype=np.int64)
+        base = dict(self._before)
+        for path in base:
+            change[at[path][0]] += 1
+            change[at[path][1]] -= 1
+        depths = [int(np.cumsum(change).max(initial=0))]
+        for entry in list(self._entries)[1:]:
+            for path in entry.removed:
+                if base.pop(path, None) is not None:
+                    change[at[path][0]] -= 1
+                    change[at[path][1]] += 1
+            for part in entry.added:
+                if part.path not in base:
+                    change[at[part.path][0]] += 1
+                    change[at[part.path][1]] -= 1
+                base[part.path] = part
+            depths.append(int(np.cumsum(change).max(initial=0)) if entry.actions else depths[-1])
+        return depths
+
+
+def _change(base: dict[str, Part], entry: _Entry) -> None:
+    for path in entry.removed:
+        base.pop(path, None)
+    base.update((part.path, part) for part in entry.added)
+
+
+def _counts(entries: list[_Entry], snapshot: Snapshot) -> tuple[list[int], list[int]]:
+    parts, tail = [], []
+    base, behind = len(snapshot.parts), len(snapshot.tail)
+    for entry in reversed(entries):
+        parts.append(base)
+        tail.append(behind)
+        base, behind = base - entry.parts_change, behind - entry.tail_change
+    return parts[::-1], tail[::-1]
+
+
+def _amplifications(entries: list[_Entry]) -> list[float | None]:
+    """Bytes written ÷ bytes ingested in the hour up to each commit; None where nothing came in."""
+    out: list[float | None] = []
+    first = written = ingested = 0
+    for entry in entries:
+        figures = entry.figures
+        written += figures.written_bytes if figures.writer else 0
+        ingested += figures.ingested_bytes
+        while entries[first].figures.timestamp_ms < figures.timestamp_ms - WINDOW_SECONDS * 1000:
+            gone = entries[first].figures
+            written -= gone.written_bytes if gone.writer else 0
+            ingested -= gone.ingested_bytes
+            first += 1
+        out.append(round(written / ingested, 4) if ingested else None)
+    return out
+
+
+def _entry(commit: Commit) -> _Entry:
+    info, figures = commit.info, figures_of(commit)
+    added = tuple(action.part for action in commit.actions if isinstance(action, AddPart))
+    removed = tuple(action.path for action in commit.actions if isinstance(action, RemovePart))
+    marked = len({part.path for part in added}.intersection(removed))
+    came = sum(isinstance(action, AddChangePart) for action in commit.actions)
+    left = sum(isinstance(action, RemoveChangePart) for action in commit.actions)
+    metrics: Mapping[str, Any] = info.metrics if info else {}
+    told = {
+        "version": commit.version,
+        "at_ms": figures.timestamp_ms,
+        "operation": cut(info.operation) if info else "",
+        "engine": cut(info.engine) if info else "",
+        "parameters": shown(dict(info.parameters)) if info else {},
+        "metrics": shown(dict(metrics)),
+        "parts_added": len(added) - marked,
+        "parts_removed": len(removed) - marked,
+        "parts_marked": marked,
+        "change_parts_added": came,
+        "change_parts_settled": left,
+        "written_bytes": figures.written_bytes,
+        "ingested_rows": figures.ingested_rows,
+    }
+    return _Entry(told, figures, added, removed, came - left)

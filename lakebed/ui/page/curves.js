@@ -1,0 +1,170 @@
+// How the table became what it is: small charts over the same time, a step a commit.
+
+import { clock, count, day, duration, h, ratio, svg } from "./dom.js";
+
+const HEIGHT = 132;
+const LEFT = 40;
+const RIGHT = 8;
+const TOP = 8;
+const BOTTOM = 20;
+
+const CHARTS = [
+  { name: "write_amplification", title: "Write amplification", of: "bytes written ÷ ingested, over the hour before", told: ratio },
+  { name: "depth", title: "Depth", of: "parts over the deepest point", told: count, budget: true },
+  { name: "parts", title: "Parts", of: "in the base", told: count },
+  { name: "tail_parts", title: "Tail", of: "change parts not yet settled", told: count },
+];
+
+export class Curves {
+  constructor() {
+    this.told = null;
+    this.note = h("p", { class: "quiet note" });
+    this.charts = CHARTS.map((chart) => {
+      const value = h("span", { class: "now" });
+      const picture = svg("svg", { class: "curve", role: "img", height: HEIGHT });
+      const element = h("figure", { class: "chart" }, h("figcaption", {}, h("b", {}, chart.title), " ", h("span", { class: "quiet" }, chart.of), value), picture);
+      picture.addEventListener("pointermove", (event) => this.point(event));
+      picture.addEventListener("pointerleave", () => this.leave());
+      return { ...chart, value, picture, element };
+    });
+    this.element = h("div", {}, h("div", { class: "charts" }, this.charts.map((chart) => chart.element)), this.note);
+    this.resized = new ResizeObserver(() => this.told && this.draw());
+    this.resized.observe(this.element);
+  }
+
+  close() {
+    this.resized.disconnect();
+  }
+
+  update(told) {
+    this.told = told;
+    const curves = told.curves;
+    const commits = curves.version.length;
+    const since = commits ? `${day(curves.at_ms[0])} ${clock(curves.at_ms[0])}` : "";
+    this.note.textContent = `From the ${count(commits)} newest commits of the log, since ${since}${told.is_whole ? "" : "; older ones are being read"}.`;
+    this.draw();
+  }
+
+  draw() {
+    const { curves, read_budget: budget } = this.told;
+    for (const chart of this.charts) {
+      const values = curves[chart.name];
+      const newest = values?.findLast((value) => value !== null);
+      chart.value.textContent = newest === undefined ? "not known" : chart.told(newest);
+      const width = Math.max(200, chart.picture.clientWidth || 480);
+      chart.plot = plotted(curves.at_ms, values ?? [], width, chart.budget ? budget : null);
+      chart.picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+      chart.picture.setAttribute("aria-label", values ? spoken(chart, values, newest) : `${chart.title}: not known`);
+      chart.picture.replaceChildren(...drawing(chart, chart.plot, width, budget));
+    }
+  }
+
+  point(event) {
+    const { version, at_ms } = this.told.curves;
+    if (!version.length) return;
+    const chart = this.charts.find((each) => each.picture === event.currentTarget);
+    const box = event.currentTarget.getBoundingClientRect();
+    const ms = chart.plot.msAt(((event.clientX - box.left) / box.width) * chart.plot.width);
+    let index = at_ms.findLastIndex((each) => each <= ms);
+    index = Math.max(0, index);
+    for (const each of this.charts) {
+      const value = this.told.curves[each.name]?.[index];
+      each.value.textContent = `${value === null || value === undefined ? "–" : each.told(value)} at version ${count(version[index])}, ${clock(at_ms[index])}`;
+      const x = each.plot.x(at_ms[index]);
+      const line = each.picture.querySelector(".pointer") ?? each.picture.appendChild(svg("line", { class: "pointer" }));
+      for (const [name, at] of [["x1", x], ["x2", x], ["y1", TOP], ["y2", HEIGHT - BOTTOM]]) line.setAttribute(name, at);
+    }
+  }
+
+  leave() {
+    this.draw();
+  }
+}
+
+function plotted(at, values, width, budget) {
+  const first = at[0] ?? 0;
+  const span = Math.max(1000, (at.at(-1) ?? 0) - first);
+  const inner = width - LEFT - RIGHT;
+  const found = values.filter((value) => value !== null);
+  const most = nice(Math.max(1, budget ?? 0, ...bounded(found)));
+  return {
+    width, first, span, most, at, values,
+    x: (ms) => LEFT + ((ms - first) / span) * inner,
+    y: (value) => TOP + (1 - value / most) * (HEIGHT - TOP - BOTTOM),
+    msAt: (x) => first + ((x - LEFT) / inner) * span,
+  };
+}
+
+function bounded(values) {
+  return values.length ? [values.reduce((most, value) => (value > most ? value : most), values[0])] : [];
+}
+
+function nice(value) {
+  const unit = 10 ** Math.floor(Math.log10(value));
+  return [1, 1.2, 1.6, 2, 3, 4, 6, 8, 10, 12].map((each) => Math.round(each * unit)).find((each) => each % 2 === 0 && each >= value * 1.02) ?? 20 * unit;
+}
+
+function drawing(chart, plot, width, budget) {
+  const out = [];
+  for (const value of [0, plot.most / 2, plot.most]) {
+    const y = plot.y(value);
+    out.push(svg("line", { class: value ? "rule" : "axis", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }));
+    const text = count(value);
+    out.push(svg("text", { class: "tick", x: LEFT - 6, y: y + 3.5, "text-anchor": "end" }, text));
+  }
+  for (const [ms, anchor] of moments(plot, width)) {
+    out.push(svg("text", { class: "tick", x: plot.x(ms), y: HEIGHT - 5, "text-anchor": anchor }, plot.span > 86400000 ? day(ms).slice(5) : clock(ms).slice(0, plot.span < 600000 ? 8 : 5)));
+  }
+  if (chart.budget) {
+    const y = plot.y(budget);
+    out.push(svg("line", { class: "budget", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }));
+    out.push(svg("text", { class: "tick", x: LEFT + 4, y: y - 4 }, "read budget"));
+  }
+  out.push(svg("path", { class: "line", d: steps(plot) }));
+  return out;
+}
+
+function moments(plot, width) {
+  const several = width > 360 ? 3 : 1;
+  const out = [];
+  for (let place = 0; place <= several; place++) out.push([plot.first + (plot.span * place) / several, place === 0 ? "start" : place === several ? "end" : "middle"]);
+  return out;
+}
+
+/** A path of steps; of the commits that fall on one pixel, the first, least, greatest and last value. */
+function steps(plot) {
+  let path = "";
+  let isDown = false;
+  let index = 0;
+  while (index < plot.values.length) {
+    const value = plot.values[index];
+    if (value === null) {
+      isDown = false;
+      index += 1;
+      continue;
+    }
+    const x = Math.round(plot.x(plot.at[index]));
+    let [low, high, last] = [value, value, value];
+    let next = index + 1;
+    while (next < plot.values.length && plot.values[next] !== null && Math.round(plot.x(plot.at[next])) === x) {
+      last = plot.values[next];
+      low = Math.min(low, last);
+      high = Math.max(high, last);
+      next += 1;
+    }
+    const y = plot.y(value).toFixed(1);
+    path += isDown ? `H${x}V${y}` : `M${x} ${y}`;
+    if (next > index + 1) path += `V${plot.y(low).toFixed(1)}V${plot.y(high).toFixed(1)}V${plot.y(last).toFixed(1)}`;
+    isDown = true;
+    index = next;
+  }
+  return path;
+}
+
+function spoken(chart, values, newest) {
+  const found = values.filter((value) => value !== null);
+  if (!found.length) return `${chart.title}: no value`;
+  const low = found.reduce((one, other) => Math.min(one, other));
+  const high = found.reduce((one, other) => Math.max(one, other));
+  return `${chart.title}, ${chart.of}: now ${chart.told(newest)}, between ${chart.told(low)} and ${chart.told(high)} over ${duration((values.length && chart.plot.span / 1000) || 0)}`;
+}

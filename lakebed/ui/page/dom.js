@@ -1,0 +1,137 @@
+// Elements and texts. Whatever comes from a table becomes text, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An element. `props`: attributes; a function under `onclick` and the like is a listener; null and false are left out. */
+export function h(tag, props, ...children) {
+  return filled(document.createElement(tag), props, children);
+}
+
+/** An SVG element. */
+export function svg(tag, props, ...children) {
+  return filled(document.createElementNS(SVG, tag), props, children);
+}
+
+function filled(element, props, children) {
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
+export function count(value) {
+  return value === null || value === undefined ? "–" : whole.format(value);
+}
+
+export function counted(value, one, many) {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  let size = value;
+  for (const unit of ["B", "KB", "MB", "GB"]) {
+    if (size < 1000) return unit === "B" ? `${size} B` : `${size.toFixed(1)} ${unit}`;
+    size /= 1000;
+  }
+  return `${size.toFixed(1)} TB`;
+}
+
+export function ratio(value) {
+  return value === null || value === undefined ? "–" : value.toFixed(2);
+}
+
+export function share(part, all) {
+  return all > 0 ? `${((100 * part) / all).toFixed(part && part / all < 0.1 ? 1 : 0)} %` : "–";
+}
+
+export function duration(seconds) {
+  const value = Math.max(0, seconds);
+  if (value < 10) return `${value.toFixed(1)} s`;
+  if (value < 120) return `${value.toFixed(0)} s`;
+  if (value < 7200) return `${(value / 60).toFixed(0)} min`;
+  if (value < 172800) return `${(value / 3600).toFixed(1)} h`;
+  return `${(value / 86400).toFixed(1)} days`;
+}
+
+const two = (value) => String(value).padStart(2, "0");
+
+export function clock(ms) {
+  const at = new Date(ms);
+  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+export function day(ms) {
+  const at = new Date(ms);
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+}
+
+// The server's clock, as its answers tell it: ages are by it.
+let offset = 0;
+
+export function setClock(serverMs) {
+  const found = serverMs - Date.now();
+  // A Date header is cut to the second.
+  if (Math.abs(found - offset) > 1500) offset = Math.abs(found) < 2000 ? 0 : found;
+}
+
+export function now() {
+  return Date.now() + offset;
+}
+
+/** A text of the time since (or until) a moment, kept up to date by `tick`. */
+export function age(ms, suffix = "") {
+  if (ms === null || ms === undefined) return h("span", {}, "–");
+  const element = h("time", { datetime: new Date(ms).toISOString(), title: `${day(ms)} ${clock(ms)}`, "data-ms": ms, "data-suffix": suffix });
+  showAge(element);
+  return element;
+}
+
+function showAge(element) {
+  const seconds = (now() - Number(element.dataset.ms)) / 1000;
+  const shown = Math.abs(seconds);
+  element.textContent = (shown < 10 ? `${shown.toFixed(0)} s` : duration(shown)) + element.dataset.suffix;
+}
+
+export function tick() {
+  for (const element of document.querySelectorAll("time[data-ms]")) showAge(element);
+}
+
+/** Replaces the children; the focus stays on what has the same `data-focus`. */
+export function replace(parent, ...children) {
+  const focused = parent.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
+  parent.replaceChildren(...children.flat(Infinity).filter(Boolean));
+  if (focused === undefined) return;
+  for (const element of parent.querySelectorAll("[data-focus]")) {
+    if (element.dataset.focus === focused) return element.focus({ preventScroll: true });
+  }
+}
+
+const WORDS = { ok: "healthy", warning: "warning", critical: "critical" };
+
+/** How a table is, as a word with a mark of its colour. */
+export function health(table) {
+  const severity = table.severity ?? "unknown";
+  return h("span", { class: `health ${severity}` }, WORDS[severity] ?? "looking…");
+}
+
+/** What is wrong and what to do about it, a line each. */
+export function findings(table) {
+  const told = table.findings.map((finding) =>
+    h("li", { class: `finding ${finding.severity}` },
+      h("p", {}, h("b", {}, `${finding.severity} · ${finding.check}`), finding.where ? [" ", h("span", { class: "path" }, finding.where)] : null, ": ", finding.what),
+      h("p", { class: "remedy" }, h("span", { class: "quiet" }, "what to do: "), h("code", {}, finding.remedy))));
+  if (table.findings_more) told.push(h("li", { class: "quiet" }, `and ${count(table.findings_more)} more: lakebed status tells all`));
+  if (table.error && !table.findings.some((finding) => finding.what === table.error)) {
+    told.unshift(h("li", { class: "finding critical" }, h("p", {}, h("b", {}, "not up to date"), ": ", table.error)));
+  }
+  if (table.is_late) {
+    told.unshift(h("li", { class: "finding warning" }, h("p", {}, h("b", {}, "late"), ": a look at it has taken more than 15 s; what is shown is older")));
+  }
+  return told.length ? h("ul", { class: "findings" }, told) : null;
+}

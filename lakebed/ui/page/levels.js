@@ -1,0 +1,512 @@
+// The parts as bars over the sort key, a lane where they meet, a band of lanes a level; below, how deep they lie.
+// Drag, or + and -, to look closer; arrow keys go from bar to bar.
+
+import { bytes, count, counted, h, replace, share } from "./dom.js";
+
+const LEFT = 76;
+const RIGHT = 10;
+const GAP = 10;
+const BANDS_HEIGHT = 360;
+const LANE_MAX = 12;
+const LANE_MIN = 2;
+const DEPTH_HEIGHT = 84;
+const AXIS_HEIGHT = 34;
+const TICK_PX = 170;
+const DEAD_STEPS = 5;
+
+export class Levels {
+  constructor(askPart) {
+    this.askPart = askPart;
+    this.told = null;
+    this.chosen = -1;
+    this.view = [0, 1];
+    this.canvas = h("canvas", {
+      tabindex: "0", role: "img", "aria-describedby": "levels-told",
+      onpointermove: (event) => this.moved(event), onpointerleave: () => this.left(), onpointerdown: (event) => this.pressed(event),
+      onpointerup: (event) => this.released(event), ondblclick: () => this.whole(), onkeydown: (event) => this.key(event), onblur: () => this.choose(-1),
+    });
+    this.tip = h("div", { class: "tip", hidden: true });
+    this.spoken = h("p", { class: "unseen", id: "levels-told", "aria-live": "polite" });
+    this.legend = h("p", { class: "legend" });
+    this.note = h("p", { class: "quiet note" });
+    this.rows = h("tbody");
+    const button = (text, label, act) => h("button", { type: "button", class: "small", "aria-label": label, onclick: act }, text);
+    this.element = h("div", {},
+      h("div", { class: "controls" }, this.legend, h("span", { class: "zoom" }, button("+", "look closer", () => this.zoom(0.5)), button("−", "look from further", () => this.zoom(2)), button("whole", "show the whole sort key", () => this.whole()))),
+      h("div", { class: "stage" }, this.canvas, this.tip), this.spoken, this.note,
+      h("div", { class: "wide" }, h("table", { class: "grid of-levels" }, h("caption", { class: "unseen" }, "Parts by level"),
+        h("thead", {}, h("tr", {}, ["Level", "Parts", "Rows", "Dead rows", "Dead", "Size", "Lanes"].map((name, place) => h("th", { scope: "col", class: place ? "number" : null }, name)))), this.rows)));
+    this.resized = new ResizeObserver(() => this.told && this.draw());
+    this.resized.observe(this.canvas.parentElement);
+    this.scheme = matchMedia("(prefers-color-scheme: dark)");
+    this.recoloured = () => this.told && (this.showLegend(), this.draw());
+    this.scheme.addEventListener("change", this.recoloured);
+  }
+
+  close() {
+    this.resized.disconnect();
+    this.scheme.removeEventListener("change", this.recoloured);
+  }
+
+  update(told) {
+    const before = this.told;
+    this.told = told;
+    this.parts = new Map();
+    if (!before || before.axis.points !== told.axis.points) this.view = [0, Math.max(1, told.axis.points)];
+    this.chosen = -1;
+    this.tip.hidden = true;
+    this.index();
+    this.showLegend();
+    const { axis } = told;
+    const drawn = told.columns.first.length;
+    this.note.textContent = [
+      axis.kind === "sort_key" ? `Along ${axis.by.join(", ")}: every bound of a part is one step, so distances are ranks, not values.` : "The table has no order that bounds are kept of, so parts are drawn over the versions whose rows they hold.",
+      drawn < told.parts ? `Drawn are the ${count(drawn)} largest of ${count(told.parts)} parts, and depth is that of these.` : "",
+    ].join(" ");
+    this.canvas.setAttribute("aria-label", `Parts by level: ${told.groups.map((group) => `${name(group)} ${counted(group.parts, "part", "parts")}`).join(", ") || "none"}. Arrow keys go from part to part.`);
+    replace(this.rows, told.groups.map((group) => h("tr", {}, h("th", { scope: "row" }, name(group)),
+      [count(group.parts), count(group.rows), count(group.dead_rows), share(group.dead_rows, group.rows), bytes(group.bytes), count(group.lanes)].map((text) => h("td", { class: "number" }, text)))));
+    this.draw();
+  }
+
+  /** For each group and lane, its bars from left to right; and how many bars of the base cover each step of the axis. */
+  index() {
+    const { columns, groups, axis } = this.told;
+    this.lanes = groups.map((group) => Array.from({ length: group.lanes }, () => []));
+    const change = new Int32Array(axis.points + 1);
+    columns.first.forEach((first, index) => {
+      const group = columns.group[index];
+      this.lanes[group][columns.lane[index]].push(index);
+      if (groups[group].level < 0) return;
+      change[first] += 1;
+      change[columns.last[index] + 1] -= 1;
+    });
+    this.cover = new Int32Array(axis.points);
+    let running = 0;
+    this.deepest = 0;
+    for (let place = 0; place < axis.points; place++) {
+      running += change[place];
+      this.cover[place] = running;
+      if (running > this.deepest) this.deepest = running;
+    }
+  }
+
+  layout() {
+    const { groups } = this.told;
+    const lanes = groups.reduce((sum, group) => sum + group.lanes, 0) || 1;
+    this.lane = Math.max(Math.min(LANE_MAX, BANDS_HEIGHT / lanes), Math.min(LANE_MIN, 1200 / lanes));
+    let y = 4;
+    this.bands = groups.map((group) => {
+      const band = { y, height: Math.max(14, group.lanes * this.lane) };
+      y += band.height + GAP;
+      return band;
+    });
+    this.depthTop = y + 6;
+    this.height = this.depthTop + (this.hasDepth() ? DEPTH_HEIGHT : 0) + AXIS_HEIGHT;
+  }
+
+  hasDepth() {
+    return this.told.axis.kind === "sort_key";
+  }
+
+  x(step) {
+    const [from, to] = this.view;
+    return LEFT + ((step - from) / (to - from)) * this.inner;
+  }
+
+  stepAt(x) {
+    const [from, to] = this.view;
+    return from + ((x - LEFT) / this.inner) * (to - from);
+  }
+
+  draw() {
+    if (this.drawing) return;
+    this.drawing = requestAnimationFrame(() => {
+      this.drawing = null;
+      this.paint();
+    });
+  }
+
+  paint() {
+    const began = performance.now();
+    this.layout();
+    const width = this.canvas.parentElement.clientWidth;
+    if (!width) return;
+    this.inner = Math.max(50, width - LEFT - RIGHT);
+    const ratio = window.devicePixelRatio || 1;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(this.height * ratio);
+    this.canvas.style.height = `${this.height}px`;
+    const pen = this.canvas.getContext("2d");
+    pen.scale(ratio, ratio);
+    this.pen = pen;
+    this.colours = colours();
+    pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+    pen.textBaseline = "middle";
+    this.paintBands(width);
+    const drawn = this.paintBars();
+    if (this.hasDepth()) this.paintDepth(width);
+    this.paintAxis();
+    this.paintDrag();
+    this.canvas.dataset.bars = drawn;
+    this.canvas.dataset.ms = (performance.now() - began).toFixed(1);
+  }
+
+  paintBands(width) {
+    const { pen, colours: colour } = this;
+    this.told.groups.forEach((group, place) => {
+      const band = this.bands[place];
+      pen.fillStyle = colour.band;
+      pen.fillRect(LEFT, band.y, width - LEFT - RIGHT, band.height);
+      pen.fillStyle = colour.text;
+      pen.textAlign = "right";
+      const middle = band.y + band.height / 2;
+      pen.fillText(name(group), LEFT - 8, band.height > 26 ? middle - 7 : middle);
+      if (band.height > 26) {
+        pen.fillStyle = colour.quiet;
+        pen.fillText(count(group.parts), LEFT - 8, middle + 7);
+      }
+    });
+    for (const [step] of this.told.axis.partitions) {
+      if (step <= this.view[0] || step >= this.view[1]) continue;
+      pen.fillStyle = colour.rule;
+      pen.fillRect(Math.round(this.x(step)), 0, 1, this.height - AXIS_HEIGHT);
+    }
+  }
+
+  paintBars() {
+    const { pen, colours: colour } = this;
+    const { columns, states } = this.told;
+    const byColour = new Map();
+    const [from, to] = this.view;
+    let drawn = 0;
+    for (let index = 0; index < columns.first.length; index++) {
+      const first = columns.first[index];
+      const last = columns.last[index] + 1;
+      if (last < from || first > to) continue;
+      const state = states[columns.state[index]];
+      const fill = state === "settled" ? colour.dead[deadStep(columns.dead_rows[index], columns.rows[index])] : colour[state];
+      const band = this.bands[columns.group[index]];
+      const left = Math.max(LEFT, this.x(first));
+      const right = Math.min(LEFT + this.inner, this.x(last));
+      const gap = right - left > 4 ? 1 : 0;
+      const box = [left, band.y + columns.lane[index] * this.lane, Math.max(0.75, right - left - gap), Math.max(0.75, this.lane - (this.lane > 3 ? 1 : 0))];
+      if (!byColour.has(fill)) byColour.set(fill, []);
+      byColour.get(fill).push(box);
+      drawn += 1;
+    }
+    for (const [fill, boxes] of byColour) {
+      pen.fillStyle = fill;
+      for (const box of boxes) pen.fillRect(...box);
+    }
+    if (this.chosen >= 0) {
+      const box = this.box(this.chosen);
+      pen.strokeStyle = colour.text;
+      pen.lineWidth = 1.5;
+      pen.strokeRect(box.left - 0.75, box.top - 0.75, box.width + 1.5, box.height + 1.5);
+    }
+    return drawn;
+  }
+
+  box(index) {
+    const { columns } = this.told;
+    const left = Math.max(LEFT, this.x(columns.first[index]));
+    const right = Math.min(LEFT + this.inner, this.x(columns.last[index] + 1));
+    return { left, top: this.bands[columns.group[index]].y + columns.lane[index] * this.lane, width: Math.max(1, right - left), height: Math.max(1, this.lane - 1) };
+  }
+
+  paintDepth(width) {
+    const { pen, colours: colour, depthTop: top } = this;
+    const bottom = top + DEPTH_HEIGHT;
+    const budget = this.told.read_budget;
+    const most = Math.max(this.deepest, budget, 1) * 1.08;
+    const y = (value) => bottom - (value / most) * DEPTH_HEIGHT;
+    pen.fillStyle = colour.depth;
+    const [from, to] = this.view;
+    const perPixel = (to - from) / this.inner;
+    for (let place = 0; place < this.inner; place++) {
+      const first = Math.max(0, Math.floor(from + place * perPixel));
+      const last = Math.min(this.cover.length, Math.max(first + 1, Math.ceil(from + (place + 1) * perPixel - 1e-9)));
+      let deep = 0;
+      for (let step = first; step < last; step++) if (this.cover[step] > deep) deep = this.cover[step];
+      if (deep) pen.fillRect(LEFT + place, y(deep), 1, bottom - y(deep));
+    }
+    pen.fillStyle = colour.axis;
+    pen.fillRect(LEFT, bottom, width - LEFT - RIGHT, 1);
+    pen.strokeStyle = colour.budget;
+    pen.setLineDash([4, 3]);
+    pen.lineWidth = 1;
+    pen.beginPath();
+    pen.moveTo(LEFT, Math.round(y(budget)) + 0.5);
+    pen.lineTo(width - RIGHT, Math.round(y(budget)) + 0.5);
+    pen.stroke();
+    pen.setLineDash([]);
+    pen.textAlign = "right";
+    pen.fillStyle = colour.text;
+    pen.fillText("depth", LEFT - 8, top + 6);
+    pen.fillStyle = colour.quiet;
+    pen.fillText(`max ${count(this.deepest)}`, LEFT - 8, top + 20);
+    pen.fillText(`budget ${count(budget)}`, LEFT - 8, Math.max(top + 34, Math.min(bottom - 4, y(budget))));
+  }
+
+  paintAxis() {
+    const { pen, colours: colour } = this;
+    const top = this.height - AXIS_HEIGHT;
+    const { labels, partitions } = this.told.axis;
+    const apart = Math.min(TICK_PX, this.inner / 2 - 4);
+    const tick = (step, text, y, edge) => {
+      const x = this.x(step);
+      const room = apart - 12;
+      pen.textAlign = edge > 0 ? "right" : "left";
+      pen.fillText(fitted(pen, text, room), edge > 0 ? x : x + (edge < 0 ? 0 : 3), y);
+    };
+    const [from, to] = this.view;
+    const visible = labels.filter(([step]) => step >= from && step < to);
+    let free = LEFT;
+    visible.forEach(([step, text], place) => {
+      const isLast = place === visible.length - 1 && visible.length > 1;
+      const x = this.x(isLast ? step + 1 : step);
+      if (isLast ? x - apart < free - 1 : x < free || (x + 2 * apart > LEFT + this.inner && place > 0)) return;
+      pen.fillStyle = colour.axis;
+      pen.fillRect(Math.round(isLast ? x - 1 : x), top, 1, 5);
+      pen.fillStyle = colour.quiet;
+      tick(isLast ? step + 1 : step, text, top + 12, isLast ? 1 : place ? 0 : -1);
+      free = x + apart;
+    });
+    let taken = LEFT;
+    pen.fillStyle = colour.text;
+    for (const [step, text] of partitions) {
+      const x = Math.max(LEFT, this.x(step));
+      if (x < taken || step >= to) continue;
+      pen.textAlign = "left";
+      const words = fitted(pen, text, TICK_PX);
+      pen.fillText(words, x, top + 26);
+      taken = x + pen.measureText(words).width + 12;
+    }
+  }
+
+  paintDrag() {
+    if (!this.drag || this.drag.to === undefined) return;
+    const [left, right] = [this.drag.from, this.drag.to].sort((one, other) => one - other);
+    this.pen.fillStyle = this.colours.drag;
+    this.pen.fillRect(left, 0, right - left, this.height - AXIS_HEIGHT);
+  }
+
+  // -- the pointer and the keys
+
+  place(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  }
+
+  at(x, y) {
+    const group = this.bands?.findIndex((band) => y >= band.y && y < band.y + band.height) ?? -1;
+    if (group < 0 || x < LEFT) return -1;
+    const lane = Math.floor((y - this.bands[group].y) / this.lane);
+    const step = this.stepAt(x);
+    const { first, last } = this.told.columns;
+    const slack = (1.5 / this.inner) * (this.view[1] - this.view[0]);
+    for (const tried of [lane, lane - 1, lane + 1]) {
+      const bars = this.lanes[group][tried] ?? [];
+      let [low, high] = [0, bars.length];
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (first[bars[middle]] <= step + slack) low = middle + 1;
+        else high = middle;
+      }
+      const found = bars[low - 1];
+      if (found !== undefined && last[found] + 1 >= step - slack) return found;
+      if (this.lane > 3) break;
+    }
+    return -1;
+  }
+
+  moved(event) {
+    if (!this.told) return;
+    const [x, y] = this.place(event);
+    if (this.drag) {
+      this.drag.to = Math.max(LEFT, Math.min(LEFT + this.inner, x));
+      this.draw();
+      return;
+    }
+    const found = this.at(x, y);
+    if (found !== this.chosen) this.choose(found, false);
+    if (found >= 0) this.putTip(x, y);
+  }
+
+  left() {
+    if (!this.drag && document.activeElement !== this.canvas) this.choose(-1);
+  }
+
+  pressed(event) {
+    if (event.button !== 0 || !this.told) return;
+    const [x, y] = this.place(event);
+    if (event.pointerType === "touch") {
+      this.choose(this.at(x, y));
+      return this.putTip(x, y);
+    }
+    if (x < LEFT) return;
+    this.canvas.setPointerCapture(event.pointerId);
+    this.drag = { from: x };
+  }
+
+  released() {
+    const drag = this.drag;
+    this.drag = null;
+    if (!drag || drag.to === undefined || Math.abs(drag.to - drag.from) < 6) return this.told && this.draw();
+    const [left, right] = [drag.from, drag.to].sort((one, other) => one - other).map((x) => this.stepAt(x));
+    this.look(left, right);
+  }
+
+  look(from, to) {
+    const points = Math.max(1, this.told.axis.points);
+    const width = Math.min(points, Math.max(2, to - from));
+    const start = Math.max(0, Math.min(points - width, from));
+    this.view = [start, start + width];
+    this.tip.hidden = true;
+    this.draw();
+  }
+
+  zoom(factor) {
+    if (!this.told) return;
+    const [from, to] = this.view;
+    const middle = this.chosen >= 0 ? (this.told.columns.first[this.chosen] + this.told.columns.last[this.chosen] + 1) / 2 : (from + to) / 2;
+    const half = ((to - from) / 2) * factor;
+    this.look(middle - half, middle + half);
+  }
+
+  whole() {
+    if (this.told) this.look(0, this.told.axis.points);
+  }
+
+  key(event) {
+    if (!this.told || event.ctrlKey || event.metaKey || event.altKey) return;
+    const acts = {
+      ArrowRight: () => this.go(1), ArrowLeft: () => this.go(-1), ArrowDown: () => this.goLane(1), ArrowUp: () => this.goLane(-1),
+      "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2), Escape: () => (this.choose(-1), this.whole()),
+    };
+    if (!acts[event.key]) return;
+    event.preventDefault();
+    acts[event.key]();
+  }
+
+  go(by) {
+    const total = this.told.columns.first.length;
+    if (!total) return;
+    if (this.chosen < 0) return this.show(0);
+    const { group, lane } = this.told.columns;
+    const bars = this.lanes[group[this.chosen]][lane[this.chosen]];
+    const next = bars[bars.indexOf(this.chosen) + by];
+    if (next !== undefined) this.show(next);
+  }
+
+  goLane(by) {
+    if (this.chosen < 0) return this.go(1);
+    const { group, lane, first, last } = this.told.columns;
+    const rows = this.lanes.flatMap((lanes, number) => lanes.map((bars, place) => ({ number, place, bars })));
+    const here = rows.findIndex((row) => row.number === group[this.chosen] && row.place === lane[this.chosen]);
+    const bars = rows[here + by]?.bars;
+    if (!bars?.length) return;
+    const middle = (first[this.chosen] + last[this.chosen]) / 2;
+    const away = (index) => Math.max(0, first[index] - middle, middle - last[index]);
+    this.show(bars.reduce((best, index) => (away(index) < away(best) ? index : best), bars[0]));
+  }
+
+  show(index) {
+    const { first, last } = this.told.columns;
+    const [from, to] = this.view;
+    if (last[index] + 1 <= from || first[index] >= to) this.look(first[index] - (to - from) / 2, first[index] + (to - from) / 2);
+    this.choose(index);
+    const box = this.box(index);
+    this.putTip(Math.max(LEFT, Math.min(LEFT + this.inner, box.left + box.width / 2)), box.top + box.height);
+  }
+
+  // -- what is told of a bar
+
+  async choose(index, speak = true) {
+    this.chosen = index;
+    this.draw();
+    this.tip.hidden = index < 0;
+    if (index < 0) return;
+    const told = this.told;
+    this.tell(index, this.parts.get(index), speak);
+    if (this.parts.has(index)) return;
+    await new Promise((resolve) => setTimeout(resolve, 40)); // a pointer that passes by asks nothing
+    if (this.chosen !== index || this.told !== told) return;
+    const value = await this.askPart(told.version, index);
+    if (!value || this.told !== told) return;
+    this.parts.set(index, value);
+    if (this.chosen === index) this.tell(index, value, speak);
+  }
+
+  tell(index, part, speak) {
+    const { columns, states, groups } = this.told;
+    const rows = columns.rows[index];
+    const dead = columns.dead_rows[index];
+    const blocks = columns.min_block[index] === columns.max_block[index] ? `version ${count(columns.min_block[index])}` : `versions ${count(columns.min_block[index])} to ${count(columns.max_block[index])}`;
+    const lines = [
+      ["part", part?.path ?? "…"],
+      part?.partition ? ["partition", part.partition] : null,
+      ["from", part?.from ?? "…"],
+      ["to", part?.to ?? "…"],
+      ["rows", `${count(rows)}, ${count(dead)} dead (${share(dead, rows)})`],
+      ["size", bytes(columns.bytes[index])],
+      ["rows of", blocks],
+      ["state", `${name(groups[columns.group[index]])}, ${STATES[states[columns.state[index]]]}`],
+    ].filter(Boolean);
+    this.tip.replaceChildren(h("dl", { class: "told" }, lines.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", { class: key === "part" ? "path" : null }, value)))));
+    if (speak && part) this.spoken.textContent = lines.map(([key, value]) => `${key} ${value}`).join(", ");
+  }
+
+  putTip(x, y) {
+    const stage = this.canvas.parentElement.clientWidth;
+    const width = Math.min(430, stage - 16);
+    this.tip.style.width = `${width}px`;
+    this.tip.style.left = `${Math.max(0, Math.min(stage - width, x + 14))}px`;
+    this.tip.style.top = `${y + 16}px`;
+  }
+
+  showLegend() {
+    const colour = colours();
+    const found = new Set(this.told.columns.state.map((state) => this.told.states[state]));
+    const mark = (fill) => {
+      const element = h("i", { class: "mark" });
+      element.style.background = fill;
+      return element;
+    };
+    const items = [];
+    if (found.has("settled")) items.push(h("span", {}, colour.dead.map(mark), ` settled, 0 to 100 % dead rows`));
+    for (const state of ["claimed", "other_order", "tail"]) if (found.has(state)) items.push(h("span", {}, mark(colour[state]), ` ${STATES[state]}`));
+    replace(this.legend, items);
+  }
+}
+
+const STATES = { settled: "settled", claimed: "being merged", other_order: "not sorted by today's sort key", tail: "not yet settled" };
+
+function name(group) {
+  return group.level < 0 ? "tail" : `level ${group.level}`;
+}
+
+function deadStep(dead, rows) {
+  return rows > 0 && dead > 0 ? Math.min(DEAD_STEPS - 1, 1 + Math.floor((dead / rows) * (DEAD_STEPS - 1))) : 0;
+}
+
+function fitted(pen, text, room) {
+  if (pen.measureText(text).width <= room) return text;
+  let [low, high] = [0, text.length];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (pen.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle;
+    else high = middle - 1;
+  }
+  return `${text.slice(0, low)}…`;
+}
+
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  const of = (variable) => style.getPropertyValue(`--${variable}`).trim();
+  return {
+    text: of("text"), quiet: of("quiet"), rule: of("rule"), axis: of("axis"), band: of("band"), depth: of("depth"), budget: of("budget"), drag: of("drag"),
+    claimed: of("claimed"), other_order: of("other-order"), tail: of("tail"), dead: Array.from({ length: DEAD_STEPS }, (_, step) => of(`dead-${step}`)),
+  };
+}

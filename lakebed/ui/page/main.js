@@ -1,0 +1,80 @@
+// Which view is shown, and asking the server for what changed. Every answer has a tag; one that did not change is not sent again.
+
+import { counted, clock, h, setClock, tick } from "./dom.js";
+import { Overview } from "./overview.js";
+import { TableView } from "./table.js";
+
+const POLL_MS = 2000;
+const KNOWN_MAX = 50;
+const known = new Map(); // of each address, its tag and its answer; those used last
+const main = document.getElementById("main");
+const state = document.getElementById("state");
+let view = null;
+let silentSince = null;
+let round = 0;
+
+/** The answer at an address: the same object as the last time if it did not change, null if there is none. */
+async function ask(address) {
+  const last = known.get(address);
+  const headers = last ? { "If-None-Match": last.tag } : {};
+  const answer = await fetch(address, { headers, cache: "no-store" });
+  setClock(Date.parse(answer.headers.get("Date")));
+  if (answer.status !== 304 && !answer.ok) return null;
+  const found = answer.status === 304 ? last : { tag: answer.headers.get("ETag"), value: await answer.json() };
+  known.delete(address);
+  known.set(address, found);
+  if (known.size > KNOWN_MAX) known.delete(known.keys().next().value);
+  return found.value;
+}
+
+function route() {
+  const found = /^#\/table\/(.+)$/.exec(location.hash);
+  return found ? decodeURIComponent(found[1]) : null;
+}
+
+function show() {
+  const path = route();
+  view?.close?.();
+  view = path === null ? new Overview() : new TableView(path, ask);
+  main.replaceChildren(view.element);
+  document.title = path === null ? "lakebed" : `${path.split("/").filter(Boolean).pop() ?? path} – lakebed`;
+  window.scrollTo(0, 0);
+  poll();
+}
+
+async function poll() {
+  const mine = ++round; // a later call takes over
+  if (document.visibilityState === "visible") {
+    try {
+      const tables = await ask("api/tables");
+      if (mine !== round) return;
+      if (tables) {
+        await view.update(tables);
+        silentSince = null;
+        const bad = tables.tables.filter((table) => table.severity !== "ok" && table.severity !== null).length;
+        say(`${counted(tables.tables.length, "table", "tables")}, ${bad ? `${bad} not healthy` : "all healthy"}`);
+      }
+    } catch (error) {
+      if (mine !== round) return;
+      if (!(error instanceof TypeError)) console.error(error);
+      silentSince ??= Date.now();
+      say(`no answer since ${clock(silentSince)}: what is shown is from then`, true);
+    }
+  }
+  if (mine === round) setTimeout(() => mine === round && poll(), POLL_MS);
+}
+
+function say(text, isBad = false) {
+  if (state.textContent !== text) state.replaceChildren(h("span", { class: isBad ? "critical" : null }, text));
+}
+
+window.addEventListener("hashchange", () => {
+  if (location.hash !== "#main") show();
+});
+document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && poll());
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+setInterval(() => (tick(), view.tick?.()), 1000);
+show();

@@ -1,0 +1,59 @@
+// All tables, a row each: is it well, and if not, why.
+
+import { age, bytes, count, findings, h, health, ratio, replace } from "./dom.js";
+
+const COLUMNS = [
+  ["Table", false],
+  ["Health", false],
+  ["Rows", true],
+  ["Size", true],
+  ["Parts", true],
+  ["Tail rows", true],
+  ["Newest commit", true],
+  ["Depth / budget", true],
+  ["Write ampl.", true],
+  ["Least", true],
+  ["Backlog", true],
+];
+
+export class Overview {
+  constructor() {
+    this.told = null; // what is shown
+    this.body = h("tbody");
+    const head = COLUMNS.map(([name, isNumber]) => h("th", { scope: "col", class: isNumber ? "number" : null }, name));
+    this.element = h("section", { class: "overview", "aria-label": "All tables" },
+      h("h1", {}, "Tables"),
+      h("div", { class: "wide" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, head)), this.body)),
+      h("p", { class: "quiet note" },
+        "Write amplification is that of the last hour; least is what even the best order of merges writes if every batch spans the whole sort key; batches that don't may cost less. Depth counts runs of parts over the deepest point of the sort key."));
+  }
+
+  async update(told) {
+    if (told === this.told) return;
+    this.told = told;
+    replace(this.body, told.tables.map(rows));
+  }
+}
+
+function rows(table) {
+  const figures = table.figures;
+  const name = h("a", { href: `#/table/${encodeURIComponent(table.path)}`, "data-focus": table.path, title: table.path }, table.name);
+  const first = h("th", { scope: "row", "data-label": "Table" }, name, h("div", { class: "path quiet" }, table.path));
+  const cells = figures
+    ? [
+        count(figures.rows), bytes(figures.bytes), count(figures.parts), count(figures.tail_rows), age(figures.committed_ms),
+        over(figures.depth, figures.read_budget), ratio(figures.write_amplification), ratio(figures.write_amplification_optimum),
+        bytes(figures.backlog_bytes),
+      ]
+    : COLUMNS.slice(2).map(() => "–");
+  const told = findings(table);
+  return [
+    h("tr", { class: told ? "with-findings" : null }, first, h("td", { "data-label": "Health" }, health(table)),
+      cells.map((cell, place) => h("td", { class: "number", "data-label": COLUMNS[place + 2][0] }, cell))),
+    told && h("tr", { class: "of-findings" }, h("td", { colspan: COLUMNS.length }, told)),
+  ];
+}
+
+function over(depth, budget) {
+  return h("span", { class: depth > 2 * budget ? "beyond" : null }, `${count(depth)} / ${count(budget)}`);
+}

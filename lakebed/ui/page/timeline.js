@@ -1,0 +1,98 @@
+// The newest commits, newest first; by operation; one opened tells all that the log says of it.
+
+import { bytes, clock, count, counted, day, h, replace } from "./dom.js";
+
+const SHOWN = 50;
+
+export class Timeline {
+  constructor() {
+    this.told = null;
+    this.opened = new Set();
+    this.shown = SHOWN;
+    this.operation = "";
+    this.select = h("select", { id: "operation", onchange: () => this.choose() });
+    this.note = h("span", { class: "quiet", role: "status" });
+    this.body = h("tbody");
+    this.more = h("button", { type: "button", class: "plain", onclick: () => this.showMore() }, "Show more");
+    const head = ["Version", "Time", "Operation", "Base parts", "Tail parts", "Written", "Changes in", "Why"];
+    this.element = h("div", {},
+      h("p", { class: "controls" }, h("label", { for: "operation" }, "Operation"), this.select, this.note),
+      h("div", { class: "wide" }, h("table", { class: "grid commits" },
+        h("thead", {}, h("tr", {}, head.map((name, place) => h("th", { scope: "col", class: [1, 2, 7].includes(place) ? null : "number" }, name)))), this.body)),
+      this.more);
+  }
+
+  update(told) {
+    this.told = told;
+    const counts = new Map();
+    for (const commit of told.commits) counts.set(commit.operation, (counts.get(commit.operation) ?? 0) + 1);
+    if (this.operation && !counts.has(this.operation)) counts.set(this.operation, 0);
+    const names = [...counts.keys()].sort();
+    this.select.replaceChildren(h("option", { value: "" }, `all (${count(told.commits.length)})`),
+      ...names.map((name) => h("option", { value: name }, `${name} (${count(counts.get(name))})`)));
+    this.select.value = this.operation;
+    this.draw();
+  }
+
+  choose() {
+    this.operation = this.select.value;
+    this.shown = SHOWN;
+    this.draw();
+  }
+
+  showMore() {
+    this.shown += 4 * SHOWN;
+    this.draw();
+  }
+
+  toggle(version) {
+    if (!this.opened.delete(version)) this.opened.add(version);
+    this.draw();
+  }
+
+  draw() {
+    const found = this.told.commits.filter((commit) => !this.operation || commit.operation === this.operation);
+    replace(this.body, found.slice(0, this.shown).map((commit) => this.rows(commit)));
+    this.more.hidden = found.length <= this.shown;
+    const from = this.told.commits.at(-1);
+    this.note.textContent = from ? `${counted(found.length, "commit", "commits")} since ${day(from.at_ms)} ${clock(from.at_ms)}` : "";
+  }
+
+  rows(commit) {
+    const isOpen = this.opened.has(commit.version);
+    const id = `commit-${commit.version}`;
+    const button = h("button", {
+      type: "button", class: "row", "aria-expanded": isOpen ? "true" : "false", "aria-controls": isOpen ? id : null, "data-focus": commit.version,
+      onclick: () => this.toggle(commit.version),
+    }, commit.operation || "(not told)");
+    return [
+      h("tr", {}, h("td", { class: "number" }, count(commit.version)), h("td", { class: "when", title: day(commit.at_ms) }, clock(commit.at_ms)), h("td", {}, button),
+        h("td", { class: "number" }, changed(commit.parts_added, commit.parts_removed, commit.parts_marked)),
+        h("td", { class: "number" }, changed(commit.change_parts_added, commit.change_parts_settled)), h("td", { class: "number" }, commit.written_bytes ? bytes(commit.written_bytes) : "–"),
+        h("td", { class: "number" }, commit.ingested_rows ? count(commit.ingested_rows) : "–"), h("td", { class: "quiet" }, typeof commit.parameters.why === "string" ? commit.parameters.why : "")),
+      isOpen && h("tr", { class: "details", id }, h("td", { colspan: 8 }, details(commit))),
+    ];
+  }
+}
+
+function changed(added, removed, marked = 0) {
+  const told = [added ? `+${count(added)}` : "", removed ? `−${count(removed)}` : "", marked ? `${count(marked)} marked` : ""].filter(Boolean);
+  return told.join("  ") || "–";
+}
+
+function details(commit) {
+  const told = [
+    ["time", `${day(commit.at_ms)} ${clock(commit.at_ms)}`],
+    ["engine", commit.engine],
+    ["base parts", `${count(commit.parts_added)} added, ${count(commit.parts_removed)} removed, rows marked dead in ${count(commit.parts_marked)}`],
+    ["change parts", `${count(commit.change_parts_added)} added, ${count(commit.change_parts_settled)} left the tail`],
+    ...Object.entries(commit.parameters),
+    ...Object.entries(commit.metrics),
+  ];
+  return h("dl", { class: "told" }, told.filter(([, value]) => value !== "" && value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, text(value)))));
+}
+
+function text(value) {
+  if (typeof value === "number") return Number.isInteger(value) ? count(value) : String(value);
+  return typeof value === "string" ? value : JSON.stringify(value);
+}

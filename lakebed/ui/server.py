@@ -1,0 +1,247 @@
+"""Hands out the page and the answers over HTTP: read-only, to whoever may see them.
+
+- GET and HEAD only, and only of names in two dictionaries: files of the page, and answers. No path of a request is ever opened.
+- A ``Host`` that is neither an address, nor this machine's name, nor the one of the command line is refused: a page elsewhere
+  whose name was made to lead here (DNS rebinding) learns nothing.
+- The page may run its own scripts and talk to where it came from, nothing else: its Content-Security-Policy says so.
+- An answer carries a tag; who has that one already is told 304.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from urllib.parse import parse_qs, urlsplit
+
+from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.ui.watch import Answer, Tables, Watched
+
+REQUEST_SECONDS_MAX = 30
+_logger = logging.getLogger("lakebed.ui")
+_TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+_JSON = "application/json"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+    "Vary": "Accept-Encoding",
+}
+_TAG = re.compile(r'(?:W/)?"([^"]*)"')
+_PORT = re.compile(r":\d*$")
+Arguments = Mapping[str, Sequence[str]]
+
+
+class _Refused(Exception):
+    """What is answered in place of what was asked for."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class PageServer:
+    """The page at ``url`` until ``close``."""
+
+    def __init__(self, paths: Sequence[str], host: str, port: int, interval_seconds: float) -> None:
+        """``port`` 0: any free one. Raises InvalidInput for a path that can't be one, MissingPrerequisite for a taken port."""
+        self._tables = Tables(paths, interval_seconds)
+        try:
+            self._server = _Server((host, port), _handler(self._tables, host))
+        except OSError as error:
+            raise MissingPrerequisite(
+                f"the page can't be served on {host}:{port} ({error.strerror or error}); set --host and --port to a free port"
+            ) from None
+        except OverflowError:
+            raise InvalidInput(f"--port is {port}; it must be between 0 and 65535") from None
+        spelled = f"[{host}]" if ":" in host else host
+        self.url = f"http://{spelled}:{self._server.server_address[1]}/"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="lakebed-ui", daemon=True)
+
+    def start(self) -> None:
+        self._tables.start()
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self._tables.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A browser that went away, or never said what it wants, is nobody's trouble."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            _logger.warning("a request failed", exc_info=True)
+
+
+def _files() -> dict[str, tuple[str, Answer]]:
+    """The page's files by the paths that they are asked for at."""
+    found = {}
+    for file in resources.files("lakebed.ui").joinpath("page").iterdir():
+        ending = file.name.rsplit(".", 1)[-1]
+        if ending in _TYPES:
+            found["/" if file.name == "index.html" else f"/{file.name}"] = _TYPES[ending], Answer(file.read_bytes())
+    return found
+
+
+def _handler(tables: Tables, host: str) -> type[BaseHTTPRequestHandler]:
+    files = _files()
+    names = {"localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+    answers: dict[str, Callable[[Arguments], Answer]] = {
+        "/api/tables": lambda arguments: tables.overview(),
+        "/api/table": lambda arguments: _table(tables, arguments),
+        "/api/levels": lambda arguments: _levels(tables, arguments),
+        "/api/timeline": lambda arguments: _timeline(tables, arguments),
+        "/api/part": lambda arguments: _part(tables, arguments),
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = REQUEST_SECONDS_MAX
+
+        def do_GET(self) -> None:
+            try:
+                if not _is_allowed(self.headers.get_all("Host") or [], names):
+                    raise _Refused(
+                        HTTPStatus.MISDIRECTED_REQUEST,
+                        "this page answers to an address, to localhost and to this machine's name",
+                    )
+                kind, answer = self._found()
+            except _Refused as refused:
+                self._send(refused.status, _JSON, Answer({"error": str(refused)}))
+                return
+            sent = self.headers.get("If-None-Match", "")
+            if answer.tag in _TAG.findall(sent):
+                self._send(HTTPStatus.NOT_MODIFIED, kind, answer)
+            else:
+                self._send(HTTPStatus.OK, kind, answer)
+
+        do_HEAD = do_GET
+
+        def do_POST(self) -> None:
+            self.close_connection = True  # what it has sent along is not read
+            self._send(HTTPStatus.METHOD_NOT_ALLOWED, _JSON, Answer({"error": "this page only answers GET and HEAD"}))
+
+        do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = do_POST
+
+        def _found(self) -> tuple[str, Answer]:
+            try:
+                asked = urlsplit(self.path)
+            except ValueError:
+                raise _Refused(HTTPStatus.BAD_REQUEST, "this is no address") from None
+            if asked.path in files:
+                return files[asked.path]
+            if asked.path not in answers:
+                raise _Refused(HTTPStatus.NOT_FOUND, "there is nothing here; /api/tables lists the tables")
+            return _JSON, answers[asked.path](parse_qs(asked.query))
+
+        def _send(self, status: HTTPStatus, kind: str, answer: Answer) -> None:
+            accepted = {item.split(";")[0].strip() for item in self.headers.get("Accept-Encoding", "").split(",")}
+            zipped = answer.zipped if "gzip" in accepted else None
+            body = answer.body if zipped is None else zipped
+            self.send_response(status)
+            for name, value in _HEADERS.items():
+                self.send_header(name, value)
+            if status in (HTTPStatus.OK, HTTPStatus.NOT_MODIFIED):
+                self.send_header("ETag", f'W/"{answer.tag}"')
+            if status is HTTPStatus.METHOD_NOT_ALLOWED:
+                self.send_header("Allow", "GET, HEAD")
+            if self.close_connection:
+                self.send_header("Connection", "close")
+            if status is not HTTPStatus.NOT_MODIFIED:
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                if zipped is not None:
+                    self.send_header("Content-Encoding", "gzip")
+            self.end_headers()
+            if self.command != "HEAD" and status is not HTTPStatus.NOT_MODIFIED:
+                self.wfile.write(body)
+
+        def version_string(self) -> str:
+            return "lakebed"
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Requests are not logged."""
+
+    return Handler
+
+
+def _is_allowed(hosts: Sequence[str], names: set[str]) -> bool:
+    """Whether a request's Host header names an address or one of the names."""
+    if len(hosts) != 1:
+        return False
+    name = hosts[0].strip().lower()
+    name = _PORT.sub("", name)
+    if name.startswith("[") and name.endswith("]"):
+        name = name[1:-1]
+    if name in names:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _watched(tables: Tables, arguments: Arguments) -> Watched:
+    [path] = arguments.get("path", [""])[:1]
+    watched = tables.find(path)
+    if watched is None:
+        raise _Refused(HTTPStatus.NOT_FOUND, "no such table is shown here; /api/tables lists the tables as path")
+    return watched
+
+
+def _table(tables: Tables, arguments: Arguments) -> Answer:
+    watched = _watched(tables, arguments)
+    seen, _ = watched.seen()
+    return Answer(watched.unseen()) if seen is None else seen.table
+
+
+def _levels(tables: Tables, arguments: Arguments) -> Answer:
+    seen, _ = _watched(tables, arguments).seen()
+    return _there(seen.levels if seen else None)
+
+
+def _timeline(tables: Tables, arguments: Arguments) -> Answer:
+    seen, _ = _watched(tables, arguments).seen()
+    return _there(seen.timeline if seen else None)
+
+
+def _part(tables: Tables, arguments: Arguments) -> Answer:
+    seen, _ = _watched(tables, arguments).seen()
+    try:
+        version, index = (int(arguments.get(name, [""])[0]) for name in ("version", "index"))
+    except ValueError:
+        raise _Refused(HTTPStatus.BAD_REQUEST, "version and index must be whole numbers") from None
+    if seen is None or seen.part is None or version != seen.version or not 0 <= index < seen.parts:
+        raise _Refused(HTTPStatus.NOT_FOUND, "the levels have changed; ask for them again")
+    return Answer(seen.part(index))
+
+
+def _there(answer: Answer | None) -> Answer:
+    if answer is None:
+        raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the table can't be read now, or not yet; /api/table says why")
+    return answer

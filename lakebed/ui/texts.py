@@ -1,0 +1,43 @@
+"""Texts from elsewhere, made fit to be shown: bounded, and without credentials."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+TEXT_MAX = 300
+HIDDEN = "***"
+_LOOKED_AT = 8_000  # much more than is shown: what is cut in two there is not seen
+_ITEMS_MAX = 50
+_SECRET = r"passw|secret|token|credential|signature|api[._-]?key|access[._-]?key"
+_SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
+_USER_OF_URL = re.compile(r"(://)[^/\s@]{1,2000}@")
+_SECRET_VALUE = re.compile(rf"((?:{_SECRET})[\w.-]{{0,40}}[\"']?\s?[=:]\s?)([\"']?)[^\s\"',&;}}]+", re.IGNORECASE)
+
+
+def cut(text: str, most: int = TEXT_MAX) -> str:
+    """The text, its end left off if it is long."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def blotted(text: str) -> str:
+    """The text without the user of a URL, and without what stands behind a name that says it is secret."""
+    return _SECRET_VALUE.sub(rf"\1\2{HIDDEN}", _USER_OF_URL.sub(rf"\1{HIDDEN}@", text[:_LOOKED_AT]))
+
+
+def shown(value: Any) -> Any:
+    """A value of a commit as JSON: texts blotted, and everything bounded."""
+    match value:
+        case str():
+            return cut(blotted(value))
+        case dict():
+            items = list(value.items())[:_ITEMS_MAX]
+            return {cut(str(name)): HIDDEN if _SECRET_NAME.search(str(name)) else shown(item) for name, item in items}
+        case list() | tuple():
+            return [shown(item) for item in value[:_ITEMS_MAX]]
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return None
+        case None | bool() | int() | float():
+            return value
+        case _:
+            return cut(blotted(str(value)))

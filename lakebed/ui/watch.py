@@ -1,0 +1,275 @@
+"""Looks at tables and keeps the answers ready: a request never touches a table.
+
+1. Each table has a thread. While somebody asks (within ``IDLE_SECONDS``), it asks the log for a newer version every
+   ``interval_seconds``, and sleeps otherwise. Whoever asks while it sleeps wakes it and waits for that look.
+2. When there is a new version, and every ``RELOOK_SECONDS`` because leases and tails age, it takes the figures, asks the planner,
+   lays out the levels and reads the commits; at most a fifth of the time goes into that.
+3. Each answer is JSON with a tag made of its bytes: what did not change has the tag it had.
+4. Whatever is wrong with a table is what its answer says; the others go on. The next look begins from scratch, unless the store
+   was only away: then the last figures stand beside the error.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from lakebed.compaction.planner import plan
+from lakebed.doctor.sampler import with_optimum
+from lakebed.doctor.status import Observer
+from lakebed.errors import Corrupt, LakebedError, Retry, TableNotFound, Unsupported
+from lakebed.manifest.claims import claimed_paths
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import TableLog
+from lakebed.monitoring.recent_commits import RecentCommits
+from lakebed.monitoring.table_state import table_state
+from lakebed.parts.storage import open_part_storage
+from lakebed.table import observer
+from lakebed.ui import documents
+from lakebed.ui.history import History
+from lakebed.ui.levels import levels
+from lakebed.ui.texts import blotted, cut
+
+IDLE_SECONDS = 60.0
+RELOOK_SECONDS = 30.0
+LATE_SECONDS = 15.0
+WAIT_SECONDS = 5.0
+CLOSE_SECONDS = 0.5
+_SHARE = 0.2
+_LOG_SECONDS = 0.5
+_ERROR_MAX = 1_000
+_GZIP_LEVEL = 4
+_GZIP_BYTES_MIN = 1_400
+_logger = logging.getLogger("lakebed.ui")
+
+
+class Answer:
+    """Bytes, ready to be sent."""
+
+    def __init__(self, value: Any) -> None:
+        """Bytes, or a value that becomes JSON."""
+        self.body = value if isinstance(value, bytes) else orjson.dumps(value)
+
+    @cached_property
+    def tag(self) -> str:
+        """The same for the same bytes."""
+        return hashlib.blake2b(self.body, digest_size=12).hexdigest()
+
+    @cached_property
+    def zipped(self) -> bytes | None:
+        """None for what is too short to be worth it."""
+        return gzip.compress(self.body, _GZIP_LEVEL, mtime=0) if len(self.body) >= _GZIP_BYTES_MIN else None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look brought. ``levels`` and ``timeline`` are None if the table can't be read."""
+
+    summary: dict[str, Any]
+    table: Answer
+    levels: Answer | None = None
+    timeline: Answer | None = None
+    version: int = -1
+    part: Callable[[int], dict[str, Any]] | None = None
+    parts: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    """What is kept of a table from look to look."""
+
+    observer: Observer
+    log: TableLog
+    recent: RecentCommits
+    history: History
+    table_id: str = ""
+
+
+class Watched:
+    """One table, from ``start`` until ``close``."""
+
+    def __init__(self, root: str, name: str, interval_seconds: float) -> None:
+        """``name``: what the page calls it, without credentials."""
+        self.name = name
+        self._root = root
+        self._interval_seconds = interval_seconds
+        self._seen: Seen | None = None
+        self._asked = 0.0
+        self._began: float | None = None
+        self._is_asleep = True
+        self._is_closed = False
+        self._changed = threading.Condition()
+        self._open: _Open | None = None
+        self._thread = threading.Thread(target=self._follow, name=f"lakebed-ui-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; a look that is under way is waited for a moment only."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_SECONDS)
+
+    def ask(self) -> None:
+        """Somebody wants to know: look, and go on looking for a while."""
+        with self._changed:
+            self._asked = time.monotonic()
+            self._changed.notify_all()
+
+    def seen(self, deadline: float | None = None) -> tuple[Seen | None, bool]:
+        """The newest look, and whether the one under way is late. Waits, until ``deadline``, for one that was just asked for."""
+        deadline = time.monotonic() + WAIT_SECONDS if deadline is None else deadline
+        self.ask()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (self._seen is not None and not self._is_asleep) or self._is_closed,
+                max(0.0, deadline - time.monotonic()),
+            )
+            began = self._began
+            return self._seen, began is not None and time.monotonic() - began > LATE_SECONDS
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        full_at, pause = 0.0, 0.0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed, pause)
+                if not self._is_wanted():
+                    self._is_asleep = True
+                    self._changed.wait_for(self._is_wanted)
+                if self._is_closed:
+                    return
+                self._began = time.monotonic()
+            began = time.monotonic()
+            is_due = began - full_at >= RELOOK_SECONDS
+            seen = self._look(is_due)
+            ended = time.monotonic()
+            full_at = ended if is_due else full_at
+            with self._changed:
+                self._seen, self._began, self._is_asleep = seen, None, False
+                self._changed.notify_all()
+            pause = max(self._interval_seconds, (ended - began) * (1 / _SHARE - 1))
+
+    def _is_wanted(self) -> bool:
+        return self._is_closed or (self._asked > 0 and time.monotonic() - self._asked < IDLE_SECONDS)
+
+    def _look(self, is_due: bool) -> Seen:
+        try:
+            self._open = self._open or self._opened()
+            return self._seen_now(self._open, is_due)
+        except Exception as error:  # whatever is wrong with one table, the page goes on
+            if not isinstance(error, LakebedError):
+                _logger.warning("%s: %s", self.name, error, exc_info=True)
+            if not isinstance(error, Retry):
+                self._open = None
+            return self._failed(error)
+
+    def _opened(self) -> _Open:
+        log = TableLog(open_store(self._root))
+        return _Open(observer(self._root), log, RecentCommits(log), History(log))
+
+    def _failed(self, error: Exception) -> Seen:
+        if isinstance(error, TableNotFound):
+            text = f"there is no table at {self.name}"
+        else:
+            text = str(error) if isinstance(error, LakebedError) else f"unexpected {type(error).__name__}: {error}"
+        text = cut(blotted(text), _ERROR_MAX)
+        last = self._seen
+        if isinstance(error, Retry) and last is not None and last.levels is not None:
+            kept = orjson.loads(last.table.body) | {"error": text}
+            return replace(last, summary=last.summary | {"error": text}, table=Answer(kept))
+        told = self._named() | documents.broken(text, f"lakebed doctor {self.name}") | {"error": text}
+        return Seen(told, Answer(told))
+
+    def unseen(self) -> dict[str, Any]:
+        """What is told of the table before the first look at it is over."""
+        return self._named() | {"severity": None, "findings": [], "findings_more": 0, "figures": None}
+
+    def _named(self) -> dict[str, Any]:
+        return {"path": self.name, "name": self.name.rstrip("/").rsplit("/", 1)[-1] or self.name, "error": None}
+
+    def _seen_now(self, table: _Open, is_due: bool) -> Seen:
+        last = self._seen
+        if last is not None and last.levels is not None and last.summary["error"] is None and not is_due:
+            newest = table.log.refresh()
+            if newest.version == last.version:
+                if table.history.is_whole or not table.history.look(newest, _LOG_SECONDS):
+                    return last
+                return replace(last, timeline=Answer(table.history.document(newest)))
+        status = table.observer.look()
+        told = self._named() | documents.findings(status.findings)
+        try:
+            snapshot = table.log.refresh() if status.version >= 0 else None
+        except (Corrupt, Unsupported):
+            if not status.findings:
+                raise
+            snapshot = None  # the findings say why
+        if snapshot is None:
+            told["figures"] = None
+            return Seen(told, Answer(told))
+        if table.table_id not in ("", snapshot.metadata.id):  # another table was made in its place
+            table.recent, table.history = RecentCommits(table.log), History(table.log)
+        table.table_id = snapshot.metadata.id
+        now_ms = table.log.now_ms()
+        claimed = claimed_paths(snapshot, now_ms)
+        state = table_state(snapshot, now_ms)
+        recent = with_optimum(table.recent.read(snapshot.version, _LOG_SECONDS), state)
+        table.history.look(snapshot, _LOG_SECONDS)
+        told["figures"] = documents.figures(status, state, recent, snapshot)
+        whole = told | {
+            "shape": documents.shape(snapshot),
+            "plan": documents.plan_told(plan(snapshot, claimed, now_ms)),
+        }
+        whole |= documents.claims_told(snapshot, now_ms, table.history.merge_rate())
+        picture = levels(snapshot, claimed)
+        timeline = Answer(table.history.document(snapshot))
+        drawn = len(picture.document["columns"]["first"])
+        return Seen(
+            told, Answer(whole), Answer(picture.document), timeline, snapshot.version, picture.part, drawn
+        )  # fmt: skip
+
+
+class Tables:
+    """All tables of a page, by the names that the page has for them."""
+
+    def __init__(self, paths: Sequence[str], interval_seconds: float) -> None:
+        """Raises InvalidInput for a path that can't be one."""
+        self._watched: dict[str, Watched] = {}
+        for root in dict.fromkeys(open_part_storage(path).root for path in paths):
+            name = blotted(root)
+            self._watched[name] = Watched(root, name, interval_seconds)
+
+    def start(self) -> None:
+        for each in self._watched.values():
+            each.start()
+
+    def close(self) -> None:
+        for each in self._watched.values():
+            each.close()
+
+    def find(self, name: str) -> Watched | None:
+        return self._watched.get(name)
+
+    def overview(self) -> Answer:
+        """Every table in figures; one that was not looked at yet has none."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        for each in self._watched.values():
+            each.ask()
+        told = []
+        for each in self._watched.values():
+            seen, is_late = each.seen(deadline)
+            told.append({**(seen.summary if seen else each.unseen()), "is_late": is_late})
+        return Answer({"tables": told})

@@ -1,0 +1,296 @@
+"""Follows a page as a reader would: its commands, files and code, from top to bottom, in one folder.
+
+1. A ``lakebed`` command runs in this process, through the function that the installed command calls; what else there is runs
+   in a shell. One that never ends (``run`` without ``--duration``, ``maintain``, …) is a process of its own. It gets
+   Ctrl-C where the page shows ``^C``, or at the end of the page, and must then end with 0. It takes any free port.
+2. What a command prints must have the columns, or the first word of each line, that the page shows; digits count as equal, and
+   lines that are indented, or are no more than ``…``, are not compared.
+3. A file that the page names is written. A pipeline file is validated too, as ``lakebed validate`` does it; YAML that is only a
+   piece of one is put into the last whole one of the page.
+4. Python runs in one namespace a page, which the test may fill beforehand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lakebed.cli import main
+from lakebed.cli.validate_command import validate
+from tests.guides.pages import LANGUAGES, ROOT, Block, Command, blocks_of, commands_of
+
+ENDLESS = frozenset({"run", "maintain", "exporter", "ui"})
+READY = ("running", "lakebed: metrics at", "http://")
+READY_SECONDS_MAX = 90
+STOP_SECONDS_MAX = 60
+SHELL_SECONDS_MAX = 120
+_TO_SPARK = re.compile(
+    r"""((load|save|parquet|forPath)\((spark, )?|"path", )"(?=\w)(?!s3)"""
+)  # its JVM may be in another folder
+LAKEBED = (sys.executable, "-c", "import sys; from lakebed.cli import main; sys.exit(main())")
+
+
+@dataclass
+class Circumstances:
+    """What a page takes for granted.
+
+    ``environment``: variables that are set; ``given``: names in its Python; ``instead``: what stands for a name of the page on
+    this machine; ``sql``: runs its SQL; ``json``: takes its JSON; ``before`` and ``after``: called before and after a command;
+    ``codes``: its exit code, where that is not 0; ``skips``: whether it is not run. A command that the page has more than once is
+    named ``command #2`` from the second time on.
+    """
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
+    instead: Mapping[str, str] = field(default_factory=dict)
+    sql: Callable[[str], object] | None = None
+    json: Callable[[Block, Any], object] | None = None
+    before: Mapping[str, Callable[[], object]] = field(default_factory=dict)
+    after: Mapping[str, Callable[[], object]] = field(default_factory=dict)
+    codes: Mapping[str, int] = field(default_factory=dict)
+    skips: Callable[[Command], bool] = lambda command: False
+
+
+class Reader:
+    """Somebody who does what a page says, in a folder."""
+
+    def __init__(self, folder: Path, circumstances: Circumstances, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder = folder
+        self._around = circumstances
+        self._monkeypatch = monkeypatch
+        self._names: dict[str, Any] = dict(circumstances.given)
+        self._pipeline: dict[str, Any] = {}
+        self._going: list[_Going] = []
+        self._seen: Counter[str] = Counter()
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("LAKEBED_CACHE_DIR", str(folder / ".cache"))
+        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        for name, value in circumstances.environment.items():
+            monkeypatch.setenv(name, value)
+
+    def follow(self, page: str) -> None:
+        """Do all that the page says. Raises AssertionError naming the line."""
+        try:
+            for block in blocks_of(page):
+                self._take(block)
+            for going in self._going:
+                going.wait()
+            for going in self._going:
+                going.interrupt()
+        finally:
+            for going in self._going:
+                going.kill()
+
+    def _take(self, block: Block) -> None:
+        assert block.language in LANGUAGES, f"{block}: nobody knows how to try {block.language!r}"
+        match block.language:
+            case "console":
+                for command in commands_of(block):
+                    if not self._around.skips(command):
+                        self.run(command)
+            case "python":
+                self._python(block)
+            case "yaml":
+                self._yaml(block)
+            case "sql":
+                assert self._around.sql is not None, f"{block}: the page says no database for its SQL"
+                self._around.sql(self._here(block.text))
+            case "json":
+                text = self._here(block.text)
+                if block.file:
+                    self._write(block.file, text)
+                read = (
+                    [json.loads(line) for line in text.splitlines()] if block.file.endswith("l") else json.loads(text)
+                )
+                if self._around.json is not None:
+                    self._around.json(block, read)
+
+    def run(self, command: Command) -> None:
+        """Run a command and hold it against what the page shows."""
+        text = self._here(command.text)
+        shown = tuple(map(self._here, command.shown))
+        self._seen[command.text] += 1
+        key = command.text if self._seen[command.text] == 1 else f"{command.text} #{self._seen[command.text]}"
+        if text.startswith("export "):
+            name, _, value = shlex.split(text)[1].partition("=")
+            self._monkeypatch.setenv(name, value)
+            return
+        arguments = _lakebed(text)
+        goes_on = arguments is not None and arguments[0] in ENDLESS and "--duration" not in arguments
+        if not goes_on:  # two that go on start together
+            for going in self._going:
+                going.wait()
+        self._around.before.get(key, lambda: None)()
+        code: int | None
+        if arguments is not None and goes_on:
+            going = _Going(command, _on_any_port(arguments), self._folder / f"going-{len(self._going)}.log")
+            self._going.append(going)
+            if not command.is_interrupted:
+                return
+            going.wait()
+            code, printed = going.interrupt(), going.printed()
+        elif arguments is not None and arguments[0] not in ENDLESS:
+            code, printed = _in_process(arguments)
+        elif arguments is not None:
+            code, printed = _in_shell(shlex.join(["lakebed", *_on_any_port(arguments)]))
+        else:
+            code, printed = _in_shell(text)
+        assert code == self._around.codes.get(key, 0), f"{command}\nended with {code}:\n{printed}"
+        compare(command, shown, printed)
+        self._around.after.get(key, lambda: None)()
+
+    def _python(self, block: Block) -> None:
+        text = _TO_SPARK.sub(rf"\g<0>{self._folder}/", self._here(block.text))
+        code = compile("\n" * block.line + text, str(ROOT / block.page), "exec")
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(code, self._names)
+
+    def _yaml(self, block: Block) -> None:
+        document = yaml.safe_load(self._here(block.text))
+        if isinstance(document, dict) and {"table", "source"} <= document.keys():
+            self._pipeline = document
+            file = block.file or "pipeline.yml"
+            self._write(file, self._here(block.text))
+        else:
+            assert self._pipeline, f"{block}: a piece of a pipeline file, and no whole one before it"
+            file = f"piece-{block.line}.yml"
+            self._write(file, yaml.safe_dump(_merged(self._pipeline, document)))
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            validate(file)
+        assert "fine" in said.getvalue(), f"{block}: {said.getvalue()}"
+
+    def _write(self, file: str, text: str) -> None:
+        path = self._folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def _here(self, text: str) -> str:
+        for name, value in self._around.instead.items():
+            text = text.replace(name, value)
+        return text
+
+
+class _Going:
+    """A command that never ends by itself."""
+
+    def __init__(self, command: Command, arguments: list[str], log: Path) -> None:
+        self._command = command
+        self._log = log
+        with log.open("wb") as out:
+            # A group of its own, as a terminal's foreground job: Ctrl-C here must not reach the tests.
+            self._process = subprocess.Popen([*LAKEBED, *arguments], stdout=out, stderr=out, start_new_session=True)
+
+    def printed(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def wait(self) -> None:
+        """Until it is at work, and has printed what the page shows before ``^C``."""
+        shown = self._command.shown
+        wanted = shown[: shown.index("^C")] if "^C" in shown else ()
+        until = time.monotonic() + READY_SECONDS_MAX
+        while not (any(word in self.printed() for word in READY) and not _missing(wanted, self.printed())):
+            assert self._process.poll() is None, f"{self._command}\nended by itself:\n{self.printed()}"
+            assert time.monotonic() < until, f"{self._command}\nhas not printed {wanted}, but:\n{self.printed()}"
+            time.sleep(0.1)
+
+    def interrupt(self) -> int:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+        code = self._process.wait(STOP_SECONDS_MAX)
+        assert code == 0, f"{self._command}\nended with {code}:\n{self.printed()}"
+        return code
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def compare(command: Command, shown: tuple[str, ...], printed: str) -> None:
+    """Raises AssertionError if a line, or a column, that the page shows is not among what was printed."""
+    columns = _header(shown)
+    if columns is not None:
+        real = _header(tuple(printed.splitlines()))
+        assert real is not None and set(columns) <= set(real), (
+            f"{command}\nhas not the columns {columns}, but:\n{printed}"
+        )
+        return
+    missing = _missing(shown, printed)
+    assert not missing, f"{command}\nhas printed no line that begins with {missing}, but:\n{printed}"
+
+
+def _missing(shown: tuple[str, ...], printed: str) -> list[str]:
+    real = {_first_word(line) for line in printed.splitlines() if line.strip()}
+    wanted = [_first_word(line) for line in shown if line.strip() and line[0] not in " …^"]
+    return [word for word in wanted if word not in real]
+
+
+def _first_word(line: str) -> str:
+    """With the one after it, where the first is a time of day."""
+    words = line.split()
+    first = " ".join(words[:2]) if re.fullmatch(r"\d\d:\d\d:\d\d", words[0]) else words[0]
+    return re.sub(r"[\d,.]+", "0", first)
+
+
+def _header(lines: tuple[str, ...]) -> list[str] | None:
+    """The columns of the first table that is printed."""
+    for line, below in pairwise(lines):
+        if below.startswith("───"):
+            return line.split()
+    return None
+
+
+def _lakebed(text: str) -> list[str] | None:
+    """The arguments of a command that is nothing but lakebed's."""
+    words = shlex.split(text, comments=True)
+    signs = shlex.shlex(text, posix=True, punctuation_chars=True)
+    signs.whitespace_split = True
+    has_shell = any(sign[0] in "();<>|&" for sign in signs)
+    return words[1:] if words[0].removeprefix(".venv/bin/") == "lakebed" and not has_shell else None
+
+
+def _on_any_port(arguments: list[str]) -> list[str]:
+    """The usual port may be taken here; one that the page names is the test's to replace."""
+    option = "--metrics-port" if arguments[0] in ("run", "maintain") else "--port"
+    return arguments if option in arguments else [*arguments, option, "0"]
+
+
+def _in_process(arguments: list[str]) -> tuple[int | None, str]:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            code: Any = main(arguments)
+        except SystemExit as ended:
+            code = ended.code
+    return code, out.getvalue()
+
+
+def _in_shell(text: str) -> tuple[int, str]:
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=SHELL_SECONDS_MAX,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+def _merged(whole: Any, piece: Any) -> Any:
+    if isinstance(whole, dict) and isinstance(piece, dict):
+        return {**whole, **{key: _merged(whole.get(key), value) for key, value in piece.items()}}
+    return piece

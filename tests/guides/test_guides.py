@@ -1,0 +1,340 @@
+"""What README and docs tell a reader to do works, command by command, from top to bottom of each page.
+
+``follow`` says how; here stands what each page takes for granted, what comes of it, and which commands can't be run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import write_deltalake
+
+import lakebed
+from lakebed.manifest.stores.s3_client import s3_client
+from tests.guides.follow import Circumstances, Reader
+from tests.guides.orders import orders_table
+from tests.guides.pages import ROOT, Block, Command, blocks_of, commands_of
+from tests.infra.debezium import DebeziumServer
+from tests.infra.foreign_duckdb import ForeignDuckDB
+from tests.infra.kafka import KafkaServer
+from tests.infra.postgres import PostgresServer
+from tests.infra.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.infra.server import free_ports
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECONDS_MAX = 90
+PAGES = ["README.md", *(f"docs/{name}.md" for name in ("pipeline", "operations", "runbook"))]
+PAGES += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/guides").glob("*.md"))
+NOT_RUN = {
+    r"make \w+": "sets up the environment that the tests run in, or runs the tests",
+    r"(\.venv/bin/)?pip install": "changes that environment",
+    r"lakebed run pipeline\.yml$": "as it is run in docs/guides/getting-started.md",
+    r"prometheus ": "never ends; tests/monitoring/test_alerts_for_real.py runs it with these files",
+}
+"""Commands that no test runs, and why."""
+
+
+def not_run(command: Command) -> bool:
+    return any(re.match(pattern, command.text) for pattern in NOT_RUN)
+
+
+def follow(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, around: Circumstances | None = None) -> None:
+    around = around or Circumstances()
+    around.skips = not_run
+    Reader(folder, around, monkeypatch).follow(page)
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not reached():
+        assert time.monotonic() < deadline, f"nothing came in {SECONDS_MAX} s"
+        time.sleep(0.1)
+
+
+def is_settled(table: lakebed.Table) -> bool:
+    return bool(table.detail()["tail_parts"].to_pylist() == [0])
+
+
+def test_every_page_is_followed_by_a_test() -> None:
+    followed = re.findall(r'follow\(\s*"([\w./-]+)"', Path(__file__).read_text())
+    assert sorted(followed) == sorted(PAGES)
+
+
+def test_no_exception_is_left_that_no_page_needs() -> None:
+    commands = [command for page in PAGES for block in blocks_of(page) for command in shown(block)]
+    for pattern in NOT_RUN:
+        assert any(re.match(pattern, command.text) for command in commands), pattern
+
+
+def shown(block: Block) -> list[Command]:
+    return commands_of(block) if block.language == "console" else []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / file if file else ROOT / page
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+            assert anchor in [anchor_of(heading) for heading in headings], link
+
+
+def anchor_of(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.slow
+def test_getting_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    def is_tuesday() -> bool:
+        table = lakebed.open(tmp_path / "lake/products")
+        return table.to_arrow(where="price = 24.90").num_rows == 1 and is_settled(table)
+
+    query, status = 'lakebed query lake/products "select * from products order by sku"', "lakebed status lake/products"
+    with ForeignDuckDB() as duckdb:
+        around = Circumstances(
+            sql=lambda text: duckdb.query(text.replace("lake/products", str(tmp_path / "lake/products")).rstrip(";\n")),
+            before={query: lambda: wait_until(is_tuesday)},
+            codes={status: 1},
+        )
+        follow("docs/guides/getting-started.md", tmp_path, monkeypatch, around)
+    table = lakebed.open(tmp_path / "lake/products")
+    assert table.to_arrow(["sku", "price"]).to_pylist() == [
+        {"sku": "A-3", "price": pa.scalar("162.00").cast(pa.decimal128(10, 2)).as_py()}
+    ]
+
+
+def test_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders_table(tmp_path / "lake/orders")
+    follow("docs/guides/tuning.md", tmp_path, monkeypatch)
+    assert lakebed.open(tmp_path / "lake/orders").properties["lakebed.read_budget"] == "4"
+
+
+@pytest.mark.slow
+def test_upgrade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    orders_table(tmp_path / "lake/orders")
+    for first in range(0, 500, 100):
+        write_deltalake(tmp_path / "lake/old", pa.table({"id": range(first, first + 100)}), mode="append")
+    follow("docs/guides/upgrade.md", tmp_path, monkeypatch)
+    plain = spark.read.format("delta").load(str(tmp_path / "lake/orders_plain"))
+    kept = lakebed.open(tmp_path / "lake/orders").to_arrow(where="status <> 'returned'")
+    assert plain.count() == kept.num_rows > 0
+    assert lakebed.open(tmp_path / "lake/old").to_arrow().num_rows == 500
+
+
+def test_faq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = orders_table(tmp_path / "lake/orders")
+    gone = table.to_arrow(["customer_id"])["customer_id"][0].as_py()
+    before = {part["path"] for part in table.parts().to_pylist()}
+    rows: list[Any] = []
+    around = Circumstances(
+        instead={"4711": str(gone)},
+        before={
+            'lakebed delete lake/orders --where "customer_id = 4711"': lambda: rows.append(table.to_arrow().num_rows)
+        },
+    )
+    follow("docs/guides/faq.md", tmp_path, monkeypatch, around)
+    assert table.to_arrow(where=f"customer_id = {gone}").num_rows == 0 < table.to_arrow().num_rows < rows[0]
+    assert before.isdisjoint(part["path"] for part in table.parts().to_pylist()), "a part was not rewritten"
+    assert lakebed.open(tmp_path / "lake/people").to_arrow().num_rows == 2
+
+
+@pytest.mark.slow
+def test_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = orders_table(tmp_path / "lake/orders")
+    deep = "lakebed doctor --deep lake/orders"
+
+    part = tmp_path / "lake/orders" / table.parts()["path"][0].as_py()
+
+    def fall_behind() -> None:
+        for number in range(table.parts().num_rows, 12):
+            row = {"order_id": -number, "region": "af-south", "source.lsn": number}
+            table.apply(pa.Table.from_pylist([row], pa.schema([*table.schema, ("source.lsn", pa.int64())])))
+            table.settle()
+
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    lakebed.create(tmp_path / "lake/customers", pa.schema([("id", pa.int64())]))
+    [port] = free_ports(1)
+    around = Circumstances(
+        instead={
+            "--duration 45": "--duration 2 --metrics-port 0",
+            "lake/orders s3://bucket/customers": f"lake/orders lake/customers --port {port}",
+            "localhost:9466": f"localhost:{port}",
+        },
+        before={
+            f"{deep} #2": lambda: part.rename(tmp_path / "part"),
+            "lakebed compact lake/orders --log-format text >/dev/null": fall_behind,
+        },
+        after={f"{deep} #2": lambda: (tmp_path / "part").rename(part)},
+        codes={f"{deep} #2": 1},
+    )
+    follow("docs/operations.md", tmp_path, monkeypatch, around)
+
+
+@pytest.mark.slow
+def test_kafka_and_debezium(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kafka: KafkaServer,
+    postgres: PostgresServer,
+    debezium: DebeziumServer,
+) -> None:
+    postgres.create_database("shop")
+    kafka.create_topic("shop.public.orders", 2)
+    connect = f"http://127.0.0.1:{debezium.ports[0]}"
+    table = partial(lakebed.open, tmp_path / "lake/orders")
+    rows = 'lakebed query lake/orders "select id, customer, note, amount from orders order by id"'
+
+    def connected() -> bool:
+        told = json.loads(urllib.request.urlopen(f"{connect}/connectors/shop/status").read())
+        assert told["connector"]["state"] != "FAILED", told
+        return [task["state"] for task in told["tasks"]] == ["RUNNING"]
+
+    def has(**wanted: Any) -> bool:
+        return bool(is_settled(table()) and wanted in table().to_arrow(list(wanted)).to_pylist())
+
+    def sql(text: str) -> None:
+        if "debezium_signal values" in text:  # a row that is missing comes back
+            assert table().delete("id = 2").rows == 1
+        postgres.sql(text, "shop")
+        if "debezium_signal values" in text:
+            wait_until(lambda: has(id=2))
+
+    around = Circumstances(
+        environment={"KAFKA": kafka.bootstrap, "KAFKA_USER": "loader", "KAFKA_PASSWORD": "Gr0und-water"},
+        instead={
+            "http://connect:8083": connect,
+            '"database.hostname": "postgres"': '"database.hostname": "127.0.0.1"',
+            '"5432"': f'"{postgres.port}"',
+            "--metrics-port 9465": f"--metrics-port {free_ports(1)[0]}",
+        },
+        sql=sql,
+        before={
+            "curl -sS --fail-with-body http://connect:8083/connectors/shop/status": lambda: wait_until(connected),
+            rows: lambda: wait_until(lambda: has(id=1, amount=Decimal("11.00")) and not has(id=3)),
+        },
+    )
+    try:
+        follow("docs/guides/kafka-debezium.md", tmp_path, monkeypatch, around)
+    finally:
+        debezium.release("shop")
+    assert table().to_arrow(["id"])["id"].to_pylist() == [1, 2]
+    assert not (tmp_path / "lake/orders_quarantine").exists()
+
+
+def test_the_pipeline_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow("docs/pipeline.md", tmp_path, monkeypatch)
+
+
+@contextmanager
+def requests_to_s3() -> Iterator[set[str]]:
+    """The permissions that the requests of this process's client to S3 need."""
+    seen: set[str] = set()
+    needed = {"HeadObject": "GetObject", "ListObjectsV2": "ListBucket", "DeleteObjects": "DeleteObject"}
+    needed |= dict.fromkeys(("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"), "PutObject")
+
+    def see(model: Any, **rest: Any) -> None:
+        seen.add("s3:" + needed.get(model.name, model.name))
+
+    hooks = s3_client().meta.events
+    hooks.register("before-call.s3", see)
+    try:
+        yield seen
+    finally:
+        hooks.unregister("before-call.s3", see)
+
+
+def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: S3Server, spark: SparkSession) -> None:
+    bucket, allowed = s3.create_bucket(), set[str]()
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # a session that runs already knows nothing of the variables
+    for name, value in (("endpoint", s3.endpoint), ("path.style.access", "true"), ("connection.ssl.enabled", "false")):
+        hadoop.set(f"fs.s3a.{name}", value)
+    hadoop.set("fs.s3a.endpoint.region", "us-east-1")
+    hadoop.set("fs.s3a.access.key", ACCESS_KEY)
+    hadoop.set("fs.s3a.secret.key", SECRET_KEY)
+
+    def policy(block: Block, document: Any) -> None:
+        for statement in document["Statement"]:
+            allowed.update(statement["Action"])
+
+    here = {
+        "my-key": ACCESS_KEY,
+        "my-secret": SECRET_KEY,
+        "http://s3.example.com": s3.endpoint,
+        "s3://lake": f"s3://{bucket}",
+    }
+    with requests_to_s3() as seen:
+        follow("docs/guides/s3.md", tmp_path, monkeypatch, Circumstances(instead=here, json=policy))
+        table = lakebed.open(f"s3://{bucket}/people")
+        noise = np.random.default_rng(1).bytes(36 << 20).hex()  # more than is put in one request
+        table.apply(pa.table({"id": range(9), "city": [noise[number::9] for number in range(9)]}, schema=table.schema))
+        table.vacuum("7 days", dry_run=False)
+    assert seen == allowed - {"s3:AbortMultipartUpload"}, "that one is needed when an upload fails"
+
+
+@pytest.mark.slow
+def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    orders = orders_table(tmp_path / "lake/orders")
+    (tmp_path / "changes").mkdir()
+    columns = spark.createDataFrame(orders.to_arrow().slice(0, 1)).schema.add("op", "string").add("source.lsn", "long")
+    schema = pa.schema([pa.field("id", pa.int64(), False), ("day", pa.date32())])
+    visits = lakebed.create(tmp_path / "lake/visits", schema, keys=["id"], partition_by=["day"])
+    days = [date(2026, 1, 1), date(2026, 1, 2)]
+    rows = pa.table({"id": [1, 2], "day": days}, schema=schema)
+    visits.apply(rows)
+    around = Circumstances(
+        environment={"KAFKA_USER": "loader", "KAFKA_PASSWORD": "Gr0und-water"},
+        given={
+            "changes": spark.readStream.schema(columns).parquet(f"file://{tmp_path}/changes"),
+            "visits": visits,
+            "rows": rows.slice(1),
+        },
+    )
+    try:
+        follow("README.md", tmp_path, monkeypatch, around)
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+    people = lakebed.open(tmp_path / "lake/people")
+    assert people.to_arrow().to_pylist() == [{"id": 1, "city": "BERGEN", "updated_at": 20}]
+    assert visits.to_arrow().num_rows == 0
+
+
+@pytest.mark.slow
+def test_what_never_ends_in_the_runbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else it says, tests/monitoring/test_alerts.py does."""
+    orders_table(tmp_path / "PATH")
+    section = yaml.safe_load((ROOT / "examples/orders.yml").read_text())
+    (tmp_path / "pipeline.yml").write_text(yaml.safe_dump({**section, "table": {"path": "PATH"}}))
+    wanted = {"lakebed validate pipeline.yml", "lakebed maintain PATH"}
+    seen: set[str] = set()
+
+    def is_left_to_others(command: Command) -> bool:
+        if command.text in wanted - seen:
+            seen.add(command.text)
+            return False
+        return True
+
+    reader = Reader(tmp_path, Circumstances(skips=is_left_to_others, given={"lakebed": lakebed}), monkeypatch)
+    reader.follow("docs/runbook.md")
+    assert seen == wanted

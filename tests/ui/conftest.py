@@ -1,0 +1,78 @@
+"""Pages of a test's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+import lakebed
+from lakebed.ui.server import PageServer
+from tests.ui.tables import Clock, lived_in
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+
+
+class Served:
+    """A page of some tables, and what a client is answered."""
+
+    def __init__(self, server: PageServer) -> None:
+        self.url = server.url
+        self._address = urlsplit(server.url).netloc
+
+    def ask(self, target: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
+        connection = HTTPConnection(self._address, timeout=20)
+        try:
+            connection.request(
+                method, target, headers={name.replace("_", "-"): value for name, value in headers.items()}
+            )
+            answer = connection.getresponse()
+            return answer, answer.read()
+        finally:
+            connection.close()
+
+    def json(self, target: str) -> Any:
+        answer, body = self.ask(target)
+        assert answer.status == 200, body
+        return json.loads(body)
+
+    def of(self, name: str, table: lakebed.Table | str, **more: object) -> Any:
+        """An answer of a table."""
+        path = table if isinstance(table, str) else table.path
+        return self.json(
+            f"/api/{name}?path={quote(path, safe='')}" + "".join(f"&{key}={value}" for key, value in more.items())
+        )
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Serves tables until the test ends; it looks at them five times a second."""
+    servers: list[PageServer] = []
+
+    def started(*tables: lakebed.Table | str, interval: float = 0.2) -> Served:
+        paths = [table if isinstance(table, str) else table.path for table in tables]
+        server = PageServer(paths, "127.0.0.1", 0, interval)
+        server.start()
+        servers.append(server)
+        return Served(server)
+
+    yield started
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> lakebed.Table:
+    """A table of some levels, with a tail."""
+    return lived_in(tmp_path / "orders", Clock(1_790_000_000.0), batches=6, read_budget=2)

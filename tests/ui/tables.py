@@ -1,0 +1,119 @@
+"""Tables for the page: one that has lived, as of a clock of its own; others in trouble."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+import lakebed
+from lakebed.manifest.actions import Action, CommitInfo, Transaction
+from lakebed.manifest.claims import Claim
+from lakebed.manifest.conflicts import BLIND, Touch
+from lakebed.manifest.creation import create_log
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import Committed, Outcome, TableLog
+from lakebed.settings import TableSettings
+from lakebed.version import ENGINE
+
+SCHEMA = pa.schema(
+    [
+        pa.field("order_id", pa.int64(), nullable=False),
+        ("region", pa.string()),
+        ("created", pa.date32()),
+        ("amount", pa.int64()),
+    ]
+)
+REGIONS = ("eu-north", "eu-west", "us-east", "us-west")
+
+
+class Clock:
+    """A time that is set."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class _LikeLargeParts(TableLog):
+    """Says of merges that they took as long as those of large parts do."""
+
+    def commit(
+        self,
+        read: Snapshot,
+        actions: Sequence[Action],
+        info: CommitInfo,
+        touch: Touch,
+        batch: Transaction | None = None,
+    ) -> Outcome:
+        if info.operation == "MERGE":
+            info = replace(info, metrics={**info.metrics, "seconds": 6.0 + len(actions)})
+        return super().commit(read, actions, info, touch, batch)
+
+
+def orders(folder: Path, clock: Clock, read_budget: int = 6, part_rows: int = 1_000_000) -> lakebed.Table:
+    """An empty table of orders, sorted by region and day."""
+    settings = TableSettings(
+        keys=("order_id",),
+        sort_key=("region", "created"),
+        sort_key_version=1,
+        read_budget=read_budget,
+        target_part_rows=part_rows,
+    )
+    log = _LikeLargeParts(open_store(str(folder)), clock)
+    assert isinstance(create_log(log, SCHEMA, settings, (), {}, ENGINE), Committed)
+    return lakebed.Table(folder, log)
+
+
+def batch(rng: random.Random, start: int, rows: int, day: int) -> pa.Table:
+    """Orders of some regions: mostly new ones, and changes of earlier ones."""
+    regions = rng.sample(REGIONS, rng.choice([1, 1, 2, 4]))
+    ids = [start + number if rng.random() < 0.65 or not start else rng.randrange(start) for number in range(rows)]
+    ids = list(dict.fromkeys(ids))
+    columns = {
+        "order_id": ids,
+        "region": [rng.choice(regions) for _ in ids],
+        "created": [day + rng.randrange(-20, 2) for _ in ids],
+        "amount": [rng.randrange(100_000) for _ in ids],
+    }
+    return pa.table({name: pa.array(values, SCHEMA.field(name).type) for name, values in columns.items()}, SCHEMA)
+
+
+def lived_in(
+    folder: Path, clock: Clock, batches: int = 40, seconds: float = 50.0, seed: int = 7, **options: int
+) -> lakebed.Table:
+    """A table after so many batches, ``seconds`` apart, settled each and merged now and then."""
+    rng, table = random.Random(seed), orders(folder, clock, **options)
+    for number in range(batches):
+        table.apply(batch(rng, number * 400, 400, 20_700 + number))
+        clock.now += 1
+        table.settle()
+        if number % 4 == 3:
+            table.compact()
+        clock.now += seconds
+    return table
+
+
+def claim(
+    table: lakebed.Table,
+    clock: Clock,
+    sources: int,
+    seconds_ago: float,
+    lease_seconds: float = 95,
+    volatile: bool = False,
+) -> Claim:
+    """A claim on so many parts of the table, those of level 0 first."""
+    snapshot = table._log.refresh()
+    paths = sorted(snapshot.parts, key=lambda path: (snapshot.parts[path].level, path))[:sources]
+    level = 1 + max(snapshot.parts[path].level for path in paths)
+    lease_ms, since_ms = int((clock.now + lease_seconds) * 1000), int((clock.now - seconds_ago) * 1000)
+    made = Claim(f"5e1f0c3a-{sources}", "worker-2", tuple(paths), level, lease_ms, since_ms, volatile)
+    info = CommitInfo("CLAIM", "", metrics={"parts": sources}, engine=ENGINE)
+    assert isinstance(table._log.commit(snapshot, [made.to_action()], info, BLIND), Committed)
+    return made

@@ -1,0 +1,332 @@
+"""What the page is told, over HTTP: figures that agree with the table, and nothing to those who may not ask."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.ui import watch
+from lakebed.ui.server import PageServer
+from lakebed.ui.texts import blotted, shown
+from tests.infra.s3 import S3Server
+from tests.ui.conftest import Serve
+from tests.ui.tables import Clock, claim
+
+ONE = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+
+
+def until(holds: Callable[[], Any], seconds_max: float = 20.0) -> Any:
+    deadline = time.monotonic() + seconds_max
+    while not (found := holds()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_figures_are_those_of_the_table(orders: lakebed.Table, serve: Serve) -> None:
+    page = serve(orders)
+    [told] = page.json("/api/tables")["tables"]
+    status = orders.status()
+    figures = told["figures"]
+    assert (told["path"], told["name"], told["severity"]) == (orders.path, "orders", "ok")
+    for name in (
+        "version",
+        "rows",
+        "dead_rows",
+        "bytes",
+        "parts",
+        "tail_rows",
+        "depth",
+        "read_budget",
+        "backlog_bytes",
+    ):
+        assert figures[name] == getattr(status, name), name
+    whole = page.of("table", orders)
+    assert whole["figures"] == figures
+    assert whole["shape"]["sort_key"] == ["region", "created"]
+    planned = orders.plan().to_pylist()
+    assert [plan["why"] for plan in whole["plan"]["plans"]] == [
+        row["why"] for row in planned if row["level"] is not None
+    ]
+    assert {left["why"] for left in whole["plan"]["left"]} == {row["why"] for row in planned if row["level"] is None}
+
+
+def test_levels_and_parts_are_those_of_the_table(orders: lakebed.Table, serve: Serve) -> None:
+    page = serve(orders)
+    picture = page.of("levels", orders)
+    parts = {row["path"]: row for row in orders.parts().to_pylist()}
+    assert picture["parts"] == len(parts) == len(picture["columns"]["first"])
+    for index in range(len(parts)):
+        told = page.of("part", orders, version=picture["version"], index=index)
+        part = parts.pop(told["path"])
+        for name in ("rows", "dead_rows", "bytes", "min_block", "max_block"):
+            assert picture["columns"][name][index] == part[name], name
+    assert not parts
+
+
+def test_the_timeline_is_that_of_the_log(orders: lakebed.Table, serve: Serve) -> None:
+    page = serve(orders)
+    until(lambda: page.of("timeline", orders)["is_whole"])
+    commits = page.of("timeline", orders)["commits"]
+    known = orders.timeline().to_pylist()
+    assert [(commit["version"], commit["operation"]) for commit in commits] == [
+        (row["version"], row["operation"]) for row in known
+    ]
+    assert commits[0]["metrics"] == dict(known[0]["metrics"])
+
+
+def test_a_running_merge_is_told_with_an_estimate_from_earlier_ones(orders: lakebed.Table, serve: Serve) -> None:
+    merging = claim(orders, Clock(time.time()), 2, 30)
+    kept = sum(row["bytes"] for row in orders.parts().to_pylist() if row["path"] in merging.sources)
+    page = serve(orders)
+    told = page.of("table", orders)
+    [found] = told["claims"]
+    merges = [row for row in orders.compactions().to_pylist() if row["seconds"]]
+    rate = sum(row["bytes_in"] for row in merges) / sum(row["seconds"] for row in merges)
+    assert (found["id"], found["replica"], found["is_live"], found["parts"]) == (merging.id, "worker-2", True, 2)
+    assert found["since_ms"] == merging.since_ms and found["lease_ms"] == merging.lease_ms
+    assert found["bytes"] == kept and told["merges_weighed"] == len(merges)
+    assert found["estimated_seconds"] == pytest.approx(found["bytes"] / rate, abs=0.001)
+    picture = page.of("levels", orders)
+    states = [picture["states"][state] for state in picture["columns"]["state"]]
+    assert states.count("claimed") == 2
+
+
+def test_what_did_not_change_is_not_sent_again_and_what_did_is(orders: lakebed.Table, serve: Serve) -> None:
+    page = serve(orders)
+    target = f"/api/levels?path={quote(orders.path, safe='')}"
+    until(lambda: page.of("timeline", orders)["is_whole"])
+    for each in (
+        target,
+        target.replace("levels", "table"),
+        target.replace("levels", "timeline"),
+        "/api/tables",
+        "/main.js",
+    ):
+        answer, body = page.ask(each)
+        tag = answer.headers["ETag"]
+        again, nothing = page.ask(each, If_None_Match=tag)
+        assert (again.status, nothing, again.headers["ETag"]) == (304, b"", tag), each
+    answer, body = page.ask(target)
+    orders.delete("amount < 50000")
+    assert until(lambda: page.ask(target, If_None_Match=answer.headers["ETag"])[1]) != body
+
+
+def test_a_table_that_does_not_change_is_not_planned_again(
+    orders: lakebed.Table, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[int] = []
+    real = watch.plan
+    monkeypatch.setattr(
+        watch, "plan", lambda snapshot, *rest: planned.append(snapshot.version) or real(snapshot, *rest)
+    )
+    page = serve(orders, interval=0.05)
+    for _ in range(30):
+        page.of("table", orders)
+        time.sleep(0.03)
+    assert planned == [orders.version]
+
+
+def test_nobody_looks_at_tables_while_nobody_asks(
+    orders: lakebed.Table, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "IDLE_SECONDS", 0.3)
+    page = serve(orders, interval=0.05)
+    page.of("table", orders)
+    time.sleep(1.0)
+    orders.delete("amount < 50000")
+    assert page.of("table", orders)["figures"]["version"] == orders.version, "who asks waits for a new look"
+
+
+def test_answers_are_compressed_for_those_who_can_read_that(orders: lakebed.Table, serve: Serve) -> None:
+    page = serve(orders)
+    target = f"/api/timeline?path={quote(orders.path, safe='')}"
+    until(lambda: page.of("timeline", orders)["is_whole"])
+    plain, zipped = page.ask(target), page.ask(target, Accept_Encoding="br, gzip")
+    assert zipped[0].headers["Content-Encoding"] == "gzip" and plain[0].headers["Content-Encoding"] is None
+    assert gzip.decompress(zipped[1]) == plain[1]
+
+
+def test_a_broken_table_says_why_and_the_others_are_told_of(
+    tmp_path: Path, orders: lakebed.Table, serve: Serve
+) -> None:
+    broken = lakebed.create(tmp_path / "broken", ONE, keys=["id"])
+    commit = broken.apply(pa.table({"id": [1]}, ONE))
+    file = Path(broken.path, "_delta_log", f"{commit:020}.json")
+    whole = file.read_bytes()
+    file.write_bytes(b"{ not JSON")
+    missing = str(tmp_path / "missing")
+    page = serve(broken, missing, orders)
+    told = {table["name"]: table for table in page.json("/api/tables")["tables"]}
+    assert (told["broken"]["severity"], told["broken"]["figures"]) == ("critical", None)
+    assert "can't be read" in told["broken"]["findings"][0]["what"] and told["broken"]["findings"][0]["remedy"]
+    assert told["missing"]["error"] == f"there is no table at {missing}"
+    assert told["orders"]["severity"] == "ok"
+    answer, body = page.ask(f"/api/levels?path={quote(broken.path, safe='')}")
+    assert (answer.status, "can't be read now" in body.decode()) == (503, True)
+    file.write_bytes(whole)
+    until(lambda: page.of("table", broken)["severity"] == "ok")
+    lakebed.create(missing, ONE, keys=["id"])
+    until(lambda: page.of("table", missing)["severity"] == "ok")
+
+
+def test_a_table_whose_store_hangs_is_called_late_and_holds_up_no_other(
+    orders: lakebed.Table, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "LATE_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "WAIT_SECONDS", 1.0)
+    slow = lakebed.create(tmp_path / "slow", ONE, keys=["id"])
+    page = serve(slow, orders)
+    page.of("table", slow)
+    pipe = Path(slow.path, "_delta_log", f"{1:020}.json")
+    os.mkfifo(pipe)  # whoever reads it waits
+    until(lambda: [table["is_late"] for table in page.json("/api/tables")["tables"]] == [True, False])
+    assert page.of("table", slow)["figures"]["version"] == 0, "what was seen last"
+    with pipe.open("wb"):
+        pipe.unlink()
+
+
+def test_only_get_and_head_are_answered(orders: lakebed.Table, serve: Serve) -> None:
+    page = serve(orders)
+    for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
+        answer, _ = page.ask("/api/tables", method)
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD"), method
+    answer, body = page.ask("/api/tables", "HEAD")
+    assert (answer.status, body) == (200, b"") and int(answer.headers["Content-Length"]) > 100
+
+
+def test_a_name_that_was_made_to_lead_here_is_refused(orders: lakebed.Table, serve: Serve) -> None:
+    page = serve(orders)
+    for host in (
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "",
+        "localhost.evil.example",
+        "[::1].evil",
+    ):
+        answer, body = page.ask("/api/tables", Host=host)
+        assert (answer.status, b"orders" in body) == (421, False), host
+    for host in (
+        "localhost",
+        "[::1]",
+        "LOCALHOST:8080",
+        "127.0.0.1:9466",
+        "[::1]:9466",
+        "10.1.2.3",
+        socket.gethostname(),
+    ):
+        assert page.ask("/api/tables", Host=host)[0].status == 200, host
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/../server.py", "/..%2fserver.py", "/%2e%2e/server.py", "//etc/passwd", "/page/index.html", "/main.js/", "/api",
+        "/api/table", "/api/table?path=/etc", "/api/levels?path=..", "/api/part?path=x&version=1&index=1", "/\0", "/main.js%00",
+        "//[x",
+    ],
+)  # fmt: skip
+def test_nothing_but_the_page_and_the_tables_is_served(target: str, serve: Serve, tmp_path: Path) -> None:
+    with socket.create_connection(("127.0.0.1", int(serve(str(tmp_path)).url.rsplit(":", 1)[1][:-1]))) as client:
+        client.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert re.match(rb"HTTP/1\.1 40[04] ", answer), answer[:80]
+
+
+def test_a_part_of_levels_that_have_changed_is_not_told(orders: lakebed.Table, serve: Serve) -> None:
+    page = serve(orders)
+    version = page.of("levels", orders)["version"]
+    for query in (
+        f"version={version - 1}&index=0",
+        f"version={version}&index=999",
+        f"version={version}&index=-1",
+        "index=x",
+    ):
+        answer, _ = page.ask(f"/api/part?path={quote(orders.path, safe='')}&{query}")
+        assert answer.status in (400, 404), query
+
+
+def test_the_page_may_only_talk_to_where_it_came_from(orders: lakebed.Table, serve: Serve) -> None:
+    page = serve(orders)
+    for target in ("/", "/main.js", "/style.css", "/api/tables", "/none"):
+        answer, _ = page.ask(target)
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "script-src 'self'" in policy and "http" not in policy
+        assert (answer.headers["X-Content-Type-Options"], answer.headers["Server"]) == ("nosniff", "lakebed")
+    for file in resources.files("lakebed.ui").joinpath("page").iterdir():
+        text = file.read_text()
+        addresses = set(re.findall(r"https?://[^\s\"'`]+", text)) - {"http://www.w3.org/2000/svg"}
+        assert not addresses and "innerHTML" not in text and not re.search(r"\beval\(|style=", text), file.name
+
+
+def test_credentials_are_never_shown(
+    orders: lakebed.Table, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        watch.Observer, "look",
+        lambda self: (_ for _ in ()).throw(InvalidInput("no answer from https://ann:s3cr3t@host/x?X-Amz-Signature=abc&secret=def")),
+    )  # fmt: skip
+    page = serve(orders, str(tmp_path / "x"))
+    body = page.ask("/api/tables")[1].decode()
+    assert "https://***@host/x" in body and not re.search("s3cr3t|abc|def|ann:", body)
+    assert blotted("aws_secret_access_key = 'x y'").startswith("aws_secret_access_key = '***")
+    assert shown({"properties": {"password": "x", "lakebed.keys": "id"}}) == {
+        "properties": {"password": "***", "lakebed.keys": "id"}
+    }
+    assert len(shown("x" * 10_000)) < 1_000
+
+
+def test_a_path_that_can_t_be_one_and_a_port_that_is_taken_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput):
+        PageServer([""], "127.0.0.1", 0, 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(MissingPrerequisite, match="--port"):
+        PageServer([str(tmp_path)], "127.0.0.1", taken.getsockname()[1], 1.0)
+
+
+def test_the_command_serves_until_it_is_asked_to_stop(orders: lakebed.Table) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from lakebed.cli import main; sys.exit(main())",
+        "ui",
+        orders.path,
+        "--log-format",
+        "off",
+    ]
+    with subprocess.Popen([*command, "--port", "0"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        found = re.search(r"http://\S+/", said)
+        assert found, said
+        told = json.load(urllib.request.urlopen(f"{found[0]}api/tables", timeout=20))
+        assert told["tables"][0]["figures"]["version"] == orders.version
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr.read() == ""
+
+
+def test_a_table_in_s3_is_told_of(s3: S3Server, serve: Serve) -> None:
+    table = lakebed.create(f"s3://{s3.create_bucket()}/t", ONE, keys=["id"])
+    table.apply(pa.table({"id": [1, 2]}, ONE))
+    page = serve(table)
+    assert page.of("table", table)["figures"]["tail_rows"] == 2
+    assert page.of("levels", table)["parts"] == 1

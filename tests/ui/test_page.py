@@ -1,0 +1,165 @@
+"""The page in a real browser: what it shows, by pointer and by keys, and that nothing from a table becomes markup."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+import lakebed
+from benchmarks.ui import many_parts
+from tests.infra.chromium import browser
+from tests.ui.conftest import Serve
+from tests.ui.tables import Clock, batch, claim
+
+pytestmark = pytest.mark.slow
+expect.set_options(timeout=20_000)
+SCRIPT = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """A new page; whatever it complains of, or asks of anybody but loopback, fails the test."""
+    context = chromium.new_context(viewport={"width": 1200, "height": 900})
+    opened = context.new_page()
+    opened.set_default_timeout(20_000)
+    wrong: list[str] = []
+    opened.on("console", lambda message: message.type in ("error", "warning") and wrong.append(message.text))
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("request", lambda request: request.url.startswith("http://127.0.0.1:") or wrong.append(request.url))
+    yield opened
+    context.close()
+    refused = (
+        "503 (Service Unavailable)"  # what a broken table's levels are answered with, which a browser always tells
+    )
+    assert not [text for text in wrong if refused not in text]
+
+
+def test_a_table_is_shown_from_the_overview_to_the_details_of_a_commit(
+    orders: lakebed.Table, serve: Serve, page: Page
+) -> None:
+    claim(orders, Clock(time.time()), 2, 5)
+    page.goto(serve(orders).url)
+    row = page.get_by_role("row").filter(has_text="orders").first
+    expect(row).to_contain_text("healthy")
+    expect(row).to_contain_text(f"{orders.detail()['rows'][0].as_py():,}")
+    page.get_by_role("link", name="orders", exact=True).click()
+    expect(page.get_by_role("heading", name="orders")).to_be_visible()
+    parts = orders.parts().to_pylist()
+
+    canvas = page.locator("canvas")
+    expect(canvas).to_have_attribute("data-bars", str(len(parts)))
+    canvas.focus()
+    for _ in parts:
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowDown")
+    expect(page.locator(".tip")).to_contain_text("_lakebed/")
+    told = page.locator(".tip").inner_text()
+    [part] = [part for part in parts if part["path"] in told]
+    assert f"{part['rows']:,}, {part['dead_rows']:,} dead" in told.replace("\n", " ")
+    page.keyboard.press("+")
+    page.keyboard.press("Escape")
+    expect(page.locator(".tip")).to_be_hidden()
+    box = canvas.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 90, box["y"] + 10)
+    page.mouse.move(box["x"] + 100, box["y"] + 9)
+
+    merges = page.get_by_role("region", name="Running merges")
+    expect(merges).to_contain_text("worker-2")
+    expect(merges).to_contain_text("about")
+    expect(page.get_by_text("parts named by live claims")).to_be_visible()
+    assert "now" in (page.locator("svg.curve").nth(1).get_attribute("aria-label") or "")
+
+    page.get_by_label("Operation").select_option("MERGE")
+    commits = page.locator(".commits tbody tr")
+    merged = orders.compactions().to_pylist()
+    expect(commits).to_have_count(len(merged))
+    commits.first.get_by_role("button", name="MERGE").press("Enter")
+    expect(page.locator(".details")).to_contain_text(merged[0]["why"])
+    expect(commits.first.get_by_role("button")).to_be_focused()
+
+    orders.delete("amount < 50000")
+    orders.settle()
+    expect(page.locator("dl.figures")).to_contain_text(str(orders.version))
+
+
+def test_what_a_table_is_called_and_holds_is_text(serve: Serve, page: Page, tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("<b>id", pa.string(), nullable=False)])
+    table = lakebed.create(tmp_path / SCRIPT.replace("/", "÷"), schema, keys=["<b>id"])
+    table.apply(pa.table({"<b>id": [SCRIPT, "z" + SCRIPT]}, schema))
+    table.settle()
+    broken = lakebed.create(tmp_path / "broken", schema, keys=["<b>id"])
+    Path(broken.path, "_delta_log", f"{0:020}.json").write_text('{"' + SCRIPT)
+    served = serve(table, broken)
+    page.goto(served.url)
+    expect(page.get_by_text("critical").first).to_be_visible()
+    page.locator(".cards a").first.click()
+    page.locator(".cards a").first.wait_for(state="detached")
+    page.goto(f"{served.url}#/table/{quote(table.path, safe='')}")
+    expect(page.locator("canvas")).to_have_attribute("data-bars", "1")
+    page.locator("canvas").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".tip")).to_contain_text("<script>")
+    expect(page.locator(".head")).to_contain_text("keys <b>id")
+    expect(page.locator("h1")).to_contain_text("<script>")
+    assert page.locator("main script, main img").count() == 0
+    assert page.title() != "owned"
+
+
+def test_a_table_that_breaks_while_it_is_shown_says_why(orders: lakebed.Table, serve: Serve, page: Page) -> None:
+    page.goto(f"{serve(orders).url}#/table/{quote(orders.path, safe='')}")
+    expect(page.locator("dl.figures")).to_be_visible()
+    file = Path(orders.path, "_delta_log", f"{orders.version + 1:020}.json")
+    file.write_bytes(b"{ not JSON")
+    expect(page.locator(".finding.critical")).to_contain_text("can't be read")
+    expect(page.locator("dl.figures")).to_be_hidden()
+    file.unlink()
+    expect(page.locator("dl.figures")).to_be_visible()
+
+
+def test_it_fits_a_phone_and_the_dark(orders: lakebed.Table, serve: Serve, page: Page) -> None:
+    served = serve(orders)
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.emulate_media(color_scheme="dark")
+    for target in ("", f"#/table/{quote(orders.path, safe='')}"):
+        page.goto(served.url + target)
+        page.get_by_text("healthy").first.wait_for()
+        page.wait_for_timeout(500)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, target
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+
+
+def test_ten_thousand_parts_are_drawn_in_a_moment(serve: Serve, page: Page, tmp_path: Path) -> None:
+    many_parts(tmp_path / "large", 10_000)
+    served = serve(str(tmp_path / "large"), interval=2.0)
+    sizes = {
+        name: len(served.ask(f"/api/{name}?path={quote(str(tmp_path / 'large'), safe='')}")[1])
+        for name in ("table", "levels", "timeline")
+    }
+    assert sizes["levels"] < 1_000_000 and sizes["table"] < 100_000 and sizes["timeline"] < 500_000, sizes
+    page.goto(f"{served.url}#/table/{quote(str(tmp_path / 'large'), safe='')}")
+    canvas = page.locator("canvas")
+    expect(canvas).to_have_attribute("data-bars", "10000")
+    assert float(canvas.get_attribute("data-ms") or "inf") < 1_000
+    page.get_by_role("button", name="look closer").click()
+    expect(canvas).not_to_have_attribute("data-bars", "10000")
+
+
+def test_a_batch_that_comes_in_is_seen_without_reloading(orders: lakebed.Table, serve: Serve, page: Page) -> None:
+    page.goto(serve(orders).url)
+    expect(page.locator("td[data-label='Tail rows']")).to_have_text("0")
+    orders.apply(batch(random.Random(1), 90_000, 25, 20_800))
+    expect(page.locator("td[data-label='Tail rows']")).to_have_text("25")
