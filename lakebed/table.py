@@ -57,7 +57,7 @@ from lakebed.ingest.batch_writer import (
     write_dataframe,
 )
 from lakebed.ingest.stream import Ingest
-from lakebed.manifest.actions import ChangePart, CommitInfo, Transaction
+from lakebed.manifest.actions import ChangePart, Commit, CommitInfo, Transaction
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.creation import create_log
 from lakebed.manifest.leases import require_unexpired
@@ -67,6 +67,7 @@ from lakebed.manifest.set_sort_key import set_sort_key
 from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot
 from lakebed.manifest.store_probe import probe
 from lakebed.manifest.stores import open_store
+from lakebed.manifest.stores.roots import spark_path
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown, require_writable
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, TableShape, prepare, shape_of
 from lakebed.parts.dead_rows import DeadRows
@@ -87,6 +88,8 @@ if TYPE_CHECKING:
 
     from lakebed.monitoring.metrics import Metrics
 
+STREAMS_FOLDER = "_lakebed/streams"
+"""Where the checkpoints of ingest are, unless it is told otherwise: a folder a query."""
 _TIDY_SECONDS = 3600.0
 _SETTLE_LOOK_SECONDS = 5.0
 
@@ -228,20 +231,28 @@ class Table:
         clustering.draw(self._log.refresh(), os.fspath(file))
 
     def timeline(self, last: int = 1000) -> pa.Table:
-        """The newest commits that the log still has, newest first: version, time, operation, metrics."""
-        newest = self._log.refresh().version
-        oldest = max(self._log.oldest_version(), newest - last + 1)
-        return metadata_tables.timeline(list(self._log.commits(oldest, newest)))
+        """The newest commits that the log still has, newest first: version, time, operation, metrics.
+
+        Raises InvalidInput if ``last`` is not above 0.
+        """
+        return metadata_tables.timeline(self._newest_commits(last))
 
     def claims(self) -> pa.Table:
         """Who merges which parts until when, live and expired claims, a row each, oldest first."""
         return metadata_tables.claims(self._log.refresh(), self._log.now_ms())
 
     def compactions(self, last: int = 1000) -> pa.Table:
-        """The merges among the newest commits that the log still has, newest first: the cost, and what the plan foretold."""
+        """The merges among the newest commits that the log still has, newest first: the cost, and what the plan foretold.
+
+        Raises InvalidInput if ``last`` is not above 0.
+        """
+        return metadata_tables.compactions(self._newest_commits(last))
+
+    def _newest_commits(self, last: int) -> list[Commit]:
+        if last < 1:
+            raise InvalidInput(f"last is {last}; it must be above 0")
         newest = self._log.refresh().version
-        oldest = max(self._log.oldest_version(), newest - last + 1)
-        return metadata_tables.compactions(list(self._log.commits(oldest, newest)))
+        return list(self._log.commits(max(self._log.oldest_version(), newest - last + 1), newest))
 
     def metadata(self, name: str, spark: SparkSession | None = None) -> pa.Table | DataFrame:
         """One of the tables that tell of this one, as Arrow or, given a session, as a DataFrame to be joined and queried.
@@ -363,7 +374,7 @@ class Table:
         if quarantine not in ("table", "fail"):
             raise InvalidInput(f"quarantine is {quarantine!r}; it must be 'table' or 'fail'")
         ingest = Ingest(self.path, self._log, stream, quarantine, self._quarantine_log)
-        place = checkpoint or f"{self._storage.spark_root}/_lakebed/streams/{query_name}"
+        place = spark_path(checkpoint) if checkpoint else f"{self._storage.spark_root}/{STREAMS_FOLDER}/{query_name}"
         # Named after the table too: one session may run the queries of many tables.
         name = f"{query_name} {self.path}"
         writer = frame.writeStream.queryName(name).option("checkpointLocation", place).foreachBatch(ingest)

@@ -221,6 +221,9 @@ def test_the_error_of_a_task_comes_out_of_the_text_of_a_failed_query() -> None:
     assert isinstance(failure_in("lakebed.errors.Contention: others", "maintain"), Contention)
     late = "org.apache.spark.SparkException: Python worker failed to connect back.\n\tat org.x.Y(Z)"
     assert isinstance(failure_in(late, "ingest"), Retry)
+    two = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 7. SQLSTATE: 40000"
+    assert isinstance(failure_in(two, "ingest"), InvalidInput)  # not one that is started again: it would end the other
+    assert "another process runs this pipeline" in str(failure_in(two, "ingest"))
     other = failure_in("Job aborted\nValueError: no such thing\n", "ingest")
     assert type(other) is LakebedError
     assert str(other) == "the ingest query failed: ValueError: no such thing"

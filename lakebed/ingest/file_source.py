@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakebed.errors import InvalidInput
 from lakebed.ingest.source import Carries
+from lakebed.manifest.stores.roots import spark_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,8 +63,8 @@ class FileSource:
             assert self.schema is not None
             if self.format == "csv":
                 stream = stream.options(**{"header": "true", "mode": "FAILFAST", **self.options})
-            return stream.format(self.format).schema(from_arrow_schema(self.schema)).load(self.folder)
-        lines = stream.format("text").load(self.folder)
+            return stream.format(self.format).schema(from_arrow_schema(self.schema)).load(spark_path(self.folder))
+        lines = stream.format("text").load(spark_path(self.folder))
         return lines.where(F.length(F.trim("value")) > 0).select(
             F.lit(None).cast("binary").alias("key"),
             F.col("value").cast("binary").alias("value"),

@@ -17,6 +17,9 @@ _ROOT = re.compile(r"^(?:Caused by: )?(?:[\w.$]+(?:Exception|Error)): ([^\n]+)$"
 # Spark waits ten seconds for a Python process that it started: too short on a busy machine, and nothing is wrong.
 _LATE_WORKERS = ("Python worker failed to connect back", "Timed out while waiting for the Python worker")
 
+_TWO_WRITE = "[CONCURRENT_STREAM_LOG_UPDATE]"
+"""What Spark says to the query that finds the batch it wants to write already in the checkpoint."""
+
 
 def failure_of(query: StreamingQuery, name: str) -> LakebedError | None:
     """The error of a query that failed; None if it runs, or was stopped."""
@@ -31,6 +34,12 @@ def failure_in(text: str, name: str) -> LakebedError:
         kind = getattr(errors, match[1], None)
         if isinstance(kind, type) and issubclass(kind, LakebedError):
             return kind(match[2].strip())
+    if _TWO_WRITE in text:  # started again it would only end the other one
+        return errors.InvalidInput(
+            f"another process runs this pipeline, or did: while this {name} query ran, it wrote the next batch into the same "
+            "checkpoint. So this one ends. Run one process a pipeline; two pipelines of one table need the setting "
+            "'checkpoint', a folder each"
+        )
     if any(late in text for late in _LATE_WORKERS):
         return errors.Retry(
             f"the {name} query failed: a Python worker of Spark did not start in time; is the machine busy?"

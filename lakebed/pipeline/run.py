@@ -24,12 +24,13 @@ from lakebed.ingest.kafka_lag import lag_by_topic
 from lakebed.monitoring.metrics import Metrics, MetricsServer
 from lakebed.monitoring.progress import Figures, Progress
 from lakebed.monitoring.table_state import TableState
+from lakebed.pipeline.checkpoint import take_checkpoint
 from lakebed.pipeline.driver import Abandoned, Driver, spark_driver
 from lakebed.pipeline.failures import failure_of
 from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
-from lakebed.pipeline.sources import open_source, start_ingest
+from lakebed.pipeline.sources import QUERY_NAME, open_source, start_ingest
 from lakebed.pipeline.target import open_or_create
-from lakebed.table import Table
+from lakebed.table import STREAMS_FOLDER, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +89,7 @@ def run(
         table = open_or_create(pipeline)
         if only != "maintain":
             open_source(pipeline, table.schema)  # what is wrong with the source is told before Spark starts
+            take_checkpoint(pipeline, pipeline.checkpoint or f"{table.path}/{STREAMS_FOLDER}/{QUERY_NAME}")
         progress = Progress(table.path)
         stack.callback(events.listen(metrics))
         stack.callback(events.listen(progress))

@@ -77,6 +77,11 @@ def parse_root(root: str | os.PathLike[str]) -> LocalRoot | S3Root:
     )
 
 
+def spark_path(path: str) -> str:
+    """A path as Spark spells it: it knows S3 as ``s3a://`` only."""
+    return re.sub(r"^s3n?://", "s3a://", path)
+
+
 def _local(path: str) -> LocalRoot:
     return LocalRoot(os.path.abspath(os.path.expanduser(path)))
 

@@ -1,0 +1,99 @@
+"""Whose checkpoint it is: a folder that says how far one source was read must not be taken for another's.
+
+1. Beside Spark's own files stands ``lakebed_source.json``: the kind of the source, and its folder or topics.
+2. A run compares it with its pipeline file. As long as Spark has written no batch into the folder, nothing was read, so
+   anything goes.
+3. Topics may be added and taken away: one in common is enough. Brokers, limits and the like are not compared, and of two
+   patterns nobody can say what they have in common.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from lakebed.errors import InvalidInput, LakebedError, Unsupported
+from lakebed.manifest.log_store import LogStore
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.stores.roots import parse_root
+from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
+
+SOURCE_FILE = "lakebed_source.json"
+
+
+def take_checkpoint(pipeline: Pipeline, place: str) -> None:
+    """Remember the pipeline's source in its checkpoint folder. Raises InvalidInput if another source was read with it."""
+    try:
+        store = open_store(place)
+    except Unsupported:  # a folder that only Spark can reach
+        return
+    now = _source_of(pipeline)
+    before = _remembered(store)
+    if before is not None and not _goes_on(before, now) and _has_batches(store):
+        raise InvalidInput(
+            f"{pipeline.document.file}: the checkpoint {place} tells how far {_named(before)} was read, and this file reads "
+            f"{_named(now)}. Give each pipeline of a table a folder of its own with the setting 'checkpoint'; with a new "
+            "one a pipeline begins at the beginning of its source"
+        )
+    if before != now:
+        store.put(SOURCE_FILE, json.dumps(now).encode())
+
+
+def _source_of(pipeline: Pipeline) -> dict[str, Any]:
+    source = pipeline.source
+    if isinstance(source, FilesSection):
+        return {"kind": "files", "folder": source.folder}
+    if isinstance(source, KafkaSection):
+        what = {"topics": list(source.topics)} if source.topics else {"topic_pattern": source.topic_pattern}
+        return {"kind": "kafka", **what}
+    return {"kind": "generator"}
+
+
+def _remembered(store: LogStore) -> dict[str, Any] | None:
+    try:
+        found = json.loads(store.read(SOURCE_FILE))
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _has_batches(store: LogStore) -> bool:
+    return any(name.isdigit() for name in store.list_from("offsets", ""))
+
+
+def _goes_on(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a pipeline that reads ``now`` may go on where one that read ``before`` stopped."""
+    if before.get("kind") != now["kind"]:
+        return False
+    if now["kind"] == "files":
+        return _folder(before.get("folder", "")) == _folder(now["folder"])
+    if now["kind"] == "kafka":
+        return _have_topics_in_common(before, now)
+    return True
+
+
+def _folder(text: str) -> str:
+    try:
+        return str(parse_root(text))
+    except LakebedError:
+        return text
+
+
+def _have_topics_in_common(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    if "topics" in one and "topics" in other:
+        return not set(one["topics"]).isdisjoint(other["topics"])
+    listed, matching = (one, other) if "topics" in one else (other, one)
+    if "topics" not in listed:
+        return True
+    pattern = re.compile(matching["topic_pattern"])
+    return any(pattern.fullmatch(topic) for topic in listed["topics"])
+
+
+def _named(source: Mapping[str, Any]) -> str:
+    if "topics" in source:
+        return f"Kafka's {', '.join(source['topics'])}"
+    if "topic_pattern" in source:
+        return f"Kafka's topics that match {source['topic_pattern']}"
+    return f"the folder {source['folder']}" if "folder" in source else f"the source {source.get('kind')}"
