@@ -276,6 +276,16 @@ def found(table: Path) -> dict[int, dict[str, object]]:
 
 
 @pytest.mark.slow
+def test_what_spark_refuses_when_a_query_starts_is_told_in_its_words(tmp_path: Path) -> None:
+    table = "table: {path: t, keys: [id], schema: {id: long not null}}\n"
+    (tmp_path / "p.yml").write_text(table + "source: {kind: files, folder: 'nowhere://x/inbox'}\nformat: json\n")
+    done = lakebed_command("run", "p.yml", "--metrics-port", "off", cwd=tmp_path, timeout=300)
+    assert done.returncode == 1
+    assert 'No FileSystem for scheme "nowhere"' in done.stderr
+    assert "Spark's log is" in done.stderr
+
+
+@pytest.mark.slow
 def test_a_second_run_carries_on_where_the_first_stopped_each_event_once(tmp_path: Path) -> None:
     run = ["run", str(ORDERS), "--rate", "2000", "--duration", "8", "--metrics-port", "0"]
     events_before = 0

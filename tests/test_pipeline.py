@@ -224,6 +224,10 @@ def test_the_error_of_a_task_comes_out_of_the_text_of_a_failed_query() -> None:
     two = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 7. SQLSTATE: 40000"
     assert isinstance(failure_in(two, "ingest"), InvalidInput)  # not one that is started again: it would end the other
     assert "another process runs this pipeline" in str(failure_in(two, "ingest"))
+    start = failure_in(
+        "An error occurred while calling o8.load.\n: a.b.NoSuchException: no such place\n\tat a.b", "ingest"
+    )
+    assert str(start) == "the ingest query failed: a.b.NoSuchException: no such place"
     other = failure_in("Job aborted\nValueError: no such thing\n", "ingest")
     assert type(other) is LakebedError
     assert str(other) == "the ingest query failed: ValueError: no such thing"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from lakebed.cli import exit_codes
@@ -52,10 +51,11 @@ def _open(options: argparse.Namespace) -> Any:
 
 
 def _print(rows: pa.Table, options: argparse.Namespace) -> int:
+    from lakebed.cli.logs import note
     from lakebed.cli.output import print_rows
 
     print_rows(rows, options.format)
     done = "would be deleted; --no-dry-run deletes them" if options.dry_run else "deleted"
     total = sum(rows["bytes"].to_pylist())
-    print(f"lakebed: {len(rows):,} files of {total:,} bytes {done}", file=sys.stderr)
+    note(f"{len(rows):,} files of {total:,} bytes {done}")
     return exit_codes.OK

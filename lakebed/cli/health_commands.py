@@ -53,7 +53,9 @@ def doctor(options: argparse.Namespace) -> int:
         rows = f" with {found.rows:,} rows" if found.deep else ""
         print(f"version {found.version}: {looked_at}{rows}, {found.seconds:,.1f} s: {counted}")
     if len(found.findings) >= FINDINGS_MAX:
-        print(f"lakebed: of each kind, at most {FINDINGS_MAX:,} findings are told", file=sys.stderr)
+        from lakebed.cli.logs import note
+
+        note(f"of each kind, at most {FINDINGS_MAX:,} findings are told")
     return exit_codes.OK if found.severity is Severity.OK else exit_codes.FAILED
 
 
@@ -91,6 +93,7 @@ def _watch(look: Callable[[], Status], form: str) -> int:
     from rich.live import Live
     from rich.text import Text
 
+    from lakebed.cli.logs import note
     from lakebed.errors import Retry
 
     code = exit_codes.OK
@@ -102,7 +105,7 @@ def _watch(look: Callable[[], Status], form: str) -> int:
                     code = _show(look(), form)
                 except Retry as error:
                     code = exit_codes.exit_code_of(error)
-                    print(f"lakebed: {_trouble(error)}", file=sys.stderr)
+                    note(_trouble(error))
                 time.sleep(WATCH_SECONDS)
         shown: tuple[RenderableType, ...] = ()
         with Live(console=console, auto_refresh=False, screen=True) as live:

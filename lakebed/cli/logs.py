@@ -11,12 +11,13 @@ import argparse
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
 from lakebed.errors import InvalidInput
-from lakebed.monitoring.event_log import FIELDS, JsonFormatter, LogfmtFormatter, log_events
+from lakebed.monitoring.event_log import FIELDS, JsonFormatter, LogfmtFormatter, log_events, log_fields
 
 FORMATS = ("text", "json", "off")
 LEVELS = ("debug", "info", "warning", "error")
@@ -46,14 +47,13 @@ def logging_as(options: argparse.Namespace) -> Iterator[None]:
     level = options.log_level or _environment("LAKEBED_LOG_LEVEL", LEVELS) or "info"
     options.log_format = chosen
     handler = _Handler()
+    handler.setLevel(level.upper())
     handler.setFormatter({"text": LogfmtFormatter, "json": JsonFormatter, "off": _Plain}[chosen]())
     before = _logger.level, _logger.propagate
     _logger.addHandler(handler)
     _logger.propagate = False
     _logger.setLevel(logging.WARNING if chosen == "off" else level.upper())
-    end = log_events() if chosen != "off" else None
-    if end is not None:
-        handler.addFilter(lambda record: not getattr(record, "lakebed_event", False))
+    end = _log_all(handler) if chosen != "off" else None
     try:
         yield
     finally:
@@ -62,6 +62,37 @@ def logging_as(options: argparse.Namespace) -> Iterator[None]:
         _logger.removeHandler(handler)
         _logger.setLevel(before[0])
         _logger.propagate = before[1]
+
+
+def _log_all(handler: logging.Handler) -> Callable[[], None]:
+    """Log events, and what libraries, Python's warnings and threads that die have to say; returns what ends it."""
+    handler.addFilter(lambda record: not getattr(record, "lakebed_event", False))
+    end, died = log_events(), threading.excepthook
+
+    def log_death(told: threading.ExceptHookArgs) -> None:
+        name = told.thread.name if told.thread else "unknown"
+        error = told.exc_value or told.exc_type()
+        _logger.error("the thread %s died: %s", name, error, exc_info=error)
+
+    logging.getLogger().addHandler(handler)
+    logging.captureWarnings(True)
+    threading.excepthook = log_death
+
+    def undo() -> None:
+        end()
+        threading.excepthook = died
+        logging.captureWarnings(False)
+        logging.getLogger().removeHandler(handler)
+
+    return undo
+
+
+def note(message: str) -> None:
+    """Say something beside the output: a line on stderr, of the log where that is JSON."""
+    if any(isinstance(handler.formatter, JsonFormatter) for handler in _logger.handlers):
+        log_fields(logging.INFO, "note", {"message": message})
+    else:
+        print(f"lakebed: {message}", file=sys.stderr, flush=True)
 
 
 def hide(redact: Callable[[str], str]) -> None:

@@ -76,7 +76,9 @@ def print_table(rows: pa.Table, out: TextIO, one_line: bool = False) -> None:
         out.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
     out.flush()
     if len(rows) > TABLE_ROWS_MAX:
-        print(f"lakebed: {len(rows) - TABLE_ROWS_MAX:,} more rows; --format json prints all", file=sys.stderr)
+        from lakebed.cli.logs import note
+
+        note(f"{len(rows) - TABLE_ROWS_MAX:,} more rows; --format json prints all")
 
 
 def text_of(value: Any, kind: pa.DataType) -> str:

@@ -7,6 +7,7 @@ with progress("vacuum", options.log_format) as tell:
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from lakebed.monitoring.event_log import Value, log_fields
 FIRST_SECONDS = 1.0
 LINE_SECONDS = 5.0
 _BAR_SECONDS = 0.2
+_TERMINALS_WITHOUT_BARS = ("dumb", "unknown")  # a line can't be drawn over there
 
 Tell = Callable[[str, int | None, int | None], None]
 """What is done, how far, and of how much; None where that is not known. Costs nothing, so it may be called for each row."""
@@ -48,7 +50,7 @@ class _Progress:
         self._thread.join()
 
     def _show(self) -> None:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and os.environ.get("TERM") not in _TERMINALS_WITHOUT_BARS:
             if not self._over.wait(FIRST_SECONDS):
                 self._draw()
             return
@@ -73,9 +75,9 @@ class _Progress:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[counted]}"),
+            TextColumn("{task.fields[counted]}", markup=False),
             TimeElapsedColumn(),
         )
         console = Console(file=sys.stderr)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from dataclasses import replace
 from types import FrameType
@@ -107,11 +106,10 @@ class _StopRequest:
         self.limit()
 
     def _give_up(self) -> None:
-        print(
-            f"lakebed: the run did not stop within {STOP_SECONDS_MAX:.0f} s and was cut short; the next run carries on "
-            "from the last commit",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+        logs.note(
+            f"the run did not stop within {STOP_SECONDS_MAX:.0f} s and was cut short; the next run carries on from the last "
+            "commit"
+        )
         os._exit(exit_codes.FAILED)
 
 

@@ -77,7 +77,7 @@ def examine_log(
         if look.is_whole and not any(finding.check in ("M1", "M2") for finding in findings):
             findings += islice(look_for_orphans(log, storage, path), FINDINGS_MAX)
         if deep:
-            bad = {finding.where for finding in findings if finding.check in ("G1", "file")}
+            bad = {finding.where for finding in findings if finding.check in ("G1", "file", "vector")}
             checks = RowChecks(snapshot, storage, path, progress, bad)
             findings += islice(checks.run(), FINDINGS_MAX)
             rows = checks.rows

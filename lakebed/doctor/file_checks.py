@@ -31,12 +31,13 @@ class _Named:
 
 def look_at_files(snapshot: Snapshot, storage: PartStorage) -> list[Finding]:
     """G1: files of base, tail, deletion vectors and detached partitions that are missing, or of another size."""
-    named = _named_by(snapshot)
+    named, nameless = _named_by(snapshot)
     sizes = dict.fromkeys(named, -1)
     for path, size, _ in storage.list(_FOLDER if all(path.startswith(_FOLDER) for path in named) else ""):
         if path in sizes:
             sizes[path] = size
-    return [finding for path in named for finding in _compared(path, named[path], sizes[path], snapshot, storage)]
+    compared = [finding for path in named for finding in _compared(path, named[path], sizes[path], snapshot, storage)]
+    return [*nameless, *compared]
 
 
 def _compared(path: str, said: _Named, size: int, snapshot: Snapshot, storage: PartStorage) -> Iterator[Finding]:
@@ -56,23 +57,31 @@ def _compared(path: str, said: _Named, size: int, snapshot: Snapshot, storage: P
         )  # fmt: skip
 
 
-def _named_by(snapshot: Snapshot) -> dict[str, _Named]:
+def _named_by(snapshot: Snapshot) -> tuple[dict[str, _Named], list[Finding]]:
+    """Files by their paths, and a finding for each part whose deletion vector has a name that can't be read."""
     named: dict[str, _Named] = {}
     for part in snapshot.tail_in_order():
         named[part.path] = _Named(f"a change part of version {part.version}", part.bytes)
-    _add(named, snapshot.parts.values(), "a part of the base")
+    nameless = [*_add(named, snapshot.parts.values(), "a part of the base")]
     with suppress(ValueError, KeyError, TypeError):  # such an entry is told by ``state_findings``
         for one in detached_of(snapshot).values():
-            _add(named, one.parts, f"a part of the detached partition {one.name}")
-    return named
+            nameless += _add(named, one.parts, f"a part of the detached partition {one.name}")
+    return named, nameless
 
 
-def _add(named: dict[str, _Named], parts: Iterable[Part], what: str) -> None:
+def _add(named: dict[str, _Named], parts: Iterable[Part], what: str) -> Iterator[Finding]:
     for part in parts:
         if "://" in part.path:  # another table's file, where this storage can't look
             continue
         named[part.path] = _Named(what, part.bytes)
-        vector = part.deletion_vector.file_path() if part.deletion_vector else None
+        try:
+            vector = part.deletion_vector.file_path() if part.deletion_vector else None
+        except Corrupt as error:
+            yield critical(
+                "vector", part.path, f"which of its rows are dead is not known: the log names no deletion vector: {error}",
+                "read an older version, and write the table anew from it",
+            )  # fmt: skip
+            continue
         if vector is not None:
             named[vector] = _Named(f"the deletion vector of {part.path}")
 

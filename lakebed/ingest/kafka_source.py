@@ -189,7 +189,8 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone = sorted({topic for topic, _ in positions} - {topic for topic, _ in self._known})
         if gone and self._settings.on_data_loss == "fail" and self._targets is None:
             raise DataLoss(
-                f"topics {', '.join(gone)} are gone from the cluster; create them again or set on_data_loss to 'skip'"
+                f"topics {', '.join(gone)} are gone from the cluster, or are not among the pipeline's any more; "
+                "bring them back, or set on_data_loss to 'skip'"
             )
 
     def _begins(self, start: Mapping[str, Any], positions: Partitions, known: list[tuple[str, int]]) -> Partitions:

@@ -43,12 +43,14 @@ class DeletionVector:
         return f"{self.storage}{self.path_or_inline}{at}"
 
     def file_path(self) -> str | None:
-        """Path of the vector's file relative to the table's root, absolute for "p", None for an inline one."""
+        """Path of the vector's file relative to the table's root, absolute for "p", None for an inline one. Raises Corrupt."""
         if self.storage == "i":
             return None
         if self.storage == "p":
             return self.path_or_inline
         prefix, encoded = self.path_or_inline[:-20], self.path_or_inline[-20:]
+        if len(encoded) < 20:
+            raise Corrupt(f"{encoded!r} is too short to be the uuid of a deletion vector")
         name = f"deletion_vector_{uuid.UUID(bytes=decode_z85(encoded))}.bin"
         return f"{prefix}/{name}" if prefix else name
 

@@ -114,12 +114,14 @@ def fields_of(event: Event) -> dict[str, Value]:
 
 
 def logfmt(values: Mapping[str, Value]) -> str:
-    """``name=value`` with a space between; a value with spaces, quotes, ``=`` or control characters is a JSON string."""
+    """``name=value`` with a space between; a value with spaces, quotes, ``=`` or what can't be seen is a JSON string."""
     return " ".join(f"{name}={_spelled(value)}" for name, value in values.items())
 
 
 def _spelled(value: Value) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
+    if not text.isprintable():  # a terminal would obey it
+        return json.dumps(text)
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
@@ -149,7 +151,7 @@ class LogfmtFormatter(_FieldFormatter):
 
 
 class JsonFormatter(_FieldFormatter):
-    """A JSON object a line; numbers that JSON has no word for are texts."""
+    """A JSON object a line, in ASCII, whatever stderr is encoded in; numbers that JSON has no word for are texts."""
 
     def format(self, record: logging.LogRecord) -> str:
         said = self.fields_of(record)
@@ -157,4 +159,4 @@ class JsonFormatter(_FieldFormatter):
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in said.items()
         }
-        return json.dumps(finite, ensure_ascii=False)
+        return json.dumps(finite)

@@ -12,12 +12,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _OWN = re.compile(r"lakebed\.errors\.([A-Za-z]+): ([^\n]*)")
-_ROOT = re.compile(r"^(?:Caused by: )?(?:[\w.$]+(?:Exception|Error)): ([^\n]+)$", re.MULTILINE)
 
 # Spark waits ten seconds for a Python process that it started: too short on a busy machine, and nothing is wrong.
 _LATE_WORKERS = ("Python worker failed to connect back", "Timed out while waiting for the Python worker")
 
-_TWO_WRITE = "[CONCURRENT_STREAM_LOG_UPDATE]"
+_TWO_WRITE = "CONCURRENT_STREAM_LOG_UPDATE"
 """What Spark says to the query that finds the batch it wants to write already in the checkpoint."""
 
 
@@ -44,7 +43,7 @@ def failure_in(text: str, name: str) -> LakebedError:
         return errors.Retry(
             f"the {name} query failed: a Python worker of Spark did not start in time; is the machine busy?"
         )
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
     python = [line for line in lines if re.match(r"^[A-Za-z_][\w.]*(Error|Exception): ", line)]
     said = python[-1] if python else (lines[0] if lines else "no reason given")
     return LakebedError(f"the {name} query failed: {said}")

@@ -26,7 +26,7 @@ from lakebed.monitoring.progress import Figures, Progress
 from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.checkpoint import take_checkpoint
 from lakebed.pipeline.driver import Abandoned, Driver, spark_driver
-from lakebed.pipeline.failures import failure_of
+from lakebed.pipeline.failures import failure_in, failure_of
 from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
 from lakebed.pipeline.sources import QUERY_NAME, open_source, start_ingest
 from lakebed.pipeline.target import open_or_create
@@ -163,10 +163,15 @@ class _Run:
     # -- while it runs -----------------------------------------------------------------------------------------------
 
     def _start(self, role: Role, spark: SparkSession) -> None:
-        if role == "ingest":
-            self._queries[role] = start_ingest(self._pipeline, self._table, spark)
-        else:
-            self._queries[role] = self._table.maintain(spark)
+        try:
+            if role == "ingest":
+                self._queries[role] = start_ingest(self._pipeline, self._table, spark)
+            else:
+                self._queries[role] = self._table.maintain(spark)
+        except LakebedError:
+            raise
+        except Exception as error:  # Spark's: its text is in the JVM, and must be asked for as long as that lives
+            raise failure_in(str(error), role) from None
 
     def _watch_queries(self, spark: SparkSession, stop: threading.Event, duration_seconds: float | None) -> None:
         began = time.monotonic()

@@ -16,15 +16,19 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.ui.watch import Answer, Tables, Watched
 
 REQUEST_SECONDS_MAX = 30
+CONNECTIONS_MAX = 100
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _logger = logging.getLogger("lakebed.ui")
 _TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 _JSON = "application/json"
@@ -59,6 +63,10 @@ class PageServer:
 
     def __init__(self, paths: Sequence[str], host: str, port: int, interval_seconds: float) -> None:
         """``port`` 0: any free one. Raises InvalidInput for a path that can't be one, MissingPrerequisite for a taken port."""
+        if not host:
+            raise InvalidInput(
+                "--host is empty, which means every address of this machine; write 0.0.0.0 if that is wanted"
+            )
         self._tables = Tables(paths, interval_seconds)
         try:
             self._server = _Server((host, port), _handler(self._tables, host))
@@ -86,10 +94,28 @@ class PageServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = CONNECTIONS_MAX
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
         super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread a connection, and no more than ``CONNECTIONS_MAX`` of them."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with suppress(OSError):
+            request.setblocking(False)
+            request.send(_BUSY)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A browser that went away, or never said what it wants, is nobody's trouble."""
@@ -123,6 +149,10 @@ def _handler(tables: Tables, host: str) -> type[BaseHTTPRequestHandler]:
         timeout = REQUEST_SECONDS_MAX
 
         def do_GET(self) -> None:
+            if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+                self.close_connection = (
+                    True  # what it has sent along is not read, so it must not become the next request
+                )
             try:
                 if not _is_allowed(self.headers.get_all("Host") or [], names):
                     raise _Refused(

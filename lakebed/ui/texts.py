@@ -1,4 +1,4 @@
-"""Texts from elsewhere, made fit to be shown: bounded, and without credentials."""
+"""Texts from elsewhere, made fit to be shown: bounded, without credentials, and such that JSON has a word for them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ _LOOKED_AT = 8_000  # much more than is shown: what is cut in two there is not s
 _ITEMS_MAX = 50
 _SECRET = r"passw|secret|token|credential|signature|api[._-]?key|access[._-]?key"
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
+_SURROGATE = re.compile("[\udc80-\udcff]")
 _USER_OF_URL = re.compile(r"(://)[^/\s@]{1,2000}@")
 _SECRET_VALUE = re.compile(rf"((?:{_SECRET})[\w.-]{{0,40}}[\"']?\s?[=:]\s?)([\"']?)[^\s\"',&;}}]+", re.IGNORECASE)
 
 
 def cut(text: str, most: int = TEXT_MAX) -> str:
     """The text, its end left off if it is long."""
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return utf8(text if len(text) <= most else text[: most - 1] + "…")
+
+
+def utf8(text: str) -> str:
+    """The text, U+FFFD in place of bytes of a path that are no UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if _SURROGATE.search(text) else text
 
 
 def blotted(text: str) -> str:

@@ -37,7 +37,7 @@ from lakebed.table import observer
 from lakebed.ui import documents
 from lakebed.ui.history import History
 from lakebed.ui.levels import levels
-from lakebed.ui.texts import blotted, cut
+from lakebed.ui.texts import blotted, cut, utf8
 
 IDLE_SECONDS = 60.0
 RELOOK_SECONDS = 30.0
@@ -129,16 +129,24 @@ class Watched:
             self._changed.notify_all()
 
     def seen(self, deadline: float | None = None) -> tuple[Seen | None, bool]:
-        """The newest look, and whether the one under way is late. Waits, until ``deadline``, for one that was just asked for."""
+        """The newest look, and whether the one under way is late.
+
+        Waits, until ``deadline``, for one that was just asked for, but not for one that others have waited for in vain.
+        """
         deadline = time.monotonic() + WAIT_SECONDS if deadline is None else deadline
         self.ask()
         with self._changed:
             self._changed.wait_for(
-                lambda: (self._seen is not None and not self._is_asleep) or self._is_closed,
+                lambda: (
+                    (self._seen is not None and not self._is_asleep) or self._is_closed or self._takes(WAIT_SECONDS)
+                ),
                 max(0.0, deadline - time.monotonic()),
             )
-            began = self._began
-            return self._seen, began is not None and time.monotonic() - began > LATE_SECONDS
+            return self._seen, self._takes(LATE_SECONDS)
+
+    def _takes(self, seconds: float) -> bool:
+        """Whether the look under way has taken longer than that."""
+        return self._began is not None and time.monotonic() - self._began > seconds
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -249,7 +257,9 @@ class Tables:
         """Raises InvalidInput for a path that can't be one."""
         self._watched: dict[str, Watched] = {}
         for root in dict.fromkeys(open_part_storage(path).root for path in paths):
-            name = blotted(root)
+            name = utf8(blotted(root))
+            while name in self._watched:  # what made the difference is not shown
+                name += " (another)"
             self._watched[name] = Watched(root, name, interval_seconds)
 
     def start(self) -> None:

@@ -7,6 +7,8 @@ import json
 import logging
 import re
 import sys
+import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -120,11 +122,53 @@ def test_what_somebody_should_look_at_is_above_info(event: events.Event, level: 
 def test_any_text_is_one_line_that_reads_back_as_it_was(logger: logging.Logger) -> None:
     heard = listening(logger, LogfmtFormatter())
     nasty = ['a "b" = c\\', "two\nlines\ttab", "", "100 %s", "Zürich", "\x7f\x00", "\u2028 is no line's end"]
+    nasty += ["\x9b31mred", "\x85", "\u202egnp", "\udcff"]
     for text in nasty:
         log_fields(logging.INFO, "x", {"said": text, "done": True})
     lines = heard.out.getvalue().removesuffix("\n").split("\n")
     assert [parsed(line)["said"] for line in lines] == nasty
     assert parsed(lines[0])["done"] == "true"
+    assert all(line.isprintable() for line in lines), "a terminal shows what is said, and obeys nothing of it"
+
+
+def test_json_is_json_whatever_stderr_is_encoded_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, "ascii", errors="backslashreplace", line_buffering=True))
+    assert main(["settle", a_table(tmp_path / "Zürich").path, "--format", "json", "--log-format", "json"]) == 0
+    tables = {json.loads(line)["table"] for line in raw.getvalue().decode().splitlines()}
+    assert tables == {str(tmp_path / "Zürich" / "t")}
+
+
+def test_with_json_all_that_is_said_on_stderr_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also what libraries, Python's warnings and threads that die have to say."""
+
+    def noisy(event: events.Event) -> None:
+        warnings.warn("an old\nthing", stacklevel=1)
+        logging.getLogger("botocore").warning("asked\nagain")
+        thread = threading.Thread(target=lambda: [].pop(), name="t1")
+        thread.start()
+        thread.join()
+
+    table, before = a_table(tmp_path), (threading.excepthook, logging.root.handlers[:], warnings.showwarning)
+    end = events.listen(noisy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        shown = warnings.showwarning
+        assert main(["settle", table.path, "--format", "json", "--log-format", "json"]) == 0
+        assert warnings.showwarning is shown
+    end()
+    assert main(["vacuum", table.path, "--format", "json", "--log-format", "json"]) == 0
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    messages = [line["message"] for line in said if "message" in line]
+    for text in (
+        "UserWarning: an old thing",
+        "asked again",
+        "the thread t1 died: pop from empty list",
+        "would be deleted",
+    ):
+        assert any(text in message for message in messages), text
+    assert any("IndexError" in line.get("trace", "") for line in said)
+    assert (threading.excepthook, logging.root.handlers[:], warnings.showwarning) == before
 
 
 @pytest.mark.parametrize("formatter", [LogfmtFormatter, JsonFormatter])

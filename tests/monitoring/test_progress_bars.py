@@ -66,10 +66,10 @@ def test_an_error_ends_the_progress_too(quick: None) -> None:
     assert threading.active_count() == before
 
 
-def on_a_terminal(program: str) -> tuple[str, str]:
+def on_a_terminal(program: str, kind: str = "xterm") -> tuple[str, str]:
     """What a program writes to stdout, a pipe, and to stderr, a terminal."""
     ours, theirs = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    environment = os.environ | {"TERM": kind, "COLUMNS": "100"}
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=theirs, env=environment
     ) as run:
@@ -98,6 +98,26 @@ def test_on_a_terminal_a_bar_is_drawn_and_taken_away_again() -> None:
     assert out == "done\n"
     assert "rows" in seen and "250 of 1,000" in seen and "━" in seen
     assert seen.rstrip().endswith(("\x1b[2K", "\x1b[?25h")), "nothing of it is left"
+
+
+def test_a_terminal_that_can_t_draw_is_given_lines() -> None:
+    _, seen = on_a_terminal(
+        "import time; from lakebed.cli import progress as module\n"
+        "module.LINE_SECONDS = 0.05\n"
+        "with module.progress('working'): time.sleep(0.3)",
+        "dumb",
+    )
+    assert "lakebed: working, 0 s" in seen and "\x1b" not in seen
+
+
+def test_what_is_told_is_drawn_as_it_is() -> None:
+    _, seen = on_a_terminal(
+        "import time; from lakebed.cli import progress as module\n"
+        "module.FIRST_SECONDS = 0.05\n"
+        "with module.progress('working') as tell:\n"
+        "    tell('rows of [/x] and [red]', 1, 2); time.sleep(0.5)"
+    )
+    assert "rows of [/x] and [red]" in seen and "Error" not in seen
 
 
 @pytest.mark.parametrize(

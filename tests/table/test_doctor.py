@@ -326,6 +326,18 @@ def test_a_claim_that_another_program_garbled_is_told_and_nothing_breaks(table: 
         assert "M1" in {finding.check for finding in found.findings}
 
 
+@pytest.mark.parametrize("name", ["no base 85 at all, ü", "x" * 19, "", "_lakebed"])
+def test_a_deletion_vector_with_a_garbled_name_is_told_with_its_part(table: lakebed.Table, name: str) -> None:
+    part = base(table, dirty=True)
+    assert part.deletion_vector is not None
+    log, version = log_of(table), log_of(table).refresh().version + 1
+    garbled = replace(part, deletion_vector=replace(part.deletion_vector, path_or_inline=name))
+    data = encode_commit([CommitInfo("SET", "x", engine="other"), AddPart(garbled)])
+    assert log.store.put_if_absent(commit_name(version), data)
+    for found in (examine(table.path), examine(table.path, deep=True), observer(table.path).look()):
+        assert ("vector", part.path) in {(finding.check, finding.where) for finding in found.findings}
+
+
 def test_a_file_of_another_size_is_named_without_being_read(table: lakebed.Table) -> None:
     path = base(table).path
     with place(table, path).open("ab") as file:

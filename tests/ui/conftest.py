@@ -27,6 +27,7 @@ class Served:
     def __init__(self, server: PageServer) -> None:
         self.url = server.url
         self._address = urlsplit(server.url).netloc
+        self.address = ("127.0.0.1", int(self._address.rpartition(":")[2]))
 
     def ask(self, target: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
         connection = HTTPConnection(self._address, timeout=20)

@@ -10,9 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.ui import server as server_module
 from lakebed.ui import watch
 from lakebed.ui.server import PageServer
 from lakebed.ui.texts import blotted, shown
@@ -204,6 +207,70 @@ def test_a_table_whose_store_hangs_is_called_late_and_holds_up_no_other(
         pipe.unlink()
 
 
+def test_a_store_that_never_answered_is_waited_for_once(
+    orders: lakebed.Table, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.5)
+    slow = lakebed.create(tmp_path / "slow", ONE, keys=["id"])
+    pipe = Path(slow.path, "_delta_log", f"{1:020}.json")
+    os.mkfifo(pipe)
+    page = serve(slow, orders)
+    page.json("/api/tables")
+    time.sleep(0.1)
+    began = time.monotonic()
+    told = [table["severity"] for table in page.json("/api/tables")["tables"]]
+    assert told == [None, "ok"] and time.monotonic() - began < 0.4
+    with pipe.open("wb"):
+        pipe.unlink()
+
+
+def test_a_path_that_is_no_utf_8_leaves_the_other_tables_alone(
+    orders: lakebed.Table, serve: Serve, tmp_path: Path
+) -> None:
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    page = serve(odd, orders)
+    told = page.json("/api/tables")["tables"]
+    assert [table["severity"] for table in told] == ["critical", "ok"]
+    assert told[0]["path"] == f"{tmp_path}/\ufffd"
+    assert page.of("table", told[0]["path"])["error"].startswith("there is no table at")
+    lakebed.create(odd, ONE, keys=["id"])
+    until(lambda: page.of("table", told[0]["path"])["severity"] == "ok")
+
+
+def test_tables_that_differ_in_what_is_hidden_are_both_shown(serve: Serve, tmp_path: Path) -> None:
+    page = serve(*(lakebed.create(tmp_path / f"token={name}", ONE, keys=["id"]) for name in "ab"))
+    told = page.json("/api/tables")["tables"]
+    assert len({table["path"] for table in told}) == 2 and all("***" in table["path"] for table in told)
+
+
+def test_what_is_sent_along_with_a_request_is_no_request(orders: lakebed.Table, serve: Serve) -> None:
+    inner = b"GET /api/tables HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    outer = b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(inner)
+    answers = b""
+    with socket.create_connection(serve(orders).address, timeout=10) as connection:
+        connection.sendall(outer + inner)
+        with suppress(ConnectionResetError):
+            while read := connection.recv(65536):
+                answers += read
+    assert answers.count(b"HTTP/1.1 ") == 1
+
+
+def test_many_connections_take_no_more_than_so_many_threads(
+    orders: lakebed.Table, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = serve(orders)
+    before = threading.active_count()
+    with ExitStack() as held:
+        silent = [
+            held.enter_context(socket.create_connection(page.address, timeout=10))
+            for _ in range(server_module.CONNECTIONS_MAX + 20)
+        ]
+        assert silent[-1].recv(100).startswith(b"HTTP/1.1 503 ")
+        assert threading.active_count() <= before + server_module.CONNECTIONS_MAX
+    until(lambda: threading.active_count() <= before)
+    assert page.ask("/")[0].status == 200
+
+
 def test_only_get_and_head_are_answered(orders: lakebed.Table, serve: Serve) -> None:
     page = serve(orders)
     for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
@@ -298,6 +365,8 @@ def test_credentials_are_never_shown(
 def test_a_path_that_can_t_be_one_and_a_port_that_is_taken_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput):
         PageServer([""], "127.0.0.1", 0, 1.0)
+    with pytest.raises(InvalidInput, match="--host"):
+        PageServer([str(tmp_path)], "", 0, 1.0)
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(MissingPrerequisite, match="--port"):
         PageServer([str(tmp_path)], "127.0.0.1", taken.getsockname()[1], 1.0)
 

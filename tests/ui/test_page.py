@@ -16,7 +16,7 @@ import lakebed
 from benchmarks.ui import many_parts
 from tests.infra.chromium import browser
 from tests.ui.conftest import Serve
-from tests.ui.tables import Clock, batch, claim
+from tests.ui.tables import Clock, batch, claim, lived_in
 
 pytestmark = pytest.mark.slow
 expect.set_options(timeout=20_000)
@@ -45,6 +45,17 @@ def page(chromium: Browser) -> Iterator[Page]:
         "503 (Service Unavailable)"  # what a broken table's levels are answered with, which a browser always tells
     )
     assert not [text for text in wrong if refused not in text]
+
+
+def test_a_time_that_can_t_be_and_an_address_that_is_none_hold_up_nothing(
+    orders: lakebed.Table, serve: Serve, page: Page, tmp_path: Path
+) -> None:
+    odd = lived_in(tmp_path / "odd", Clock(1e13), batches=1)
+    url = serve(odd, orders).url
+    page.goto(f"{url}#/table/%")
+    expect(page.get_by_text("This table is not shown here")).to_be_visible()
+    page.get_by_role("link", name="All tables").click()
+    expect(page.get_by_role("row").filter(has_text="orders").first).to_contain_text("healthy")
 
 
 def test_a_table_is_shown_from_the_overview_to_the_details_of_a_commit(

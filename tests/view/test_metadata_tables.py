@@ -66,6 +66,14 @@ def test_every_metadata_table_has_a_name(table: lakebed.Table) -> None:
         table.metadata("claim")
 
 
+@pytest.mark.parametrize("name", ["timeline", "compactions"])
+def test_no_commits_at_all_are_asked_for_by_mistake(table: lakebed.Table, name: str) -> None:
+    assert len(getattr(table, name)(last=1)) <= 1
+    for last in (0, -1):
+        with pytest.raises(InvalidInput, match=f"last is {last}"):
+            getattr(table, name)(last=last)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_spark_queries_every_metadata_table(table: lakebed.Table, spark: SparkSession, name: str) -> None:
     rows = table.metadata(name)

@@ -87,6 +87,7 @@ export function now() {
 /** A text of the time since (or until) a moment, kept up to date by `tick`. */
 export function age(ms, suffix = "") {
   if (ms === null || ms === undefined) return h("span", {}, "–");
+  if (Number.isNaN(new Date(ms).getTime())) return h("span", { title: `${ms} ms` }, "beyond any date");
   const element = h("time", { datetime: new Date(ms).toISOString(), title: `${day(ms)} ${clock(ms)}`, "data-ms": ms, "data-suffix": suffix });
   showAge(element);
   return element;

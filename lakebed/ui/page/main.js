@@ -29,7 +29,11 @@ async function ask(address) {
 
 function route() {
   const found = /^#\/table\/(.+)$/.exec(location.hash);
-  return found ? decodeURIComponent(found[1]) : null;
+  try {
+    return found ? decodeURIComponent(found[1]) : null;
+  } catch {
+    return found[1]; // nobody encoded that
+  }
 }
 
 function show() {
