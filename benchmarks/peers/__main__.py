@@ -64,6 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = args.folder.resolve() / f"run-{now:%Y%m%d-%H%M%S}"
     given = make(scale, folder / "input")
     runs: list[Run] = []
+    args.results.mkdir(parents=True, exist_ok=True)
     for number in range(1, args.rounds + 1):
         for name in systems if number % 2 else reversed(systems):
             started = time.perf_counter()
@@ -71,10 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
             runs.append(run_system(name, SYSTEMS[name], pythons[name], scale, given, own, number, args.reads))
             verdict = runs[-1].error or "rows equal the oracle's"
             print(f"bench-peers: {name}, round {number}: {time.perf_counter() - started:.0f} s; {verdict}", flush=True)
-    order = {name: position for position, name in enumerate(systems)}
-    runs.sort(key=lambda run: (order[run.system], run.round))
+            report.save(args.results / "results.json", head, runs, scale, given)
+    runs.sort(key=lambda run: (systems.index(run.system), run.round))
     report.show(runs, scale, given)
-    args.results.mkdir(parents=True, exist_ok=True)
     report.save(args.results / "results.json", head, runs, scale, given)
     report.draw(args.results / "results.png", runs, scale, given)
     shown = args.results.resolve()

@@ -104,6 +104,7 @@ def settle(
                 for path, keys in resolution.keys.items():
                     if path in snapshot.parts:
                         found.learn(path, keys)
+                dead_rows.forget_gone(snapshot.parts)
                 result = replace(
                     result,
                     version=version,

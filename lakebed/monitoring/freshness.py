@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from lakebed.events import BatchCommitted, Settled, ViewRefreshed
 
 POINTS = 8
-_PENDING_MAX = 10_000
+_PENDING_MAX = 2_000  # batches that wait; beyond that the oldest are not measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 
 from pyroaring import BitMap64
 
@@ -15,12 +16,14 @@ from lakebed.parts.storage import PartStorage
 _BYTES_MAX = 64 << 20
 _BITMAP_BYTES = 1024  # of a bitmap in memory, beside what it is when stored
 _INLINE_BYTES_MAX = 2048
+_GONE_MAX = 64
 
 
 class DeadRows:
     """Reads and writes deletion vectors of one table. Safe to use from threads.
 
-    Of each part the one used last is kept, up to 64 MB of those used last: what a settle replaces is not needed again.
+    Of each part the one used last is kept, up to 64 MB of those used last: what a settle replaces is not needed again. Those of
+    parts that left the base go by ``forget_gone``.
     """
 
     def __init__(self, storage: PartStorage) -> None:
@@ -69,6 +72,14 @@ class DeadRows:
         for name, vector in out.items():
             self._keep(name, vector, bitmaps[name])
         return out
+
+    def forget_gone(self, base: Mapping[str, Part]) -> None:
+        """Let go of vectors of parts that are not in the base, once there are many. Who still needs one reads it again."""
+        with self._lock:
+            if len(self._kept) <= 2 * len(base) + _GONE_MAX:
+                return
+            self._kept = OrderedDict((path, kept) for path, kept in self._kept.items() if path in base)
+            self._bytes = sum(size for _, _, size in self._kept.values())
 
     def _keep(self, path: str, vector: DeletionVector, dead: BitMap64) -> None:
         size = vector.bytes + _BITMAP_BYTES

@@ -1,0 +1,24 @@
+"""Deletion vectors are kept for parts of the base, and read again for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyroaring import BitMap64
+
+from lakebed.manifest.actions import Part
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.storage import LocalPartStorage
+
+
+def test_vectors_of_parts_that_left_the_base_are_let_go_and_can_be_read_again(tmp_path: Path) -> None:
+    dead_rows = DeadRows(LocalPartStorage(str(tmp_path)))
+    bitmaps = {f"{number}.parquet": BitMap64(range(number, 9000, 3)) for number in range(200)}
+    vectors = dead_rows.write(bitmaps)
+    parts = {path: Part(path, 9000, 1, deletion_vector=vectors[path]) for path in bitmaps}
+    dead_rows.forget_gone(parts)
+    assert len(dead_rows._kept) == 200
+    dead_rows.forget_gone({path: parts[path] for path in list(parts)[:10]})
+    assert list(dead_rows._kept) == list(parts)[:10]
+    assert dead_rows._bytes == sum(size for _, _, size in dead_rows._kept.values())
+    assert {path: dead_rows.of(part) for path, part in parts.items()} == bitmaps
