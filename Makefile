@@ -14,10 +14,10 @@ TESTS ?= tests
 # Prefer the Python that the tests of a release run with; any from 3.11 on will do.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: help setup run test test-fast soak-pgbench soak-kill soak-replicas bench-peers check format clean java build-tools
+.PHONY: help setup run test test-fast soak-pgbench soak-kill soak-replicas bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 setup: java $(VENV)/.installed $(VENV)/.jars  ## virtual environment, the package, Spark's jars; quick the second time
 
@@ -73,6 +73,15 @@ soak-replicas: setup build-tools  ## replicas and writers on one table, killed i
 
 bench-peers: setup  ## lakebed beside Paimon, Hudi, Iceberg, Delta on one input; the first time installs them (minutes)
 	@exec $(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-kafka: setup build-tools  ## Kafka to a committed table, lakebed beside Spark's Kafka source and a Delta append
+	@exec $(BIN)/python -m benchmarks.kafka $(ARGS)
+
+bench-scale: setup  ## how cost grows with rows, parts, changes, tables and commits
+	@exec $(BIN)/python -m benchmarks.scale $(ARGS)
+
+bench-s3: setup build-tools  ## batches on a real S3 server behind a delay, and what its requests cost
+	@exec $(BIN)/python -m benchmarks.s3 $(ARGS)
 
 check: $(VENV)/.installed  ## lint, format, types, imports
 	@$(BIN)/ruff check .
