@@ -7,9 +7,10 @@ Invariants
 Algorithm
 1. Parts without dead rows are one `read_parquet`; DuckDB prunes columns and row groups as in any query.
 2. Parts with dead rows are another one. The dead rows stand in a small table, a bit string a file, with partition values; it
-   is asked by DuckDB's number of the file, and a row lives if its bit is unset. That costs some ten nanoseconds a row. An anti
-   join on (file, row) was measured at twenty times that, and a plain join with the small table too, for DuckDB then may hash the
-   rows and not the table. As one list that is indexed it is quick, but DuckDB 2.0 then overlooks a LIMIT.
+   is joined by DuckDB's number of the file, and a row lives if its bit is unset. Looking up a bit costs some ten nanoseconds. An
+   anti join on (file, row) was measured at twenty times that. Every file is in the small table, and yet it is a left join: in
+   an inner one DuckDB may hash the rows and not the files, at three times the cost of the read. As scalar subqueries the same is
+   quicker for whole reads, but keeps predicates and sought values from the scan, and as a list DuckDB 2.0 overlooks a LIMIT.
 3. Both are one relation, so the predicate of a query is pushed down into either.
 4. In a join with few rows DuckDB 2.0 takes the values of those to the scan: row groups are left out by their bounds and Bloom
    filters. That it also leaves out rows before their other columns are decoded, which is several times quicker, it does only
@@ -124,16 +125,15 @@ def _select(
     by_footers = parquet_by_footers(urls)
     if is_joined and _gives(connection, by_footers, {name: kinds[name] for name in stored}):
         source, stored = by_footers, {name: quote(name) for name in stored}
-
-    def of_file(name: str) -> str:
-        return f"(select s.{quote(name)} from {quote(side)} s where s._lakebed_file = f.file_index)"
-
-    outputs = [f"{'f.' + stored[name] if name in stored else of_file(name)} as {quote(name)}" for name in schema.names]
+    outputs = [
+        f"{'f.' + stored[name] if name in stored else f'p.{quote(name)}'} as {quote(name)}" for name in schema.names
+    ]
     query = f"select {', '.join(outputs)} from {source} f"
     if partition_columns or is_dirty:
         _create_side_table(connection, side, files, schema, kinds, partition_columns, is_dirty)
+        query += f" left join {quote(side)} p on p._lakebed_file = f.file_index"
     if is_dirty:
-        query += f" where get_bit({of_file('_lakebed_dead')}, f.file_row_number::integer) = 0"
+        query += " where get_bit(p._lakebed_dead, f.file_row_number::integer) = 0"
     return query
 
 
