@@ -9,8 +9,9 @@ Algorithm
 2. Parts with dead rows are another one. The dead rows stand in a small table, a bit string a file, with partition values; it
    is joined by DuckDB's number of the file, and a row lives if its bit is unset. Looking up a bit costs some ten nanoseconds. An
    anti join on (file, row) was measured at twenty times that. Every file is in the small table, and yet it is a left join: in
-   an inner one DuckDB may hash the rows and not the files, at three times the cost of the read. As scalar subqueries the same is
-   quicker for whole reads, but keeps predicates and sought values from the scan, and as a list DuckDB 2.0 overlooks a LIMIT.
+   an inner one DuckDB may hash the rows and not the files, which more than doubles the cost of a read. As scalar subqueries the
+   same is quicker for whole reads, but keeps predicates and sought values from the scan, and as a list DuckDB 2.0 overlooks
+   a LIMIT.
 3. Both are one relation, so the predicate of a query is pushed down into either.
 4. In a join with few rows DuckDB 2.0 takes the values of those to the scan: row groups are left out by their bounds and Bloom
    filters. That it also leaves out rows before their other columns are decoded, which is several times quicker, it does only
