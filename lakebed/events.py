@@ -276,8 +276,9 @@ _listeners: list[Listener] = []
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Call ``listener`` with every event of this process; returns what ends it."""
-    _listeners.append(listener)
+    """Call ``listener`` with every event of this process; returns what ends it. One that listens already is not called twice."""
+    if listener not in _listeners:
+        _listeners.append(listener)
     return lambda: _listeners.remove(listener) if listener in _listeners else None
 
 

@@ -71,6 +71,7 @@ def main() -> None:
     if role == "maintain":
         from lakebed.cli import main as command
 
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # until the command takes its signals itself
         print(READY, flush=True)
         sys.exit(command(["maintain", path]))
     stop = threading.Event()

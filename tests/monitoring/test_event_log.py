@@ -195,6 +195,16 @@ def test_what_other_loggers_of_lakebed_say_has_the_same_form(logger: logging.Log
     assert (said["event"], said["logger"], said["message"]) == ("message", "lakebed.cleanup", "a.parquet is left")
 
 
+def test_an_event_is_one_line_however_often_logging_was_asked_for(logger: logging.Logger) -> None:
+    heard = listening(logger, JsonFormatter())
+    stop = log_events()
+    log_events()
+    events.emit(events.OffsetsLost("t", "orders", 5))
+    stop()
+    events.emit(events.OffsetsLost("t", "orders", 6))
+    assert [json.loads(line)["records"] for line in heard.lines()] == [5]
+
+
 def test_lines_join_with_the_timeline_and_with_each_other(tmp_path: Path, logger: logging.Logger) -> None:
     heard = listening(logger, JsonFormatter())
     stop = log_events()
