@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 from pyroaring import BitMap64
 
+import lakebed
 from lakebed.manifest.actions import Part
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.storage import LocalPartStorage
@@ -22,3 +24,14 @@ def test_vectors_of_parts_that_left_the_base_are_let_go_and_can_be_read_again(tm
     assert list(dead_rows._kept) == list(parts)[:10]
     assert dead_rows._bytes == sum(size for _, _, size in dead_rows._kept.values())
     assert {path: dead_rows.of(part) for path, part in parts.items()} == bitmaps
+
+
+def test_a_process_that_settles_and_merges_for_long_keeps_no_vectors_of_parts_that_are_gone(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    table = lakebed.create(tmp_path / "t", schema, keys=["id"], properties={"lakebed.read_budget": "1"})
+    for number in range(90):
+        table.apply(pa.table({"id": [number, number + 1, number + 2]}))
+        table.settle()
+        if number % 3 == 2:
+            table.compact()
+    assert len(table._dead_rows._kept) <= 2 * len(table.parts()) + 66
