@@ -19,7 +19,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.infra.downloads import MissingPrerequisite, _fetch_once, _run
+from tests.infra.downloads import _apt_get, _fetch_once, _run
 
 PACKAGES = ("chromium-headless-shell", "fonts-liberation")
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -44,22 +44,13 @@ def chromium() -> tuple[Path, dict[str, str]]:
 
 
 def _unpack(staging: Path) -> None:
-    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        raise MissingPrerequisite(f"none of {', '.join(PROGRAMS)} is on PATH: install Chromium or Chrome")
     archives = staging / "archives"
     (archives / "partial").mkdir(parents=True)
     download = [
         "apt-get", "-q", "-y", "-o", "Debug::NoLocking=true", "-o", f"Dir::Cache::archives={archives}",
         "-o", "APT::Sandbox::User=", "--no-install-recommends", "--download-only", "install", *PACKAGES,
     ]  # fmt: skip
-    try:
-        _run(download, {})
-    except MissingPrerequisite:
-        if os.geteuid():
-            raise
-        # A machine that is new knows of no packages yet, an old one of packages that are gone.
-        _run(["apt-get", "-q", "update"], {})
-        _run(download, {})
+    _apt_get(download, f"none of {', '.join(PROGRAMS)} is on PATH: install Chromium or Chrome")
     for package in archives.glob("*.deb"):
         _run(["dpkg-deb", "-x", str(package), str(staging)], {})
     shutil.rmtree(archives)

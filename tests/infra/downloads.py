@@ -141,6 +141,20 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
+def _apt_get(download: list[str], missing: str) -> None:
+    """Fetches packages of Debian; ``missing`` says what to install where there is no apt-get. Raises MissingPrerequisite."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        raise MissingPrerequisite(missing)
+    try:
+        _run(download, {})
+    except MissingPrerequisite:
+        if os.geteuid():
+            raise
+        # A machine that is new knows of no packages yet, an old one of packages that are gone.
+        _run(["apt-get", "-q", "update"], {})
+        _run(download, {})
+
+
 def _run(command: list[str], environment: dict[str, str]) -> None:
     done = subprocess.run(
         command,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import subprocess
 import time
@@ -25,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from tests.infra.downloads import MissingPrerequisite, _fetch_once, _run
+from tests.infra.downloads import _apt_get, _fetch_once, _run
 from tests.infra.server import HOST, Server, ServerFailed
 
 PACKAGE = "prometheus"
@@ -44,17 +43,8 @@ def programs() -> Path:
         return Path(found).parent
 
     def unpack(staging: Path) -> None:
-        if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-            raise MissingPrerequisite("prometheus and promtool are not on PATH: install Prometheus 2.42 or newer")
         download = ["env", "-C", str(staging), "apt-get", "-q", "download", PACKAGE]
-        try:
-            _run(download, {})
-        except MissingPrerequisite:
-            if os.geteuid():
-                raise
-            # A machine that is new knows of no packages yet.
-            _run(["apt-get", "-q", "update"], {})
-            _run(download, {})
+        _apt_get(download, "prometheus and promtool are not on PATH: install Prometheus 2.42 or newer")
         [package] = staging.glob("*.deb")
         _run(["dpkg-deb", "-x", str(package), str(staging)], {})
         package.unlink()
