@@ -6,7 +6,8 @@ bit, and with them the delete rows that a source ``keeps_deletes``.
 1. *Which rows.* A flag a row of each source: live by its deletion vector, or a delete to keep.
 2. *In which order.* Only the sort columns are read and sorted; rows with equal keys follow each other by (source, row). What
    comes out is the provenance of the whole output. Keys that fit in the memory limit are sorted in memory
-   (``parts.order``), more by DuckDB, which spills; what is no plain column is computed by Arrow batch by batch and given to it.
+   (``parts.order``; as numbers 19 million of 12 bytes in 512 MB), more by DuckDB, which spills; what is no plain column is
+   computed by Arrow batch by batch and given to it.
    Without a sort key the order is known without reading: source after source.
 3. *Cut.* Each output part is a piece of that order, and each piece one stretch or more, of at most a fifth of the limit. In a
    source that is sorted a stretch is a range of rows, so most row groups of the source are not read.
@@ -45,7 +46,7 @@ from lakebed.errors import Corrupt, InvalidInput, LakebedError, StoreUnavailable
 from lakebed.manifest.actions import Part
 from lakebed.parts.arrow_source import ArrowSource, Rows, damaged, is_local
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
-from lakebed.parts.order import sort_order
+from lakebed.parts.order import is_whole, key_numbers, sort_order
 from lakebed.parts.provenance import SOURCES_MAX, Provenance
 from lakebed.parts.sql import file_literal, literal, parquet, parquet_of, quote, quote_all, registered, sql_type
 from lakebed.parts.storage import PartStorage
@@ -62,6 +63,7 @@ _SAMPLE_ROWS = 2048
 _STRETCHES_IN_MEMORY = 5  # of rows in Arrow would fill the connection's memory
 _KEYS_IN_MEMORY = 2  # as read, and joined to one table
 _PLACE_BYTES = 32  # of a row, beside its key, while keys are sorted
+_NUMBER_BYTES = 16  # of a row, beside its key, while the numbers that stand for keys are made and sorted
 _COMPUTED_BYTES = 8  # of a value that is computed for sorting
 _INDEX_BYTES = 4  # of a value that a dictionary holds
 _SHORT_STRETCH_GROUPS = 8
@@ -194,6 +196,10 @@ class _Merge:
         )
         key_bytes += sum(_COMPUTED_BYTES for term in self._terms if not term.is_plain)
         self._key_rows = int(memory) // (_KEYS_IN_MEMORY * key_bytes + _PLACE_BYTES)
+        may_have_numbers = self._files and all(
+            term.columns[0] in self._kept_dictionaries or is_whole(term.type) for term in self._terms
+        )
+        self._number_rows = int(memory) // (key_bytes + _NUMBER_BYTES) if may_have_numbers else 0
         self._aside: Stretches | None = None
         self._stretches_written = 0
         self._keeps = sum(file.group_rows_max for file in self._files) <= self._stretch_rows
@@ -208,15 +214,25 @@ class _Merge:
         rows = np.concatenate([np.flatnonzero(wanted).astype(np.uint32) for wanted in self._wanted])
         if not self._terms or not len(rows):
             return Provenance(ordinals, rows)
-        if len(rows) <= self._key_rows:
-            order = sort_order(self._keys(), self._terms)
-            return Provenance(ordinals[order], rows[order])
+        if len(rows) <= max(self._key_rows, self._number_rows):
+            order = self._sorted_in_memory(len(rows))
+            if order is not None:
+                return Provenance(ordinals[order], rows[order])
         at = 0
         for batch in self._sorted_by_duckdb():
             ordinals[at : at + len(batch)] = batch.column(0).to_numpy()
             rows[at : at + len(batch)] = batch.column(1).to_numpy()
             at += len(batch)
         return Provenance(ordinals, rows)
+
+    def _sorted_in_memory(self, rows: int) -> Rows | None:
+        """The places of the wanted rows in order; None if that takes more memory than there is."""
+        keys = self._keys()
+        if rows <= self._key_rows:
+            return sort_order(keys, self._terms)
+        numbers = key_numbers(keys, self._terms)
+        del keys
+        return None if numbers is None else np.argsort(numbers, kind="stable")
 
     def _sorted_by_duckdb(self) -> Iterator[pa.RecordBatch]:
         """Ordinal and row of all wanted rows, in order."""
@@ -248,8 +264,15 @@ class _Merge:
     def _keys(self) -> pa.Table:
         """The sort columns of all wanted rows, source after source."""
         wanted = self._all_wanted()
-        keys, places = self._read(self._order_columns, wanted, [list(wanted)], keeps=False)
-        return keys if len(keys) == len(places) else keys.take(pa.array(places))
+        tables = []
+        for table, found in self._tables(self._order_columns, wanted, [list(wanted)], keeps=False):
+            chosen = table if len(found) == len(table) else table.take(pa.array(found))
+            columns = {
+                name: chosen[name].dictionary_encode() if name in self._kept_dictionaries else chosen[name]
+                for name in chosen.column_names  # Arrow has read the dictionaries, DuckDB has not
+            }
+            tables.append(pa.table(columns))
+        return pa.concat_tables(tables)
 
     def _all_wanted(self) -> dict[int, Rows]:
         return {ordinal: np.flatnonzero(wanted) for ordinal, wanted in enumerate(self._wanted)}
@@ -364,12 +387,18 @@ class _Merge:
         tables: list[pa.Table] = []
         places: list[Rows] = []
         start = 0
-        by_arrow = self._files and self._read_by_arrow(columns, wanted, groups, keeps)
-        for table, found in by_arrow or self._read_by_duckdb(columns, wanted, groups):
+        for table, found in self._tables(columns, wanted, groups, keeps):
             tables.append(table)
             places.append(found + start)
             start += len(table)
         return pa.concat_tables(tables).unify_dictionaries().combine_chunks(), np.concatenate(places)
+
+    def _tables(
+        self, columns: Sequence[str], wanted: Mapping[int, Rows], groups: Sequence[Sequence[int]], keeps: bool
+    ) -> Iterator[_Read]:
+        if self._files:
+            return self._read_by_arrow(columns, wanted, groups, keeps)
+        return self._read_by_duckdb(columns, wanted, groups)
 
     def _read_by_duckdb(
         self, columns: Sequence[str], wanted: Mapping[int, Rows], groups: Sequence[Sequence[int]]

@@ -107,6 +107,7 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
     monkeypatch.setattr(write, "ROW_GROUP_ROWS", group_rows)
     monkeypatch.setattr(merge, "_DICTIONARY_VALUES_MAX", rng.choice([1, 256]))
     monkeypatch.setattr(merge, "_KEYS_IN_MEMORY", rng.choice([2, 1 << 60]))  # keys sorted in memory, or by DuckDB
+    monkeypatch.setattr(merge, "_NUMBER_BYTES", rng.choice([16, 1 << 60]))  # or in memory if they are numbers
     monkeypatch.setattr(merge, "_STRETCHES_IN_MEMORY", rng.choice([5, 4_000_000, 1 << 60]))  # a part, some rows, a row
     monkeypatch.setattr(merge, "_READ_AGAIN_MAX", rng.choice([0, 1 << 60]))  # rows are set aside, or not
     order_by = rng.choice([(), ("k",), ("k", "x"), ("x", "s"), ("s", "k", "x")])
