@@ -11,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 TESTS ?= tests
+# Processes that tests run in, each with servers and a Spark session of its own (3 GB).
+WORKERS ?= 2
 # Prefer the Python that the tests of a release run with; any from 3.11 on will do.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
 
@@ -55,9 +57,9 @@ build-tools:
 run: setup  ## the example pipeline; options go into ARGS, e.g. make run ARGS="--duration 20"
 	@exec $(BIN)/lakebed run examples/orders.yml $(ARGS)
 
-test: setup build-tools  ## all tests, with real servers; TESTS=path narrows, ARGS goes to pytest
+test: setup build-tools  ## all tests, with real servers; TESTS=path narrows, WORKERS=0 is one process, ARGS goes to pytest
 	@$(BIN)/python -m tests.infra.downloads
-	exec $(BIN)/python -m pytest $(TESTS) --durations=15 $(ARGS)
+	exec $(BIN)/python -m pytest $(TESTS) --durations=15 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: setup  ## the tests that need no server and little time
 	@exec $(BIN)/python -m pytest $(TESTS) -m "not slow" $(ARGS)
