@@ -18,14 +18,16 @@ import datetime
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import Contention, InvalidChanges, QuarantineRefused, Retry, StoreUnavailable
+from lakebed.ingest.ranges_read import digest, what_batch_read
 from lakebed.ingest.shape import ORDER_COLUMN, Decoded
+from lakebed.ingest.source import Range, RangeChanges
 from lakebed.manifest.actions import (
     Action,
     AddChangePart,
@@ -73,6 +75,7 @@ class Written:
     newest_event_us: int | None = None
     records_ignored: int = 0
     records_lost: int = 0
+    read: str | None = None  # digest of the ranges that the batch read, if its source has ranges
 
     @property
     def rows(self) -> int:
@@ -122,7 +125,7 @@ class WriteTask:
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str]]:
         connection = connect(threads=1)
         storage = open_part_storage(self.root)
-        seen: dict[str, int] = {}
+        seen: dict[str, Any] = {}
         truncated_at: int | None = None
         for decoded in self._slices(self.stream(batches)):
             changes, quarantined = self._cut(decoded.changes), decoded.quarantined
@@ -155,6 +158,8 @@ class WriteTask:
         lost = getattr(self.stream, "records_lost", None)
         if callable(lost) and (count := lost()):
             seen["lost"] = count
+        if isinstance(self.stream, RangeChanges):
+            seen["ranges"] = [astuple(one) for one in self.stream.ranges_read]
         yield "seen", json.dumps(seen)
 
     def _cut(self, changes: pa.Table) -> pa.Table:
@@ -272,6 +277,9 @@ def _collect(frame: DataFrame, task: WriteTask) -> Written:
         newest_event_us=max((s["newest_event_us"] for s in seen if "newest_event_us" in s), default=None),
         records_ignored=sum(s.get("ignored", 0) for s in seen),
         records_lost=sum(s.get("lost", 0) for s in seen),
+        read=digest(Range(*one) for s in seen for one in s["ranges"])
+        if isinstance(task.stream, RangeChanges)
+        else None,
     )
 
 
@@ -287,6 +295,8 @@ def commit_written(
     truncates = written.truncated_at is not None
     for _ in range(_COMMIT_ATTEMPTS_MAX):
         actions = _actions(snapshot, written, shape)
+        if batch is not None and written.read is not None:
+            actions.append(what_batch_read(batch, written.read))
         touch = Touch(whole_table=True) if truncates else BLIND
         metrics = {
             "rows": written.rows,

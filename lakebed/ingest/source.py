@@ -11,7 +11,7 @@ records of a range inside the task. Three kinds of DataFrame, by ``Source.carrie
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
@@ -73,10 +73,12 @@ class RangeChanges:
     source: RangeReader
     decoder: Decoder
     with_order: bool = False
+    ranges_read: list[Range] = field(default_factory=list)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         for batch in batches:
             for chosen in ranges_of(batch):
+                self.ranges_read.append(chosen)
                 for records in self.source.read(chosen):
                     yield self.decoder.decode(records, self.with_order)
 

@@ -2,7 +2,7 @@
 
 Spark gives a batch the same id and the same input when it comes again after a crash. The id is committed with the batch
 (``txn`` of the log), under the id of the query's checkpoint: so a second run of the query goes on where the first
-stopped, and a query with a new checkpoint is a new one.
+stopped, and a query with a new checkpoint is a new one. That the input is the same is not taken on trust: ``ranges_read``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from lakebed.ingest.batch_writer import (
     truncated_before,
     write_dataframe,
 )
+from lakebed.ingest.ranges_read import digest, require_same
+from lakebed.ingest.source import Range, RangeChanges
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
@@ -54,6 +56,8 @@ class Ingest:
         batch = Transaction(f"lakebed.ingest.{query}", batch_id)
         snapshot = self._log.refresh()
         if snapshot.transaction_version(batch.app_id) >= batch_id:
+            if isinstance(self._stream, RangeChanges):
+                require_same(snapshot, batch, digest(Range(**row.asDict()) for row in frame.collect()))
             events.emit(events.BatchReplayed(self._table, batch.app_id, batch_id))
             return
         snapshot = self._give_way(snapshot)
@@ -72,6 +76,8 @@ class Ingest:
             events.emit(events.OffsetsLost(self._table, query, written.records_lost))
         result = commit_written(self._log, snapshot, written, batch, "STREAMING UPDATE", ENGINE)
         if result.replayed:
+            if written.read is not None:
+                require_same(result.snapshot, batch, written.read)
             events.emit(events.BatchReplayed(self._table, batch.app_id, batch_id))
             return
         self._batch_seconds = time.perf_counter() - started

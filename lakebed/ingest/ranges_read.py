@@ -1,0 +1,51 @@
+"""What a committed batch had read, so that a batch that comes again is only skipped if it is the same one.
+
+Spark plans a batch in the checkpoint of the query, and the id says nothing about the input. Where two processes run one query
+and its checkpoint is in an object store, where Spark's rename is not exclusive, both plan a batch of the same id, and the
+later file replaces the other. A checkpoint that was put back from a copy, or lost its last files with the machine, does
+the same. To skip such a batch by its id alone would lose what only it has read.
+
+1. The commit of a batch holds its id and a digest of the ranges that it read, as domain metadata under the name of the query:
+   of the last batch only, some 100 bytes.
+2. A batch whose id the table has is skipped if it is that last one and reads the same. Else the query ends.
+
+A source without ranges (files, rows) has no digest; there the id alone decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import astuple
+
+from lakebed.errors import InvalidInput
+from lakebed.ingest.source import Range
+from lakebed.manifest.actions import Domain, Transaction
+from lakebed.manifest.snapshot import Snapshot
+
+
+def digest(ranges: Iterable[Range]) -> str:
+    """A short text that only the same ranges have."""
+    return hashlib.sha256(json.dumps(sorted(map(astuple, ranges))).encode()).hexdigest()[:16]
+
+
+def what_batch_read(batch: Transaction, read: str) -> Domain:
+    """What puts it into the log."""
+    return Domain(batch.app_id, json.dumps({"batch": batch.version, "read": read}))
+
+
+def require_same(snapshot: Snapshot, batch: Transaction, read: str) -> None:
+    """Raises InvalidInput if a batch that the table has is not the one that has come again now."""
+    text = snapshot.domains.get(batch.app_id)
+    if text is None:
+        return
+    known = json.loads(text)
+    if (known["batch"], known["read"]) == (batch.version, read):
+        return
+    raise InvalidInput(
+        f"batch {batch.version} of this pipeline is in the table, but not with what it would read now (the newest there is batch "
+        f"{known['batch']}): another process runs this pipeline too, or its checkpoint is older than the table. To go on would "
+        "lose records. Run one process a pipeline. Where the checkpoint was put back or damaged, set 'checkpoint' to a new "
+        "folder and begin early enough in the source: in a table with keys what comes again changes nothing"
+    )
