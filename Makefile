@@ -76,8 +76,8 @@ soak-replicas: setup build-tools  ## replicas and writers on one table, killed i
 bench-peers: setup  ## lakebed beside Paimon, Hudi, Iceberg, Delta on one input; the first time installs them (minutes)
 	@exec $(BIN)/python -m benchmarks.peers $(ARGS)
 
-bench-kafka: setup build-tools  ## Kafka to a committed table, lakebed beside Spark's Kafka source and a Delta append
-	@exec $(BIN)/python -m benchmarks.kafka $(ARGS)
+bench-kafka: setup build-tools  ## Kafka to a table, lakebed beside Delta append and MERGE, Hudi, Paimon: events/s, freshness at fixed rates
+	@exec $(BIN)/python -m benchmarks.kafka_peers $(ARGS)
 
 bench-scale: setup  ## how cost grows with rows, parts, changes, tables and commits
 	@exec $(BIN)/python -m benchmarks.scale $(ARGS)

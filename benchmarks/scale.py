@@ -1,6 +1,6 @@
 """How cost grows: with the rows of a table, its parts, the changes of a batch, the tables of a process, the commits kept.
 
-    python -m benchmarks.scale [rows parts changes tables commits] [--quick] [--png docs/images/scale.png]
+    python -m benchmarks.scale [rows parts changes tables commits] [--quick] [--largest 10000000] [--png docs/images/scale.png]
 
 Each point is measured in a process of its own, without Spark. A row ends with the exponent e of cost ~ size^e that fits the
 points best (least squares over the logarithms; 0: does not grow, 1: in proportion), by the largest three points.
@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,22 @@ def by_rows(rows: int, folder: Path) -> Costs:
     watch.costs |= batches(lake, work)
     keys = [int(key) for key in np.random.default_rng(5).integers(0, rows, 20)]
     watch.time("look up 20 keys", lambda: lake.lookup(keys), 5)
+    watch.time("look up one key", lambda: lake.lookup(keys[:1]), 5)
+    first = 1_750_000_000 + rows // 20  # the base has ten rows a second: its middle
+    where = f"region = 'region-03' and ts between {moment(first)} and {moment(first + 600)}"
+    assert watch.time("read ten minutes of a region", lambda: lake.to_arrow(where=where), 5).num_rows
     watch.time("plan", lambda: plan(lake._log.refresh(), (), 0), 3)
-    return watch.costs | {"private MB": private_mb()}
+    watch.time("open", lambda: lakebed.open(folder / "orders").parts(), 3)
+    stored = sum(file.stat().st_size for file in Path(folder, "cache").rglob("*") if file.is_file())
+    return watch.costs | {
+        "key index on disk, MB": stored / 2**20,
+        "highest MB": highest_mb(),
+        "private MB": private_mb(),
+    }
+
+
+def moment(seconds: int) -> str:
+    return f"timestamptz '{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S+00}'"
 
 
 def by_parts(parts: int, folder: Path) -> Costs:
@@ -93,8 +108,18 @@ def by_parts(parts: int, folder: Path) -> Costs:
     watch.costs |= {"commit": median(commits) * 1000, "refresh by a commit": median(refreshes) * 1000}
     watch.time("plan, first", lambda: plan(snapshot, (), 0))
     watch.time("plan", lambda: plan(snapshot, (), 0), 3)
+    taken = []
+    for number in range(5):
+        added = [AddPart(one(rng, parts + 100 + number))]
+        outcome = log.commit(snapshot, added, CommitInfo("WRITE", ""), BLIND)
+        assert isinstance(outcome, Committed)
+        snapshot = outcome.snapshot
+        started = time.perf_counter()
+        plan(snapshot, (), 0)
+        taken.append(time.perf_counter() - started)
+    watch.costs["plan after a commit"] = median(taken) * 1000
     listed, connection = list(snapshot.parts.values()), connect()
-    found = lambda: parts_that_may_match(connection, listed, snapshot.schema, "key = 500000")  # noqa: E731
+    found = lambda: parts_that_may_match(connection, listed, snapshot.schema, "key = 500000", snapshot.known)  # noqa: E731
     watch.time("parts for a key, first", found)
     watch.time("parts for a key", found, 5)
     watch.time("checkpoint", lambda: log.write_checkpoint(snapshot))
@@ -180,6 +205,12 @@ def private_mb() -> float:
     return int(text.split("RssAnon:")[1].split()[0]) / 1024
 
 
+def highest_mb() -> float:
+    """The most memory that the process has had, mapped files included."""
+    text = Path("/proc/self/status").read_text()
+    return int(text.split("VmHWM:")[1].split()[0]) / 1024
+
+
 AXES: dict[str, tuple[Callable[[int, Path], Costs], list[int], list[int]]] = {
     "rows": (by_rows, [1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000], [100_000, 300_000, 1_000_000]),
     "parts": (by_parts, [100, 1000, 10_000, 100_000], [100, 300, 1000]),
@@ -216,12 +247,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("axes", nargs="*", choices=[*AXES, []], default=[])
     parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--largest", type=int, default=10**9, help="leave out sizes above this")
     parser.add_argument("--png", help="a picture of all curves")
     args = parser.parse_args()
     found: dict[str, tuple[list[int], dict[str, list[float]]]] = {}
     for axis in args.axes or list(AXES):
         _, sizes, quick = AXES[axis]
-        sizes = quick if args.quick else sizes
+        sizes = [size for size in (quick if args.quick else sizes) if size <= args.largest]
         points: list[Costs] = []
         for size in sizes:
             with tempfile.TemporaryDirectory() as folder, multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -116,25 +116,28 @@ def difference(given: Given, final: Path, resolved: bool) -> str | None:
     """
     with duckdb.connect() as connection:
         connection.execute("set TimeZone = 'UTC'")
-        expected = (
+        wanted = (
             f"read_parquet('{given.final}/*.parquet')" if resolved else f"read_parquet({given.initial + given.batches})"
         )
-        wanted = _fingerprint(connection, expected)
-        there = f"read_parquet('{final}/*.parquet')"
-        found = _fingerprint(connection, there)
-        if wanted == found:
-            return None
-        rows = connection.execute(
-            f"(select {_TYPED} from {there} except select {_TYPED} from {expected} limit 2) union all "
-            f"(select {_TYPED} from {expected} except select {_TYPED} from {there} limit 2)"
-        ).fetchall()
-    return f"{found[0]:,} rows, must be {wanted[0]:,}; among those that differ: {rows}"
+        return differ(connection, wanted, f"read_parquet('{final}/*.parquet')", _TYPED)
 
 
 _TYPED = "pk, epoch_us(ts) as ts, region, status, amount, note, seq"
 
 
-def _fingerprint(connection: duckdb.DuckDBPyConnection, rows: str) -> tuple[int, int]:
-    text = f"select count(*), sum(hash(r)::hugeint) from (select {_TYPED} from {rows}) r"
+def differ(connection: duckdb.DuckDBPyConnection, expected: str, there: str, columns: str) -> str | None:
+    """How two relations differ as multisets of rows of some columns; None if they don't, by count and hash."""
+    wanted, found = _fingerprint(connection, expected, columns), _fingerprint(connection, there, columns)
+    if wanted == found:
+        return None
+    rows = connection.execute(
+        f"(select {columns} from {there} except select {columns} from {expected} limit 2) union all "
+        f"(select {columns} from {expected} except select {columns} from {there} limit 2)"
+    ).fetchall()
+    return f"{found[0]:,} rows, must be {wanted[0]:,}; among those that differ: {rows}"
+
+
+def _fingerprint(connection: duckdb.DuckDBPyConnection, rows: str, columns: str) -> tuple[int, int]:
+    text = f"select count(*), sum(hash(r)::hugeint) from (select {columns} from {rows}) r"
     count, total = connection.execute(text).fetchall()[0]
     return int(count), int(total or 0)

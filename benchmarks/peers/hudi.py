@@ -15,7 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.peers.peer import COLUMNS, KEY, ORDER, Inline, Place, by_sort_key, columns
 
-_PACKAGE = "org.apache.hudi:hudi-spark3.5-bundle_2.12:1.2.0"
+PACKAGE = "org.apache.hudi:hudi-spark3.5-bundle_2.12:1.2.0"
+SESSION = {
+    "spark.jars.packages": PACKAGE,
+    "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+    "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+    "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+}
 _COMPACT_EVERY = 5
 _OPTIONS = {
     "hoodie.table.name": "orders",
@@ -42,17 +49,11 @@ class Hudi(Inline):
 
     @staticmethod
     def session(place: Place) -> Mapping[str, str]:
-        return {
-            "spark.jars.packages": _PACKAGE,
-            "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
-            "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
-            "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
-        }
+        return SESSION
 
     @property
     def settings(self) -> Mapping[str, str]:
-        return {"jar": _PACKAGE, "operation": "insert" if self._place.append_only else "upsert"} | _OPTIONS
+        return {"jar": PACKAGE, "operation": "insert" if self._place.append_only else "upsert"} | _OPTIONS
 
     def create(self, initial: DataFrame) -> None:
         rows = by_sort_key(initial, self._place) if self._place.append_only else initial

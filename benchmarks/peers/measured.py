@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks.peers.environments import REPOSITORY
 from benchmarks.peers.given import Given, Scale, difference
@@ -28,6 +29,7 @@ from benchmarks.workload import median, p95
 
 _COUNTED = ("apply", "maintain", "rest", "read", "plain", "between", "finish")
 _LOOK_SECONDS = 0.02
+_END_SECONDS_MAX = 60
 
 
 @dataclass(slots=True)
@@ -70,7 +72,11 @@ class Ratios:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is printed of a run. Batches are the measured ones; a batch's seconds have the maintenance that it waited for."""
+    """What is printed of a run. Batches are the measured ones; a batch's seconds have the maintenance that it waited for.
+
+    ``write_amplification``: bytes that came into the table's folder, over bytes of changes; ``write_amplification_running``:
+    without ``owed_bytes``, those of the last step, in which what is on the local disk alone is uploaded.
+    """
 
     batch_seconds: list[float]
     plain_seconds: list[float]
@@ -86,6 +92,7 @@ class Figures:
     metadata_bytes: int
     local_bytes: int
     write_amplification: float
+    write_amplification_running: float
     owed_bytes: int
     files: int
     bytes: int
@@ -154,7 +161,22 @@ def run_system(
     return run
 
 
-def _drive(run: Run, command: Sequence[str], folder: Path, drain: Drain) -> None:
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A runner's process, and this end of the pipes to it."""
+
+    process: subprocess.Popen[bytes]
+    events: IO[str]
+    answers: IO[str]
+    log: Path
+
+
+@contextmanager
+def started(command: Sequence[str], folder: Path) -> Iterator[Runner]:
+    """Start a runner in a session of its own, with its output in the folder; it gets the numbers of its pipes as arguments.
+
+    At the end its pipes are closed, which ends it; it is killed if that takes longer than a minute.
+    """
     events_read, events_write = os.pipe()
     answers_read, answers_write = os.pipe()
     log = folder / "log.txt"
@@ -166,16 +188,29 @@ def _drive(run: Run, command: Sequence[str], folder: Path, drain: Drain) -> None
         )  # fmt: skip
     os.close(events_write)
     os.close(answers_read)
+    try:
+        with os.fdopen(events_read) as events, os.fdopen(answers_write, "w") as answers:
+            yield Runner(process, events, answers, log)
+    finally:
+        try:
+            process.wait(_END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _drive(run: Run, command: Sequence[str], folder: Path, drain: Drain) -> None:
     ended = "the runner ended without a word"
     step: tuple[str, int] | None = None
     cpu, written, local = 0.0, Written(), 0
-    with os.fdopen(events_read) as events, os.fdopen(answers_write, "w") as answers:
-        for line in events:
+    with started(command, folder) as runner:
+        answers = runner.answers
+        for line in runner.events:
             event = json.loads(line)
             match event.pop("event"):
                 case "mark":
                     table_written, local_written = drain.look()
-                    now = cpu_seconds(process.pid), table_written, local_written.bytes
+                    now = cpu_seconds(runner.process.pid), table_written, local_written.bytes
                     if step is not None:
                         run.windows.append(Window(*step, now[0] - cpu, now[1] - written, now[2] - local))
                     cpu, written, local = now
@@ -194,9 +229,8 @@ def _drive(run: Run, command: Sequence[str], folder: Path, drain: Drain) -> None
                     ended = event["error"]
                 case "done":
                     ended = ""
-    process.wait()
     if ended:
-        run.error = f"{ended} (see {log})"
+        run.error = f"{ended} (see {runner.log})"
 
 
 def _answer(answers: Any) -> None:
@@ -232,6 +266,7 @@ def figures(run: Run, scale: Scale, given: Given) -> Figures:
         metadata_bytes=metadata,
         local_bytes=sum(window.local_bytes for window in counted),
         write_amplification=(data + metadata) / given.change_bytes,
+        write_amplification_running=(data + metadata - owed) / given.change_bytes,
         owed_bytes=owed,
         files=run.files,
         bytes=run.bytes,

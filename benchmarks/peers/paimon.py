@@ -18,12 +18,23 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.peers.peer import COLUMNS, DDL, KEY, ORDER, Inline, Place, by_sort_key, columns
 
-_PACKAGE = "org.apache.paimon:paimon-spark-3.5:0.9.0"
+PACKAGE = "org.apache.paimon:paimon-spark-3.5:0.9.0"
 _IN_SPARK = (
     "org.scala-lang:*,org.scala-lang.modules:*,org.lz4:*,org.xerial.snappy:*,org.slf4j:*,com.google.code.findbugs:*"
 )
 _TABLE = "peers.bench.orders"
 _KIND = "case op when 'd' then '-D' when 'u' then '+U' else '+I' end as kind"
+
+
+def session(warehouse: str) -> dict[str, str]:
+    """Spark's settings, with the catalog ``peers`` in a folder."""
+    return {
+        "spark.jars.packages": PACKAGE,
+        "spark.jars.excludes": _IN_SPARK,
+        "spark.sql.extensions": "org.apache.paimon.spark.extensions.PaimonSparkSessionExtensions",
+        "spark.sql.catalog.peers": "org.apache.paimon.spark.SparkCatalog",
+        "spark.sql.catalog.peers.warehouse": f"file://{warehouse}",
+    }
 
 
 class Paimon(Inline):
@@ -38,17 +49,11 @@ class Paimon(Inline):
 
     @staticmethod
     def session(place: Place) -> Mapping[str, str]:
-        return {
-            "spark.jars.packages": _PACKAGE,
-            "spark.jars.excludes": _IN_SPARK,
-            "spark.sql.extensions": "org.apache.paimon.spark.extensions.PaimonSparkSessionExtensions",
-            "spark.sql.catalog.peers": "org.apache.paimon.spark.SparkCatalog",
-            "spark.sql.catalog.peers.warehouse": f"file://{place.table}",
-        }
+        return session(place.table)
 
     @property
     def settings(self) -> Mapping[str, str]:
-        return {"jar": _PACKAGE, "maintenance": "by the writer, as it sees fit"} | self._properties
+        return {"jar": PACKAGE, "maintenance": "by the writer, as it sees fit"} | self._properties
 
     def create(self, initial: DataFrame) -> None:
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in self._properties.items())

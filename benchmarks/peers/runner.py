@@ -95,7 +95,7 @@ class Driver:
 
 def run(task: Task, driver: Driver) -> None:
     kind = getattr(importlib.import_module(f"benchmarks.peers.{task.module}"), task.name)
-    spark = _session(task, dict(kind.session(task.place)))
+    spark = session(task.memory, task.place.local, dict(kind.session(task.place)))
     peer: Peer = kind(spark, task.place, task.variant)
     initial = spark.read.schema(_CHANGES).parquet(*task.initial)
     with driver.step("create", 0):
@@ -123,19 +123,20 @@ def run(task: Task, driver: Driver) -> None:
     spark.stop()
 
 
-def _session(task: Task, own: dict[str, str]) -> SparkSession:
+def session(memory: str, local: str, own: dict[str, str]) -> SparkSession:
+    """Two cores, the same memory and the same two shuffle partitions for every system; ``own``: a system's own settings."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     common = {
-        "spark.driver.memory": task.memory,
+        "spark.driver.memory": memory,
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.local.dir": f"{task.place.local}/spark",
-        "spark.sql.warehouse.dir": f"{task.place.local}/warehouse",
+        "spark.local.dir": f"{local}/spark",
+        "spark.sql.warehouse.dir": f"{local}/warehouse",
     }
     builder = SparkSession.builder.appName("bench-peers").master("local[2]")
     for name, value in (own | common).items():

@@ -1,0 +1,1 @@
+"""From Kafka to a table: lakebed beside its peers."""

@@ -1,0 +1,88 @@
+"""lakebed as ``lakebed run`` does it: its Kafka source, and ``table.maintain`` in the same process, which settles and merges.
+
+The order of changes and the size of a batch are those of the guide (docs/guides/kafka-debezium.md); all else is a default.
+Its own reader sees a batch when that is committed, any Delta reader when it is settled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+import lakebed
+from benchmarks.kafka import SCHEMA
+from benchmarks.kafka_peers.stream import COLUMNS, Commit, DeltaLog, Ends, Feed, batch_ends
+from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.kafka_settings import KafkaSettings
+from lakebed.ingest.kafka_source import KafkaSource
+from lakebed.ingest.shape import ChangeShape
+from lakebed.ingest.source import RangeChanges
+from lakebed.manifest.actions import PART_DOMAIN_PREFIX
+from lakebed.session import settings
+from lakebed.table import STREAMS_FOLDER
+
+_SEQUENCE = "source.lsn"
+
+
+class Lakebed:
+    resolves = True
+
+    def __init__(self, spark: SparkSession, feed: Feed, name: str) -> None:
+        os.environ["LAKEBED_CACHE_DIR"] = f"{feed.local}/lakebed"
+        self._spark = lakebed.spark(session=spark)
+        self._feed = feed
+        self._table = lakebed.create(f"{feed.table}/{name}", SCHEMA, keys=["id"], sequence_by=_SEQUENCE)
+        self._checkpoint = Path(f"{feed.table}/{name}/{STREAMS_FOLDER}/ingest")
+        self._log = DeltaLog(Path(f"{feed.table}/{name}"))
+        self._unsettled: OrderedDict[int, tuple[Ends, set[str]]] = OrderedDict()
+
+    @staticmethod
+    def session(feed: Feed) -> Mapping[str, str]:
+        return settings(s3=False)
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        own = {name: value for name, value in self._table.properties.items() if name.startswith("lakebed.")}
+        return own | {"max_records_per_batch": str(self._feed.batch_records), "maintenance": "beside (table.maintain)"}
+
+    def start(self, topic: str) -> None:
+        kafka = KafkaSettings(
+            {"bootstrap.servers": self._feed.bootstrap}, (topic,), max_records_per_batch=self._feed.batch_records
+        )
+        source = KafkaSource(kafka, self._table.path)
+        decoder = DebeziumJson(ChangeShape(SCHEMA, ("id",), _SEQUENCE))
+        stream = RangeChanges(source.reader, decoder, with_order=True)
+        self.queries = [
+            self._table.ingest_with(stream, source.stream(self._spark)),
+            self._table.maintain(self._spark),
+        ]
+
+    def commits(self) -> Mapping[str, list[Commit]]:
+        committed, settled = [], []
+        for time, actions in self._log.commits():
+            parts = [action["domainMetadata"] for action in actions if "domainMetadata" in action]
+            parts = [part for part in parts if part["domain"].startswith(PART_DOMAIN_PREFIX)]
+            for batch in [action["txn"]["version"] for action in actions if "txn" in action]:
+                ends = batch_ends(self._checkpoint, batch)
+                committed.append(Commit(time, ends))
+                self._unsettled[batch] = ends, {part["domain"] for part in parts if not part["removed"]}
+            gone = {part["domain"] for part in parts if part["removed"]}
+            for _, waiting in self._unsettled.values():
+                waiting -= gone
+            while self._unsettled and not next(iter(self._unsettled.values()))[1]:
+                _, (ends, _) = self._unsettled.popitem(last=False)
+                settled.append(Commit(time, ends))
+        return {"own reader": committed, "any Delta reader": settled}
+
+    def stop(self) -> None:
+        for query in self.queries:
+            query.stop()
+        self._table._compaction.close()
+        self._table.settle()
+
+    def rows(self) -> DataFrame:
+        return self._spark.read.format("delta").load(self._table.path).select(*COLUMNS)
