@@ -1,6 +1,7 @@
 """The sort key of a large table is changed under load: reads stay right throughout, and get faster.
 
     python -m benchmarks.new_sort_key [--rows 5000000] [--changes 5000] [--plan-mb 32] [--png new_sort_key.png]
+    python -m benchmarks.new_sort_key --hot region-13 [--rows 5000000] [--plan-mb 32]
 
 1. A table of orders, sorted by (region, ts), in parts of a quarter of a plan; with plans of the default size it would all be
    one plan. A query for some customers, whom the sort key does not name, reads
@@ -11,12 +12,18 @@
 4. It ends when all parts are sorted by the new key and nothing is left to merge.
 
 Printed: about a dozen of the steps.
+
+With ``--hot``, what it is worth to sort first what is read most: a table partitioned by region, in copies of the same files, is
+sorted anew in one thread while a query for some customers of one region is run again and again; once in the order that reads
+make, once with reads not counted. Printed: when the query reads no part of the old order any more, its time before the change and
+from then on (medians, the latter while the rest is sorted), and what was rewritten by then.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -28,7 +35,8 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed
-from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
+from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, table
+from lakebed.manifest.stale import stale_parts
 from lakebed.sortkey.statistics import parsed_stats
 
 CUSTOMERS = 50_000
@@ -53,7 +61,13 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=5_000)
     parser.add_argument("--plan-mb", type=int, default=32, help="lakebed.plan_bytes_max")
     parser.add_argument("--png")
+    parser.add_argument(
+        "--hot", metavar="REGION", help="sort what is read first beside oldest first: queries read this region"
+    )
     args = parser.parse_args()
+    if args.hot:
+        compare_orders(args.rows, args.plan_mb << 20, args.hot)
+        return
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
         steps = run(folder, args.rows, args.changes, args.plan_mb << 20)
@@ -104,6 +118,82 @@ def run(folder: str, rows: int, changes: int, plan_bytes: int) -> list[Step]:
     finally:
         stop.set()
         maintaining.join()
+
+
+@dataclass(frozen=True)
+class Race:
+    """``hot_seconds``: until the query read no part of the old order; ``hot_bytes``: rewritten by then; ``after_seconds``: of the
+    query from then on."""
+
+    before_seconds: float
+    hot_seconds: float
+    hot_bytes: int
+    after_seconds: float
+    all_seconds: float
+    all_bytes: int
+
+
+def compare_orders(rows: int, plan_bytes: int, region: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
+        properties = {"lakebed.plan_bytes_max": str(plan_bytes), "lakebed.target_part_bytes": str(plan_bytes // 4)}
+        schema = SCHEMA.append(pa.field("customer", pa.int64()))
+        made = lakebed.create(f"{folder}/made", schema, KEYS, SORT_KEY, None, ["region"], properties)
+        for start in range(0, rows, 1_000_000):
+            made.apply(_with_customer(Workload(rows).base(start, min(rows, start + 1_000_000))))
+        made.settle()
+        made.compact()
+        races = {}
+        for order in ("what is read first", "oldest first"):
+            shutil.copytree(f"{folder}/made", f"{folder}/{order}")
+            races[order] = race(lakebed.open(f"{folder}/{order}"), region, counts_reads=order == "what is read first")
+    table(
+        f"{rows:,} rows in 20 partitions, the sort key changed to (customer), a query for customers of {region}",
+        ["order", "query s before", "sorted for it after s", "MB rewritten by then", "query s from then on", "all sorted after s",
+         "MB rewritten"],
+        [
+            [order, one.before_seconds, one.hot_seconds, one.hot_bytes / 2**20, one.after_seconds, one.all_seconds,
+             one.all_bytes / 2**20]
+            for order, one in races.items()
+        ],
+    )  # fmt: skip
+
+
+def race(orders: lakebed.Table, region: str, counts_reads: bool) -> Race:
+    where = f"region = '{region}' and customer between 20000 and 20100"
+    orders.set_sort_key(["customer"])
+    if not counts_reads:
+        orders._compaction._reads = lakebed.open(orders.path)._reads  # of a table that nobody reads
+        orders._reads._may_write = False
+    right, before = _timed(orders, where)
+    compacting = threading.Thread(target=orders.compact, name="compaction")
+    began = time.monotonic()
+    compacting.start()
+    hot_seconds, after = 0.0, []
+    while compacting.is_alive():
+        snapshot = orders._log.refresh()
+        is_hot_done = all(part.partition_values["region"] != region for part in stale_parts(snapshot))
+        if is_hot_done and not after:
+            hot_seconds, hot_version = time.monotonic() - began, snapshot.version
+        found, seconds = _timed(orders, where)
+        if found != right:
+            sys.exit(f"the table is wrong: {where}")
+        after += [seconds] if is_hot_done else []
+        time.sleep(0.05)
+    all_seconds = time.monotonic() - began
+    merges = orders.compactions().to_pylist()
+    hot_bytes = sum(merge["bytes_out"] for merge in merges if merge["version"] <= hot_version)
+    return Race(before, hot_seconds, hot_bytes, median(after), all_seconds, sum(merge["bytes_out"] for merge in merges))
+
+
+def _timed(orders: lakebed.Table, where: str) -> tuple[list[int], float]:
+    """The rows of a query, and the median of three runs."""
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        found = orders.to_arrow(["pk"], where)
+        times.append(time.perf_counter() - started)
+    return sorted(found["pk"].to_pylist()), median(times)
 
 
 def _with_customer(rows: pa.Table) -> pa.Table:

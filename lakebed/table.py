@@ -76,6 +76,7 @@ from lakebed.parts.key_index import KeyIndex
 from lakebed.parts.locate import IndexLocator, KeyLocator, ScanLocator, payload_types
 from lakebed.parts.materialized import LocalParts, own_folder
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
+from lakebed.parts.reads import Reads
 from lakebed.parts.storage import PartStorage, open_part_storage
 from lakebed.settings import PREFIX, check_changeable, interval_seconds, parse_settings, suggest
 from lakebed.version import ENGINE
@@ -164,11 +165,12 @@ class Table:
         self._index: tuple[TableShape, IndexLocator] | None = None
         self._index_lock = threading.RLock()
         volatile = _cache_folder() / "volatile" / log.refresh().metadata.id
+        self._reads = Reads(log)
         self._view = TableView(
-            self.path, self._storage, self._dead_rows, self._reading_locator, LocalParts(volatile).load
+            self.path, self._storage, self._dead_rows, self._reading_locator, self._reads, LocalParts(volatile).load
         )
         self._tidy_up = cleanup.TidyUp(log, self._storage)
-        self._compaction = Compaction(self.path, log, self._storage, self._dead_rows, volatile)
+        self._compaction = Compaction(self.path, log, self._storage, self._dead_rows, volatile, self._reads)
 
     def __repr__(self) -> str:
         return f"lakebed.Table({self.path!r}, version={self.version})"
@@ -218,10 +220,12 @@ class Table:
     def clustering_information(self) -> pa.Table:
         """How well the base is clustered by its sort key (or keys): a row a level, first one of all levels together.
 
-        Columns: counts of parts (total, constant, unsorted), average overlaps and depth, greatest depth, histogram of depths,
-        the deepest ranges. Raises InvalidInput for a table without an order.
+        Columns: counts of parts (total, constant, unsorted, those that wait to be sorted by a new sort key and how often these
+        were read in the last hour), average overlaps and depth, greatest depth, histogram of depths, the deepest ranges.
+        Raises InvalidInput for a table without an order.
         """
-        return clustering.clustering_information(self._log.refresh())
+        snapshot = self._log.refresh()
+        return clustering.clustering_information(snapshot, self._reads.of(snapshot))
 
     def draw_clustering(self, file: str | os.PathLike[str]) -> None:
         """Draw the parts as bars over the sort key, level by level, with the depth below, as a PNG.
@@ -478,12 +482,14 @@ class Table:
         It can be stopped at any time (Ctrl-C, ``stop``), and goes on where it was when called again. ``dry_run`` estimates.
         Raises InvalidInput (no sort key, wrong ``where``), StoreUnavailable (no room on disk), Contention, Corrupt.
         """
-        job = ReclusterJob(self.path, self._log, self._storage, where, final, on_progress, stop or (lambda: False))
+        job = ReclusterJob(
+            self.path, self._log, self._storage, where, final, on_progress, stop or (lambda: False), self._reads.of
+        )
         return job.foretold() if dry_run else self._compaction.recluster(job)
 
     def set_sort_key(self, columns: Sequence[str]) -> int:
         """Change what parts are sorted by; returns the version. No row is moved: new parts are sorted so from now on, and the
-        older ones are sorted bit by bit by running maintenance, or at once by ``recluster(final=True)``.
+        older ones are sorted bit by bit by running maintenance, those read most first, or at once by ``recluster(final=True)``.
 
         ``columns`` as for ``create``; none: by the keys again. The same sort key again changes nothing. Raises InvalidInput.
         """

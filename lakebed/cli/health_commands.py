@@ -169,7 +169,11 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
     log = f"the log has {found.log_files:,} files, {told_bytes(found.log_bytes)}"
     yield "retention", f"versions from {found.oldest_version} on can be read, {found.versions_held:,} are held; {log}"
     parts = sum(found.parts_by_level.values())
-    yield "sort key", f"{parts - found.unsorted_parts:,} of {parts:,} parts are sorted by it"
+    waiting = f"; {found.waiting_parts:,} wait to be, read {found.waiting_part_reads:,} times in the last hour"
+    yield (
+        "sort key",
+        f"{parts - found.unsorted_parts:,} of {parts:,} parts are sorted by it{waiting if found.waiting_parts else ''}",
+    )
 
 
 def _told(finding: Finding) -> RenderableType:

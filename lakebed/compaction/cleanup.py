@@ -10,6 +10,7 @@ table became empty: the last of its commits that took something away had a versi
 3. List the table's files, and hold each against that set; only what may go is kept in memory. A file goes as *expired* if
    the oldest kept version remembers its removal. Any other file without a name may be of a writer that has not committed
    yet, so it goes (*orphan*, *temporary*) only when it is older than writing takes, and than the oldest claim under way.
+   What readers tell planners (``parts.reads``) is of use for an hour, and then goes as *temporary*.
 4. Read first, commit, then act: move the mark (``manifest.leases``), which ends older versions for readers. What the
    commits up to the mark's own name, and what the leases among them hold, stays.
 5. Expired log files go first, oldest first (a checkpoint was written before), then the others. Whatever dies in between
@@ -42,8 +43,10 @@ from lakebed.manifest.conflicts import Touch
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.leases import EXPIRED_DOMAIN, first_unexpired, leased_versions, leases_of, mark
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stale import stale_parts
 from lakebed.manifest.stores.local import TEMPORARY_PREFIX
 from lakebed.manifest.table_log import LOG_FOLDER, LOG_SECONDS_MIN, Committed, TableLog, Unknown
+from lakebed.parts.reads import READS_FOLDER, WINDOW_SECONDS
 from lakebed.parts.storage import PartStorage
 from lakebed.settings import PREFIX, parse_interval
 from lakebed.version import ENGINE
@@ -72,7 +75,8 @@ class Kept:
 
     ``first``: the oldest version within retention; ``newest``: the snapshot that was read; ``named``: files that kept
     versions name; ``removed``: files whose removal ``first`` remembers; ``unnamed_before_ms``: other files younger than
-    this stay (epoch milliseconds); ``everywhere``: the table has files of other writers, anywhere below its root.
+    this stay (epoch milliseconds); ``everywhere``: the table has files of other writers, anywhere below its root;
+    ``reads_before_ms``: counts of reads younger than this stay.
     """
 
     first: int
@@ -81,6 +85,7 @@ class Kept:
     removed: AbstractSet[str]
     unnamed_before_ms: int
     everywhere: bool
+    reads_before_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +158,16 @@ def overdue(log: TableLog, storage: PartStorage) -> list[Doomed]:
         oldest = log.read_commit(first)
         then_ms = min(then_ms, oldest.timestamp_ms if oldest else 0)
     before_ms = min(kept.unnamed_before_ms, then_ms - WRITE_SECONDS_MAX * 1000)
-    return [
-        file for file in _look(log, storage, replace(kept, unnamed_before_ms=before_ms)) if file.reason != "expired"
-    ]
+    kept = replace(kept, unnamed_before_ms=before_ms, reads_before_ms=before_ms)
+    return [file for file in _look(log, storage, kept) if file.reason != "expired"]
 
 
 class TidyUp:
     """What a running maintenance deletes of its table, in rounds of at most ``DELETIONS_MAX`` files. Call ``round`` hourly.
 
-    A round deletes files of parts whose removal has expired; it lists nothing. Once a day a round also lists the table,
-    and deletes what has no name. No round reads the commits of the whole retention: instead of that, a file without a
-    name must be older than the oldest kept version by as long as writing may take.
+    A round deletes files of parts whose removal has expired; it lists nothing, or only counts of reads while there are any to
+    come. Once a day a round also lists the table, and deletes what has no name. No round reads the commits of the whole
+    retention: instead of that, a file without a name must be older than the oldest kept version by as long as writing may take.
     """
 
     def __init__(self, log: TableLog, storage: PartStorage, clock: Callable[[], float] = time.monotonic) -> None:
@@ -181,6 +185,8 @@ class TidyUp:
         lists = self._listed_at is None or started - self._listed_at >= _LIST_SECONDS
         try:
             found = _look(self._log, self._storage, kept) if lists else _known(self._log, kept, self._gone)
+            if not lists and stale_parts(kept.newest):
+                found = [*_old_reads(self._storage, kept), *found]
         except Corrupt as error:
             _logger.warning("nothing is tidied up: %s", error)
             return 0
@@ -244,6 +250,7 @@ def _keep(
         frozenset(map(spell, filter(None, removed))),
         min([unnamed_before_ms, *under_way]),
         _CONVERTED in newest.metadata.configuration,
+        now_ms - WINDOW_SECONDS * 1000,
     )
 
 
@@ -400,6 +407,8 @@ def reason_to_go(path: str, modified_ms: int, kept: Kept) -> str | None:
     in_log = LOG_FOLDER in folders and not path.startswith(_LOG_TEMPORARIES)
     if path in kept.named or in_log or path.startswith(_STREAMS):
         return None
+    if folders == READS_FOLDER.split("/") and not name.startswith(TEMPORARY_PREFIX):
+        return "temporary" if modified_ms < kept.reads_before_ms else None
     if name.startswith(TEMPORARY_PREFIX):
         return "temporary" if modified_ms < kept.unnamed_before_ms else None
     if not _is_data_file(path):
@@ -420,6 +429,16 @@ def _known(log: TableLog, kept: Kept, gone: Collection[str]) -> list[Doomed]:
     doomed = [Doomed(path, sizes.get(path, 0), reason, None) for path, reason in found if reason]
     _require_names(log, kept, doomed)
     return doomed
+
+
+def _old_reads(storage: PartStorage, kept: Kept) -> list[Doomed]:
+    """What readers told planners long ago."""
+    found = ((path, size, int(modified * 1000)) for path, size, modified in storage.list(f"{READS_FOLDER}/"))
+    return [
+        Doomed(path, size, reason, modified_ms)
+        for path, size, modified_ms in found
+        if (reason := reason_to_go(path, modified_ms, kept))
+    ]
 
 
 def _is_data_file(path: str) -> bool:

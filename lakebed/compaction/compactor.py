@@ -40,8 +40,8 @@ _logger = logging.getLogger("lakebed.compact")
 KernelMaker = Callable[[Callable[[], bool], Callable[[int], None]], Callable[[PartStorage], Kernel]]
 """Makes a kernel of: whether to stop; what to tell the rows done; where to write."""
 
-Planner = Callable[[Snapshot, Collection[str], int, int], Planning]
-"""Snapshot, paths that are taken, now in epoch milliseconds, bytes in flight."""
+Planner = Callable[[Snapshot, Collection[str], int, int, Mapping[str, int]], Planning]
+"""Snapshot, paths that are taken, now in epoch milliseconds, bytes in flight, reads by path."""
 
 
 class MergeWorker(Protocol):
@@ -97,10 +97,12 @@ class Compactor:
         workers: int = 1,
         chores: Mapping[Callable[[], object], float] | None = None,
         clock: Callable[[], float] = time.time,
+        reads: Callable[[Snapshot], Mapping[str, int]] = lambda snapshot: {},
     ) -> None:
         """``chores``: what else is to be done in the background, each with its seconds from one time to the next.
 
         Each has a thread of its own: leases are extended also while an upload or a cleanup takes minutes.
+        ``reads``: how often parts were read of late, by path.
         """
         self._table = table
         self._log = log
@@ -108,6 +110,7 @@ class Compactor:
         self._kernel = kernel
         self._planner = planner
         self._clock = clock
+        self._reads = reads
         self._shared = _Shared()
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
@@ -204,22 +207,24 @@ class Compactor:
     def is_due(self) -> bool:
         """Whether there is a plan that could run now."""
         snapshot = self._log.refresh()
+        reads = self._reads(snapshot)
         with self._lock:
-            return bool(self._plans(snapshot, self._clock()))
+            return bool(self._plans(snapshot, reads, self._clock()))
 
     def _next(self) -> tuple[int, Plan] | None:
         """The plan to run next, noted as running; None if there is none."""
         snapshot = self._log.refresh()
+        reads = self._reads(snapshot)
         now = self._clock()
         with self._lock:
-            for plan in self._plans(snapshot, now):
+            for plan in self._plans(snapshot, reads, now):
                 number = self._shared.next_id
                 self._shared.next_id += 1
                 self._shared.running[number] = Running(plan, now)
                 return number, plan
         return None
 
-    def _plans(self, snapshot: Snapshot, now: float) -> list[Plan]:
+    def _plans(self, snapshot: Snapshot, reads: Mapping[str, int], now: float) -> list[Plan]:
         """What there is to merge, best first; called with the lock held."""
         mine = {path for running in self._shared.running.values() for path in running.plan.inputs}
         seen, claimed = self._merger.sight(snapshot, int(now * 1000))
@@ -227,7 +232,7 @@ class Compactor:
             del self._shared.trouble[path]
         taken = mine | self._parked(now) | claimed
         in_flight = sum(running.plan.bytes_in for running in self._shared.running.values())
-        planning = self._planner(seen, taken, int(now * 1000), in_flight)
+        planning = self._planner(seen, taken, int(now * 1000), in_flight, reads)
         return [plan for plan in planning.plans if plan.kind is not PlanKind.SETTLE]
 
     def _attempt(self, number: int, plan: Plan) -> None:

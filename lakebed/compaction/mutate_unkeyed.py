@@ -96,7 +96,8 @@ def _dying(
 ) -> dict[str, BitMap64]:  # fmt: skip
     """Live rows that match, by part. ``looked_at`` keeps the matches of parts, live or not: a file never changes."""
     out = {}
-    for part in parts_that_may_match(connect(), list(snapshot.parts.values()), shape.schema, mutation.where):
+    listed = list(snapshot.parts.values())
+    for part in parts_that_may_match(connect(), listed, shape.schema, mutation.where, snapshot.known):
         if part.path not in looked_at:
             looked_at[part.path] = _matches(part, mutation, shape, storage)
         dying = looked_at[part.path] - dead_rows.of(part)

@@ -31,7 +31,7 @@ def plan_of(kind: PlanKind, partition: Partition, parts: Sequence[Part], before:
 
 def partition_of(part: Part) -> Partition:
     """The partition that a part belongs to."""
-    return tuple(sorted(part.partition_values.items()))
+    return tuple(sorted(part.partition_values.items())) if part.partition_values else ()
 
 
 def spelled(partition: Partition) -> list[tuple[str, bool, str]]:

@@ -9,7 +9,9 @@
    With ``lakebed.merge`` = ``recluster`` it is levels that are looked at, and their average depth: see ``recluster``.
 3. **Purge** parts of which ``lakebed.purge_dead_ratio`` is dead and a reader feels it, those with the most dead bytes first;
    and those that are dead altogether, which costs nothing. Deletes are dead once ``lakebed.tombstone_retention`` has passed.
-4. **Resort** parts that are sorted by an earlier sort key, oldest first, when nothing of the above waits.
+4. **Resort** parts that are sorted by an earlier sort key, oldest first, when nothing of the above waits. Those that are read
+   come before the merges too, most read first, as long as there would be nothing to merge without such parts: what comes in
+   is merged in time whatever is read, and parts that nobody reads get their turn when the others are done.
 
 In the hours of ``lakebed.off_peak`` the read budget and the purge ratio count half: what then has time anyway leaves room for
 the day. Outside them, plans that read more than half a full part wait for these hours, unless the read budget is exceeded.
@@ -22,14 +24,13 @@ of which nothing else makes more: so repeated rounds come to an end.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lakebed.compaction.layout import SMALL, Indexes, Layout, Place, fullness
+from lakebed.compaction.layout import SMALL, Layout, Place, fullness
 from lakebed.compaction.plan import PART_READ_BYTES, Cause, Partition, Plan, PlanKind, Planning, Refusal
 from lakebed.compaction.plan_of_parts import partition_of, plan_of, spelled
 from lakebed.compaction.policies import FAN, Policy, binomial, lazy_leveled, size_tiered
@@ -37,8 +38,9 @@ from lakebed.compaction.recluster import INPUTS_MAX, Group, Threshold, groups, o
 from lakebed.compaction.resort import resort_plans
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stale import stale_parts
 from lakebed.settings import TableSettings, parse_hours
-from lakebed.sortkey.ranges import depth, order_columns, range_reader
+from lakebed.sortkey.ranges import Indexes, Ranked, order_columns
 from lakebed.sortkey.sort_key import SortTerm
 
 IN_FLIGHT_PLANS = 2
@@ -76,11 +78,14 @@ _WHY_NOT = {
 }
 
 
-def plan(snapshot: Snapshot, claimed: Collection[str], now_ms: int, in_flight_bytes: int = 0) -> Planning:
+def plan(
+    snapshot: Snapshot, claimed: Collection[str], now_ms: int, in_flight_bytes: int = 0,
+    reads: Mapping[str, int] | None = None,
+) -> Planning:  # fmt: skip
     """What to do next.
 
     ``claimed``: paths that live claims name; ``now_ms``: the time in epoch milliseconds; ``in_flight_bytes``: input bytes of
-    plans that run now.
+    plans that run now; ``reads``: how often parts were read in the last hour, by path (none: not at all).
     """
     claimed = frozenset(claimed)
     round_ = _Round(snapshot, now_ms, in_flight_bytes)
@@ -89,9 +94,16 @@ def plan(snapshot: Snapshot, claimed: Collection[str], now_ms: int, in_flight_by
     round_.refuse(Cause.CLAIMED, sum(path in snapshot.parts for path in claimed))
     round_.refuse(Cause.CONSTANT, int(sum(layout.constant.sum() for layout in layouts)))
     round_.refuse(_why_quiet(snapshot), quiet)
+    waiting = [part for part in stale_parts(snapshot) if part.path not in claimed]
+    reads = reads or {}
+    read = [part for part in waiting if part.path in reads]
+    if read and not _is_merge_due_without_stale(snapshot, claimed, now_ms):
+        _resorts(read, round_, reads)
+        _take(layouts, round_)
+        waiting = [part for part in waiting if part.path not in reads]
     _merges(layouts, round_)
     _purges(claimed, round_)
-    _resorts(claimed, round_)
+    _resorts(waiting, round_, reads)
     plans = ([settle] if settle else []) + round_.plans
     backlog = (settle.bytes_in if settle else 0) + round_.backlog_bytes(layouts)
     refusals = tuple(Refusal(cause, count, _WHY_NOT[cause]) for cause, count in round_.refused.items() if count)
@@ -141,7 +153,7 @@ class _Round:
             self.wait(Cause.OFF_PEAK, candidate)
             return False
         allowed = IN_FLIGHT_PLANS * self.settings.plan_bytes_max - self.in_flight_bytes
-        if candidate.bytes_in > allowed or len(self.plans) >= PLANS_MAX:
+        if self.is_over or candidate.bytes_in > allowed or len(self.plans) >= PLANS_MAX:
             self.wait(Cause.IN_FLIGHT, candidate)
             self.is_over = True
             return False
@@ -228,15 +240,13 @@ def _reason_to_settle(snapshot: Snapshot, tail: Sequence[ChangePart], now_ms: in
 def _parts_marked(snapshot: Snapshot, tail: Sequence[ChangePart]) -> int:
     """How many base parts settling may mark: those whose keys meet the tail's, and no more than there are changes."""
     columns = order_columns(snapshot.schema, snapshot.settings.keys, ())
-    read = range_reader(columns)
-    base = [read(part.stats) for part in snapshot.parts.values()]
-    lowers = sorted(item.lower for item in base)
-    uppers = sorted(item.upper for item in base)
-    marked = 0
-    for part in tail:
-        item = read(part.stats)
-        marked += min(part.rows, bisect_right(lowers, item.upper) - bisect_left(uppers, item.lower))
-    return min(marked, len(base))
+    count = len(snapshot.parts)
+    texts = [part.stats for part in snapshot.parts.values()] + [part.stats for part in tail]
+    found = snapshot.known.ranges(texts, columns)
+    begun = np.searchsorted(np.sort(found.lower[:count]), found.upper[count:], side="right")
+    ended = np.searchsorted(np.sort(found.upper[:count]), found.lower[count:], side="left")
+    rows = np.array([part.rows for part in tail], dtype=np.int64)
+    return min(int(np.minimum(rows, begun - ended).sum()), count)
 
 
 # -- merge -----------------------------------------------------------------------------------------------------------
@@ -248,10 +258,11 @@ def layouts_of(snapshot: Snapshot, claimed: Collection[str], settings: TableSett
     if settings.merge != "bin-pack":
         order_by = settings.sort_key or settings.keys
         columns = order_columns(snapshot.schema, order_by, snapshot.metadata.partition_columns, settings.sort_key_frame)
-    read = range_reader(columns)
-    partitions: dict[Partition, list[Part]] = {}
-    for part in snapshot.parts.values():
-        partitions.setdefault(partition_of(part), []).append(part)
+    everything = list(snapshot.parts.values())
+    partitions: dict[Partition, list[int]] = {}
+    for place, part in enumerate(everything):
+        partitions.setdefault(partition_of(part), []).append(place)
+    found = snapshot.known.ranges([part.stats for part in everything], columns) if columns else None
     layouts, quiet, depth_max = [], 0, 0
     if settings.merge == "recluster":
         runs_max, small_max = int(Threshold.of(settings.recluster_depth).depth(1)), _SHORT
@@ -259,17 +270,24 @@ def layouts_of(snapshot: Snapshot, claimed: Collection[str], settings: TableSett
         runs_max = settings.read_budget if _POLICIES[settings.merge] is binomial else min(FAN - 1, settings.read_budget)
         small_max = runs_max
     for partition in sorted(partitions, key=spelled):
-        parts = partitions[partition]
-        ranges = [read(part.stats) for part in parts] if columns else None
+        places = partitions[partition]
+        parts = [everything[place] for place in places]
         if len(parts) <= _SHORT:  # few parts of many partitions: not worth arrays
-            deep = depth(ranges).max if ranges else 1
+            deep = _deepest(found, places) if found else 1
             if deep <= runs_max and sum(fullness(part, settings) < SMALL for part in parts) <= small_max:
                 quiet, depth_max = quiet + 1, max(depth_max, deep)
                 continue
+        ranges = found.take(places) if found and len(partitions) > 1 else found
         layout = Layout(partition, parts, ranges, claimed, settings)
         layouts.append(layout)
         depth_max = max(depth_max, layout.depth_max)
     return layouts, quiet, depth_max
+
+
+def _deepest(found: Ranked, places: Sequence[int]) -> int:
+    """How many of these ranges lie over the deepest point; ranges are closed."""
+    lower, upper = np.sort(found.lower[places]), np.sort(found.upper[places])
+    return int((np.arange(1, len(lower) + 1) - np.searchsorted(upper, lower, side="left")).max(initial=0))
 
 
 def _why_quiet(snapshot: Snapshot) -> Cause:
@@ -330,20 +348,25 @@ def _candidates(layout: Layout, round_: _Round) -> Iterator[_Candidate]:
     policy = _POLICIES[round_.settings.merge]
     budget = round_.settings.read_budget
     depth_min = budget + 1 if policy is binomial else min(FAN, budget + 1)
-    while places := layout.places(depth_min):
-        equals = [place for place in places[:_TIES_MAX] if place.depth == places[0].depth]
+    found_over: dict[Place, tuple[Indexes, int]] = {}
+    while places := layout.deepest(depth_min, _TIES_MAX):
         options = []
-        for place in equals:
-            found = _merge_over(layout, place, policy, round_)
-            if found is None:
+        for place in places:
+            over = found_over.get(place) or _merge_over(layout, place, policy, round_)
+            if over is None:
                 layout.leave_alone(place)
-            else:
-                options.append((_tie(layout, found[0], round_.settings), place.start, place, found))
+                continue
+            found_over[place] = over
+            options.append((_tie(layout, over[0], round_.settings), place.start, place))
         if options:
-            _, _, place, found = min(options, key=lambda option: option[:2])
-            yield found
-            if layout.free[found[0]].any():
+            _, _, place = min(options, key=lambda option: option[:2])
+            indexes, count = found_over[place]
+            why = f"{place.depth} runs lie over a point; {round_.read_budget_told}"
+            yield indexes, _merge_of(layout, indexes, place.depth, place.depth - count + 1, why)
+            if layout.free[indexes].any():
                 layout.leave_alone(place)
+            low, high = layout.low[indexes].min(), layout.high[indexes].max()
+            found_over = {each: over for each, over in found_over.items() if each.end < low or each.start > high}
     refused = np.zeros(len(layout.parts), dtype=bool)
     while (found := _merge_row(layout, policy, refused, round_)) is not None:
         yield found
@@ -351,20 +374,19 @@ def _candidates(layout: Layout, round_: _Round) -> Iterator[_Candidate]:
             refused[found[0]] = True
 
 
-def _merge_over(layout: Layout, place: Place, policy: Policy, round_: _Round) -> _Candidate | None:
+def _merge_over(layout: Layout, place: Place, policy: Policy, round_: _Round) -> tuple[Indexes, int] | None:
+    """What is merged over a place, and how many runs become one there."""
     settings = round_.settings
-    stack, sizes = layout.stack(place)
+    stack = layout.stack(place)
     at_work = int(layout.under_work[place.point])
-    chosen = policy(sizes, max(1, settings.read_budget - at_work), layout.flush_bytes)
+    chosen = policy(stack.sizes, max(1, settings.read_budget - at_work), layout.flush_bytes)
     if chosen is None:
         return None
     start, stop = max(chosen.start, chosen.stop - INPUTS_MAX), chosen.stop
     while stop - start >= 2:
-        indexes = layout.window(place, stack[start:stop], settings.plan_bytes_max)
+        indexes = layout.window(stack, stack.indexes[start:stop], settings.plan_bytes_max)
         if indexes is not None:
-            count = stop - start
-            why = f"{place.depth} runs lie over a point; {round_.read_budget_told}"
-            return indexes, _merge_of(layout, indexes, place.depth, place.depth - count + 1, why)
+            return indexes, stop - start
         start += 1
     round_.refuse(Cause.PLAN_BYTES)
     return None
@@ -374,7 +396,7 @@ def _merge_row(
     layout: Layout, policy: Policy, refused: np.ndarray[tuple[int], np.dtype[np.bool_]], round_: _Round
 ) -> _Candidate | None:
     budget = round_.settings.read_budget
-    for row in sorted(layout.small_rows(), key=len, reverse=True):
+    for row in layout.small_rows():
         if refused[row].any():
             continue
         filled = int(np.searchsorted(np.cumsum(layout.full[row]), 1.0))
@@ -451,16 +473,26 @@ def _purges(claimed: Collection[str], round_: _Round) -> None:
 # -- resort ----------------------------------------------------------------------------------------------------------
 
 
-def _resorts(claimed: Collection[str], round_: _Round) -> None:
-    """Parts of an order that is not known (another writer's) are left as they are until the table's order is changed."""
-    snapshot, version = round_.snapshot, round_.settings.sort_key_version
-    taken = {path for merge in round_.plans for path in merge.inputs}.union(claimed)
-    stale = [
-        part
-        for part in snapshot.parts.values()
-        if part.sort_key_version != version and (part.sort_key_version is not None or version > 1)
-    ]
-    for candidate in resort_plans(snapshot, [part for part in stale if part.path not in taken]):
+def _is_merge_due_without_stale(snapshot: Snapshot, claimed: Collection[str], now_ms: int) -> bool:
+    stale = {part.path for part in stale_parts(snapshot)}
+    fresh = {path: part for path, part in snapshot.parts.items() if path not in stale}
+    round_ = _Round(replace(snapshot, parts=fresh), now_ms, 0)
+    if round_.settings.merge == "off":
+        return False
+    layouts, _, _ = layouts_of(round_.snapshot, claimed, round_.settings)
+    return any(next(_candidates(layout, round_), None) is not None for layout in layouts)
+
+
+def _take(layouts: Sequence[Layout], round_: _Round) -> None:
+    """What the round's plans are for so far is at work."""
+    taken = {path for one in round_.plans for path in one.inputs}
+    for layout in layouts:
+        layout.take(np.flatnonzero([part.path in taken for part in layout.parts]))
+
+
+def _resorts(waiting: Sequence[Part], round_: _Round, reads: Mapping[str, int]) -> None:
+    taken = {path for one in round_.plans for path in one.inputs}
+    for candidate in resort_plans(round_.snapshot, [part for part in waiting if part.path not in taken], reads):
         if round_.is_over:
             return
         if candidate.bytes_in > round_.settings.plan_bytes_max:

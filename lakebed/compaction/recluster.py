@@ -34,9 +34,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lakebed.compaction.layout import SMALL, Indexes, Layout
+from lakebed.compaction.layout import SMALL, Layout
 from lakebed.settings import parse_depth
 from lakebed.sortkey.clustering import greatest_within
+from lakebed.sortkey.ranges import Indexes
 
 INPUTS_MAX = 512
 _Flags = npt.NDArray[np.bool_]

@@ -84,7 +84,9 @@ class ReclusterJob:
     def __init__(
         self, table: str, log: TableLog, storage: PartStorage, where: str | None, final: bool,
         on_progress: Callable[[ReclusterProgress], object] | None, stop: Callable[[], bool],
+        reads: Callable[[Snapshot], Mapping[str, int]] = lambda snapshot: {},
     ) -> None:  # fmt: skip
+        """``reads``: how often parts were read of late, by path."""
         self._table = table
         self._log = log
         self._storage = storage
@@ -92,6 +94,7 @@ class ReclusterJob:
         self._final = final
         self._on_progress = on_progress or (lambda progress: None)
         self._stop = stop
+        self._reads = reads
         self._begun = time.perf_counter()
         snapshot = log.refresh()
         if not (snapshot.settings.sort_key or snapshot.settings.keys):
@@ -130,8 +133,9 @@ class ReclusterJob:
         self._require_room()
         before = depth_by_level(self._seen(self._log.refresh()))
         compactor = Compactor(
-            self._table, self._log, merger, self._watched(kernel), self._plan, clock=lambda: self._log.now_ms() / 1000
-        )
+            self._table, self._log, merger, self._watched(kernel), self._plan,
+            clock=lambda: self._log.now_ms() / 1000, reads=self._reads,
+        )  # fmt: skip
         while True:
             self._results += compactor.run_until_idle()
             if self._stop() or not self._final or not self._is_anything_left(merger):
@@ -154,12 +158,14 @@ class ReclusterJob:
         """The table with those parts alone that the job is about."""
         parts = [part for part in snapshot.parts.values() if part.max_block <= self._until]
         if self._where is not None:
-            parts = parts_that_may_match(connect(), parts, snapshot.schema, self._where)
+            parts = parts_that_may_match(connect(), parts, snapshot.schema, self._where, snapshot.known)
         return replace(snapshot, parts={part.path: part for part in parts})
 
-    def _plan(self, snapshot: Snapshot, taken: Collection[str], now_ms: int, in_flight_bytes: int) -> Planning:
+    def _plan(
+        self, snapshot: Snapshot, taken: Collection[str], now_ms: int, in_flight_bytes: int, reads: Mapping[str, int]
+    ) -> Planning:
         """The next plan: of the round that has begun, or with ``final`` of the one after it."""
-        found = None if self._stop() else next(round_plans(self._seen(snapshot), taken), None)
+        found = None if self._stop() else next(round_plans(self._seen(snapshot), taken, reads), None)
         if found is None:
             return Planning()
         number = _round_of(found)

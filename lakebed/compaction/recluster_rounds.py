@@ -26,7 +26,8 @@ from lakebed.compaction.resort import resort_plans
 from lakebed.manifest.actions import Metadata, Part
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.sortkey.ranges import Range, order_columns, range_reader
+from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey.ranges import Ranked, order_columns
 
 _STEP = 1 << 20  # between two neighbouring ends
 _PLACE = "place"
@@ -48,8 +49,11 @@ class Estimate:
     depth_after: Mapping[int, float] = field(default_factory=dict)
 
 
-def round_plans(snapshot: Snapshot, claimed: Collection[str]) -> Iterator[Plan]:
-    """The plans of the next round, one after the other; they share no part. None: nothing is left to do."""
+def round_plans(snapshot: Snapshot, claimed: Collection[str], reads: Mapping[str, int] | None = None) -> Iterator[Plan]:
+    """The plans of the next round, one after the other; they share no part. None: nothing is left to do.
+
+    ``reads``: how often parts were read in the last hour, by path.
+    """
     settings = replace(snapshot.settings, merge="recluster")
     threshold = Threshold.of(settings.recluster_depth)
     layouts, _, _ = layouts_of(snapshot, claimed, settings)
@@ -68,7 +72,7 @@ def round_plans(snapshot: Snapshot, claimed: Collection[str]) -> Iterator[Plan]:
             following = next(found, None)
             group = following or group
     if not waiting:
-        yield from resort_plans(snapshot, unsorted(snapshot, claimed))
+        yield from resort_plans(snapshot, unsorted(snapshot, claimed), reads or {})
 
 
 def unsorted(snapshot: Snapshot, claimed: Collection[str] = ()) -> list[Part]:
@@ -116,21 +120,22 @@ def estimate(snapshot: Snapshot, claimed: Collection[str], final: bool) -> Estim
 
 def _by_partition(
     snapshot: Snapshot,
-) -> Iterator[tuple[Partition, list[Part], list[Range]]]:
+) -> Iterator[tuple[Partition, list[Part], Ranked]]:
     settings, partition_by = snapshot.settings, snapshot.metadata.partition_columns
     order_by = settings.sort_key or settings.keys
-    read = range_reader(order_columns(snapshot.schema, order_by, partition_by, settings.sort_key_frame))
+    columns = order_columns(snapshot.schema, order_by, partition_by, settings.sort_key_frame)
     partitions: dict[Partition, list[Part]] = {}
     for part in snapshot.parts.values():
         partitions.setdefault(partition_of(part), []).append(part)
     for partition, parts in partitions.items():
-        yield partition, parts, [read(part.stats) for part in parts]
+        yield partition, parts, snapshot.known.ranges([part.stats for part in parts], columns)
 
 
 def _made_up(snapshot: Snapshot) -> Snapshot:
     """The same parts on a line of whole numbers, without what is dead in them."""
     parts: dict[str, Part] = {}
-    for _, members, ranges in _by_partition(snapshot):
+    for _, members, found in _by_partition(snapshot):
+        ranges = found.ranges
         ends = sorted({item.lower for item in ranges} | {item.upper for item in ranges})
         at = {end: place * _STEP for place, end in enumerate(ends)}
         for part, item in zip(members, ranges, strict=True):
@@ -143,7 +148,7 @@ def _made_up(snapshot: Snapshot) -> Snapshot:
             )  # fmt: skip
     settings = replace(snapshot.settings, keys=(_PLACE,), sort_key=(_PLACE,), sort_key_frame="", sequence_by=None)
     metadata = Metadata("made up", schema_to_json(pa.schema([(_PLACE, pa.int64())])), (), settings.to_properties())
-    return replace(snapshot, parts=parts, metadata=metadata, tail={}, domains={})
+    return replace(snapshot, parts=parts, metadata=metadata, tail={}, domains={}, known=KnownStatistics())
 
 
 def _output(plan: Plan, inputs: Sequence[Part], number: int, snapshot: Snapshot) -> list[Part]:
@@ -151,8 +156,8 @@ def _output(plan: Plan, inputs: Sequence[Part], number: int, snapshot: Snapshot)
     settings = snapshot.settings
     rows, size = sum(part.rows for part in inputs), sum(part.bytes for part in inputs)
     count = max(1, math.ceil(max(size / settings.target_part_bytes, rows / settings.target_part_rows) - 1e-6))
-    read = range_reader(order_columns(snapshot.schema, (_PLACE,), ()))
-    ranges = [read(part.stats) for part in inputs]
+    columns = order_columns(snapshot.schema, (_PLACE,), ())
+    ranges = snapshot.known.ranges([part.stats for part in inputs], columns).ranges
     low = np.array([item.lower[1] for item in ranges], dtype=np.float64)
     high = np.maximum(np.array([item.upper[1] for item in ranges], dtype=np.float64), low + 1)
     points = np.unique(np.concatenate((low, high)))

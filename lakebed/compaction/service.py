@@ -21,6 +21,7 @@ from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.reads import Reads
 from lakebed.parts.storage import PartStorage
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Compaction:
     lease_seconds = LEASE_SECONDS
 
     def __init__(
-        self, path: str, log: TableLog, storage: PartStorage, dead_rows: DeadRows, volatile_base: Path
+        self, path: str, log: TableLog, storage: PartStorage, dead_rows: DeadRows, volatile_base: Path, reads: Reads
     ) -> None:
         """``volatile_base``: the table's folder for materialized parts on this host."""
         self._path = path
@@ -58,6 +59,7 @@ class Compaction:
         self._storage = storage
         self._dead_rows = dead_rows
         self._volatile_base = volatile_base
+        self._reads = reads
         self._compactor: Compactor | None = None
         self._volatile: VolatileMerger | None = None
 
@@ -65,13 +67,13 @@ class Compaction:
         """What the planner would do now, without doing it."""
         snapshot = self._log.refresh()
         now_ms = int(time.time() * 1000)
-        return plan(snapshot, claimed_paths(snapshot, now_ms), now_ms)
+        return plan(snapshot, claimed_paths(snapshot, now_ms), now_ms, reads=self._reads.of(snapshot))
 
     def compact(self) -> CompactResult:
         """Merge in this process until the planner finds nothing more. Raises what a merge fails with."""
         started = time.perf_counter()
         merger = self._merger()
-        compactor = Compactor(self._path, self._log, merger, self._local_kernel())
+        compactor = Compactor(self._path, self._log, merger, self._local_kernel(), reads=self._reads.of)
         done = [result for result in compactor.run_until_idle() if result.end is End.COMPLETED]
         return CompactResult(
             self._log.refresh().version, len(done), sum(each.parts_in for each in done),
@@ -100,7 +102,7 @@ class Compaction:
             merger = self._merger()
         chores[merger.tidy] = min(TIDY_SECONDS, self.lease_seconds)
         kernel = spark_kernel(cluster, self._path, self._log.refresh) if cluster else self._local_kernel()
-        self._compactor = Compactor(self._path, self._log, merger, kernel, chores=chores)
+        self._compactor = Compactor(self._path, self._log, merger, kernel, chores=chores, reads=self._reads.of)
         return self._compactor
 
     def due(self) -> bool:

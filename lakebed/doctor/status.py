@@ -37,10 +37,12 @@ from lakebed.ingest.backpressure import pressure
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.leases import first_unexpired, leased_versions, leases_of
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stale import stale_parts
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import LOG_FOLDER, TableLog
 from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.parts.reads import Reads
 from lakebed.parts.storage import open_part_storage
 
 SLOW_SECONDS = 60.0
@@ -54,7 +56,9 @@ class Status:
 
     ``parts_by_level``: parts of the base. ``volatile_claims``: claims whose output is on some replica's disk;
     ``materialized_parts``: such outputs on this host. ``will_do`` and ``waits``: what the planner says. ``unsorted_parts``: parts
-    of the base that are not, as far as is known, sorted by the table's sort key. ``version`` is -1 if no version can be read.
+    of the base that are not, as far as is known, sorted by the table's sort key. ``waiting_parts``: those of them that an earlier
+    sort key sorted, and that maintenance will sort again; ``waiting_part_reads``: how often they were read in the last hour.
+    ``version`` is -1 if no version can be read.
     """
 
     path: str
@@ -83,6 +87,8 @@ class Status:
     log_files: int = 0
     log_bytes: int = 0
     unsorted_parts: int = 0
+    waiting_parts: int = 0
+    waiting_part_reads: int = 0
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -123,6 +129,7 @@ class Observer:
         self._path = path.rstrip("/") or path
         self._storage = open_part_storage(path)
         self._log = TableLog(open_store(self._storage.root), clock)
+        self._reads = Reads(self._log)
         self._volatile = volatile
         self._slow: _Slow | None = None
         self._slow_at = 0.0
@@ -211,7 +218,8 @@ class Observer:
         base, tail, settings = snapshot.parts.values(), snapshot.tail.values(), snapshot.settings
         claims = claims_of(snapshot.domains)
         live = [claim for claim in claims.values() if claim.is_live(now_ms)]
-        planning = plan(snapshot, {path for claim in live for path in claim.sources}, now_ms)
+        reads = self._reads.of(snapshot)
+        planning = plan(snapshot, {path for claim in live for path in claim.sources}, now_ms, reads=reads)
         has_order = bool(settings.sort_key or settings.keys)
         local = LocalParts(self._volatile / snapshot.metadata.id).load()
         oldest = None if slow.oldest_version is None else max(slow.oldest_version, first_unexpired(snapshot.domains))
@@ -242,6 +250,8 @@ class Observer:
             log_files=slow.log_files,
             log_bytes=slow.log_bytes,
             unsorted_parts=sum(part.sort_key_version != settings.sort_key_version for part in base) if has_order else 0,
+            waiting_parts=len(stale_parts(snapshot)),
+            waiting_part_reads=sum(reads.values()),
         )
 
     def _judged(self, status: Status, snapshot: Snapshot, slow: _Slow) -> Iterator[Finding]:

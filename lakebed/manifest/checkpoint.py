@@ -7,7 +7,7 @@ and the classic kind in several files that other writers make of large tables.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -92,7 +92,6 @@ _SCHEMA = pa.schema(
         ),
     ]
 )
-_MAPS = ("partitionValues", "tags", "configuration")
 
 
 def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
@@ -113,7 +112,7 @@ def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
     arrays, at = {}, 0
     for name, rows in columns.items():
         field = _SCHEMA.field(name)
-        values = pa.array([_maps_as_pairs(row) for row in rows], field.type)
+        values = pa.array(rows, field.type)
         arrays[name] = pa.concat_arrays(
             [pa.nulls(at, field.type), values, pa.nulls(total - at - len(rows), field.type)]
         )
@@ -140,7 +139,7 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
             if name not in table.column_names:
                 continue
             column = table[name].drop_null()
-            for body in column.to_pylist(maps_as_pydicts="strict"):
+            for body in _rows(column):
                 action = act.from_json({name: body})
                 match action:
                     case AddPart(part, _):
@@ -170,11 +169,20 @@ def _add_row(part: Part) -> dict[str, Any]:
     return act.add_to_json(part, data_change=False)
 
 
-def _maps_as_pairs(row: dict[str, Any]) -> dict[str, Any]:
-    out = dict(row)
-    for name in _MAPS:
-        if isinstance(out.get(name), dict):
-            out[name] = list(out[name].items())
-    if "format" in out:
-        out["format"] = {"provider": out["format"]["provider"], "options": []}
-    return out
+def _rows(column: pa.ChunkedArray) -> Iterator[dict[str, Any]]:
+    """The values of a struct column without nulls. Field by field, which is several times quicker than row by row."""
+    names = [field.name for field in column.type]
+    for chunk in column.chunks:
+        for values in zip(*(_values(chunk.field(name)) for name in names), strict=True):
+            yield dict(zip(names, values, strict=True))
+
+
+def _values(array: pa.Array) -> list[Any]:
+    if not pa.types.is_map(array.type):
+        values: list[Any] = array.to_pylist(maps_as_pydicts="strict")
+        return values
+    keys, items, offsets = array.keys.to_pylist(), array.items.to_pylist(), array.offsets.to_pylist()
+    return [
+        dict(zip(keys[start:end], items[start:end], strict=True)) if valid else None
+        for start, end, valid in zip(offsets[:-1], offsets[1:], array.is_valid().to_pylist(), strict=True)
+    ]

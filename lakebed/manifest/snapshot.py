@@ -5,6 +5,7 @@ Invariant M2: ``apply`` is the only way state changes, so replaying commits from
 1. A commit's actions are folded into copies of the maps that it touches; the other maps are shared with the old value.
 2. A part whose path is added again with another deletion vector replaces the old one.
 3. Parts whose path left the base are remembered in ``removed`` until they expire: what a cleanup must know of.
+4. What was read of parts' statistics goes along in ``known``, which is no state: it follows from the parts, and is not compared.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from lakebed.manifest.actions import (
 )
 from lakebed.manifest.schema import schema_from_json
 from lakebed.settings import TableSettings, parse_settings
+from lakebed.sortkey.known import KnownStatistics
 
 _V = TypeVar("_V")
 _REMOVED_RETENTION_MS = 3 * 3_600_000
@@ -52,6 +54,7 @@ class Snapshot:
     domains: Mapping[str, str] = field(default_factory=dict)
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
     removed: Mapping[str, RemovePart] = field(default_factory=dict)
+    known: KnownStatistics = field(default_factory=KnownStatistics, compare=False, repr=False)
 
     @property
     def schema(self) -> pa.Schema:
@@ -72,8 +75,9 @@ class Snapshot:
 
     def keeps_deletes(self, part: Part, now_ms: int) -> bool:
         """Whether deletes of a part still outweigh late events: within ``lakebed.tombstone_retention`` a merge keeps them."""
-        horizon_ms = now_ms - self.settings.tombstone_retention_seconds * 1000
-        return self.settings.sequence_by is not None and part.deletes > 0 and part.newest_delete_ms >= horizon_ms
+        if not part.deletes or self.settings.sequence_by is None:
+            return False
+        return part.newest_delete_ms >= now_ms - self.settings.tombstone_retention_seconds * 1000
 
 
 def replay(commits: Iterable[Commit], start: Snapshot | None = None) -> Snapshot:
@@ -135,6 +139,7 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
         domains=domains.now,
         transactions=transactions.now,
         removed=removed.now,
+        known=snapshot.known,
     )
 
 
@@ -143,8 +148,9 @@ def without_expired(snapshot: Snapshot, now_ms: int) -> Snapshot:
 
     What was removed is remembered for as long as a commit that was under way may ask, and a cleanup needs to find it without
     listing; at several commits a second a week of it would outgrow all else. Numbered batches stay for good: a stream may
-    rest for as long as it likes.
+    rest for as long as it likes. Statistics of parts that left are forgotten, too.
     """
+    snapshot.known.keep(statistics_of(snapshot))
     removed = {
         path: action for path, action in snapshot.removed.items() if action.deleted_ms >= now_ms - _REMOVED_RETENTION_MS
     }
@@ -157,6 +163,11 @@ def without_expired(snapshot: Snapshot, now_ms: int) -> Snapshot:
     if len(removed) == len(snapshot.removed) and len(batches) == len(snapshot.transactions):
         return snapshot
     return replace(snapshot, removed=removed, transactions=batches)
+
+
+def statistics_of(snapshot: Snapshot) -> list[str | None]:
+    """The statistics of all parts, base and tail."""
+    return [part.stats for part in snapshot.parts.values()] + [part.stats for part in snapshot.tail.values()]
 
 
 def _first(commit: Commit) -> Snapshot:

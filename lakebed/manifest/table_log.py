@@ -42,7 +42,8 @@ from lakebed.manifest.conflicts import Conflict, ConflictKind, Touch, find_confl
 from lakebed.manifest.invariants import require_sound
 from lakebed.manifest.leases import EXPIRED_DOMAIN, first_unexpired, leased_versions, mark
 from lakebed.manifest.log_store import LogStore
-from lakebed.manifest.snapshot import Snapshot, apply, without_expired
+from lakebed.manifest.snapshot import Snapshot, apply, statistics_of, without_expired
+from lakebed.sortkey.known import KnownStatistics
 from lakebed.version import ENGINE
 
 LOG_FOLDER = "_delta_log"
@@ -100,6 +101,7 @@ class TableLog:
         self._clock = clock
         self._sleep = sleep
         self._newest: Snapshot | None = None
+        self._known = KnownStatistics()  # of all versions
         self._checkpointed = -1
         self._listed_at = 0.0
         self._lock = threading.Lock()
@@ -144,7 +146,11 @@ class TableLog:
             newest = self.refresh()
         if not 0 <= version <= newest.version:
             raise VersionNotFound(f"there is no version {version}: the newest is {newest.version}")
-        return newest if version == newest.version else self._load(version, None)
+        if version == newest.version:
+            return newest
+        found = self._load(version, None)
+        self._known.keep(statistics_of(newest) + statistics_of(found))
+        return found
 
     def version_at(self, timestamp_ms: int) -> int:
         """The newest version committed at or before a time (epoch milliseconds). Raises VersionNotFound."""
@@ -468,7 +474,7 @@ class TableLog:
                 continue
             assert snapshot is not None
             require_readable(snapshot.protocol)
-            return snapshot
+            return replace(snapshot, known=self._known)
         raise StoreUnavailable("the log changed faster than it could be read")
 
     def _read_checkpoint(self, version: int, names: Sequence[str]) -> Snapshot:

@@ -21,10 +21,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed.parts.sql import literal, quote, registered, sql_type
-from lakebed.sortkey.statistics import has_bounds, highest, lowest, parsed_stats
+from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey.statistics import has_bounds, highest, lowest
 
 _FLIPPED = {
     "COMPARE_EQUAL": "COMPARE_EQUAL",
@@ -60,29 +63,41 @@ class _Constant:
 
 
 def parts_that_may_match(
-    connection: duckdb.DuckDBPyConnection, files: Sequence[_File], schema: pa.Schema, where: str | None
+    connection: duckdb.DuckDBPyConnection,
+    files: Sequence[_File],
+    schema: pa.Schema,
+    where: str | None,
+    known: KnownStatistics | None = None,
 ) -> list[_File]:
-    """The files that may hold a row for which ``where``, an expression over the columns of ``schema``, is true."""
+    """The files that may hold a row for which ``where``, an expression over the columns of ``schema``, is true.
+
+    ``known``: what was read of the statistics of the table's files, so that it need not be read again.
+    """
     if where is None or len(files) < 2:
         return list(files)
     columns: dict[str, int] = {}
     conditions = [condition(columns) for condition in _conditions(_predicate(connection, where), schema)]
     if not conditions:
         return list(files)
+    known = KnownStatistics() if known is None else known
     bounds = {}
     for name, at in columns.items():
-        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name))
+        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), known)
     query = f"select {' and '.join(f'coalesce({text}, true)' for text in conditions)} as keep"
     try:
         with registered(connection, "lakebed_bounds", pa.table(bounds)) as table:
-            keep = connection.sql(f"{query} from {table}").to_arrow_table()["keep"].to_pylist()
+            keep = connection.sql(f"{query} from {table}").to_arrow_table()["keep"]
     except (duckdb.ProgrammingError, duckdb.DataError):  # the predicate is wrong: reading says how
         return list(files)
-    return [file for file, kept in zip(files, keep, strict=True) if kept]
+    return [files[place] for place in np.flatnonzero(keep.to_numpy()).tolist()]
 
 
 def parts_that_may_hold(
-    connection: duckdb.DuckDBPyConnection, files: Sequence[_File], schema: pa.Schema, values: pa.Table
+    connection: duckdb.DuckDBPyConnection,
+    files: Sequence[_File],
+    schema: pa.Schema,
+    values: pa.Table,
+    known: KnownStatistics | None = None,
 ) -> list[_File]:
     """The files that may hold a row with the values of a row of ``values``, whose columns have the types of ``schema``.
 
@@ -91,10 +106,11 @@ def parts_that_may_hold(
     names = [name for name in values.column_names if has_bounds(schema.field(name).type)]
     if len(files) < 2 or not names:
         return list(files)
+    known = KnownStatistics() if known is None else known
     bounds: dict[str, Any] = {"place": pa.array(range(len(files)), pa.int64())}
     joins = []
     for at, name in enumerate(names):
-        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name))
+        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), known)
         column = f"select distinct {quote(name)} as c from lakebed_values where c is not null"
         joins.append(f"asof left join ({column}) k{at} on k{at}.c >= b.lo{at}")
     may_hold = " and ".join(
@@ -211,30 +227,29 @@ def _alike(field: pa.Field, constants: Sequence[_Constant | None]) -> list[_Cons
     return known if len(kinds) == 1 and whole and "NUMERIC" not in kinds else []
 
 
-def _bounds(files: Sequence[HasStatistics], field: pa.Field) -> tuple[pa.Array, pa.Array]:
+def _bounds(files: Sequence[HasStatistics], field: pa.Field, known: KnownStatistics) -> tuple[pa.Array, pa.Array]:
     """Least and greatest value of a column in each file; null where it is not known."""
-    pairs = [_bounds_in(file, field) for file in files]
-    try:
-        low, high = zip(*pairs, strict=True)
-        return pa.array(low, field.type), pa.array(high, field.type)
-    except (pa.ArrowException, OverflowError):
-        return pa.nulls(len(files), field.type), pa.nulls(len(files), field.type)
+    low, high = known.bounds([file.stats for file in files], field)
+    if pa.types.is_floating(field.type):  # other writers leave NaN out of their bounds
+        ours = pa.array([file.path.startswith("_lakebed/") for file in files])
+        low, high = (pc.if_else(ours, ends, pa.scalar(None, field.type)) for ends in (low, high))
+    is_told = [field.name in file.partition_values for file in files]
+    if any(is_told):
+        told = [_ends_of_partition(file, field) for file in files]
+        try:
+            lows, highs = (pa.array(ends, field.type) for ends in zip(*told, strict=True))
+        except (pa.ArrowException, OverflowError):
+            lows = highs = pa.nulls(len(files), field.type)
+        low, high = pc.if_else(pa.array(is_told), lows, low), pc.if_else(pa.array(is_told), highs, high)
+    return low, high
 
 
-def _bounds_in(file: HasStatistics, field: pa.Field) -> tuple[Any, Any]:
-    kind = field.type
+def _ends_of_partition(file: HasStatistics, field: pa.Field) -> tuple[Any, Any]:
+    text: Any = file.partition_values.get(field.name) or None
+    if text is None:
+        return None, None
     try:
-        if field.name in file.partition_values:
-            text: Any = file.partition_values[field.name] or None
-            low = high = int(text) if text is not None and pa.types.is_integer(kind) else text
-        elif pa.types.is_floating(kind) and not file.path.startswith("_lakebed/"):
-            return None, None  # other writers leave NaN out of their bounds
-        else:
-            stats = parsed_stats(file.stats) if file.stats else {}
-            low = (stats.get("minValues") or {}).get(field.name)
-            high = (stats.get("maxValues") or {}).get(field.name)
-        if low is None or high is None:
-            return None, None
-        return lowest(low, kind), highest(high, kind)
+        value = int(text) if pa.types.is_integer(field.type) else text
+        return lowest(value, field.type), highest(value, field.type)
     except ValueError:  # a time that Python lacks
         return None, None

@@ -15,12 +15,13 @@ from __future__ import annotations
 import datetime
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.sortkey.order_values import corners
@@ -28,6 +29,7 @@ from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
 from lakebed.sortkey.statistics import has_bounds, highest, lowest, parsed_stats
 
 Bound = tuple[Any, ...]
+Indexes = npt.NDArray[np.int64]
 ORDER_BOUNDS = "sortKeyBounds"
 """In a part's statistics: ``columns``, the names of terms, and the values of them that no row is before (``lower``) or after."""
 _NULL_FIRST = (0, None)
@@ -54,6 +56,20 @@ class Range:
     def is_constant(self) -> bool:
         """Whether statistics can't tell its rows apart: all equal, or equal as far as bounds are kept."""
         return is_point(self.lower, self.upper)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranked:
+    """Ranges of one order, and the ranks of their ends: numbers that are equal, less or greater as the ends are."""
+
+    ranges: Sequence[Range]
+    lower: Indexes
+    upper: Indexes
+
+    def take(self, places: Sequence[int] | Indexes) -> Ranked:
+        """Those at some places, in this order."""
+        where = np.asarray(places, dtype=np.int64)
+        return Ranked([self.ranges[place] for place in where.tolist()], self.lower[where], self.upper[where])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,26 +132,14 @@ def order_columns(
 
 
 def range_of(stats: str | None, columns: tuple[SortTerm, ...]) -> Range:
-    """The range of a part with these statistics (Delta's JSON)."""
-    return range_reader(columns)(stats)
+    """The range of a part with these statistics (Delta's JSON). For many parts of a table there is ``Snapshot.known``."""
+    return Range() if stats is None else range_in(parsed_stats(stats), columns, [term.name for term in columns])
 
 
-@lru_cache(maxsize=4)
-def range_reader(columns: tuple[SortTerm, ...]) -> Callable[[str | None], Range]:
-    """``range_of`` for many parts; it keeps what it has read."""
-    names = [term.name for term in columns]
-
-    @lru_cache(maxsize=16_384)
-    def read(stats: str | None) -> Range:
-        return _range_of(stats, columns, names)
-
-    return read
-
-
-def _range_of(stats: str | None, columns: tuple[SortTerm, ...], names: list[str]) -> Range:
-    if stats is None or not columns:
+def range_in(values: Mapping[str, Any], columns: tuple[SortTerm, ...], names: Sequence[str]) -> Range:
+    """``range_of`` for statistics that are parsed; ``names``: those of the terms."""
+    if not columns:
         return Range()
-    values = parsed_stats(stats)
     told = values.get(ORDER_BOUNDS)
     if told and told["columns"][: len(columns)] == names:
         end = _told_bound(told["upper"], columns)
@@ -280,6 +284,14 @@ def is_point(lower: Bound, upper: Bound) -> bool:
         else:
             return False
     return True
+
+
+def ranked(ranges: Sequence[Range]) -> Ranked:
+    """The ranges with the ranks of their ends, from 0 without a gap."""
+    ends = sorted({item.lower for item in ranges} | {item.upper for item in ranges})
+    rank = {end: place for place, end in enumerate(ends)}
+    lower = np.array([rank[item.lower] for item in ranges], dtype=np.int64)
+    return Ranked(ranges, lower, np.array([rank[item.upper] for item in ranges], dtype=np.int64))
 
 
 def overlaps(ranges: Sequence[Range]) -> list[int]:

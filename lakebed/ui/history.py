@@ -25,7 +25,7 @@ from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Part, Remov
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import WINDOW_SECONDS, CommitFigures, figures_of
-from lakebed.sortkey.ranges import order_columns, range_reader
+from lakebed.sortkey.ranges import order_columns
 from lakebed.ui.texts import cut, shown
 
 COMMITS_MAX = 2_000
@@ -164,12 +164,12 @@ class History:
         terms = order_columns(snapshot.schema, order, partition_by, settings.sort_key_frame)
         if self._before is None or not terms or len(snapshot.parts) > _PARTS_MAX:
             return None
-        read = range_reader(terms)
         steps = [self._before.values(), *(entry.added for entry in list(self._entries)[1:])]
         every = {part.path: part for step in steps for part in step}
         ends: dict[str, tuple[Any, Any]] = {}
-        for part in every.values():
-            where, range_ = tuple(spelled(partition_of(part))), read(part.stats)
+        ranges = snapshot.known.ranges([part.stats for part in every.values()], terms).ranges
+        for part, range_ in zip(every.values(), ranges, strict=True):
+            where = tuple(spelled(partition_of(part)))
             ends[part.path] = (where, range_.lower), (where, range_.upper)
         rank = {end: place for place, end in enumerate(sorted({end for both in ends.values() for end in both}))}
         at = {path: (rank[first], rank[last] + 1) for path, (first, last) in ends.items()}

@@ -20,7 +20,7 @@ from lakebed.compaction.plan import Partition
 from lakebed.compaction.plan_of_parts import spelled
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.sortkey.ranges import Bound, Range, order_columns, range_reader
+from lakebed.sortkey.ranges import Bound, Range, order_columns
 from lakebed.ui.texts import cut
 from lakebed.view.clustering import readable
 
@@ -61,9 +61,8 @@ def levels(snapshot: Snapshot, claimed: frozenset[str]) -> Levels:
     settings = snapshot.settings
     order = settings.sort_key or settings.keys
     terms = order_columns(snapshot.schema, order, snapshot.metadata.partition_columns, settings.sort_key_frame)
-    read = range_reader(terms)
 
-    def bar(part: Part | ChangePart) -> _Bar:
+    def bar(part: Part | ChangePart, range_: Range) -> _Bar:
         if isinstance(part, ChangePart):
             state, versions = STATES.index("tail"), Range((part.version,), (part.version,))
         else:
@@ -72,14 +71,15 @@ def levels(snapshot: Snapshot, claimed: frozenset[str]) -> Levels:
                 state = STATES.index("other_order")
             versions = Range((part.min_block,), (part.max_block,))
         where = tuple(sorted(part.partition_values.items()))
-        return _Bar(part, where, read(part.stats) if terms else versions, state)
+        return _Bar(part, where, range_ if terms else versions, state)
 
     def bound_text(bound: Bound) -> str:
         return cut(readable(bound, terms)[1:-1] if terms else f"version {bound[0]}")
 
     everything: list[Part | ChangePart] = [*snapshot.tail.values(), *snapshot.parts.values()]
     chosen = heapq.nlargest(PARTS_MAX, everything, key=lambda part: (part.bytes, part.path))
-    bars = [bar(part) for part in (chosen if len(everything) > PARTS_MAX else everything)]
+    shown = chosen if len(everything) > PARTS_MAX else everything
+    bars = list(map(bar, shown, snapshot.known.ranges([part.stats for part in shown], terms).ranges))
     ends = sorted({end for each in bars for end in each.ends()})
     rank = {end: place for place, end in enumerate(ends)}
     placed = sorted(

@@ -9,6 +9,7 @@ import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 
 import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.JsonNode;
@@ -99,6 +100,7 @@ public final class PartIndex implements FileIndex {
     private final LinkedHashMap parts; // id -> Part
     private final long bytes;
     private final boolean hasDead;
+    private final Map reads; // path -> how many queries were planned that read it; null: nobody asks
 
     /** One file; immutable but for its statistics, which are parsed when a query first needs them. */
     public static final class Part {
@@ -121,12 +123,13 @@ public final class PartIndex implements FileIndex {
         }
     }
 
-    private PartIndex(Path root, StructType schema, StructType partitionSchema, String timeZone, LinkedHashMap parts) {
+    private PartIndex(Path root, StructType schema, StructType partitionSchema, String timeZone, LinkedHashMap parts, Map reads) {
         this.root = root;
         this.schema = schema;
         this.partitionSchema = partitionSchema;
         this.timeZone = timeZone;
         this.parts = parts;
+        this.reads = reads;
         long sum = 0;
         boolean dead = false;
         for (Iterator i = parts.values().iterator(); i.hasNext();) {
@@ -144,7 +147,7 @@ public final class PartIndex implements FileIndex {
         StructType partitionSchema = new StructType();
         for (int i = 0; i < partitionColumns.size(); i++) partitionSchema = partitionSchema.add(schema.apply((String) partitionColumns.get(i)));
         partitionSchema = partitionSchema.add(DEAD_COLUMN, BinaryType$.MODULE$, true);
-        return new PartIndex(new Path(root), schema, partitionSchema, timeZone, new LinkedHashMap());
+        return new PartIndex(new Path(root), schema, partitionSchema, timeZone, new LinkedHashMap(), null);
     }
 
     /** The index after `change`, JSON: {"remove": [id], "add": [[id, path, bytes, {column: text}, dead base64, stats]]}. */
@@ -156,7 +159,12 @@ public final class PartIndex implements FileIndex {
             JsonNode entry = (JsonNode) i.next();
             next.put(item(entry, 0).textValue(), part(entry));
         }
-        return new PartIndex(root, schema, partitionSchema, timeZone, next);
+        return new PartIndex(root, schema, partitionSchema, timeZone, next, reads);
+    }
+
+    /** The same parts; queries note in `reads`, a Map of Integer by path, what they will read. Null: nowhere. */
+    public PartIndex counting(Map reads) {
+        return new PartIndex(root, schema, partitionSchema, timeZone, parts, reads);
     }
 
     private Part part(JsonNode entry) throws Exception {
@@ -267,11 +275,33 @@ public final class PartIndex implements FileIndex {
         }
         List filters = CollectionConverters.asJava(dataFilters);
         ArrayList found = new ArrayList();
-        for (Iterator i = parts.values().iterator(); i.hasNext();) {
-            Part part = (Part) i.next();
-            if (inPartition(part, predicates) && mayMatch(part, filters)) found.add(part.directory);
+        for (Iterator i = parts.entrySet().iterator(); i.hasNext();) {
+            Map.Entry entry = (Map.Entry) i.next();
+            Part part = (Part) entry.getValue();
+            if (!inPartition(part, predicates) || !mayMatch(part, filters)) continue;
+            found.add(part.directory);
+            if (reads != null) countRead((String) entry.getKey());
         }
         return seq(found);
+    }
+
+    /** What was noted in `reads` since it was last taken; JSON: {path: count}. */
+    public static String take(Map reads) throws Exception {
+        synchronized (reads) {
+            String counts = JSON.writeValueAsString(reads);
+            reads.clear();
+            return counts;
+        }
+    }
+
+    /** An id is the path, and behind a zero what tells one set of dead rows from another. */
+    private void countRead(String id) {
+        int end = id.indexOf(0);
+        String path = end < 0 ? id : id.substring(0, end);
+        synchronized (reads) {
+            Integer before = (Integer) reads.get(path);
+            reads.put(path, Integer.valueOf(before == null ? 1 : before.intValue() + 1));
+        }
     }
 
     public String[] inputFiles() {

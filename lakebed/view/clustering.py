@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stale import stale_parts
 from lakebed.plots import new_figure
 from lakebed.sortkey.clustering import Clustering, DeepRange, Placed, clustering
-from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, order_columns, plain_value, range_reader
+from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, order_columns, plain_value
 from lakebed.sortkey.sort_key import SortTerm
 
 CLUSTERING_SCHEMA = pa.schema(
@@ -21,6 +23,8 @@ CLUSTERING_SCHEMA = pa.schema(
         ("total_part_count", pa.int64()),
         ("constant_part_count", pa.int64()),
         ("unsorted_part_count", pa.int64()),
+        ("waiting_part_count", pa.int64()),
+        ("waiting_part_reads", pa.int64()),
         ("average_overlaps", pa.float64()),
         ("average_depth", pa.float64()),
         ("max_depth", pa.int64()),
@@ -32,27 +36,37 @@ _PARTS_DRAWN_MAX = 5_000
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 
-def clustering_information(snapshot: Snapshot) -> pa.Table:
-    """A row a level (CLUSTERING_SCHEMA), and first one of all levels together, whose level is null."""
+def clustering_information(snapshot: Snapshot, reads: Mapping[str, int]) -> pa.Table:
+    """A row a level (CLUSTERING_SCHEMA), and first one of all levels together, whose level is null.
+
+    Parts that an earlier sort key sorted wait to be sorted again; ``reads``: how often they were read in the last hour, by path.
+    """
     order, terms = _order(snapshot), _terms(snapshot)
     parts = placed(snapshot)
     levels = sorted({part.level for part in parts})
     found: list[tuple[int | None, Clustering]] = [(None, clustering(parts))]
     found += [(level, clustering([part for part in parts if part.level == level])) for level in levels]
-    return pa.Table.from_pylist([_row(level, order, terms, of_level) for level, of_level in found], CLUSTERING_SCHEMA)
+    rows = [_row(level, order, terms, of_level) for level, of_level in found]
+    waiting = stale_parts(snapshot)
+    for row in rows:
+        here = [part for part in waiting if row["level"] in (None, part.level)]
+        row["waiting_part_count"] = len(here)
+        row["waiting_part_reads"] = sum(reads.get(part.path, 0) for part in here)
+    return pa.Table.from_pylist(rows, CLUSTERING_SCHEMA)
 
 
 def placed(snapshot: Snapshot) -> list[Placed]:
     """The base, each part where its statistics say that it lies. Raises InvalidInput for a table without an order."""
-    read = range_reader(_terms(snapshot))
+    parts = list(snapshot.parts.values())
+    ranges = snapshot.known.ranges([part.stats for part in parts], _terms(snapshot)).ranges
     return [
         Placed(
             level=part.level,
             partition=tuple(sorted(part.partition_values.items())),
-            range=read(part.stats),
+            range=reach,
             sorted=part.sort_key_version == snapshot.settings.sort_key_version,
         )
-        for part in snapshot.parts.values()
+        for part, reach in zip(parts, ranges, strict=True)
     ]
 
 

@@ -26,6 +26,7 @@ from lakebed import events
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.manifest.actions import Part
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stale import stale_parts
 from lakebed.manifest.stores.roots import local_file
 from lakebed.parts.changes import TableShape, shape_of
 from lakebed.parts.dead_rows import DeadRows
@@ -33,6 +34,8 @@ from lakebed.parts.engine import connect
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.materialized import Materialized, overlay
 from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
+from lakebed.parts.query_reads import parts_that_a_query_reads
+from lakebed.parts.reads import Reads
 from lakebed.parts.resolve import Resolution, resolve
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.unreadable import naming_unreadable
@@ -47,12 +50,13 @@ _logger = logging.getLogger("lakebed.view")
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """What a version is read from."""
+    """What a version is read from; reads of the ``stale`` parts among it are counted."""
 
     version: int
     on_this_host: bool
     files: tuple[ScanFile, ...]
     completed: pa.Table | None
+    stale: frozenset[str]
 
 
 class TableView:
@@ -64,6 +68,7 @@ class TableView:
         storage: PartStorage,
         dead_rows: DeadRows,
         locator: Callable[[TableShape], KeyLocator],
+        reads: Reads,
         local_parts: Callable[[], Sequence[Materialized]] = tuple,
     ) -> None:
         """``local_parts``: materialized parts on this host, which are read in place of what they were made from."""
@@ -71,6 +76,7 @@ class TableView:
         self._storage = storage
         self._dead_rows = dead_rows
         self._locator = locator
+        self._reads = reads
         self._local_parts = local_parts
         self._table_id = ""
         self._newest: _Pinned | None = None
@@ -84,15 +90,18 @@ class TableView:
         Raises Corrupt, naming the file, if one is missing or damaged that the tail needs. All other files are read by Spark
         when a query needs them, so it is Spark that raises then; its error names the file too.
         """
-        from lakebed.view.spark_scan import scan  # readers without Spark need not wait for its import
+        from lakebed.view.spark_scan import reads_in, scan  # readers without Spark need not wait for its import
 
         on_this_host = str(spark.sparkContext.master).startswith("local")
         with naming_unreadable(_paths(snapshot)):
             pinned = self._pin(snapshot, on_this_host)
         metadata = snapshot.metadata
         frame = scan(
-            spark, self._storage.spark_root, metadata.schema_string, metadata.partition_columns, metadata.id, pinned.files
+            spark, self._storage.spark_root, metadata.schema_string, metadata.partition_columns, metadata.id, pinned.files,
+            counts_reads=bool(pinned.stale),
         )  # fmt: skip
+        if pinned.stale:
+            self._reads.follow(reads_in(spark, self._storage.spark_root))
         if pinned.completed is not None:
             rows = pinned.completed.select(snapshot.schema.names)
             frame = frame.unionByName(spark.createDataFrame(rows, frame.schema))
@@ -102,7 +111,8 @@ class TableView:
         """The snapshot's rows as Arrow."""
 
         def read(connection: duckdb.DuckDBPyConnection, pinned: _Pinned) -> pa.Table:
-            files = parts_that_may_match(connection, pinned.files, snapshot.schema, where)
+            files = parts_that_may_match(connection, pinned.files, snapshot.schema, where, snapshot.known)
+            self._count(pinned, files)
             return to_arrow(connection, self._storage, files, snapshot.schema, columns, where, pinned.completed)
 
         return self._read(snapshot, read)
@@ -112,7 +122,8 @@ class TableView:
         among = _values_sought(keys, snapshot)
 
         def read(connection: duckdb.DuckDBPyConnection, pinned: _Pinned) -> pa.Table:
-            files = parts_that_may_hold(connection, pinned.files, snapshot.schema, among)
+            files = parts_that_may_hold(connection, pinned.files, snapshot.schema, among, snapshot.known)
+            self._count(pinned, files)
             return to_arrow(connection, self._storage, files, snapshot.schema, columns, None, pinned.completed, among)
 
         return self._read(snapshot, read)
@@ -122,9 +133,15 @@ class TableView:
 
         def read(connection: duckdb.DuckDBPyConnection, pinned: _Pinned) -> pa.Table:
             register_view(connection, name, self._storage, pinned.files, snapshot.schema, pinned.completed)
-            return connection.sql(sql).to_arrow_table()
+            found = connection.sql(sql).to_arrow_table()
+            if pinned.stale:
+                self._count(pinned, parts_that_a_query_reads(connection, pinned.files, snapshot.schema, sql))
+            return found
 
         return self._read(snapshot, read)
+
+    def _count(self, pinned: _Pinned, files: Iterable[ScanFile]) -> None:
+        self._reads.count(pinned.stale, (file.path for file in files))
 
     def _read(self, snapshot: Snapshot, read: Callable[[duckdb.DuckDBPyConnection, _Pinned], pa.Table]) -> pa.Table:
         """Read with this host's materialized parts, and if one of them is damaged, without."""
@@ -156,7 +173,7 @@ class TableView:
         """
         pinned = self._pin(snapshot)
         self._storage.attach(connection)
-        files = parts_that_may_match(connection, pinned.files, snapshot.schema, where)
+        files = parts_that_may_match(connection, pinned.files, snapshot.schema, where, snapshot.known)
         schema = pa.schema([*snapshot.schema, *hidden])
         register_view(connection, name, self._storage, files, schema, pinned.completed)
         return len(files)
@@ -203,7 +220,8 @@ class TableView:
             )  # fmt: skip
         local_parts = self._local_parts() if on_this_host else ()
         files = self._files(snapshot, resolution, shape, local_parts)
-        pinned = _Pinned(snapshot.version, on_this_host, files, resolution.completed)
+        stale = frozenset(part.path for part in stale_parts(snapshot))
+        pinned = _Pinned(snapshot.version, on_this_host, files, resolution.completed, stale)
         with self._lock:
             if self._newest is None or pinned.version > self._newest.version:
                 self._newest = pinned

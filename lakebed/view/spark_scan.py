@@ -15,6 +15,7 @@ Algorithm
 3. A filter keeps the rows whose bit is unset. It is made of Spark's expressions and a static method that Hadoop has had
    for decades, compiled into the scan's loop: some nanoseconds a row. A scan without dead rows has no filter.
 4. The index of a table is kept and only the difference to the next version is sent to the JVM, in one call.
+5. When asked to, the index notes which parts are left of those that each query might read (``reads_in``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import hashlib
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
 from typing import Any
@@ -49,6 +50,21 @@ class _Index:
     files: Sequence[ScanFile]
     identities: frozenset[str]
     index: Any
+    counts_reads: bool = False
+
+
+class _ReadsInJvm:
+    """How often queries were planned that read a part, by path."""
+
+    def __init__(self, engine: _Engine) -> None:
+        self.counts = engine.jvm.java.util.HashMap()
+        self._take = engine.static_method("take")
+        self._arguments = _java_list(engine.jvm, [self.counts]).toArray()
+
+    def take(self) -> dict[str, int]:
+        """Those since the last time."""
+        counts: dict[str, int] = orjson.loads(self._take.invoke(None, self._arguments))
+        return counts
 
 
 @dataclass(slots=True)
@@ -58,12 +74,16 @@ class _Engine:
     jvm: Any
     part_index: Any
     indexes: OrderedDict[tuple[str, ...], _Index]
+    reads: dict[str, _ReadsInJvm]
 
     def empty_index(self, *arguments: object) -> Any:
-        """`PartIndex.empty`; py4j can't reach a compiled class by name."""
-        method = next(method for method in self.part_index.getMethods() if method.getName() == "empty")
+        """`PartIndex.empty`."""
         values = [_java_list(self.jvm, value) if isinstance(value, list) else value for value in arguments]
-        return method.invoke(None, _java_list(self.jvm, values).toArray())
+        return self.static_method("empty").invoke(None, _java_list(self.jvm, values).toArray())
+
+    def static_method(self, name: str) -> Any:
+        """A method of `PartIndex`; py4j can't reach a compiled class by name."""
+        return next(method for method in self.part_index.getMethods() if method.getName() == name)
 
 
 _engines: weakref.WeakKeyDictionary[Any, _Engine] = weakref.WeakKeyDictionary()
@@ -77,11 +97,13 @@ def scan(
     partition_columns: Sequence[str],
     table_id: str,
     files: Sequence[ScanFile],
+    counts_reads: bool = False,
 ) -> DataFrame:
     """The live rows of `files` as a DataFrame with the columns of `schema_json` (Delta's ``schemaString``).
 
     `root` is the table's folder, a local path or a URL. Partition columns are taken from `partition_values`, also where
-    the files hold them. A column that a file lacks is null. Raises Corrupt if a dead position lies outside its file.
+    the files hold them. A column that a file lacks is null. `counts_reads`: for `reads_in`.
+    Raises Corrupt if a dead position lies outside its file.
     """
     time_zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
     key = (root, table_id, schema_json, *partition_columns, time_zone)
@@ -91,11 +113,27 @@ def scan(
         if known is None:
             empty = engine.empty_index(root, schema_json, list(partition_columns), time_zone)
             known = _Index((), frozenset(), empty)
-        current = engine.indexes[key] = _advance(known, files)
+        current = _advance(known, files)
+        if current.counts_reads != counts_reads:
+            counting = current.index.counting(_reads(engine, root).counts if counts_reads else None)
+            current = _Index(current.files, current.identities, counting, counts_reads)
+        engine.indexes[key] = current
         engine.indexes.move_to_end(key)
         while len(engine.indexes) > _INDEXES_MAX:
             engine.indexes.popitem(last=False)
     return DataFrame(current.index.dataset(spark._jsparkSession), spark)
+
+
+def reads_in(spark: SparkSession, root: str) -> Callable[[], dict[str, int]]:
+    """A call that tells how often queries of scans that count read each file below `root`, since it was called last."""
+    with _guard:
+        return _reads(_engine(spark), root).take
+
+
+def _reads(engine: _Engine, root: str) -> _ReadsInJvm:
+    if root not in engine.reads:
+        engine.reads[root] = _ReadsInJvm(engine)
+    return engine.reads[root]
 
 
 def layout_of_dead_rows(dead: BitMap64, rows: int, path: str) -> bytes:
@@ -123,10 +161,10 @@ def _advance(known: _Index, files: Sequence[ScanFile]) -> _Index:
     by_identity = {_identity(file): file for file in files}
     identities = frozenset(by_identity)
     if identities == known.identities:
-        return _Index(files, identities, known.index)
+        return _Index(files, identities, known.index, known.counts_reads)
     added = [by_identity[name] for name in by_identity if name not in known.identities]
     change = {"remove": sorted(known.identities - identities), "add": [_entry(file) for file in added]}
-    return _Index(files, identities, known.index.apply(orjson.dumps(change)))
+    return _Index(files, identities, known.index.apply(orjson.dumps(change)), known.counts_reads)
 
 
 def _identity(file: ScanFile) -> str:
@@ -154,7 +192,7 @@ def _engine(spark: SparkSession) -> _Engine:
         compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
         compiler.cook(package_files("lakebed.view").joinpath("PartIndex.java").read_text())
         part_index = compiler.getClassLoader().loadClass("PartIndex")
-        engine = _engines[gateway] = _Engine(jvm, part_index, OrderedDict())
+        engine = _engines[gateway] = _Engine(jvm, part_index, OrderedDict(), {})
     return engine
 
 

@@ -7,8 +7,10 @@ import random
 import time
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lakebed.compaction.layout import Layout
@@ -16,10 +18,12 @@ from lakebed.compaction.plan import Cause, Plan, PlanKind, Planning
 from lakebed.compaction.planner import IN_FLIGHT_PLANS, plan
 from lakebed.compaction.policies import binomial, lazy_leveled, size_tiered
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import Part
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.actions import AddPart, Commit, Part
+from lakebed.manifest.deletion_vector import DeletionVector
+from lakebed.manifest.snapshot import Snapshot, apply, without_expired
 from lakebed.settings import TableSettings, parse_settings
-from lakebed.sortkey.ranges import order_columns, range_of
+from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey.ranges import depth, order_columns, range_of, ranked
 from tests.compaction.tables import MB, ORDERED, SCHEMA, UNORDERED, change_part, part, stats, table
 
 HOUR_MS = 3_600_000
@@ -277,7 +281,7 @@ def test_repeated_rounds_come_to_an_end_within_the_read_budget(policy: str, seed
         raise AssertionError("the planner found no end")
     if policy != "bin-pack":
         ranges = [range_of(item.stats, order_columns(SCHEMA, ["key"], ())) for item in snapshot.parts.values()]
-        layout = Layout((), list(snapshot.parts.values()), ranges, (), snapshot.settings)
+        layout = Layout((), list(snapshot.parts.values()), ranked(ranges), (), snapshot.settings)
         assert layout.depth_to_be <= budget
         assert layout.depth_max <= budget + layout.constant.sum()
 
@@ -453,6 +457,55 @@ def test_settings_travel_as_properties() -> None:
 def test_a_wrong_property_is_named_with_what_is_allowed(name: str, text: str, says: str) -> None:
     with pytest.raises(InvalidInput, match=f"lakebed.{name}.*{says}"):
         parse_settings({f"lakebed.{name}": text})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_depth_after_parts_were_taken_and_the_deepest_places_are_what_counting_anew_gives(seed: int) -> None:
+    world = random.Random(seed)
+    some = random_parts(world, world.choice((12, 25, 60)))
+    parts = [replace(item, min_block=world.randrange(9), max_block=9) for item in some]
+    claimed = {item.path for item in parts if world.random() < 0.1}
+    found = KnownStatistics().ranges([item.stats for item in parts], order_columns(SCHEMA, ["key"], ()))
+    layout = Layout((), parts, found, claimed, ORDERED)
+    for _ in range(8):
+        free = np.flatnonzero(layout.free).tolist()
+        layout.take(np.array(world.sample(free, min(len(free), 4)), dtype=np.int64))
+        under_work = layout.cover(layout.busy) > 0
+        assert (layout.depth == layout.cover(layout.free)).all() and (layout.under_work == under_work).all()
+        total = np.where((layout.depth >= 2) & (layout.depth + under_work >= 3), layout.depth + under_work, 0)
+        stretches = [
+            list(group) for deep, group in groupby(enumerate(total.tolist()), lambda each: each[1] > 0) if deep
+        ]
+        deepest = total.max()
+        expected = []
+        for stretch in stretches:
+            points = [at for at, deep in stretch if deep == deepest]
+            if points:
+                expected.append((stretch[0][0], stretch[-1][0], points[0], deepest))
+        found_now = [(place.start, place.end, place.point, place.depth) for place in layout.deepest(3, 2)]
+        assert found_now == expected[:2]
+
+
+@pytest.mark.parametrize("policy", ["auto", "leveled", "recluster", "bin-pack"])
+@pytest.mark.parametrize("seed", range(4))
+def test_after_any_commits_the_plan_is_that_of_one_who_knows_nothing_of_the_table(policy: str, seed: int) -> None:
+    world = random.Random(seed)
+    snapshot = table(random_parts(world, 40), replace(ORDERED, merge=policy, read_budget=world.choice((1, 4))))
+    for number in range(25):
+        leaving = world.sample(sorted(snapshot.parts), world.randrange(4))
+        coming = [replace(item, path=f"{number}-{item.path}") for item in random_parts(world, world.randrange(5))]
+        marked = [snapshot.parts[path].marked(DeletionVector("u", path, 0, 40, 1)) for path in leaving[:1]]
+        actions = [*(snapshot.parts[path].removed(0) for path in leaving), *map(AddPart, [*coming, *marked])]
+        snapshot = apply(snapshot, Commit(snapshot.version + 1, tuple(actions)))
+        if world.random() < 0.2:
+            snapshot = without_expired(snapshot, NOON)
+        planning = plan(snapshot, (), NOON)
+        assert planning == plan(replace(snapshot, known=KnownStatistics()), (), NOON)
+        check(planning, snapshot, ())
+        if policy != "bin-pack":
+            ends = [range_of(item.stats, order_columns(SCHEMA, ["key"], ())) for item in snapshot.parts.values()]
+            # Of one block parts that only touch count as one run, so the deepest closed range is not less.
+            assert planning.depth_max <= depth(ends).max
 
 
 def test_ten_thousand_parts_are_planned_in_a_moment() -> None:

@@ -19,7 +19,7 @@ from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import Part
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.settings import TableSettings, check_changeable, parse_settings
-from lakebed.sortkey.ranges import order_columns, range_of
+from lakebed.sortkey.ranges import order_columns, range_of, ranked
 from tests.compaction.tables import MB, ORDERED, SCHEMA, UNORDERED, part, table
 
 NOON = 43_200_000
@@ -41,7 +41,7 @@ def random_parts(seed: int, count: int = 60) -> list[Part]:
 
 def layout_of(parts: Sequence[Part], **settings: Any) -> Layout:
     ranges = [range_of(item.stats, COLUMNS) for item in parts]
-    return Layout((), parts, ranges, (), TableSettings(keys=("key",), **settings))
+    return Layout((), parts, ranked(ranges), (), TableSettings(keys=("key",), **settings))
 
 
 def chosen(layout: Layout, threshold: str, bytes_max: int = 500 * MB) -> list[tuple[int, tuple[str, ...]]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
@@ -19,6 +21,7 @@ from lakebed.manifest.actions import (
     RemovePart,
     Transaction,
 )
+from lakebed.manifest.checkpoint import decode_checkpoint, encode_checkpoint
 from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
 from lakebed.manifest.creation import create_log
 from lakebed.manifest.deletion_vector import bitmap, inline
@@ -27,6 +30,8 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog, Unknown, checkpoint_name, commit_name
 from lakebed.settings import TableSettings
+from lakebed.sortkey import known
+from lakebed.sortkey.ranges import order_columns
 
 INFO = CommitInfo("TEST", "", blind_append=True)
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
@@ -264,6 +269,52 @@ def test_a_snapshot_from_any_checkpoint_equals_the_one_from_the_start() -> None:
     for snapshot in snapshots:
         assert TableLog(log.store).at_version(snapshot.version) == snapshot
     assert TableLog(log.store).refresh() == snapshots[-1]
+
+
+def test_a_checkpoint_holds_parts_of_every_kind_and_one_of_another_writer_may_lack_tags() -> None:
+    snapshot = new_log().refresh()
+    tagged = replace(base_part("a b%", dead=3), min_block=4, max_block=7, level=2, sort_key_version=1, deletes=2)
+    kinds = [
+        tagged, base_part("plain"), replace(base_part("eu"), partition_values={"region": "eu", "day": None}),
+        replace(base_part("none"), rows=-1, stats=None, partition_values={"region": ""}),
+    ]  # fmt: skip
+    snapshot = replace(snapshot, parts={part.path: part for part in kinds}, domains={"d": "{}"})
+    data, actions = encode_checkpoint(snapshot)
+    found = decode_checkpoint(snapshot.version, [data])
+    assert (
+        replace(found, timestamp_ms=snapshot.timestamp_ms) == snapshot
+        and actions == pq.read_metadata(BytesIO(data)).num_rows
+    )
+    table = pq.read_table(BytesIO(data))
+    adds = table["add"].to_pylist(maps_as_pydicts="strict")
+    untagged = pa.array([add and add | {"tags": None} for add in adds], table.schema.field("add").type)
+    out = BytesIO()
+    pq.write_table(table.set_column(table.column_names.index("add"), "add", untagged), out)
+    foreign = decode_checkpoint(snapshot.version, [out.getvalue()]).parts
+    assert {path: part.level for path, part in foreign.items()} == dict.fromkeys(snapshot.parts, 0)
+    assert foreign["_lakebed/eu.parquet"].partition_values == {"region": "eu", "day": None}
+
+
+def test_what_was_read_of_parts_that_left_is_forgotten_and_shared_by_all_versions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known, "SPARE_TEXTS", 10)
+    log = new_log()
+    snapshot, terms = log.refresh(), order_columns(SCHEMA, ["id"], ())
+    for number in range(100):
+        stats = f'{{"numRecords":10,"minValues":{{"id":{number}}},"maxValues":{{"id":{number + 9}}}}}'
+        added = AddPart(replace(base_part(f"p{number}"), stats=stats))
+        leaving = [part.removed(0) for part in snapshot.parts.values()] if number % 3 == 2 else []
+        snapshot = committed(log.commit(snapshot, [*leaving, added], INFO, BLIND))
+        snapshot.known.ranges([part.stats for part in snapshot.parts.values()], terms)
+        if number % 10 == 9:
+            log.write_checkpoint(snapshot)
+            assert len(snapshot.known) <= 20
+    for version in range(1, 100):
+        old = log.at_version(version)
+        assert old.known is snapshot.known
+        old.known.ranges([part.stats for part in old.parts.values()], terms)
+    assert len(snapshot.known) <= 30
 
 
 def test_a_cleaned_log_keeps_every_version_within_retention_readable() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import lakebed
 from lakebed.parts.engine import connect
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.write import delta_stats
+from lakebed.sortkey.known import KnownStatistics
 from lakebed.view.scan_file import ScanFile
 
 SCHEMA = pa.schema(
@@ -131,6 +133,37 @@ FILES = [
 def test_conditions_joined_by_and_leave_parts_out(where: str, kept: str) -> None:
     found = parts_that_may_match(connect(), FILES, SCHEMA, where)
     assert "".join(file.path.removeprefix("_lakebed/")[0] for file in found) == kept
+
+
+def test_what_was_read_of_statistics_is_kept_and_says_the_same_of_other_files() -> None:
+    known, world = KnownStatistics(), random.Random(3)
+    files: list[ScanFile] = []
+    for number in range(30):
+        low = world.randrange(100)
+        made = stats({"i": low, "f": low / 4}, {"i": low + 9, "f": low / 4 + 1})
+        folder = world.choice(("_lakebed/", ""))
+        files = [file for file in files if world.random() < 0.9] + [
+            ScanFile(f"{folder}{number}.parquet", 1, 1, {"s": world.choice("xyz")}, stats=made),
+            ScanFile(f"_lakebed/{number}-b.parquet", 1, 1, stats=made),
+        ]
+        sought = world.randrange(110)
+        for where, wanted in (
+            (f"i = {sought}", [file for file in files if holds(file, sought)]),
+            (f"s = 'x' and i = {sought}", [
+                file for file in files if holds(file, sought) and file.partition_values.get("s", "x") == "x"
+            ]),
+            ("f > 12.0", [file for file in files if bound(file, "max", "f") > 12 or not file.path.startswith("_lakebed/")]),
+        ):  # fmt: skip
+            assert parts_that_may_match(connect(), files, SCHEMA, where, known) == (wanted if len(files) > 1 else files)
+    assert len(known) >= len({file.stats for file in files})
+
+
+def holds(file: ScanFile, value: int) -> bool:
+    return bound(file, "min", "i") <= value <= bound(file, "max", "i")
+
+
+def bound(file: ScanFile, end: str, column: str) -> float:
+    return float(orjson.loads(file.stats or "")[f"{end}Values"][column])
 
 
 def test_a_long_list_of_constants_costs_no_more_than_its_reading() -> None:

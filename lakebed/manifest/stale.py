@@ -1,0 +1,22 @@
+"""Parts that wait to be sorted by the table's sort key: maintenance sorts them again, readers count how often they are read."""
+
+from __future__ import annotations
+
+from lakebed.manifest.actions import Part
+from lakebed.manifest.snapshot import Snapshot
+
+
+def stale_parts(snapshot: Snapshot) -> list[Part]:
+    """The parts of the base that an earlier sort key sorted; none in a table without an order.
+
+    Parts of an order that is not known (another writer's) are left as they are until the table's order is changed.
+    """
+    settings = snapshot.settings
+    if not (settings.sort_key or settings.keys):
+        return []
+    version = settings.sort_key_version
+    return [
+        part
+        for part in snapshot.parts.values()
+        if part.sort_key_version != version and (part.sort_key_version is not None or version > 1)
+    ]

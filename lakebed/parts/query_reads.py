@@ -1,0 +1,66 @@
+"""Which parts a query of DuckDB's reads, by its plan: what ``table.query`` leaves to DuckDB, asked only when someone counts.
+
+1. DuckDB plans the query again. Each scan of Parquet files in the plan tells the conditions that came down to it.
+2. Parts that a scan's conditions rule out by their bounds (``part_filter``) are not read by it. DuckDB opens their footers,
+   once a process, and goes on.
+
+A condition that comes down only while the query runs, from a join, is not foreseen: then more parts count as read than were.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import duckdb
+import pyarrow as pa
+
+from lakebed.parts.part_filter import HasStatistics, parts_that_may_match
+from lakebed.parts.sql import quote
+
+_File = TypeVar("_File", bound=HasStatistics)
+# Texts stay as they are; the scan's names of columns, and a type that the filter knows by another name, don't.
+_WORDS = re.compile(r"'(?:[^']|'')*'|\bc(\d+)\b|\bTIMESTAMP WITH TIME ZONE\b")
+_OPTIONAL = "optional: "
+
+
+def parts_that_a_query_reads(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[_File], schema: pa.Schema, sql: str
+) -> list[_File]:
+    """Those of the files of a view, registered on the connection, that a query's scans can't leave out.
+
+    The query has been run. The scans call the column number n of ``schema`` ``c<n>``. None for what is no query.
+    """
+    try:
+        queries = [
+            each.query for each in connection.extract_statements(sql) if each.type == duckdb.StatementType.SELECT
+        ]
+        plans = [connection.execute(f"explain (format json) {query}").fetchall()[0][1] for query in queries]
+    except duckdb.Error:
+        return []
+    read: set[str] = set()
+    for conditions in {_where(scan, schema) for plan in plans for root in json.loads(plan) for scan in _scans(root)}:
+        read.update(file.path for file in parts_that_may_match(connection, files, schema, conditions))
+    return [file for file in files if file.path in read]
+
+
+def _scans(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if node.get("extra_info", {}).get("Function") == "READ_PARQUET":
+        yield node["extra_info"]
+    for child in node.get("children", ()):
+        yield from _scans(child)
+
+
+def _where(scan: Mapping[str, Any], schema: pa.Schema) -> str | None:
+    """The conditions that came down to a scan, as one expression over the schema's columns."""
+    told = scan.get("Filters", ())
+    conditions = [text.removeprefix(_OPTIONAL) for text in ([told] if isinstance(told, str) else told)]
+
+    def as_the_schema_says(word: re.Match[str]) -> str:
+        if word[1] is not None:
+            return quote(schema.names[int(word[1])]) if int(word[1]) < len(schema.names) else word[0]
+        return "TIMESTAMPTZ" if word[0].startswith("TIMESTAMP") else word[0]
+
+    return " and ".join(_WORDS.sub(as_the_schema_says, text) for text in conditions) or None

@@ -1,0 +1,48 @@
+"""What readers tell planners of a table on S3, and what that costs in requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.parts import reads
+from tests.infra.s3 import S3Server, aws_environment
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def requests(table: lakebed.Table) -> dict[str, int]:
+    """Requests to the log's store so far, by kind."""
+    return {name: count.requests for name, count in table._log.store.counters().operations.items()}
+
+
+def test_reads_reach_another_process_by_one_object_and_one_list(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "_FIRST_SECONDS", 600.0)  # so that all is published at once, at the end
+    with aws_environment(s3.endpoint):
+        table = lakebed.create(f"s3://{s3.create_bucket()}/t", SCHEMA, keys=["id"])
+        for start in range(0, 40, 10):
+            table.apply(pa.table({"id": range(start, start + 10), "v": [0] * 10}, SCHEMA))
+            table.settle()
+        table.set_sort_key(["v", "id"])
+        before = requests(table)
+        for _ in range(5):
+            table.to_arrow(where="id = 25")
+        table._reads._end()
+        assert requests(table)["put"] - before.get("put", 0) == 1
+        planner = lakebed.open(table.path)
+        snapshot = planner._log.refresh()
+        before = requests(planner)
+        for _ in range(3):
+            [(path, count)] = planner._reads.of(snapshot).items()
+        after = requests(planner)
+    assert count == 5 and '"id":20' in (snapshot.parts[path].stats or "")
+    asked = {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)}
+    assert asked == {"list_from": 1, "read": 1}
