@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 
 import duckdb
 import pyarrow as pa
@@ -69,6 +70,7 @@ def registered(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table
         connection.unregister(name)
 
 
+@lru_cache(maxsize=256)
 def sql_type(kind: pa.DataType) -> str:
     """DuckDB's name of an Arrow type. Safe in several threads: the connection that DuckDB shares among them all is not."""
     with connect() as connection:

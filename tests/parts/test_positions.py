@@ -173,10 +173,15 @@ def test_every_cursor_speaks_utc_and_looks_for_no_extension(monkeypatch: pytest.
 
 
 def test_cursors_with_the_same_limits_share_one_database_and_work_in_several_threads() -> None:
-    connect().execute("CREATE OR REPLACE TABLE shared_by_cursors AS SELECT 1 AS x")
+    limits = 65 << 20, 2
+    connect(*limits).execute("CREATE OR REPLACE TABLE shared_by_cursors AS SELECT 1 AS x")
     results: list[Any] = []
     query = "SELECT sum(x) FROM shared_by_cursors, range(100000)"
-    threads = [threading.Thread(target=lambda: results.append(connect().execute(query).fetchone())) for _ in range(4)]
+
+    def ask() -> None:
+        results.append(connect(*limits).execute(query).fetchone())
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -184,7 +189,7 @@ def test_cursors_with_the_same_limits_share_one_database_and_work_in_several_thr
     assert results == [(100_000,)] * 4
     with pytest.raises(duckdb.CatalogException):
         connect(threads=1, memory_bytes_max=64 << 20).execute(query)
-    connect().execute("DROP TABLE shared_by_cursors")
+    connect(*limits).execute("DROP TABLE shared_by_cursors")
 
 
 def test_what_does_not_fit_into_memory_spills(tmp_path: Path) -> None:
