@@ -474,7 +474,7 @@ class TableLog:
                 continue
             assert snapshot is not None
             require_readable(snapshot.protocol)
-            return replace(snapshot, known=self._known)
+            return snapshot if snapshot.known is self._known else replace(snapshot, known=self._known)
         raise StoreUnavailable("the log changed faster than it could be read")
 
     def _read_checkpoint(self, version: int, names: Sequence[str]) -> Snapshot:

@@ -156,6 +156,8 @@ def test_lakebed_and_the_floor_are_measured_side_by_side(tmp_path: Path, capsys:
         assert drain["finished"] and drain["cpu_seconds"] > 0 and drain["written_bytes"] > 0
         assert sum(rate["ends"].values()) == 24_000
         for seen in run["freshness"][0].values():
-            assert 0 < seen["p50"] <= seen["p99"] <= seen["max"]
+            # On a busy machine a rate may end before its events were seen: those are "never".
+            waited = [seen[name] for name in ("p50", "p99", "max") if seen[name] is not None]
+            assert waited == sorted(waited) and all(seconds > 0 for seconds in waited)
     assert set(results["runs"][1]["drained"]) == {"own reader", "any Delta reader"}
     assert "| lakebed | any Delta reader |" in capsys.readouterr().out
