@@ -6,36 +6,29 @@
 - ``txnAppId`` and ``txnVersion`` make a batch that comes again count once
   (https://docs.delta.io/latest/delta-streaming.html#idempotent-table-writes-in-foreachbatch).
 - A trigger follows when the last batch is done: what waits becomes one MERGE, and larger ones cost less an event.
-- MERGE materializes its source by itself, so no ``persist``.
+- No ``persist``: Delta materializes a source that is no Delta table by itself (``merge.materializeSource``, ``auto``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.kafka_peers.append import DeltaBatches, delta_session
-from benchmarks.kafka_peers.stream import COLUMNS, DDL, Commit, Feed, changes, newest, records
+from benchmarks.kafka_peers.delta import DeltaStream
+from benchmarks.kafka_peers.stream import COLUMNS, DDL, Feed, changes, newest, records
+
+_PROPERTIES = {"delta.enableDeletionVectors": "true"}
 
 
-class Merge:
+class Merge(DeltaStream):
     resolves = True
 
     def __init__(self, spark: SparkSession, feed: Feed, name: str) -> None:
-        self._spark = spark
-        self._feed = feed
+        super().__init__(spark, feed, name)
         self._name = name
-        self._path = f"{feed.table}/{name}"
-        self._checkpoint = f"{self._path}/_checkpoint"
-        self._batches = DeltaBatches(Path(self._path), Path(self._checkpoint))
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in _PROPERTIES.items())
         spark.sql(f"create table delta.`{self._path}` ({DDL}) using delta tblproperties ({properties})")
-
-    @staticmethod
-    def session(feed: Feed) -> Mapping[str, str]:
-        return delta_session()
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -62,15 +55,3 @@ class Merge:
             f"when not matched and s.op <> 'd' then insert ({', '.join(COLUMNS)}) "
             f"values ({', '.join(f's.{name}' for name in COLUMNS)})"
         ).collect()
-
-    def commits(self) -> Mapping[str, list[Commit]]:
-        return {"any Delta reader": self._batches.commits()}
-
-    def stop(self) -> None:
-        self.queries[0].stop()
-
-    def rows(self) -> DataFrame:
-        return self._spark.read.format("delta").load(self._path).select(*COLUMNS)
-
-
-_PROPERTIES = {"delta.enableDeletionVectors": "true"}

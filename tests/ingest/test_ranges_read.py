@@ -63,6 +63,8 @@ def test_a_batch_that_comes_again_as_it_was_changes_nothing(spark: SparkSession,
     forget(path, "commits/2")
     ingest(spark, path, 1500)
     ingest(spark, whole, 1500)
+    batches = lakebed.open(path).timeline()["operation"].to_pylist().count("STREAMING UPDATE")
+    assert batches == 5  # up to 400, 800, 1,000; the last one again, skipped; 1,400, 1,500
     assert orders(path) == orders(whole)
 
 
