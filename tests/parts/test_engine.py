@@ -19,9 +19,12 @@ from lakebed.parts.engine import connect
 LIMITS = 64 << 20
 
 
-def test_a_process_that_asks_again_and_again_gets_a_new_database(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_asks_again_and_again_gets_a_new_database(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(engine, "CURSORS_MAX", 3)
-    cursors = [connect(LIMITS, threads=1) for _ in range(4)]
+    own_limits = (LIMITS, 1, tmp_path)  # no other test has had a cursor of this database
+    cursors = [connect(*own_limits) for _ in range(4)]
     cursors[0].execute("create table t as select 1 as a")
     assert [table_is_there(each) for each in cursors] == [True, True, True, False]
 
