@@ -36,7 +36,8 @@ from lakebed.settings import TableSettings, parse_settings
 from lakebed.sortkey.known import KnownStatistics
 
 _V = TypeVar("_V")
-_REMOVED_RETENTION_MS = 3 * 3_600_000
+_REMOVED_SECONDS = (900, 3 * 3_600)
+"""At least, at most; between them three times the log's retention, in which maintenance cleans up several times."""
 _NAMED_BATCH_RETENTION_MS = 7 * 86_400_000
 NAMED_BATCH_PREFIX = "lakebed.batch."
 
@@ -147,12 +148,14 @@ def without_expired(snapshot: Snapshot, now_ms: int) -> Snapshot:
     """The snapshot without what nobody needs any more: parts removed long ago, and batches named by a text of their own.
 
     What was removed is remembered for as long as a commit that was under way may ask, and a cleanup needs to find it without
-    listing; at several commits a second a week of it would outgrow all else. Numbered batches stay for good: a stream may
-    rest for as long as it likes. Statistics of parts that left are forgotten, too.
+    listing (``_REMOVED_SECONDS``); at several commits a second a week of it would outgrow all else. Numbered batches stay for
+    good: a stream may rest for as long as it likes. Statistics of parts that left are forgotten, too.
     """
     snapshot.known.keep(statistics_of(snapshot))
+    shortest, longest = _REMOVED_SECONDS
+    seconds = min(longest, max(shortest, 3 * snapshot.settings.log_retention_seconds))
     removed = {
-        path: action for path, action in snapshot.removed.items() if action.deleted_ms >= now_ms - _REMOVED_RETENTION_MS
+        path: action for path, action in snapshot.removed.items() if action.deleted_ms >= now_ms - seconds * 1000
     }
     oldest_ms = now_ms - _NAMED_BATCH_RETENTION_MS
     batches = {

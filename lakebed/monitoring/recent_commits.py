@@ -2,7 +2,8 @@
 
 1. The first look begins at the newest commit. Each look goes forward to what is new, then backward until an hour is covered,
    the log begins, or the look's time is over; the next look goes on there.
-2. A commit becomes a few numbers: what came in, what was written by whom. Those over an hour old are taken off again.
+2. A commit becomes a few numbers: what came in, what was written by whom. They are added up by ``STEP_SECONDS``, so that what is
+   kept does not grow with the number of commits; sums that begin over an hour ago are taken off again.
 
 Bytes are those that a commit brought to the store: parts that it added under a new name, and vectors that are not inline.
 """
@@ -13,7 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import PART_DOMAIN_PREFIX, AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart
@@ -21,6 +22,7 @@ from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.table_state import Recent
 
 WINDOW_SECONDS = 3600.0
+STEP_SECONDS = 10.0
 _BEHIND_MAX = 5_000
 _LOOK_SECONDS_MAX = 1.0
 _WRITERS = {
@@ -50,6 +52,33 @@ class CommitFigures:
     ingested_bytes: int
 
 
+@dataclass(slots=True)
+class _Sums:
+    """Of the commits of some seconds, or of all that are kept."""
+
+    since_ms: int = 0
+    rows: int = 0
+    bytes: int = 0
+    batches: int = 0
+    written: Counter[str] = field(default_factory=Counter)
+    commits: Counter[str] = field(default_factory=Counter)
+
+    def add(self, commit: CommitFigures) -> None:
+        self.rows += commit.ingested_rows
+        self.bytes += commit.ingested_bytes
+        self.batches += commit.ingested_rows > 0
+        self.commits[commit.operation] += 1
+        if commit.writer:
+            self.written[commit.writer] += commit.written_bytes
+
+    def take_off(self, other: _Sums) -> None:
+        self.rows -= other.rows
+        self.bytes -= other.bytes
+        self.batches -= other.batches
+        self.written.subtract(other.written)
+        self.commits.subtract(other.commits)
+
+
 class RecentCommits:
     """Follows one log. Not thread-safe."""
 
@@ -67,8 +96,8 @@ class RecentCommits:
             self._begin(newest)
         self._forward(newest, deadline)
         self._backward(oldest_ms, lambda: time.monotonic() >= deadline or time.thread_time() >= enough)
-        while self._entries and self._entries[0].timestamp_ms < oldest_ms:
-            self._count(self._entries.popleft(), -1)
+        while self._steps and self._steps[0].since_ms < oldest_ms:
+            self._all.take_off(self._steps.popleft())
             self._is_whole = True
         return self._recent(now)
 
@@ -76,21 +105,19 @@ class RecentCommits:
         """Nothing is known but that reading begins at this version."""
         self._first = newest
         self._last = newest - 1
-        self._entries: deque[CommitFigures] = deque()
-        self._is_whole = False  # whether all of the last hour, or of the log, is in the entries
-        self._sums: Counter[str] = Counter()
-        self._written: Counter[str] = Counter()
-        self._commits: Counter[str] = Counter()
-        self._ingested_ms = 0
+        self._steps: deque[_Sums] = deque()
+        self._all = _Sums()
+        self._is_whole = False  # whether all of the last hour, or of the log, is in the sums
+        self._known_since_ms = self._ingested_ms = 0
 
     def _forward(self, newest: int, deadline: float) -> None:
-        while self._last < newest and (time.monotonic() < deadline or not self._entries):
+        while self._last < newest and (time.monotonic() < deadline or not self._steps):
             commit = self._log.read_commit(self._last + 1)
             if commit is None:  # the log was cleaned meanwhile
                 self._begin(newest)
                 return
             self._last += 1
-            self._add(figures_of(commit), self._entries.append)
+            self._add(figures_of(commit), -1)
 
     def _backward(self, oldest_ms: int, is_over: Callable[[], bool]) -> None:
         while not self._is_whole and not is_over():
@@ -99,7 +126,7 @@ class RecentCommits:
                 self._is_whole = True
                 return
             self._first -= 1
-            self._add(figures_of(commit), self._entries.appendleft)
+            self._add(figures_of(commit), 0)
 
     def _older(self) -> Commit | None:
         """The commit before those that are known; None if there is none, or it can't be read."""
@@ -107,36 +134,34 @@ class RecentCommits:
             return self._log.read_commit(self._first - 1) if self._first > 0 else None
         return None
 
-    def _add(self, entry: CommitFigures, put: Callable[[CommitFigures], None]) -> None:
-        put(entry)
-        self._count(entry, 1)
-        if entry.ingested_rows:
-            self._ingested_ms = max(self._ingested_ms, entry.timestamp_ms)
-
-    def _count(self, entry: CommitFigures, sign: int) -> None:
-        self._commits[entry.operation] += sign
-        self._sums["rows"] += sign * entry.ingested_rows
-        self._sums["bytes"] += sign * entry.ingested_bytes
-        self._sums["batches"] += sign * (entry.ingested_rows > 0)
-        if entry.writer:
-            self._written[entry.writer] += sign * entry.written_bytes
+    def _add(self, commit: CommitFigures, end: int) -> None:
+        """Add a commit that is newer (``end`` -1) or older (0) than all that are known."""
+        since_ms = int(commit.timestamp_ms - commit.timestamp_ms % (STEP_SECONDS * 1000))
+        if not self._steps or end == 0:
+            self._known_since_ms = commit.timestamp_ms
+        if not self._steps or self._steps[end].since_ms != since_ms:
+            self._steps.insert(len(self._steps) if end else 0, _Sums(since_ms))
+        self._steps[end].add(commit)
+        self._all.add(commit)
+        if commit.ingested_rows:
+            self._ingested_ms = max(self._ingested_ms, commit.timestamp_ms)
 
     def _recent(self, now: float) -> Recent:
-        ingested = self._sums["bytes"]
+        known = self._all
         covered = WINDOW_SECONDS
         if not self._is_whole:
-            covered = max(0.0, now - self._entries[0].timestamp_ms / 1000) if self._entries else 0.0
+            covered = max(0.0, now - self._known_since_ms / 1000) if self._steps else 0.0
         ingested_at = self._ingested_ms / 1000 if self._ingested_ms else None
         if self._is_whole:
             ingested_at = max(ingested_at or 0.0, now - WINDOW_SECONDS)
         return Recent(
             seconds=covered,
-            ingested_rows=self._sums["rows"],
-            ingested_bytes=ingested,
-            batches=self._sums["batches"],
-            written_bytes=dict(self._written),
-            commits=dict(self._commits),
-            write_amplification=self._written.total() / ingested if ingested else None,
+            ingested_rows=known.rows,
+            ingested_bytes=known.bytes,
+            batches=known.batches,
+            written_bytes=dict(known.written),
+            commits=dict(known.commits),
+            write_amplification=known.written.total() / known.bytes if known.bytes else None,
             ingested_at=ingested_at,
         )
 

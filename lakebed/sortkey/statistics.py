@@ -17,7 +17,7 @@ import pyarrow as pa
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
-@lru_cache(maxsize=8_192)
+@lru_cache(maxsize=1_024)
 def parsed_stats(stats: str) -> Mapping[str, Any]:
     """Delta's statistics JSON of a part."""
     value = json.loads(stats, parse_float=decimal.Decimal)  # bounds of decimals must stay exact

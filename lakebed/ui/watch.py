@@ -32,6 +32,7 @@ from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import RecentCommits
 from lakebed.monitoring.table_state import table_state
+from lakebed.parts.reads import Reads
 from lakebed.parts.storage import open_part_storage
 from lakebed.table import observer
 from lakebed.ui import documents
@@ -91,6 +92,7 @@ class _Open:
     log: TableLog
     recent: RecentCommits
     history: History
+    reads: Reads
     table_id: str = ""
 
 
@@ -187,7 +189,7 @@ class Watched:
 
     def _opened(self) -> _Open:
         log = TableLog(open_store(self._root))
-        return _Open(observer(self._root), log, RecentCommits(log), History(log))
+        return _Open(observer(self._root), log, RecentCommits(log), History(log), Reads(log))
 
     def _failed(self, error: Exception) -> Seen:
         if isinstance(error, TableNotFound):
@@ -239,7 +241,7 @@ class Watched:
         told["figures"] = documents.figures(status, state, recent, snapshot)
         whole = told | {
             "shape": documents.shape(snapshot),
-            "plan": documents.plan_told(plan(snapshot, claimed, now_ms)),
+            "plan": documents.plan_told(plan(snapshot, claimed, now_ms, reads=table.reads.of(snapshot))),
         }
         whole |= documents.claims_told(snapshot, now_ms, table.history.merge_rate())
         picture = levels(snapshot, claimed)

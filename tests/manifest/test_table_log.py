@@ -26,7 +26,7 @@ from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
 from lakebed.manifest.creation import create_log
 from lakebed.manifest.deletion_vector import bitmap, inline
 from lakebed.manifest.leases import Lease
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.snapshot import Snapshot, without_expired
 from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog, Unknown, checkpoint_name, commit_name
 from lakebed.settings import TableSettings
@@ -315,6 +315,17 @@ def test_what_was_read_of_parts_that_left_is_forgotten_and_shared_by_all_version
         assert old.known is snapshot.known
         old.known.ranges([part.stats for part in old.parts.values()], terms)
     assert len(snapshot.known) <= 30
+
+
+@pytest.mark.parametrize(("log_retention", "remembered"), [(60, 900), (1_000, 3_000), (7 * 86_400, 3 * 3_600)])
+def test_what_left_is_remembered_as_long_as_a_few_cleanups_need_it(log_retention: int, remembered: int) -> None:
+    log = new_log(TableSettings(keys=("id",), log_retention_seconds=log_retention))
+    committed(log.commit(log.refresh(), [AddPart(base_part("p"))], INFO, BLIND))
+    now_ms = log.now_ms()
+    leaving = log.refresh().parts["_lakebed/p.parquet"].removed(now_ms)
+    snapshot = committed(log.commit(log.refresh(), [leaving], INFO, BLIND))
+    assert without_expired(snapshot, now_ms + remembered * 1000).removed
+    assert not without_expired(snapshot, now_ms + remembered * 1000 + 1).removed
 
 
 def test_a_cleaned_log_keeps_every_version_within_retention_readable() -> None:

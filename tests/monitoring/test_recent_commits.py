@@ -62,6 +62,12 @@ def test_what_is_over_an_hour_old_is_taken_off_again(tmp_path: Path) -> None:
     assert gone.ingested_at == pytest.approx(time.time() + 60, abs=5), "an hour ago, seen from then"
 
 
+def test_what_is_kept_does_not_grow_with_the_commits(tmp_path: Path) -> None:
+    commits = reader(with_batches(tmp_path, 60))
+    assert commits.read(60, 1.0).batches == 60
+    assert len(commits._steps) <= 3, "they came within seconds"
+
+
 def test_a_log_that_has_rested_for_long_is_known_at_once(tmp_path: Path) -> None:
     found = reader(with_batches(tmp_path, 3), seconds_from_now=2 * WINDOW_SECONDS).read(3, 1.0)
     assert found.seconds == WINDOW_SECONDS

@@ -88,7 +88,7 @@ def test_a_process_that_commits_again_and_again_does_not_grow(tmp_path: Path, ke
 @pytest.fixture
 def kept_for_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_log, "_RELIST_SECONDS", 0.1)
-    monkeypatch.setattr(snapshot, "_REMOVED_RETENTION_MS", 100)
+    monkeypatch.setattr(snapshot, "_REMOVED_SECONDS", (0, 0.1))
     monkeypatch.setattr(recent_commits, "WINDOW_SECONDS", 0.1)
     monkeypatch.setattr(known, "SPARE_TEXTS", 16)
     monkeypatch.setattr(engine, "CURSORS_MAX", 100)

@@ -72,6 +72,22 @@ def test_figures_are_those_of_the_table(orders: lakebed.Table, serve: Serve) -> 
     assert {left["why"] for left in whole["plan"]["left"]} == {row["why"] for row in planned if row["level"] is None}
 
 
+def test_the_page_plans_what_is_read_most_first_as_the_command_does(tmp_path: Path, serve: Serve) -> None:
+    table = lakebed.create(
+        tmp_path / "t", ONE.append(pa.field("region", pa.string())), keys=["id"], sort_key=["region"]
+    )
+    for number in range(3):
+        table.apply(pa.table({"id": [number], "region": [f"r{number}"]}, table.schema))
+        table.settle()
+    table.set_sort_key(["id"])
+    table.to_arrow(where="region = 'r2'")
+    table._reads._end()  # publishes what was counted
+    page = serve(table)
+    planned = [row["why"] for row in table.plan().to_pylist() if row["level"] is not None]
+    assert planned[0].endswith("read 1 time in the last hour")
+    assert [plan["why"] for plan in page.of("table", table)["plan"]["plans"]] == planned
+
+
 def test_levels_and_parts_are_those_of_the_table(orders: lakebed.Table, serve: Serve) -> None:
     page = serve(orders)
     picture = page.of("levels", orders)
