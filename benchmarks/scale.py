@@ -233,13 +233,13 @@ def exponent(sizes: list[int], costs: list[float]) -> float:
 def draw(found: dict[str, tuple[list[int], dict[str, list[float]]]], file: str) -> None:
     from lakebed.plots import new_figure
 
-    figure = new_figure(4.2 * len(found), 4)
+    figure = new_figure(4.2 * len(found), 6)
     for at, (axis, (sizes, costs)) in enumerate(found.items()):
         panel = figure.add_subplot(1, len(found), at + 1)
-        for name, values in costs.items():
-            panel.plot(sizes, values, marker="o", markersize=3, label=name)
+        for number, (name, values) in enumerate(costs.items()):
+            panel.plot(sizes, values, "-" if number < 10 else "--", marker="o", markersize=3, label=name)
         panel.set(xscale="log", yscale="log", xlabel=axis, ylabel="milliseconds, or as named" if at == 0 else None)
-        panel.legend(fontsize=7)
+        panel.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15), frameon=False)
     figure.savefig(file, dpi=80)
 
 

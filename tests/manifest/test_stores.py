@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import multiprocessing
 import os
 import pickle
@@ -10,7 +11,9 @@ import subprocess
 import sys
 import threading
 import uuid
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,10 @@ def shared_root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"s3://{server.create_bucket()}/t"
 
 
+class Held:
+    """Something that can be large, such as a batch."""
+
+
 def name_of(version: int) -> str:
     return f"_delta_log/{version:020d}.json"
 
@@ -77,6 +84,22 @@ def test_a_deleted_name_is_free_again_and_deleting_it_twice_is_no_error(store: L
 def test_reading_a_missing_name_is_file_not_found(store: LogStore) -> None:
     with pytest.raises(FileNotFoundError):
         store.read(name_of(7))
+
+
+def test_a_missing_name_does_not_keep_alive_what_its_reader_has_in_hand(store: LogStore) -> None:
+    def read() -> weakref.ref[Held]:
+        held = Held()
+        with suppress(FileNotFoundError):
+            store.read(name_of(7))
+        return weakref.ref(held)
+
+    read()  # what is imported and connected the first time is another matter
+    gc.collect()
+    gc.disable()
+    try:
+        assert read()() is None, "an error and a frame hold each other until the collector comes by"
+    finally:
+        gc.enable()
 
 
 def test_listing_begins_at_the_name_asked_for_and_is_in_byte_order(store: LogStore) -> None:

@@ -177,7 +177,12 @@ def _remove_temporary(temporary: str) -> None:
 
 def _fail(error: OSError, path: str) -> NoReturn:
     if isinstance(error, FileNotFoundError):
-        raise error
+        try:
+            raise error
+        finally:
+            del (
+                error
+            )  # or else this frame and the error hold each other, and all frames below with what they have in hand
     if error.errno in _NOT_ALLOWED:
         raise InvalidInput(f"{path!r} can't be used ({error.strerror}); check the path and its permissions") from error
     raise StoreUnavailable(f"{path!r} failed ({error.strerror}); check the disk and its free space") from error
