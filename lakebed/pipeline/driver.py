@@ -78,6 +78,8 @@ def spark_driver(section: SparkSection, s3: bool, abandoned: Callable[[], bool])
     finally:
         if start.spark is not None:
             with suppress(Exception):  # the JVM may be gone already, which is what is wanted
+                accumulators: Any = start.spark.sparkContext._accumulatorServer
+                accumulators.handle_error = lambda *_: None  # prints a traceback if the JVM closes its end first
                 start.spark.stop()
         if start.gateway is not None:
             _end(start.gateway)

@@ -154,9 +154,7 @@ def test_a_table_that_does_not_change_is_not_planned_again(
 ) -> None:
     planned: list[int] = []
     real = watch.plan
-    monkeypatch.setattr(
-        watch, "plan", lambda snapshot, *rest: planned.append(snapshot.version) or real(snapshot, *rest)
-    )
+    monkeypatch.setattr(watch, "plan", lambda *all, **named: planned.append(all[0].version) or real(*all, **named))
     page = serve(orders, interval=0.05)
     for _ in range(30):
         page.of("table", orders)
