@@ -78,8 +78,6 @@ def spark_driver(section: SparkSection, s3: bool, abandoned: Callable[[], bool])
     finally:
         if start.spark is not None:
             with suppress(Exception):  # the JVM may be gone already, which is what is wanted
-                accumulators: Any = start.spark.sparkContext._accumulatorServer
-                accumulators.handle_error = lambda *_: None  # prints a traceback if the JVM closes its end first
                 start.spark.stop()
         if start.gateway is not None:
             _end(start.gateway)
@@ -110,9 +108,12 @@ class _Start:
 
 
 def _launch(section: SparkSection, s3: bool, handle: int, log: Path) -> Any:
-    from pyspark import SparkConf, SparkContext, java_gateway
+    from pyspark import SparkConf, SparkContext, accumulators, java_gateway
     from pyspark.errors import PySparkException
 
+    servers: Any = (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer)
+    for server in servers:
+        server.handle_error = lambda *_: None  # prints a traceback when the JVM ends first
     master = section.master or LOCAL_MASTER
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
