@@ -109,7 +109,7 @@ def expire_snapshots(
     if retain_last < 1:
         raise InvalidInput(f"retain_last is {retain_last}; it must be at least 1: the newest version always stays")
     seconds = _retention(log, older_than_seconds, allow_short_retention)
-    kept = _keep(log, storage, seconds, min(seconds, WRITE_SECONDS_MAX), retain_last)
+    kept = _keep(log, storage, seconds, _write_seconds(older_than_seconds), retain_last)
     doomed = _look(log, storage, kept)
     if dry_run:
         return _table([*_log_files(log, storage, _log_floor(log, kept.first, kept.newest)), *doomed])
@@ -128,7 +128,7 @@ def vacuum(
 ) -> pa.Table:  # fmt: skip
     """See ``Table.vacuum``. A row a file that went, or would go (CLEANED_SCHEMA)."""
     seconds = _retention(log, retention_seconds, allow_short_retention)
-    kept = _keep(log, storage, seconds, min(seconds, WRITE_SECONDS_MAX))
+    kept = _keep(log, storage, seconds, _write_seconds(retention_seconds))
     doomed = _look(log, storage, kept)
     return _table(doomed if dry_run else _delete(storage, _expire(log, storage, kept, doomed)[1]))
 
@@ -138,8 +138,9 @@ def remove_orphan_files(
     allow_short_retention: bool = False,
 ) -> pa.Table:  # fmt: skip
     """See ``Table.remove_orphan_files``. A row a file that went, or would go (CLEANED_SCHEMA)."""
+    if older_than_seconds is not None:
+        _require_long(older_than_seconds, allow_short_retention)
     older_than = WRITE_SECONDS_MAX if older_than_seconds is None else older_than_seconds
-    _require_long(older_than, allow_short_retention)
     kept = _keep(log, storage, _retention(log, None, True), older_than)
     doomed = [file for file in _look(log, storage, kept) if file.reason != "expired"]
     return _table(doomed if dry_run else _delete(storage, _expire(log, storage, kept, doomed)[1]))
@@ -212,6 +213,11 @@ def _retention(log: TableLog, seconds: int | None, allow_short: bool) -> int:
             raise InvalidInput(f"{RETENTION_PROPERTY}: {error}") from None
     _require_long(seconds, allow_short)
     return seconds
+
+
+def _write_seconds(asked: int | None) -> int:
+    """How old a file without a name must be. The table's property is about versions: only who calls may ask for less."""
+    return WRITE_SECONDS_MAX if asked is None else min(asked, WRITE_SECONDS_MAX)
 
 
 def _require_long(seconds: int, allow_short: bool) -> None:

@@ -455,6 +455,24 @@ def test_a_short_retention_is_refused(tmp_path: Path, call: str) -> None:
     getattr(table, call)("59 minutes", allow_short_retention=True)
 
 
+@pytest.mark.parametrize("call", ["expire_snapshots", "vacuum", "remove_orphan_files", "a running maintenance"])
+def test_what_a_writer_has_not_committed_yet_stays_however_short_the_retention_property(
+    tmp_path: Path, call: str
+) -> None:
+    table = a_table(tmp_path, Clock(), days=3)
+    table.set_properties({"delta.deletedFileRetentionDuration": NO_TIME})
+    young = put(table, "_lakebed/part-young.parquet", timedelta(hours=71))
+    vector = put(table, "_lakebed/deletion_vector_young.bin", timedelta(hours=71))
+    old = put(table, "_lakebed/part-old.parquet")
+    written_now(table)
+    if call == "a running maintenance":
+        TidyUp(table._log, storage_of(table)).round()
+    else:
+        getattr(table, call)(dry_run=False)
+    assert young.exists() and vector.exists()
+    assert not old.exists()
+
+
 def emptied_by_truncate(table: lakebed.Table) -> None:
     table.truncate()
 
