@@ -24,6 +24,7 @@ _TAG_DELETES = "lakebed.deletes"
 _TAG_OP_COLUMN = "lakebed.op_column"
 _TAG_DELETES_MS = "lakebed.deletes_ms"
 PART_DOMAIN_PREFIX = "lakebed.part."
+_ACTIONS = "lakebedActions"
 _LOOSE = re.compile(r'"tightBounds"\s*:\s*false')
 _TIGHT = re.compile(r',?\s*"tightBounds"\s*:\s*true')
 _PATH_SAFE = "/!$&'()*+,;=:@-._~"
@@ -239,19 +240,27 @@ def at_version(action: Action, version: int) -> Action:
 
 
 def encode_commit(actions: tuple[Action, ...]) -> bytes:
-    """A commit file: a JSON object a line."""
-    return b"\n".join(orjson.dumps(to_json(action)) for action in actions) + b"\n"
+    """A commit file: a JSON object a line. Its ``commitInfo`` counts them, so that a file that lost its end is no commit."""
+    lines = [to_json(action) for action in actions]
+    for line in lines:
+        if "commitInfo" in line:
+            line["commitInfo"][_ACTIONS] = len(lines)
+    return b"\n".join(map(orjson.dumps, lines)) + b"\n"
 
 
 def decode_commit(version: int, data: bytes) -> Commit:
-    """The commit of a file's bytes; actions that state nothing for us are left out."""
-    actions = []
-    for line in data.splitlines():
-        if line.strip():
-            action = from_json(orjson.loads(line))
-            if action is not None:
-                actions.append(action)
-    return Commit(version, tuple(actions))
+    """The commit of a file's bytes; actions that state nothing for us are left out. Raises ValueError if it is no whole one.
+
+    A commit has at least one action (Delta's rule), and one of lakebed's as many as it says.
+    """
+    lines = [orjson.loads(line) for line in data.splitlines() if line.strip()]
+    if not lines:
+        raise ValueError(f"it is empty: {len(data)} bytes, and no action")
+    for line in lines:
+        said = (line.get("commitInfo") or {}).get(_ACTIONS, len(lines))
+        if said != len(lines):
+            raise ValueError(f"it is cut off: it has {len(lines)} of its {said} actions")
+    return Commit(version, tuple([action for line in lines if (action := from_json(line)) is not None]))
 
 
 def to_json(action: Action) -> dict[str, Any]:

@@ -177,9 +177,11 @@ class TableLog:
     def read_commit(self, version: int) -> Commit | None:
         """The commit of a version, None if there is none (yet, or any more)."""
         try:
-            return decode_commit(version, self.store.read(commit_name(version)))
+            data = self.store.read(commit_name(version))
         except FileNotFoundError:
             return None
+        try:
+            return decode_commit(version, data)
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
             raise Corrupt(f"{commit_name(version)} can't be read: {error}") from error
 
@@ -308,11 +310,11 @@ class TableLog:
                 if self.store.put_if_absent(name, data):
                     return True
                 # After an uncertain attempt the name may be taken by ourselves.
-                return uncertain and self._holds(name, info.commit_id)
+                return uncertain and bool(self._reads_as(commit.version, info.commit_id))
             except StoreUnavailable as error:
                 uncertain, cause = True, str(error)
             try:
-                found = self._reads_as(name, info.commit_id)
+                found = self._reads_as(commit.version, info.commit_id)
                 if found is not None:
                     return found
             except StoreUnavailable as error:
@@ -320,16 +322,10 @@ class TableLog:
             self._sleep(min(2.0, 0.05 * 2**attempt))
         return Unknown(commit.version, info.commit_id, cause)
 
-    def _holds(self, name: str, commit_id: str) -> bool:
-        return bool(self._reads_as(name, commit_id))
-
-    def _reads_as(self, name: str, commit_id: str) -> bool | None:
-        """Whether the name holds our commit; None if it holds nothing."""
-        try:
-            info = decode_commit(0, self.store.read(name)).info
-        except FileNotFoundError:
-            return None
-        return info is not None and info.commit_id == commit_id
+    def _reads_as(self, version: int, commit_id: str) -> bool | None:
+        """Whether the version is our commit; None if there is none. Raises Corrupt."""
+        commit = self.read_commit(version)
+        return None if commit is None else commit.info is not None and commit.info.commit_id == commit_id
 
     def _learn(self, snapshot: Snapshot) -> None:
         with self._lock:

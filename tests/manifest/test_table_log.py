@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
@@ -369,6 +370,41 @@ def test_a_missing_version_between_others_is_reported_as_a_gap() -> None:
     log.store.delete(commit_name(2))
     with pytest.raises(Corrupt, match="gap"):
         TableLog(log.store).refresh()
+
+
+def damaged(data: bytes) -> Iterator[bytes]:
+    """What may be left of a commit: less than all of it, or as many bytes of nothing."""
+    yield from (data[:length] for length in range(len(data) - 1))
+    yield from (b"\n", b" \n\n", b"\0" * len(data), b"{}", b"null", b"[]\n", b"\xff")
+
+
+def test_a_commit_that_is_not_whole_is_named_by_all_who_read_it() -> None:
+    log = new_log()
+    for number in range(4):
+        actions = [change_part(f"c{number}"), AddPart(base_part(f"p{number}"))]
+        read = log.refresh()
+        committed(log.commit(read, actions, INFO, BLIND, Transaction("query", number)))
+    newest, name = log.refresh(), commit_name(4)
+    whole, at_3 = log.store.read(name), log.at_version(3)
+    for rest in damaged(whole):
+        log.store.put(name, rest)
+        with pytest.raises(Corrupt, match=name):
+            TableLog(log.store).refresh()
+        with pytest.raises(Corrupt, match=name):
+            TableLog(log.store).commit(at_3, [change_part("late")], INFO, BLIND)
+    log.write_checkpoint(newest)
+    with pytest.raises(Corrupt, match=name):
+        TableLog(log.store).refresh()
+    log.store.put(name, whole.rstrip())
+    assert TableLog(log.store).refresh() == newest
+
+
+def test_a_commit_of_another_writer_needs_no_count_of_its_actions() -> None:
+    store = MemoryLogStore()
+    log = new_log(store=store)
+    for version, text in enumerate((b'{"commitInfo":{"timestamp":1}}', b'{"cdc":null}\n', b'{"txn":null}'), 1):
+        store.put(commit_name(version), text)
+    assert log.refresh().version == 3
 
 
 def test_a_writer_that_slept_through_a_cleanup_does_not_take_a_name_that_became_free() -> None:

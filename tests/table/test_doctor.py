@@ -169,6 +169,19 @@ def commit_as_another_program(table: lakebed.Table) -> str:
     return name
 
 
+def empty_a_commit(table: lakebed.Table) -> str:
+    name = commit_name(table.version)
+    place(table, name).write_bytes(b"")
+    return name
+
+
+def lose_the_last_action(table: lakebed.Table) -> str:
+    name = commit_name(table.version)
+    *kept, _ = place(table, name).read_bytes().splitlines(keepends=True)
+    place(table, name).write_bytes(b"".join(kept))
+    return name
+
+
 @dataclass(frozen=True)
 class Broken:
     """A way to break a table, and what is said of it. ``rows_only``: only reading the rows shows it."""
@@ -180,9 +193,11 @@ class Broken:
     severity: Severity = Severity.CRITICAL
 
 
-TEN = {
+BROKEN = {
     "missing object": Broken(lose_an_object, "G1", "missing"),
     "truncated log": Broken(cut_off_the_log, "M1", "cut off"),
+    "empty commit": Broken(empty_a_commit, "M1", "it is empty: 0 bytes"),
+    "commit cut at a line's end": Broken(lose_the_last_action, "M1", "it is cut off: it has"),
     "duplicate key": Broken(put_a_key_in_twice, "B1", "is live 2 times", rows_only=True),
     "stale claim": Broken(leave_a_claim_behind, "claim", "left behind", severity=Severity.WARNING),
     "bad deletion vector": Broken(damage_a_deletion_vector, "vector", "checksum", rows_only=True),
@@ -205,9 +220,9 @@ def require_named(found: Examination | Status, broken: Broken, file: str) -> Non
     assert {finding.check for finding in found.findings} == {broken.check}, found.findings
 
 
-@pytest.mark.parametrize("name", TEN)
-def test_the_doctor_and_the_status_name_the_cause_of_each_of_ten_broken_tables(table: lakebed.Table, name: str) -> None:
-    broken = TEN[name]
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_doctor_and_the_status_name_the_cause_of_each_broken_table(table: lakebed.Table, name: str) -> None:
+    broken = BROKEN[name]
     file = broken.how(table)
     require_named(examine(table.path, deep=True), broken, file)
     require_named(observer(table.path).look(deep=True), broken, file)
