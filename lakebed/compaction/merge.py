@@ -8,6 +8,9 @@
    its row provenance; the output enters the base with them as its own. The sources leave in the same commit. When a
    settle comes first, step 3 is done again, which costs milliseconds: neither the settle's work nor the merge's is lost.
 4. The claim is gone, or a source was replaced by somebody else: the files written are deleted, nothing else happened.
+   Deleted are only files of which every commit was certainly refused: once an answer was lost, the commit may stand, and a
+   later version may have taken its parts on (merged, detached), so the files are left to the cleanup, which knows all
+   kept versions.
 
 Invariants: P1, P3, P4 by the log's checks; S1 by the kernel; S2: what is live in the sources at the commit is live in the output.
 """
@@ -290,11 +293,12 @@ class Merger:
 
     def commit(
         self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], read: Snapshot, operation: str = "MERGE",
-        foretold: Mapping[str, object] | None = None,
+        foretold: Mapping[str, object] | None = None, tried_before: bool = False,
     ) -> MergeResult:  # fmt: skip
-        """Put the output in place of the sources. If that can't be, its files are deleted.
+        """Put the output in place of the sources. If that can't be, its files are deleted (step 4).
 
-        To be called again when it raised StoreUnavailable: a commit that stands after all is found.
+        To be called again when it raised StoreUnavailable, then with ``tried_before``: a commit that stands after all is
+        found if it is not long ago, and no file is deleted.
         """
         conflicts = 0
         for _ in range(_ATTEMPTS_MAX):
@@ -302,11 +306,13 @@ class Merger:
             if claim.domain not in snapshot.domains:
                 if any(part.path in snapshot.parts or part.path in snapshot.removed for part in merged):
                     return _found(claim, sources, merged, snapshot)
-                self._discard(merged)
+                if not tried_before:
+                    self._discard(merged)
                 return MergeResult(End.OVERTAKEN, claim.id, conflicts=conflicts)
             died = self._died(sources, snapshot)
             if died is None or not shape_of(snapshot).holds_the_same(shape_of(read)):
-                self._discard(merged)
+                if not tried_before:
+                    self._discard(merged)
                 self.abandon(claim)
                 return MergeResult(End.REPLACED, claim.id, conflicts=conflicts)
             actions, result = self._actions(claim, sources, merged, died, snapshot)

@@ -7,7 +7,7 @@
    normal parts below, and ends the claims of the materialized parts in its own commit.
 4. A rule says that a part is due (size, age, the local disk, how many parts other readers still read in its place): it is
    copied into the object store and committed in place of all normal parts it covers; only then do they leave. If the commit
-   does not stand, the object is deleted.
+   does not stand, the object is deleted; if that can't be known for sure, it is left to the cleanup.
 5. The replica starts again: what is on its disk and still claimed is taken up; its other claims are given back.
 
 Deletion vectors that came to the sources meanwhile are mapped onto the output by row provenance, at each of these steps.
@@ -82,6 +82,7 @@ class VolatileMerger:
         self._lock = threading.Lock()
         self._held: dict[str, Materialized] = {}
         self._busy: set[str] = set()  # claims whose parts a merge or an upload is using
+        self._tried: set[str] = set()  # claims whose upload may have been committed, by this process or one before it
         try:
             self._take_up()
         except BaseException:
@@ -202,9 +203,14 @@ class VolatileMerger:
             self._merger.abandon(one.claim)
             raise
         snapshot = self._log.refresh()
-        for part in one.parts:
-            self._storage.write_file(part.path, _copier(one.local_path(part)))
-        result = self._merger.commit(one.claim, Sources(one.sources, one.dead), one.parts, snapshot, "UPLOAD")
+        if one.claim.domain in snapshot.domains:  # else it is over, and the objects may be of the table by now
+            for part in one.parts:
+                self._storage.write_file(part.path, _copier(one.local_path(part)))
+        tried_before = one.claim.id in self._tried
+        self._tried.add(one.claim.id)
+        result = self._merger.commit(
+            one.claim, Sources(one.sources, one.dead), one.parts, snapshot, "UPLOAD", tried_before=tried_before
+        )
         self._forget(one)
         return replace(result, seconds=time.perf_counter() - started)
 
@@ -257,6 +263,7 @@ class VolatileMerger:
                 self._folder.drop(claim_id, grace_seconds=0)
                 continue
             self._held[claim_id] = one
+            self._tried.add(claim_id)
         for claim_id, claim in in_log.items():
             if claim_id not in self._held:
                 with suppress(Retry):
@@ -273,6 +280,7 @@ class VolatileMerger:
     def _forget(self, one: Materialized) -> None:
         with self._lock:
             self._held.pop(one.claim.id, None)
+            self._tried.discard(one.claim.id)
         self._folder.drop(one.claim.id)
 
 

@@ -21,7 +21,8 @@ from lakebed.events import Event, MergeFailed, listen
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.conflicts import Touch
-from lakebed.manifest.table_log import Committed, Outcome, Unknown
+from lakebed.manifest.stores.local import LocalLogStore
+from lakebed.manifest.table_log import Committed, Outcome, TableLog, Unknown
 from lakebed.parts.changes import TableShape
 from lakebed.parts.engine import connect
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
@@ -414,6 +415,65 @@ def test_an_upload_that_stands_though_nobody_said_so_keeps_its_object(
     assert result.end is End.COMPLETED and replica.held() == []
     assert all(Path(table.path, path).exists() for path in paths(table)), "no file that the log names is deleted"
     assert content(lakebed.open(table.path)) == {id: "first" for id in range(30)}
+
+
+class LateStore(LocalLogStore):
+    """A store that answers no more, and puts what was last asked for when it likes."""
+
+    silent = False
+    late: tuple[str, bytes] | None = None
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        if self.silent:
+            self.late = name, data
+            raise StoreUnavailable("no answer")
+        return super().put_if_absent(name, data)
+
+    def land(self) -> None:
+        self.silent = False
+        assert self.late is not None and super().put_if_absent(*self.late)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("fate", ["merged", "detached"])
+def test_an_object_whose_commit_came_late_is_never_deleted_by_the_replica_that_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fate: str, restarts: bool
+) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    clock = Clock()
+    table = lakebed.create(tmp_path / "table", SCHEMA, keys=["id"], partition_by=["value"])
+    for start in (0, 10, 20):
+        upsert(table, range(start, start + 10))
+        table.settle()
+    store = LateStore(table.path)
+    cut_off = lakebed.Table(table.path, TableLog(store, clock, sleep=lambda seconds: None))
+    replica = volatile(cut_off, clock)
+    replica.run(paths(table), 1, kernel())  # type: ignore[arg-type]
+    store.silent = True
+    with pytest.raises(StoreUnavailable, match="unknown"):
+        replica.upload_due(ALL)
+    if restarts:
+        replica.close()
+        replica = volatile(cut_off, clock)
+        assert replica.held()
+    store.land()
+    others = lakebed.Table(table.path, TableLog(LocalLogStore(table.path), clock))
+    uploaded, held = others.version, content(others)
+    if fate == "merged":
+        upsert(others, [0, 99], "second")
+        others.settle()
+        firsts = [row["path"] for row in others.parts().to_pylist() if dict(row["partition"])["value"] == "first"]
+        assert merger(others, "quick", clock).run(firsts, 2, kernel()).end is End.COMPLETED  # type: ignore[arg-type]
+    else:
+        name = others.detach_partition({"value": "first"})
+    clock.now += 4 * 3600  # what was removed is forgotten
+    others.clean_log()
+    assert [result.end for result in replica.upload_due(ALL)] == [End.OVERTAKEN]
+    again = lakebed.open(table.path)
+    assert {row["id"]: row["value"] for row in again.to_arrow(version=uploaded).to_pylist()} == held
+    if fate == "detached":
+        again.attach_partition(name)
+        assert content(again) == held
 
 
 def test_a_merge_on_local_disk_that_fails_gives_back_the_materialized_parts_it_had_taken(table: lakebed.Table) -> None:
