@@ -688,8 +688,7 @@ class Table:
                 batch.version if batch else None,
             )
         )  # fmt: skip
-        if self._log.checkpoint_is_due(result.snapshot, slack=2):  # nobody maintains the table: the writer must
-            self._log.write_checkpoint(result.snapshot)
+        self._log.checkpoint_if_due(result.snapshot, slack=2)  # nobody maintains the table: the writer must
         return result
 
     def _set_aside(self, change_part: ChangePart, records: pa.Table) -> None:

@@ -97,8 +97,7 @@ def mutate(log: TableLog, storage: PartStorage, register_rows: RegisterRows, mut
             )  # fmt: skip
             match outcome:
                 case Committed(version, after):
-                    if log.checkpoint_is_due(after, slack=2):
-                        log.write_checkpoint(after)
+                    log.checkpoint_if_due(after, slack=2)
                     return MutationResult(
                         version, pending.rows, pending.rows_left, 0, len(changes),
                         sum(part.bytes for part in pending.parts), conflicts, seconds, pending.parts_read,

@@ -70,8 +70,7 @@ def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mut
         outcome = log.commit(snapshot, actions, mutation.info(rows, len(dying)), touch)
         match outcome:
             case Committed(version, after):
-                if log.checkpoint_is_due(after, slack=2):
-                    log.write_checkpoint(after)
+                log.checkpoint_if_due(after, slack=2)
                 return MutationResult(
                     version, rows, 0, len(dying), len(written),
                     sum(part.bytes for part in written) + _vector_bytes(actions), conflicts,

@@ -266,8 +266,7 @@ class Partitions:
             outcome = self._log.commit(snapshot, actions, info, Touch(whole_table=True))
             match outcome:
                 case Committed(version, after):
-                    if self._log.checkpoint_is_due(after, slack=2):
-                        self._log.write_checkpoint(after)
+                    self._log.checkpoint_if_due(after, slack=2)
                     return version
                 case Conflicted(conflict, _):
                     reason = f"version {conflict.version}: {conflict.kind.value}, {conflict.detail}"

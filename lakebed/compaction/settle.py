@@ -119,8 +119,7 @@ def settle(
                     quarantined_rows=result.quarantined_rows + step.quarantined_rows,
                     bytes_written=result.bytes_written + step.bytes_written,
                 )
-                if log.checkpoint_is_due(snapshot):
-                    log.write_checkpoint(snapshot)
+                log.checkpoint_if_due(snapshot)
             case Conflicted(conflict, snapshot):
                 result = replace(result, conflicts=result.conflicts + 1)
                 if result.conflicts > _ATTEMPTS_MAX:

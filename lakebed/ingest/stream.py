@@ -89,8 +89,7 @@ class Ingest:
                 written.records_ignored, batch.app_id, batch_id,
             )
         )  # fmt: skip
-        if self._log.checkpoint_is_due(result.snapshot, slack=2):  # nobody maintains the table: the writer must
-            self._log.write_checkpoint(result.snapshot)
+        self._log.checkpoint_if_due(result.snapshot, slack=2)  # nobody maintains the table: the writer must
 
     def _give_way(self, snapshot: Snapshot) -> Snapshot:
         """Wait if maintenance can't keep up; returns the newest snapshot then."""

@@ -15,6 +15,7 @@ the newest snapshot decides, and files are touched only after the commit stands.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -25,7 +26,15 @@ from typing import TypeAlias
 import orjson
 
 from lakebed import events
-from lakebed.errors import Contention, Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
+from lakebed.errors import (
+    Contention,
+    Corrupt,
+    LakebedError,
+    StoreUnavailable,
+    TableNotFound,
+    Unsupported,
+    VersionNotFound,
+)
 from lakebed.manifest.actions import (
     Action,
     Commit,
@@ -46,6 +55,7 @@ from lakebed.manifest.snapshot import Snapshot, apply, statistics_of, without_ex
 from lakebed.sortkey.known import KnownStatistics
 from lakebed.version import ENGINE
 
+_logger = logging.getLogger("lakebed.log")
 LOG_FOLDER = "_delta_log"
 _LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 _ATTEMPTS_MAX = 10_000  # versions that others may take before ours; each one is progress of the table
@@ -337,6 +347,18 @@ class TableLog:
     def checkpoint_is_due(self, snapshot: Snapshot, slack: int = 1) -> bool:
         """Whether ``slack`` times the table's checkpoint interval has passed since the newest checkpoint."""
         return snapshot.version - max(0, self._checkpointed) >= slack * snapshot.settings.checkpoint_interval
+
+    def checkpoint_if_due(self, snapshot: Snapshot, slack: int = 1) -> None:
+        """Write the checkpoint of a snapshot that was just committed, if one is due.
+
+        What was committed stands, so a failure is no error of whoever committed: a later commit tries again.
+        """
+        if not self.checkpoint_is_due(snapshot, slack):
+            return
+        try:
+            self.write_checkpoint(snapshot)
+        except LakebedError as error:
+            _logger.warning("version %d of %s stands, its checkpoint failed: %s", snapshot.version, self._root, error)
 
     def write_checkpoint(self, snapshot: Snapshot) -> None:
         """Write the snapshot's checkpoint and the hint that names it. Two writers write the same state: no harm."""

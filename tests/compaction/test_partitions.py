@@ -300,6 +300,24 @@ def test_rows_that_do_not_belong_are_refused_and_leave_no_file(tmp_path: Path) -
     assert set((tmp_path / "table" / "_lakebed").iterdir()) == files
 
 
+@pytest.mark.parametrize("change", ["replace", "apply", "delete", "truncate", "settle"])
+def test_a_commit_stands_though_its_checkpoint_can_not_be_written(tmp_path: Path, change: str) -> None:
+    table = two_partitions(tmp_path, properties={"lakebed.checkpoint_interval": "1"})
+    in_the_way = Path(table.path, "_delta_log")
+    for version in range(table.version, table.version + 10):
+        (in_the_way / f"{version:020d}.checkpoint.parquet").mkdir()
+    changes: dict[str, tuple[Callable[[], object], dict[int, int]]] = {
+        "replace": (lambda: table.replace_partition(EU, batch([row(1, 10)], keyed=False)), {1: 10, 3: 3, 4: 4}),
+        "apply": (lambda: table.apply(batch([row(1, 10)])), {1: 10, 2: 2, 3: 3, 4: 4}),
+        "delete": (lambda: table.delete("id = 1"), {2: 2, 3: 3, 4: 4}),
+        "truncate": (table.truncate, {}),
+        "settle": (table.settle, {1: 1, 2: 2, 3: 3, 4: 4}),
+    }
+    do, expected = changes[change]
+    do()
+    assert values(lakebed.open(table.path)) == expected
+
+
 # -- change rows and other readers -------------------------------------------------------------------------------------
 
 
