@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
+from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec, TopicMetadata
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
 from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, without_secrets
@@ -16,6 +18,7 @@ from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, without_
 Partitions = dict[tuple[str, int], int]
 """(topic, partition) to an offset."""
 LOOK_SECONDS = 5.0
+TRY_AGAIN_SECONDS = 0.2
 
 
 class KafkaCluster:
@@ -35,37 +38,39 @@ class KafkaCluster:
             raise InvalidInput(f"kafka: the client refuses its settings: {text}") from None
 
     def look(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
-        """The partitions that the settings mean, and the ids of their topics."""
-        metadata = self._metadata().topics
-        topics = self._settings.chosen({name for name, topic in metadata.items() if topic.error is None})
-        missing = sorted(set(self._settings.topics) - set(topics) - self._seen)
-        if missing:
-            raise InvalidInput(f"kafka: there is no topic {', '.join(missing)}; create it, or fix its name")
+        """The partitions that the settings mean, and the ids of their topics, as far as the brokers tell them."""
+        until = time.monotonic() + self._settings.timeout_seconds
+        while True:
+            try:
+                metadata = self._metadata().topics
+                topics = topics_there(metadata, self._settings, self._seen)
+                break
+            except Retry:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(TRY_AGAIN_SECONDS)
         self._seen.update(topics)
         partitions = [(topic, number) for topic in topics for number in sorted(metadata[topic].partitions)]
         return partitions, self._ids(topics)
 
     def _metadata(self) -> ClusterMetadata:
         """Of all topics, not ours by name: asking for a topic by name may create it."""
-        until = time.monotonic() + self._settings.timeout_seconds
-        while True:
-            try:
-                return self._admin.list_topics(timeout=min(LOOK_SECONDS, self._settings.timeout_seconds))
-            except KafkaException as error:
-                told = self._unreachable(error)
-                if time.monotonic() >= until or not isinstance(told, Retry):
-                    raise told from None
+        try:
+            return self._admin.list_topics(timeout=min(LOOK_SECONDS, self._settings.timeout_seconds))
+        except KafkaException as error:
+            raise self._unreachable(error) from None
 
     def _ids(self, topics: list[str]) -> dict[str, str]:
         if not topics:
             return {}
-        try:
-            described = self._admin.describe_topics(
-                TopicCollection(topics), request_timeout=self._settings.timeout_seconds
-            )
-            return {topic: str(answer.result().topic_id) for topic, answer in described.items()}
-        except KafkaException:
-            return {}  # a broker or an ACL that does not tell them: then only offsets reveal a topic created again
+        ids = {}
+        described = self._admin.describe_topics(TopicCollection(topics), request_timeout=self._settings.timeout_seconds)
+        for topic, answer in described.items():
+            with suppress(
+                KafkaException
+            ):  # a broker or an ACL that does not tell it: only offsets reveal a new topic then
+                ids[topic] = str(answer.result().topic_id)
+        return ids
 
     def earliest(self, partitions: list[tuple[str, int]]) -> Partitions:
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
@@ -106,7 +111,19 @@ class KafkaCluster:
         try:
             return {(asked.topic, asked.partition): answer.result().offset for asked, answer in answers.items()}
         except KafkaException as error:
+            if error.args[0].code() in GONE:
+                raise self._gone(wanted) from None
             raise self._unreachable(error) from None
+
+    def _gone(self, wanted: Iterable[tuple[str, int]]) -> Exception:
+        """A broker that does not host a partition says no more than that: whether there is none, the metadata tell."""
+        metadata = self._metadata().topics
+        there = set(topics_there(metadata, self._settings, self._seen))
+        lost = sorted((t, number) for t, number in wanted if t not in there or number not in metadata[t].partitions)
+        if not lost or self._settings.on_data_loss == "skip":
+            return Retry("kafka: a broker was asked for a partition that it does not host (any more)")
+        topic, partition = lost[0]
+        return DataLoss(f"kafka: topic {topic!r} partition {partition}, which is being read, is gone; was it deleted?")
 
     def _unreachable(self, error: KafkaException) -> Exception:
         """What a call's failure means; the client's own troubles are delivered first: a refused login is one of those."""
@@ -117,8 +134,31 @@ class KafkaCluster:
             if trouble.code() in (*REFUSED, KafkaError._SSL, KafkaError._RESOLVE):
                 cause = trouble
         text = without_secrets(cause.str(), self._settings.config)
-        if cause.code() in GONE:
-            return DataLoss(f"kafka: a topic that is being read is gone: {text}")
         if cause.code() in REFUSED:
             return InvalidInput(f"kafka refuses access: {text}; check the credentials and the ACLs")
         return Retry(f"kafka at {self._settings.config['bootstrap.servers']} did not answer: {text}")
+
+
+def topics_there(metadata: Mapping[str, TopicMetadata], settings: KafkaSettings, seen: AbstractSet[str]) -> list[str]:
+    """The topics that the settings mean and the cluster has. ``seen`` are those that it had before.
+
+    An error beside a topic's name says that there is none only if it says just that; else the topic may be there and nothing
+    is known of it now. Raises Retry then, and InvalidInput for a topic that is refused or that was never there.
+    """
+    meant = settings.chosen(set(metadata))
+    there = []
+    for topic in meant:
+        error = metadata[topic].error
+        if error is None:
+            there.append(topic)
+        elif error.code() in REFUSED:
+            if topic in seen or topic in settings.topics:
+                raise InvalidInput(
+                    f"kafka refuses access to topic {topic!r}: {error.str()}; check the credentials and the ACLs"
+                )
+        elif error.code() not in GONE:
+            raise Retry(f"kafka can't tell of topic {topic!r} now: {error.str()}")
+    missing = sorted(set(settings.topics) - set(there) - seen)
+    if missing:
+        raise InvalidInput(f"kafka: there is no topic {', '.join(missing)}; create it, or fix its name")
+    return there

@@ -9,8 +9,9 @@ range is not finished by a count but by position:
     3.  Finished when a record at or beyond ``end`` was seen, or the end of the partition at or beyond it.
     4.  The broker says that the position is out of range, or the partition ends before ``end``: records are lost. That
         is ``DataLoss``, or, where the caller counts losses, a jump to the oldest record still there.
-    5.  No progress for a while: ask whether the partition is still there, for the client does not say so by itself. No
-        progress for ``timeout_seconds``: ``Retry``. Spark runs the task again, the range is the same.
+    5.  A broker says that it does not host the partition, which may pass, or there is no progress for a while: ask whether
+        the partition is still there, for the client does not say so by itself. Only the answer that there is none is a
+        loss. No progress for ``timeout_seconds``: ``Retry``. Spark runs the task again, the range is the same.
 
 One consumer is kept per process between ranges: connecting and authenticating costs more than a small range.
 """
@@ -107,8 +108,6 @@ def _translated(error: KafkaError, settings: KafkaSettings, topic: str, partitio
     text = without_secrets(error.str(), settings.config)
     if error.code() in REFUSED:
         return InvalidInput(f"kafka refuses access to topic {topic!r}: {text}; check the credentials and the ACLs")
-    if error.code() in GONE:
-        return DataLoss(f"topic {topic!r} partition {partition} is gone: {text}; was it deleted?")
     return Retry(f"kafka, topic {topic!r} partition {partition}: {text}")
 
 
@@ -199,9 +198,9 @@ class _Range:
             self._at_end_of_partition(message.offset())
         elif code in OUT_OF_RANGE:
             self._out_of_range()
-        elif code in GONE and self._on_loss is not None:
-            self._lose(self._end, str(error))
-        elif code in GONE or code in REFUSED or error.fatal():
+        elif code in GONE:
+            self._check_still_there()
+        elif code in REFUSED or error.fatal():
             raise KafkaException(error)
         # Anything else (a broker that went away) librdkafka retries itself; the time without progress bounds it.
 
@@ -227,6 +226,7 @@ class _Range:
             self._seek(self._position)
 
     def _check_still_there(self) -> None:
+        """Lose the rest of the range if the brokers say that there is no such topic or partition."""
         try:
             found = self._consumer.list_topics(self._topic, timeout=STALL_SECONDS).topics.get(self._topic)
         except KafkaException:
@@ -237,9 +237,14 @@ class _Range:
             self._lose(self._end, "the topic or partition is gone; was it deleted?")
 
     def _watermarks(self) -> tuple[int, int]:
-        found = self._consumer.get_watermark_offsets(
-            TopicPartition(self._topic, self._partition), timeout=self._settings.timeout_seconds
-        )
+        try:
+            found = self._consumer.get_watermark_offsets(
+                TopicPartition(self._topic, self._partition), timeout=self._settings.timeout_seconds
+            )
+        except KafkaException as error:
+            if error.args[0].code() in GONE:
+                self._check_still_there()
+            raise
         if found is None:
             raise Retry(f"kafka did not tell where {self._name()} begins and ends")
         return int(found[0]), int(found[1])

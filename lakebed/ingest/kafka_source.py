@@ -176,10 +176,10 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = self._begins(start, positions, known)
         begin |= self._restarts(start, positions, begin)
         if not begin and all(self._ends.get(p, offset) <= offset for p, offset in positions.items()):
-            return start if start else self._offset(positions, begin)
+            return start if start else self._offset(start, positions, begin)
         available = {**positions, **begin}
         taken = self._within(limit, available)
-        return self._offset(taken, begin)
+        return self._offset(start, taken, begin)
 
     def _look(self) -> None:
         self._known, self._ids = self._cluster.look()
@@ -263,12 +263,13 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._sampled_at = time.monotonic()
         return self._record_bytes or 1024.0
 
-    def _offset(self, positions: Partitions, begin: Partitions) -> dict[str, Any]:
+    def _offset(self, start: Mapping[str, Any], positions: Partitions, begin: Partitions) -> dict[str, Any]:
         topics = sorted({topic for topic, _ in positions})
         offset: dict[str, Any] = {"topics": _document(positions)}
         if begin:
             offset["begin"] = _document(begin)
-        offset["ids"] = {topic: self._ids[topic] for topic in topics if topic in self._ids}
+        ids = {**start.get("ids", {}), **self._ids}  # a look that was not told an id does not forget it
+        offset["ids"] = {topic: ids[topic] for topic in topics if topic in ids}
         return offset
 
 

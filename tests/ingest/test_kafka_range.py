@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
 from lakebed.ingest import kafka_range
@@ -181,6 +181,15 @@ def test_a_topic_that_is_gone_is_a_loss(kafka: KafkaServer, topic: str) -> None:
     missing = settings(kafka, "never-" + topic)
     with pytest.raises(DataLoss, match=f"topic 'never-{topic}' partition 0: .* gone; was it deleted"):
         offsets(missing, 0, 5)
+
+
+def test_a_broker_that_does_not_host_a_partition_says_nothing_of_a_loss(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, range(3))
+    consumer = Consumer(settings(kafka, topic).consumer_config())
+    reading = kafka_range._Range(consumer, settings(kafka, topic), topic, 0, 0, 3, None)
+    reading._event(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), Message(topic=topic, partition=0))
+    assert [offset for table in reading.tables() for offset in table.column("offset").to_pylist()] == [0, 1, 2]
+    consumer.close()
 
 
 def test_a_broker_that_is_away_is_worth_a_retry_and_the_next_try_gives_the_same_records() -> None:

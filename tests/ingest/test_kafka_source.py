@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import NewPartitions, TopicMetadata
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from lakebed.errors import DataLoss, InvalidInput
+from lakebed.errors import DataLoss, InvalidInput, Retry
+from lakebed.ingest.kafka_cluster import KafkaCluster, topics_there
 from lakebed.ingest.kafka_settings import KafkaSettings
 from lakebed.ingest.kafka_source import KafkaRangeStream, KafkaSource
 from lakebed.ingest.source import Range
@@ -201,6 +202,56 @@ def test_a_topic_created_again_is_a_loss_or_starts_over(kafka: KafkaServer, topi
 def test_a_topic_that_does_not_exist_is_named(kafka: KafkaServer) -> None:
     with pytest.raises(InvalidInput, match="there is no topic no-such-topic; create it, or fix its name"):
         ask(stream(kafka, "no-such-topic"), {})
+
+
+def metadata(*errors: int | None) -> dict[str, TopicMetadata]:
+    """Of topics t0, t1, …, each with the error that a broker answered for it."""
+    found = {}
+    for number, code in enumerate(errors):
+        topic = found[f"t{number}"] = TopicMetadata()
+        topic.error = None if code is None else KafkaError(code)
+    return found
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT, KafkaError.BROKER_NOT_AVAILABLE]
+)
+def test_an_error_beside_a_topic_that_passes_is_worth_a_retry_and_no_loss(code: int) -> None:
+    brokers = {"bootstrap.servers": "127.0.0.1:9"}
+    for settings in (KafkaSettings(brokers, ("t0", "t1")), KafkaSettings(brokers, topic_pattern="t.*")):
+        with pytest.raises(Retry, match="can't tell of topic 't1' now"):
+            topics_there(metadata(None, code), settings, seen={"t0", "t1"})
+    assert topics_there(metadata(None, code), KafkaSettings(brokers, ("t0",)), seen={"t0"}) == ["t0"], "another's topic"
+
+
+def test_a_topic_of_which_the_broker_says_that_there_is_none_is_not_there() -> None:
+    settings = KafkaSettings({"bootstrap.servers": "127.0.0.1:9"}, ("t0", "t1"))
+    assert topics_there(metadata(None, KafkaError.UNKNOWN_TOPIC_OR_PART), settings, seen={"t0", "t1"}) == ["t0"]
+    assert topics_there(metadata(None), settings, seen={"t0", "t1"}) == ["t0"]
+
+
+def test_a_topic_that_is_refused_is_not_gone() -> None:
+    settings = KafkaSettings({"bootstrap.servers": "127.0.0.1:9"}, ("t0",))
+    with pytest.raises(InvalidInput, match="refuses access to topic 't0'"):
+        topics_there(metadata(KafkaError.TOPIC_AUTHORIZATION_FAILED), settings, seen={"t0"})
+
+
+def test_a_broker_that_does_not_host_a_partition_says_nothing_of_a_loss(kafka: KafkaServer, topic: str) -> None:
+    cluster = KafkaCluster(KafkaSettings({"bootstrap.servers": kafka.bootstrap}, (topic,)))
+    assert isinstance(cluster._gone([(topic, 0), (topic, 1)]), Retry)
+    told = cluster._gone([(topic, 0), (topic, 7)])
+    assert isinstance(told, DataLoss)
+    assert f"topic '{topic}' partition 7" in str(told)
+
+
+def test_an_id_that_the_broker_does_not_tell_once_is_not_forgotten(kafka: KafkaServer, topic: str) -> None:
+    source = stream(kafka, topic)
+    produce(kafka, topic, 1)
+    first = ask(source, {})
+    source._ids = {}
+    source._looked_at = time.monotonic()
+    produce(kafka, topic, 1)
+    assert source.latestOffset(first, ReadAllAvailable())["ids"] == first["ids"]
 
 
 @pytest.mark.parametrize(
