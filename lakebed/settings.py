@@ -1,36 +1,39 @@
 """The settings of a table: the ``lakebed.*`` properties that travel in its log, parsed and checked.
 
 They live in the table, not in a process, so that every writer and every maintaining process agrees on them.
+
+1. A property is parsed where it is set, or refused with its name, its value and what is accepted (``parse_settings``).
+2. What a log says of a property that can't be read, set by somebody who did not check, counts as not set, and
+   ``wrong_properties`` tells of it: no table is unreadable for that (``read_settings``).
+3. Two texts of one property are the same setting if they have the same value (``property_value``).
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any
 
 import orjson
 
-from lakebed.errors import InvalidInput
+from lakebed.errors import Corrupt, InvalidInput
 
 PREFIX = "lakebed."
 SORT_KEY_FRAME = "lakebed.sort_key_frame"
 CONFLICT_SCOPES = ("table", "partition", "file")
 MERGE_POLICIES = ("auto", "bin-pack", "tiered", "leveled", "recluster", "off")
 MERGE_FIRST = ("newest", "lightest")
-_UNITS_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
-# Delta's own properties that a user may set; any other one could ask for a feature that lakebed's writers do not honour.
-_DELTA_ALLOWED = {
-    "delta.logRetentionDuration",
-    "delta.deletedFileRetentionDuration",
-    "delta.enableDeletionVectors",
-    "delta.enableInCommitTimestamps",
-    "delta.inCommitTimestampEnablementVersion",
-    "delta.inCommitTimestampEnablementTimestamp",
-}
+RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
+RETENTION_SECONDS = 7 * 86400
+INTERVAL_SECONDS_MAX = 36_500 * 86400  # a hundred years: what is longer would overflow times
+_UNITS_MICROSECONDS = {
+    "microsecond": 1, "millisecond": 1000, "second": 10**6, "minute": 60 * 10**6, "hour": 3600 * 10**6,
+    "day": 86400 * 10**6, "week": 604800 * 10**6,
+}  # fmt: skip
+_DIGITS_MAX = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,68 +91,122 @@ def _property_name(field_name: str) -> str:
     return field_name.removesuffix("_seconds")
 
 
-_DEFAULTS = TableSettings()
-PROPERTY_NAMES = tuple(PREFIX + _property_name(field.name) for field in fields(TableSettings))
-_FIXED_AT_CREATION = ("lakebed.keys", "lakebed.sequence_by")
-_OF_SET_SORT_KEY = ("lakebed.sort_key", "lakebed.sort_key_version", "lakebed.sort_key_frame")
+_FIELDS = {PREFIX + _property_name(field.name): field for field in fields(TableSettings)}
+PROPERTY_NAMES = tuple(_FIELDS)
+_OF_CREATION = {
+    "lakebed.keys": "keys", "lakebed.sequence_by": "sequence_by", "lakebed.sort_key": "sort_key",
+    "lakebed.sort_key_version": "sort_key", "lakebed.sort_key_frame": "sort_key",
+}  # fmt: skip
+"""What is no property to set: written by lakebed, from arguments of these names."""
 
 
 def parse_settings(properties: Mapping[str, str]) -> TableSettings:
-    """The settings that a table's properties spell out. Raises InvalidInput naming the property."""
-    check_property_names(properties)
-    target_part_bytes = _count(properties, "lakebed.target_part_bytes", _DEFAULTS.target_part_bytes)
-    plan_bytes_max = _count(properties, "lakebed.plan_bytes_max", _DEFAULTS.plan_bytes_max)
-    if plan_bytes_max < 2 * target_part_bytes:
+    """The settings that properties spell out. Raises InvalidInput naming the property, its value and what is accepted."""
+    check_properties(properties)
+    settings = _settings({name: text for name, text in properties.items() if name in _FIELDS})
+    if settings.plan_bytes_max < 2 * settings.target_part_bytes:
         raise InvalidInput(
-            f"lakebed.plan_bytes_max is {plan_bytes_max}; it must be at least {2 * target_part_bytes}, "
+            f"lakebed.plan_bytes_max is {settings.plan_bytes_max}; it must be at least {2 * settings.target_part_bytes}, "
             "twice lakebed.target_part_bytes, so that two full parts can be merged"
         )
-    return TableSettings(
-        keys=_names(properties, "lakebed.keys"),
-        sort_key=_names(properties, "lakebed.sort_key"),
-        sequence_by=properties.get("lakebed.sequence_by"),
-        sort_key_version=_count(properties, "lakebed.sort_key_version", _DEFAULTS.sort_key_version),
-        sort_key_frame=properties.get(SORT_KEY_FRAME, ""),
-        conflict_scope=_one_of(properties, "lakebed.conflict_scope", CONFLICT_SCOPES, _DEFAULTS.conflict_scope),
-        checkpoint_interval=_count(properties, "lakebed.checkpoint_interval", 100),
-        log_retention_seconds=_seconds(properties, "lakebed.log_retention", 7 * 86400),
-        tombstone_retention_seconds=_seconds(properties, "lakebed.tombstone_retention", 7 * 86400),
-        read_budget=_count(properties, "lakebed.read_budget", _DEFAULTS.read_budget),
-        target_part_bytes=target_part_bytes,
-        target_part_rows=_count(properties, "lakebed.target_part_rows", _DEFAULTS.target_part_rows),
-        merge=_one_of(properties, "lakebed.merge", MERGE_POLICIES, _DEFAULTS.merge),
-        merge_first=_one_of(properties, "lakebed.merge_first", MERGE_FIRST, _DEFAULTS.merge_first),
-        recluster_depth=_depth(properties, "lakebed.recluster_depth"),
-        plan_bytes_max=plan_bytes_max,
-        purge_dead_ratio=_share(properties, "lakebed.purge_dead_ratio", _DEFAULTS.purge_dead_ratio),
-        settle_after_changes=_count(properties, "lakebed.settle_after_changes", None),
-        settle_after_bytes=_count(properties, "lakebed.settle_after_bytes", None),
-        settle_after_age_seconds=_seconds(properties, "lakebed.settle_after_age", None),
-        off_peak=_hours(properties, "lakebed.off_peak"),
-        volatile=_one_of(properties, "lakebed.volatile", ("on", "off"), "off") == "on",
-        upload_after_seconds=_seconds(properties, "lakebed.upload_after", _DEFAULTS.upload_after_seconds),
-        volatile_bytes_max=_count(properties, "lakebed.volatile_bytes_max", _DEFAULTS.volatile_bytes_max),
-    )
+    return settings
 
 
-def check_property_names(properties: Iterable[str]) -> None:
-    """Raises InvalidInput for a ``lakebed.*`` or ``delta.*`` property that does not exist or is not supported."""
+def read_settings(properties: Mapping[str, str]) -> TableSettings:
+    """The settings of a table as its log tells them; what can't be read counts as not set (``wrong_properties``).
+
+    Raises Corrupt where that would change what its rows are: keys, sequence, sort key.
+    """
+    wrong = wrong_properties(properties)
+    for name in wrong.keys() & _OF_CREATION.keys():
+        raise Corrupt(f"the log says that {wrong[name]}; restore the commit that says so from a copy of the store")
+    return _settings({name: text for name, text in properties.items() if name in _FIELDS and name not in wrong})
+
+
+def wrong_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """What is wrong with the properties that stand in a log, by name: those that would be refused today."""
+    wrong: dict[str, str] = {}
+    for name, text in properties.items():
+        try:
+            if name.startswith(PREFIX) or name in INTERVAL_PROPERTIES:
+                property_value(name, text)
+        except InvalidInput as error:
+            wrong[name] = str(error)
+    target, most = "lakebed.target_part_bytes", "lakebed.plan_bytes_max"
+    try:
+        parse_settings({name: properties[name] for name in (target, most) if name in properties.keys() - wrong.keys()})
+    except InvalidInput as error:
+        wrong |= {name: str(error) for name in (target, most) if name in properties}
+    return wrong
+
+
+def retention_seconds(properties: Mapping[str, str]) -> int:
+    """How long versions of a table stay readable: its ``delta.deletedFileRetentionDuration``, 7 days if that is no interval."""
+    try:
+        return int(property_value(RETENTION_PROPERTY, properties.get(RETENTION_PROPERTY)))
+    except InvalidInput:
+        return RETENTION_SECONDS
+
+
+def property_value(name: str, text: str | None) -> Any:
+    """The value that a property has by a text, or by default (None). A property of the user's own is its text.
+
+    Raises InvalidInput naming the property, its value and what is accepted.
+    """
+    parser = _VALUES.get(name) or _DELTA_VALUES.get(name)
+    if parser is None:
+        _check_name(name)
+    if text is None:
+        return RETENTION_SECONDS if name == RETENTION_PROPERTY else _FIELDS[name].default if name in _FIELDS else None
+    if not isinstance(text, str):
+        raise InvalidInput(f"{name} is {text!r}; a property is a text: write {str(text)!r}")
+    if parser is None:
+        return text
+    try:
+        return parser(text)
+    except InvalidInput as error:
+        raise InvalidInput(f"{name} is {text!r}; it must be {error}") from None
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raises InvalidInput for a property that does not exist, is not supported, or can't have its value."""
+    for name, text in properties.items():
+        if text is None:
+            raise InvalidInput(f"{name} is None; a property is a text, and one that is left out has its default")
+        property_value(name, text)
+
+
+def check_creatable(properties: Mapping[str, str]) -> None:
+    """``check_properties`` of those that a table is created with."""
     for name in properties:
-        if name.startswith(PREFIX) and name not in PROPERTY_NAMES:
-            raise InvalidInput(f"there is no table property {name!r}{suggest(name, PROPERTY_NAMES)}")
-        if name.startswith("delta.") and name not in _DELTA_ALLOWED:
-            raise InvalidInput(
-                f"the Delta property {name!r} is not supported; supported: {', '.join(sorted(_DELTA_ALLOWED))}"
-            )
+        if name in _OF_CREATION:
+            raise InvalidInput(f"{name} is no property to set: give a new table its {_OF_CREATION[name]!r}")
+    parse_settings(properties)
 
 
-def check_changeable(properties: Iterable[str]) -> None:
-    """Raises InvalidInput for a property that is fixed when the table is created."""
+def check_changeable(properties: Mapping[str, str]) -> None:
+    """``check_properties`` of those that a table gets later; also for those that are fixed when it is created."""
     for name in properties:
-        if name in _FIXED_AT_CREATION or name in ("delta.enableDeletionVectors", "delta.enableInCommitTimestamps"):
+        if name in ("lakebed.keys", "lakebed.sequence_by", *_ALWAYS_ON):
             raise InvalidInput(f"{name} is fixed when the table is created")
-        if name in _OF_SET_SORT_KEY:
+        if name in _OF_CREATION:
             raise InvalidInput(f"{name} is changed by set_sort_key (lakebed set-sort-key), and by nothing else")
+    check_properties(properties)
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(f"{name!r} is no name of a property; it must be a text")
+    if name.lower().startswith(PREFIX):
+        raise InvalidInput(f"there is no table property {name!r}{suggest(name, PROPERTY_NAMES)}")
+    if name.lower().startswith("delta."):
+        raise InvalidInput(
+            f"the Delta property {name!r} is not supported; supported: {', '.join(sorted(_DELTA_VALUES))}"
+        )
+
+
+def _settings(properties: Mapping[str, str]) -> TableSettings:
+    return TableSettings(**{_FIELDS[name].name: property_value(name, text) for name, text in properties.items()})
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -158,18 +215,24 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+# -- texts to values: each raises InvalidInput saying what is accepted -------------------------------------------------
+
+
 def parse_interval(text: str) -> int:
-    """Seconds of an interval such as ``7 days``, ``interval 36 hours`` or ``90 seconds``. Raises InvalidInput."""
-    match = re.fullmatch(r"\s*(?:interval\s+)?(\d+)\s*([a-z]+?)s?\s*", text.lower())
-    if not match or match[2] not in _UNITS_SECONDS:
-        raise InvalidInput(f"{text!r} is no interval; write for example '7 days' or '36 hours'")
-    return int(match[1]) * _UNITS_SECONDS[match[2]]
+    """Seconds of an interval such as ``7 days``, ``interval 36 hours`` or ``1 week 2 days``, rounded up. Raises InvalidInput."""
+    try:
+        return _seconds(text)
+    except InvalidInput as error:
+        raise InvalidInput(f"{text!r} is no interval; write {error}") from None
 
 
 def interval_seconds(interval: str | timedelta | None) -> int | None:
     """Whole seconds of an interval as a user gives it. Raises InvalidInput."""
     if isinstance(interval, timedelta):
-        return int(interval.total_seconds())
+        seconds = int(interval.total_seconds())
+        if seconds > INTERVAL_SECONDS_MAX:
+            raise InvalidInput(f"{interval} is too long; give at most {INTERVAL_SECONDS_MAX // 86400} days")
+        return seconds
     return None if interval is None else parse_interval(interval)
 
 
@@ -178,91 +241,115 @@ def parse_hours(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", text, re.ASCII)
     start, end = (int(match[1]) * 60 + int(match[2]), int(match[3]) * 60 + int(match[4])) if match else (0, 0)
     if start == end:
-        raise InvalidInput(f"{text!r} is no part of a day; write for example '22:00-06:00' (UTC)")
+        raise InvalidInput("a part of the day (UTC) such as '22:00-06:00'")
     return start, end
 
 
 def parse_depth(text: str) -> tuple[float, bool]:
     """``2`` as (2.0, False), and ``1%`` as (0.01, True): a share of a level's parts. Raises InvalidInput."""
     is_share = text.endswith("%")
-    try:
-        value = float(text.removesuffix("%"))
-    except ValueError:
-        value = 0.0
+    value = _number(text.removesuffix("%"))
     if not (0 < value <= 100 if is_share else 1 <= value < float("inf")):
-        raise InvalidInput(
-            f"{text!r} is no depth; write a number of at least 1, or a share of a level's parts such as '1%'"
-        )
+        raise InvalidInput("a number of at least 1, or a share of a level's parts such as '1%'")
     return (value / 100, True) if is_share else (value, False)
 
 
-def _depth(properties: Mapping[str, str], name: str) -> str:
-    text = properties.get(name, _DEFAULTS.recluster_depth)
-    try:
-        parse_depth(text)
-    except InvalidInput as error:
-        raise InvalidInput(f"{name}: {error}") from None
+def _seconds(text: str) -> int:
+    pieces = re.fullmatch(r"\s*(?:interval\s+)?((?:\d+\s*[a-z]+\s*)+)", text.lower(), re.ASCII)
+    total = 0
+    for digits, unit in re.findall(r"(\d+)\s*([a-z]+)", pieces[1]) if pieces else [("0", "")]:
+        factor = _UNITS_MICROSECONDS.get(unit.removesuffix("s"))
+        if factor is None or len(digits) > _DIGITS_MAX:
+            raise InvalidInput("an interval such as '7 days', '36 hours' or '1 week 12 hours'")
+        total += int(digits) * factor
+    seconds = -(-total // 10**6)
+    if seconds > INTERVAL_SECONDS_MAX:
+        raise InvalidInput(f"at most {INTERVAL_SECONDS_MAX // 86400} days")
+    return seconds
+
+
+def _depth(text: str) -> str:
+    """The depth in one spelling."""
+    parse_depth(text)
+    number = repr(_number(text.removesuffix("%"))).removesuffix(".0")
+    return number + "%" if text.endswith("%") else number
+
+
+def _hours(text: str) -> str:
+    if text:
+        parse_hours(text)
     return text
 
 
-def _names(properties: Mapping[str, str], name: str) -> tuple[str, ...]:
-    text = properties.get(name)
-    if text is None:
-        return ()
+def _number(text: str) -> float:
+    """0 for what is no number."""
+    return float(text) if re.fullmatch(r"\d*\.?\d+(e[+-]?\d+)?|\d+\.", text, re.ASCII | re.IGNORECASE) else 0.0
+
+
+def _names(text: str) -> tuple[str, ...]:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         value = None
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise InvalidInput(f"{name} is {text!r}; it must be a JSON list of column names")
+        raise InvalidInput("a JSON list of column names")
     return tuple(value)
 
 
-_Whole = TypeVar("_Whole", int, int | None)
+def _count(text: str) -> int:
+    digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
+    if not 0 < len(digits) <= _DIGITS_MAX:
+        raise InvalidInput(f"a whole number from 1 to {'9' * _DIGITS_MAX}")
+    return int(digits)
 
 
-def _count(properties: Mapping[str, str], name: str, default: _Whole) -> int | _Whole:
-    text = properties.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise InvalidInput(f"{name} is {text!r}; it must be a whole number of at least 1")
-    return int(text)
-
-
-def _seconds(properties: Mapping[str, str], name: str, default: _Whole) -> int | _Whole:
-    text = properties.get(name)
-    if text is None:
-        return default
-    try:
-        return parse_interval(text)
-    except InvalidInput as error:
-        raise InvalidInput(f"{name}: {error}") from None
-
-
-def _one_of(properties: Mapping[str, str], name: str, allowed: Sequence[str], default: str) -> str:
-    text = properties.get(name, default)
-    if text not in allowed:
-        raise InvalidInput(f"{name} is {text!r}; it must be one of {', '.join(allowed)}")
-    return text
-
-
-def _share(properties: Mapping[str, str], name: str, default: float) -> float:
-    text = properties.get(name, str(default))
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+def _share(text: str) -> float:
+    value = _number(text)
     if not 0 < value <= 1:
-        raise InvalidInput(f"{name} is {text!r}; it must be a number above 0 and at most 1")
+        raise InvalidInput("a number above 0 and at most 1")
     return value
 
 
-def _hours(properties: Mapping[str, str], name: str) -> str:
-    text = properties.get(name, "")
-    if text:
-        try:
-            parse_hours(text)
-        except InvalidInput as error:
-            raise InvalidInput(f"{name}: {error}") from None
-    return text
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def value(text: str) -> str:
+        if text not in allowed:
+            raise InvalidInput(f"one of {', '.join(allowed)}")
+        return text
+
+    return value
+
+
+_on_or_off = _one_of("on", "off")
+_VALUES: dict[str, Callable[[str], Any]] = {
+    "lakebed.keys": _names,
+    "lakebed.sort_key": _names,
+    "lakebed.sequence_by": str,
+    "lakebed.sort_key_version": _count,
+    SORT_KEY_FRAME: str,
+    "lakebed.conflict_scope": _one_of(*CONFLICT_SCOPES),
+    "lakebed.checkpoint_interval": _count,
+    "lakebed.log_retention": _seconds,
+    "lakebed.tombstone_retention": _seconds,
+    "lakebed.read_budget": _count,
+    "lakebed.target_part_bytes": _count,
+    "lakebed.target_part_rows": _count,
+    "lakebed.merge": _one_of(*MERGE_POLICIES),
+    "lakebed.merge_first": _one_of(*MERGE_FIRST),
+    "lakebed.recluster_depth": _depth,
+    "lakebed.plan_bytes_max": _count,
+    "lakebed.purge_dead_ratio": _share,
+    "lakebed.settle_after_changes": _count,
+    "lakebed.settle_after_bytes": _count,
+    "lakebed.settle_after_age": _seconds,
+    "lakebed.off_peak": _hours,
+    "lakebed.volatile": lambda text: _on_or_off(text) == "on",
+    "lakebed.upload_after": _seconds,
+    "lakebed.volatile_bytes_max": _count,
+}
+INTERVAL_PROPERTIES = frozenset(["delta.logRetentionDuration", RETENTION_PROPERTY])
+_ALWAYS_ON = ("delta.enableDeletionVectors", "delta.enableInCommitTimestamps")
+# Delta's own properties that a user may set; any other one could ask for a feature that lakebed's writers do not honour.
+_DELTA_VALUES: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(INTERVAL_PROPERTIES, _seconds),
+    **dict.fromkeys(_ALWAYS_ON, _one_of("true")),
+}

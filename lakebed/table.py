@@ -8,6 +8,7 @@ table.to_arrow(where="region = 'EU'")
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -78,7 +79,14 @@ from lakebed.parts.materialized import LocalParts, own_folder
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.reads import Reads
 from lakebed.parts.storage import PartStorage, open_part_storage
-from lakebed.settings import PREFIX, check_changeable, interval_seconds, parse_settings, suggest
+from lakebed.settings import (
+    check_changeable,
+    check_creatable,
+    interval_seconds,
+    parse_settings,
+    suggest,
+    wrong_properties,
+)
 from lakebed.version import ENGINE
 from lakebed.view import clustering, metadata_tables
 from lakebed.view.merge_on_read import TableView
@@ -92,6 +100,7 @@ if TYPE_CHECKING:
 STREAMS_FOLDER = "_lakebed/streams"
 """Where the checkpoints of ingest are, unless it is told otherwise: a folder a query."""
 _TIDY_SECONDS = 3600.0
+_logger = logging.getLogger("lakebed.table")
 _SETTLE_LOOK_SECONDS = 5.0
 
 
@@ -112,8 +121,10 @@ def create(
     cut the table into partitions; ``properties``: see docs/format.md. Raises TableExists, InvalidSchema, InvalidInput,
     UnsafeStore.
     """
+    properties = properties or {}
+    check_creatable(properties)
     settings = replace(
-        parse_settings(properties or {}),
+        parse_settings(properties),
         keys=column_names(keys, "keys"),
         sort_key=column_names(sort_key, "sort_key"),
         sort_key_version=1,
@@ -123,7 +134,7 @@ def create(
     if _root(path).startswith("s3"):
         probe(log.store)
     partitions = column_names(partition_by, "partition_by")
-    match create_log(log, canonical_schema(schema), settings, partitions, properties or {}, ENGINE):
+    match create_log(log, canonical_schema(schema), settings, partitions, properties, ENGINE):
         case Committed():
             return Table(path, log)
         case Conflicted():
@@ -136,9 +147,11 @@ def open(path: str | os.PathLike[str]) -> Table:
     """Open a table. Raises TableNotFound, Unsupported (a feature that lakebed lacks)."""
     log = _open_log(path)
     try:
-        log.refresh()
+        properties = log.refresh().metadata.configuration
     except TableNotFound:
         raise TableNotFound(f"there is no table at {path}; create it with lakebed.create") from None
+    for wrong in wrong_properties(properties).values():
+        _logger.warning("a property of %s counts as not set: %s", path, wrong)
     return Table(path, log)
 
 
@@ -193,12 +206,17 @@ class Table:
         return dict(self._log.refresh().metadata.configuration)
 
     def set_properties(self, properties: Mapping[str, str]) -> int:
-        """Set some properties; returns the version. Raises InvalidInput for one that does not exist or is fixed."""
+        """Set some properties; returns the version.
+
+        Raises InvalidInput for one that does not exist, is fixed, or can't have its value.
+        """
         check_changeable(properties)
         for _ in range(20):
             snapshot = self._log.refresh()
             merged = dict(snapshot.metadata.configuration) | dict(properties)
-            parse_settings({name: value for name, value in merged.items() if name.startswith((PREFIX, "delta."))})
+            for name, wrong in wrong_properties(merged).items():
+                if name in properties:  # beside another
+                    raise InvalidInput(wrong)
             metadata = replace(snapshot.metadata, configuration=merged)
             info = CommitInfo("SET TBLPROPERTIES", "", parameters={"properties": dict(properties)}, engine=ENGINE)
             outcome = self._log.commit(snapshot, [metadata], info, BLIND)

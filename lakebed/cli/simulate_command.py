@@ -14,7 +14,7 @@ from lakebed.compaction.simulator import Order, Simulation, Workload, plot, simu
 from lakebed.errors import InvalidInput
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
-from lakebed.settings import PREFIX, parse_settings
+from lakebed.settings import parse_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _recorded(options: SimulateOptions, path: str) -> tuple[Workload, dict[str, 
         if getattr(options, name) is not None:
             raise InvalidInput(f"--{name.replace('_', '-')} is what --from takes from the table: leave one of them out")
     log = TableLog(open_store(path))
-    properties = {name: text for name, text in log.refresh().metadata.configuration.items() if name.startswith(PREFIX)}
+    properties = log.refresh().settings.to_properties()
     return recorded_workload(log, options.days, options.order), properties, f"{options.days:g} days of {path}"
 
 

@@ -48,12 +48,11 @@ from lakebed.manifest.stores.local import TEMPORARY_PREFIX
 from lakebed.manifest.table_log import LOG_FOLDER, LOG_SECONDS_MIN, Committed, TableLog, Unknown
 from lakebed.parts.reads import READS_FOLDER, WINDOW_SECONDS
 from lakebed.parts.storage import PartStorage
-from lakebed.settings import PREFIX, parse_interval
+from lakebed.settings import PREFIX, retention_seconds
 from lakebed.version import ENGINE
 
 WRITE_SECONDS_MAX = 3 * 86_400  # no writer takes longer from writing a file to committing it
 RETENTION_SECONDS_MIN = 3600
-RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
 DELETIONS_MAX = 1000
 CLEANED_SCHEMA = pa.schema(
     [("path", pa.string()), ("bytes", pa.int64()), ("reason", pa.string()), ("modified", pa.timestamp("ms", "UTC"))]
@@ -206,11 +205,7 @@ class TidyUp:
 def _retention(log: TableLog, seconds: int | None, allow_short: bool) -> int:
     """The retention asked for, else the table's."""
     if seconds is None:
-        text = log.refresh().metadata.configuration.get(RETENTION_PROPERTY, "7 days")
-        try:
-            return parse_interval(text)
-        except InvalidInput as error:
-            raise InvalidInput(f"{RETENTION_PROPERTY}: {error}") from None
+        return retention_seconds(log.refresh().metadata.configuration)
     _require_long(seconds, allow_short)
     return seconds
 

@@ -4,8 +4,8 @@
 2. The commits, in order: each decodes (M1), follows the one before, breaks no invariant that a commit can be held against
    (``manifest.invariants``), and was written by lakebed, once the gate stands.
 3. Each checkpoint equals what replaying gives (M2).
-4. A version (``state_findings``): this lakebed may read and write it, no part is claimed twice (P4), no claim was left behind,
-   and the change parts of the tail have places of their own (B2).
+4. A version (``state_findings``): this lakebed may read and write it, its properties can be read, no part is claimed twice (P4),
+   no claim was left behind, and the change parts of the tail have places of their own (B2).
 
 A commit that can't be read ends the replay; it goes on at the next checkpoint. At most some hundred commits are in memory.
 """
@@ -34,6 +34,7 @@ from lakebed.manifest.table_log import (
     require_readable,
     require_writable,
 )
+from lakebed.settings import wrong_properties
 
 Progress = Callable[[str, int, int], object]
 """What is being looked at, how many are done, how many there are."""
@@ -262,6 +263,9 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         require_writable(snapshot.protocol)
     except Unsupported as error:
         yield critical("gate", "", str(error), f"look at lakebed timeline {path} for who changed the protocol")
+    for name, wrong in wrong_properties(snapshot.metadata.configuration).items():
+        remedy = f"lakebed.open({path!r}).set_properties({{{name!r}: …}})"
+        yield warning("property", name, f"{wrong}; it counts as not set", remedy)
     try:
         detached_of(snapshot)
         leases_of(snapshot.domains)

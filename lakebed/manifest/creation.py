@@ -13,7 +13,7 @@ from lakebed.manifest.actions import CommitInfo, Metadata, Protocol
 from lakebed.manifest.schema import check_columns, schema_to_json, uses_timestamp_ntz
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, Outcome, TableLog
-from lakebed.settings import PREFIX, TableSettings, check_property_names
+from lakebed.settings import INTERVAL_PROPERTIES, PREFIX, TableSettings, property_value
 from lakebed.sortkey.sort_key import parse_sort_key
 
 _ADOPTABLE = frozenset(
@@ -46,12 +46,11 @@ def create_log(
 ) -> Outcome:
     """Write version 0. ``schema`` is canonical; ``properties`` are those that are not lakebed's.
 
-    Raises InvalidSchema, InvalidInput naming the column or property.
+    Raises InvalidSchema, InvalidInput naming the column.
     """
     check_settings(settings, schema)
     check_columns(partition_by, schema, "partition_by")
     _check_partitioning(partition_by, schema)
-    check_property_names(properties)
     # A key has a value in every row, so the table says so to every reader.
     schema = pa.schema([field.with_nullable(field.nullable and field.name not in settings.keys) for field in schema])
     others = {name: value for name, value in properties.items() if not name.startswith(PREFIX)}
@@ -93,7 +92,7 @@ def check_settings(settings: TableSettings, schema: pa.Schema) -> None:
 
 
 def check_adoptable(snapshot: Snapshot) -> None:
-    """Raises Unsupported naming what of a Delta table lakebed would not keep."""
+    """Raises Unsupported naming what of a Delta table lakebed would not keep, InvalidInput for a property that it can't read."""
     beyond = snapshot.protocol.writer_features - _ADOPTABLE
     if beyond:
         raise Unsupported(
@@ -103,6 +102,11 @@ def check_adoptable(snapshot: Snapshot) -> None:
         kept = name not in _NOT_KEPT_PROPERTIES and not name.startswith("delta.constraints.")
         if not kept and value.lower() not in ("false", "none"):
             raise Unsupported(f"the table has the property {name}, which lakebed does not keep; unset it first")
+    for name in INTERVAL_PROPERTIES & snapshot.metadata.configuration.keys():
+        try:
+            property_value(name, snapshot.metadata.configuration[name])
+        except InvalidInput as error:
+            raise InvalidInput(f"the table's property {error}; set it so first") from None
     for marker in _NOT_KEPT_COLUMN_METADATA:
         if marker in snapshot.metadata.schema_string:
             raise Unsupported(f"a column of the table has {marker}, which lakebed does not keep; drop it first")

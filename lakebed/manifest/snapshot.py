@@ -32,7 +32,7 @@ from lakebed.manifest.actions import (
     Transaction,
 )
 from lakebed.manifest.schema import schema_from_json
-from lakebed.settings import TableSettings, parse_settings
+from lakebed.settings import TableSettings, read_settings
 from lakebed.sortkey.known import KnownStatistics
 
 _V = TypeVar("_V")
@@ -221,6 +221,5 @@ def _cached_settings(metadata: Metadata) -> TableSettings:
     if found is None or found[0] is not metadata:
         if len(_settings) > 256:
             _settings.clear()
-        lakebed_only = {k: v for k, v in metadata.configuration.items() if k.startswith("lakebed.")}
-        found = _settings[id(metadata)] = (metadata, parse_settings(lakebed_only))
+        found = _settings[id(metadata)] = (metadata, read_settings(metadata.configuration))
     return found[1]

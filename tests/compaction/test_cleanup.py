@@ -552,13 +552,6 @@ def test_an_entry_that_cannot_be_read_stops_everything(tmp_path: Path) -> None:
         table.vacuum("1 day", dry_run=False)
 
 
-def test_a_wrong_retention_property_is_named(tmp_path: Path) -> None:
-    table = a_table(tmp_path, Clock(), days=1)
-    table.set_properties({"delta.deletedFileRetentionDuration": "a while"})
-    with pytest.raises(InvalidInput, match=r"delta\.deletedFileRetentionDuration: 'a while'"):
-        table.vacuum()
-
-
 class CrashError(Exception):
     pass
 
