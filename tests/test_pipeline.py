@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -190,6 +191,104 @@ def test_the_table_is_created_once_and_compared_afterwards(tmp_path: Path) -> No
         "the column extra is only in",
     ):
         assert said in str(raised.value)
+
+
+PROPERTIES = """
+  properties:
+    lakebed.tombstone_retention: 30 days
+    lakebed.settle_after_age: 10 minutes
+    lakebed.purge_dead_ratio: 0.50
+    lakebed.target_part_rows: 0500
+    lakebed.volatile: on
+    lakebed.merge: auto
+    lakebed.recluster_depth: 2.0
+    lakebed.log_retention: interval 1 week
+    delta.deletedFileRetentionDuration: 168 hours
+    owner: 007
+"""
+
+
+def test_a_pipeline_starts_again_however_its_properties_are_spelled(tmp_path: Path) -> None:
+    text = TABLE + PROPERTIES + GENERATED
+    table = open_or_create(read(text, path=str(tmp_path / "t")))
+    assert open_or_create(read(text, path=str(tmp_path / "t"))).version == 0
+    table.set_properties({"lakebed.tombstone_retention": "720 hours", "lakebed.read_budget": "2"})
+    assert open_or_create(read(text, path=str(tmp_path / "t"))).version == 1, "what the file leaves out may be anything"
+    for name, value in (("log_retention", "1 day"), ("tombstone_retention", "29 days"), ("volatile", "off")):
+        other = re.sub(rf"(lakebed.{name}): .*", rf"\1: {value}", text)
+        with pytest.raises(
+            InvalidInput, match=rf"the property lakebed\.{name} is .* in the table and '{value}' in the"
+        ):
+            open_or_create(read(other, path=str(tmp_path / "t")))
+
+
+def test_every_difference_between_the_table_and_the_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    columns = pa.schema([("id", pa.int64()), ("at", pa.int64()), pa.field("name", pa.string(), nullable=False)])
+    create(path, columns, ["id"], ["at"], "at", ["name"], {"lakebed.read_budget": "2"})
+    text = (
+        f"table:\n  path: {path}\n  keys: [name]\n  sort_key: ['substr(name, 1, 2)']\n  partition_by: [at]\n"
+        "  properties: {lakebed.read_budget: 3, lakebed.log_retention: 1 day, owner: me}\n"
+        "  schema: {more: date, name: string, at: string not null, id: long}\n" + GENERATED
+    )
+    with pytest.raises(InvalidInput) as raised:
+        open_or_create(read(text))
+    for said in (
+        "keys is ['id'] in the table and ['name'] in the file",
+        "partition_by is ['name'] in the table and ['at'] in the file",
+        "sequence_by is at in the table and None in the file",
+        "sort_key is ['at'] in the table and ['substr(name, 1, 2)'] in the file",
+        "the column more is only in the file",
+        "the column at is int64 in the table and string in the file",
+        "the column at may be null in the table and is NOT NULL in the file",
+        "the column id is NOT NULL in the table and may be null in the file",
+        "in the order id, at, name in the table and name, at, id in the file",
+        "the property lakebed.read_budget is '2' in the table and '3' in the file",
+        "the property lakebed.log_retention is not set in the table and '1 day' in the file",
+        "the property owner is not set in the table and 'me' in the file",
+        f"lakebed set-sort-key {path} 'substr(name, 1, 2)'",
+        "set_properties({'lakebed.read_budget': '3', 'lakebed.log_retention': '1 day', 'owner': 'me'})",
+        "choose another table.path",
+    ):
+        assert said in str(raised.value)
+
+
+def test_without_a_schema_what_the_file_does_say_is_compared(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    create(path, pa.schema([("id", pa.int64()), ("at", pa.int64())]), ["id"], sequence_by="at")
+    start = f"table:\n  path: {path}\n"
+    assert open_or_create(read(start + GENERATED)).version == 0
+    for more, said in (
+        ("  keys: [at]\n", "keys is"),
+        ("  sequence_by: id\n", "sequence_by is at in the table and id"),
+        ("  sort_key: [at]\n", "sort_key is"),
+        ("  partition_by: [at]\n", "partition_by is"),
+        ("  properties: {lakebed.read_budget: 3}\n", "read_budget is not set in the table"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            open_or_create(read(start + more + GENERATED))
+
+
+@pytest.mark.parametrize(
+    ("property", "said"),
+    [
+        ("lakebed.log_retention: soon", "lakebed.log_retention is 'soon'; it must be an interval such as '7 days'"),
+        ("lakebed.reed_budget: 3", "did you mean 'lakebed.read_budget'?"),
+        (
+            "lakebed.target_part_bytes: 1000000000",
+            "lakebed.plan_bytes_max is 524288000; it must be at least 2000000000",
+        ),
+        ("lakebed.keys: '[]'", "lakebed.keys is no property to set"),
+    ],
+)
+def test_a_property_that_can_not_be_is_told_by_the_line_of_the_file(property: str, said: str) -> None:
+    message = complaint(TABLE + f"  properties:\n    {property}\n" + GENERATED)
+    assert said in message and "p.yml, line 9:" in message
+    read(
+        TABLE
+        + "  properties: {lakebed.target_part_bytes: 1000000000, lakebed.plan_bytes_max: 3000000000}\n"
+        + GENERATED
+    )
 
 
 def test_a_table_that_exists_needs_no_schema_in_the_file(tmp_path: Path) -> None:

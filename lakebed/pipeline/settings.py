@@ -18,7 +18,7 @@ from lakebed.errors import InvalidInput
 from lakebed.pipeline.binding import bind, convert, mapping_of
 from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.document import Document, Node, parse
-from lakebed.settings import suggest
+from lakebed.settings import check_creatable, property_value, suggest
 
 SOURCES = ("kafka", "files", "generator")
 FORMATS = ("debezium-json", "json", "csv", "parquet")
@@ -213,6 +213,7 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
         raise document.error(members["format"], "the generator makes debezium-json, so leave the format out")
     if source_kind == "kafka" and format_kind in ("csv", "parquet"):
         raise document.error(members["format"], f"records of Kafka can't be {format_kind}; use debezium-json or json")
+    _check_properties(document, members["table"], top.table)
     try:
         _ = top.table.columns
     except InvalidInput as error:
@@ -222,6 +223,20 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
         top.table, source_kind, source, format_kind, format_section, document, top.trigger_seconds, top.quarantine,
         top.maintain, top.checkpoint, top.metrics, top.spark,
     )  # fmt: skip
+
+
+def _check_properties(document: Document, table: Node, section: TableSection) -> None:
+    node = mapping_of(document, table).get("properties")
+    for name, text in section.properties.items():
+        assert node is not None
+        try:
+            property_value(name, text)
+        except InvalidInput as error:
+            raise document.error(mapping_of(document, node)[name], str(error)) from None
+    try:
+        check_creatable(section.properties)
+    except InvalidInput as error:
+        raise document.error(node or table, str(error)) from None
 
 
 def _choice(
