@@ -40,11 +40,11 @@ def local_kernel(storage: PartStorage, limits: Callable[[], Snapshot]) -> Kernel
             def run(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
                 settings = limits().settings
                 connection = connect(MEMORY_BYTES_MAX, threads=1)
-                storage.attach(connection)
                 with measured(storage.root, "merge"):
                     return merge_parts(
                         sources, shape, out, connection, rows_max=settings.target_part_rows,
                         bytes_max=settings.target_part_bytes, on_progress=report,
+                        read_from=storage,
                     )  # fmt: skip
 
             return run
@@ -88,6 +88,5 @@ def _merge_in_task(work: bytes, root: str) -> list[MergedPart]:
     sources, shape, rows_max, bytes_max = pickle.loads(work)
     storage = open_part_storage(root)
     connection = connect(MEMORY_BYTES_MAX, threads=1)
-    storage.attach(connection)
     with measured(root, "merge"):
         return merge_parts(sources, shape, storage, connection, rows_max=rows_max, bytes_max=bytes_max)

@@ -160,7 +160,7 @@ class VolatileMerger:
             now_ms = int(self._clock() * 1000)
             oldest_ms = min((one.oldest_ms for one in chosen), default=now_ms)
             one = Materialized(claim, read.parts, read.dead, parts, place, now_ms, oldest_ms)
-            one = self._folder.keep(one)
+            self._folder.keep(one)
         except BaseException as error:
             damaged = [one for one in chosen if isinstance(error, Corrupt) and not self._is_whole(one)]
             with suppress(Retry):

@@ -23,6 +23,7 @@ _TAG_SORT_KEY_VERSION = "lakebed.sort_key_version"
 _TAG_DELETES = "lakebed.deletes"
 _TAG_OP_COLUMN = "lakebed.op_column"
 _TAG_DELETES_MS = "lakebed.deletes_ms"
+_TAG_CHECKSUM = "lakebed.crc32"
 PART_DOMAIN_PREFIX = "lakebed.part."
 _ACTIONS = "lakebedActions"
 _LOOSE = re.compile(r'"tightBounds"\s*:\s*false')
@@ -39,6 +40,7 @@ class Part:
     newest of them was written, if that was before the part. ``has_op_column`` says that the file has the hidden column
     that tells deletes from upserts. ``stats`` is Delta's statistics JSON.
     ``spelling`` is the path as another writer spelled it in the log, if we would spell it otherwise: readers compare the text.
+    ``checksum`` is the CRC-32 of the whole file; None for a file that others wrote.
     """
 
     path: str
@@ -56,6 +58,7 @@ class Part:
     modified_ms: int = 0
     spelling: str | None = None
     deletes_ms: int | None = None
+    checksum: int | None = None
 
     @property
     def newest_delete_ms(self) -> int:
@@ -86,7 +89,7 @@ class Part:
 class ChangePart:
     """A part of the tail: a ``domainMetadata`` of the log. ``version`` and ``ordinal`` give its place in the order of changes.
 
-    ``incomplete`` counts rows with a column whose value the source did not send.
+    ``incomplete`` counts rows with a column whose value the source did not send. ``checksum``: as in ``Part``.
     """
 
     path: str
@@ -100,6 +103,7 @@ class ChangePart:
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     stats: str | None = None
     modified_ms: int = 0
+    checksum: int | None = None
 
     @property
     def domain(self) -> str:
@@ -115,6 +119,7 @@ class ChangePart:
             path=self.path, rows=self.rows, bytes=self.bytes, level=0, min_block=self.version, max_block=self.version,
             sort_key_version=self.sort_key_version, deletes=self.deletes, has_op_column=True,
             partition_values=self.partition_values, stats=self.stats, modified_ms=self.modified_ms,
+            checksum=self.checksum,
         ).marked(deletion_vector)  # fmt: skip
 
 
@@ -321,6 +326,8 @@ def add_to_json(part: Part, data_change: bool = True) -> dict[str, Any]:
         tags[_TAG_OP_COLUMN] = "true"
     if part.deletes_ms is not None:
         tags[_TAG_DELETES_MS] = str(part.deletes_ms)
+    if part.checksum is not None:
+        tags[_TAG_CHECKSUM] = str(part.checksum)
     out: dict[str, Any] = {
         "path": part.spelling or encode_path(part.path),
         "partitionValues": dict(part.partition_values),
@@ -341,6 +348,7 @@ def add_from_json(body: Mapping[str, Any]) -> Part:
     rows = orjson.loads(stats).get("numRecords", -1) if stats else -1
     sort_key_version = tags.get(_TAG_SORT_KEY_VERSION)
     deletes_ms = tags.get(_TAG_DELETES_MS)
+    checksum = tags.get(_TAG_CHECKSUM)
     vector = body.get("deletionVector")
     return Part(
         path=decode_path(body["path"]),
@@ -358,6 +366,7 @@ def add_from_json(body: Mapping[str, Any]) -> Part:
         modified_ms=body.get("modificationTime") or 0,
         spelling=_foreign_spelling(body["path"]),
         deletes_ms=None if deletes_ms is None else int(deletes_ms),
+        checksum=None if checksum is None else int(checksum),
     )
 
 
@@ -401,6 +410,8 @@ def change_part_to_text(part: ChangePart) -> str:
         value["partition_values"] = dict(part.partition_values)
     if part.stats is not None:
         value["stats"] = part.stats
+    if part.checksum is not None:
+        value["crc32"] = part.checksum
     return orjson.dumps(value).decode()
 
 
@@ -424,6 +435,7 @@ def domain_from_json(body: Mapping[str, Any]) -> AddChangePart | RemoveChangePar
             partition_values=value.get("partition_values") or {},
             stats=value.get("stats"),
             modified_ms=value.get("modified_ms", 0),
+            checksum=value.get("crc32"),
         )
     )
 

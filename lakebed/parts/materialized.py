@@ -17,9 +17,8 @@ import os
 import shutil
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from lakebed.manifest.actions import Part, add_from_json, add_to_json
 from lakebed.manifest.claims import Claim
 from lakebed.manifest.deletion_vector import inline
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts.checksum import checksum_of
 from lakebed.parts.merge import MergedPart
 from lakebed.parts.own_folders import lock_folder
 from lakebed.parts.provenance import Provenance
@@ -38,7 +38,6 @@ from lakebed.parts.storage import LocalPartStorage
 
 GRACE_SECONDS = 3600.0
 _DESCRIPTION = "claim.json"
-_CRC_BLOCK_BYTES = 4 << 20
 _logger = logging.getLogger("lakebed.volatile")
 
 
@@ -56,7 +55,6 @@ class Materialized:
     folder: str
     made_ms: int
     oldest_ms: int
-    checksums: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -100,11 +98,9 @@ class MaterializedFolder:
         """Where the kernel writes the claim's files."""
         return LocalPartStorage(str(self.folder / claim.id))
 
-    def keep(self, one: Materialized) -> Materialized:
+    def keep(self, one: Materialized) -> None:
         """Write the description: from now on the part is materialized. Raises StoreUnavailable for a full disk."""
         try:
-            checksums = {part.path: _checksum(one.local_path(part)) for part in one.parts}
-            one = replace(one, checksums=checksums)
             for part in one.parts:
                 Path(one.local_path(part) + ".rows").write_bytes(part.provenance.to_bytes())
             place = Path(one.folder) / _DESCRIPTION
@@ -114,7 +110,6 @@ class MaterializedFolder:
             os.replace(temporary, place)
         except OSError as error:
             raise StoreUnavailable(f"{one.folder} can't be written ({error}); free space on the local disk") from error
-        return one
 
     def drop(self, claim_id: str, grace_seconds: float = GRACE_SECONDS) -> None:
         """The part is no longer used: gone from ``load`` at once, its files after a while, for readers that have begun."""
@@ -141,7 +136,7 @@ class MaterializedFolder:
         for part in one.parts:
             path = one.local_path(part)
             try:
-                whole = os.path.getsize(path) == part.bytes and _checksum(path) == one.checksums[part.path]
+                whole = os.path.getsize(path) == part.bytes and checksum_of(path) == part.checksum
             except OSError as error:
                 raise Corrupt(f"the materialized part {path} can't be read: {error}") from error
             if not whole:
@@ -242,15 +237,8 @@ def _part(one: Materialized, part: MergedPart, dead: BitMap64) -> Part:
         sort_key_version=part.sort_key_version, deletes=part.deletes, has_op_column=part.has_op_column,
         partition_values=one.sources[0].partition_values, stats=part.stats, modified_ms=one.made_ms,
         deletes_ms=max((source.newest_delete_ms for source in one.sources if source.deletes), default=None),
+        checksum=part.checksum,
     ).marked(inline(dead) if dead else None)  # fmt: skip
-
-
-def _checksum(path: str) -> int:
-    value = 0
-    with open(path, "rb") as file:
-        while block := file.read(_CRC_BLOCK_BYTES):
-            value = zlib.crc32(block, value)
-    return value
 
 
 def _to_json(one: Materialized) -> dict[str, Any]:
@@ -266,7 +254,7 @@ def _to_json(one: Materialized) -> dict[str, Any]:
         "parts": [
             {
                 "path": part.path, "rows": part.rows, "bytes": part.bytes, "stats": part.stats, "deletes": part.deletes,
-                "has_op_column": part.has_op_column, "dead": _text(part.dead), "checksum": one.checksums[part.path],
+                "has_op_column": part.has_op_column, "dead": _text(part.dead), "checksum": part.checksum,
                 "sort_key_version": part.sort_key_version,
             }
             for part in one.parts
@@ -285,12 +273,11 @@ def _from_json(value: Mapping[str, Any], folder: str) -> Materialized:
             path=entry["path"], rows=entry["rows"], bytes=entry["bytes"], stats=entry["stats"], deletes=entry["deletes"],
             has_op_column=entry["has_op_column"], dead=_bitmap(entry["dead"]),
             provenance=Provenance.from_bytes(Path(folder, entry["path"] + ".rows").read_bytes()),
-            sort_key_version=entry["sort_key_version"],
+            sort_key_version=entry["sort_key_version"], checksum=entry["checksum"],
         )
         for entry in value["parts"]
     )  # fmt: skip
-    checksums = {entry["path"]: entry["checksum"] for entry in value["parts"]}
-    return Materialized(claim, sources, dead, parts, folder, value["made_ms"], value["oldest_ms"], checksums)
+    return Materialized(claim, sources, dead, parts, folder, value["made_ms"], value["oldest_ms"])
 
 
 def _text(rows: BitMap64) -> str:

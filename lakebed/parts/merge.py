@@ -1,8 +1,10 @@
 """The merge kernel: several base parts of one partition become few sorted ones, with the provenance of every row.
 
 Invariants: S1, rows are in the order of the table's sort key; S2, exactly the live rows of the sources come out, bit for
-bit, and with them the delete rows that a source ``keeps_deletes``.
+bit, and with them the delete rows that a source ``keeps_deletes``. No byte of a source is used before the source was verified
+(``parts.checksum``): damage is never copied into a file that looks whole.
 
+0. *Stage.* A source in the object store is copied to local disk, and verified on its way; a local one is verified where it is.
 1. *Which rows.* A flag a row of each source: live by its deletion vector, or a delete to keep.
 2. *In which order.* Only the sort columns are read and sorted; rows with equal keys follow each other by (source, row). What
    comes out is the provenance of the whole output. Keys that fit in the memory limit are sorted in memory
@@ -16,13 +18,13 @@ bit, and with them the delete rows that a source ``keeps_deletes``.
 4. *Write.* The rows of a stretch are read, source after source, and taken to their places, which the provenance tells:
    nothing is sorted twice. They are taken and written by row groups. The stretches of a part go to one file.
 
-Arrow reads the sources if all are local files that hold the flat columns of the table in its types, in row groups of no more
-than a stretch (``parts.arrow_source``). If a row group of each source fits in a fifth of the limit, the last ones read are kept
+Arrow reads the sources if all are files that hold the flat columns of the table in its types, in row groups of no more than
+a stretch (``parts.arrow_source``). If a row group of each source fits in a fifth of the limit, the last ones read are kept
 for the next stretch, so that nothing is read twice, and stretches are short: what is read is in the processor's reach when it is
 written. Of a source in another order each stretch reads all row groups, so then stretches are as long as memory allows.
 
-All others are read by DuckDB, which knows the object store and casts; there, sources of one row group or less are one scan,
-because a scan each costs milliseconds of planning.
+All others are read by DuckDB, which casts; there, sources of one row group or less are one scan, because a scan each costs
+milliseconds of planning.
 
 Memory, at most about: two fifths of DuckDB's limit for rows as read (they may hold one dead row for each wanted one), as much
 while they are joined to one table; a row group in order; DuckDB's own for a scan; 6 bytes a row of the output for its
@@ -31,9 +33,11 @@ provenance, and a byte a row of the sources for the flags (three while rows are 
 
 from __future__ import annotations
 
+import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
@@ -46,7 +50,9 @@ from lakebed.errors import Corrupt, InvalidInput, LakebedError, StoreUnavailable
 from lakebed.manifest.actions import Part
 from lakebed.parts.arrow_source import ArrowSource, Rows, damaged, is_local
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
+from lakebed.parts.checksum import stage, verify_local, verify_pages
 from lakebed.parts.order import is_whole, key_numbers, sort_order
+from lakebed.parts.own_folders import temporary_folder
 from lakebed.parts.provenance import SOURCES_MAX, Provenance
 from lakebed.parts.sql import file_literal, literal, parquet, parquet_of, quote, quote_all, registered, sql_type
 from lakebed.parts.storage import PartStorage
@@ -79,7 +85,7 @@ class MergeSource:
     """A part to merge, as it is in the snapshot that the merge reads.
 
     ``dead``: its dead rows then. ``keeps_deletes``: its delete rows must stay, so that late events meet them.
-    ``url``: what DuckDB reads.
+    ``url``: where it is, as its storage tells DuckDB.
     """
 
     part: Part
@@ -104,6 +110,7 @@ class MergedPart:
     dead: BitMap64
     provenance: Provenance
     sort_key_version: int | None = None  # what its rows are sorted by
+    checksum: int | None = None  # of the file (``parts.checksum``)
 
 
 def merge_parts(
@@ -115,15 +122,17 @@ def merge_parts(
     rows_max: int = PART_ROWS_MAX,
     bytes_max: int = PART_BYTES_MAX,
     on_progress: Callable[[int], None] | None = None,
+    read_from: PartStorage | None = None,
 ) -> list[MergedPart]:
     """Merge parts of one partition; the output goes to ``storage``, and is empty if no row is live.
 
-    ``connection`` bounds memory and threads (``engine.connect``) and can read the sources' urls (``PartStorage.attach``). An
-    output part has at most ``rows_max`` rows, and about ``bytes_max`` bytes of file, judged by the sources'.
+    ``read_from``: where the sources are (default: ``storage``); those that are not local take their bytes in the temporary
+    folder meanwhile. ``connection`` bounds memory and threads (``engine.connect``). An output part has at most ``rows_max`` rows,
+    and about ``bytes_max`` bytes of file, judged by the sources'.
     ``on_progress`` gets the rows of the output written so far, before each part and at the end; what it raises ends the
     merge. On any error the files written so far are deleted.
 
-    Raises Corrupt, naming the source that is missing or unreadable; StoreUnavailable for a full disk.
+    Raises Corrupt, naming the source that is missing or damaged; StoreUnavailable for a full disk.
     """
     if len(sources) > SOURCES_MAX:
         raise InvalidInput(f"a merge of {len(sources):,} parts is too large; give at most {SOURCES_MAX:,}")
@@ -133,8 +142,12 @@ def merge_parts(
         return []
     report = on_progress or (lambda rows: None)
     written: list[MergedPart] = []
-    with connection.cursor() as cursor, _explained(cursor, sources):
-        merge = _Merge(cursor, sources, shape)
+    with (
+        _verified(sources, read_from or storage, report) as local,
+        connection.cursor() as cursor,
+        _explained(cursor, local),
+    ):
+        merge = _Merge(cursor, local, shape)
         order = merge.order()
         size = _part_rows(sources, rows_max, bytes_max)
         try:
@@ -190,6 +203,9 @@ class _Merge:
             and (pa.types.is_string(field.type) or pa.types.is_binary(field.type))
         ]
         self._files = self._arrow_files()
+        for source in () if self._files else sources:
+            if source.part.checksum is None:  # Arrow verifies what it reads, DuckDB does not
+                verify_pages(source.part.path, source.url)
         key_bytes = sum(
             _INDEX_BYTES if self._files and name in self._kept_dictionaries else widths.get(name, 0)
             for name in self._order_columns
@@ -334,14 +350,14 @@ class _Merge:
 
         schema = pa.schema([self._field(name) for name in columns])
         sought = {name: min(len(piece), ROW_GROUP_ROWS) for name in self._sought}
-        path, rows, size, stats = write_tables(
+        path, rows, size, checksum, stats = write_tables(
             groups(), schema, self._dictionary, ROW_GROUP_ROWS, storage, sought, self._terms
         )
         stats_json = delta_stats(rows, stats, self._shape.schema)
         if ends:
             stats_json = with_order_bounds(stats_json, told, *ends)
         return MergedPart(
-            path, rows, size, stats_json, len(dead), bool(len(dead)), dead, piece, self._shape.order_version
+            path, rows, size, stats_json, len(dead), bool(len(dead)), dead, piece, self._shape.order_version, checksum
         )
 
     def _field(self, name: str) -> pa.Field:
@@ -436,8 +452,6 @@ class _Merge:
         """The sources as Arrow reads them; none if DuckDB must read them."""
         files: list[ArrowSource] = []
         for source in self._sources:
-            if not is_local(source.url):
-                return []
             file = ArrowSource(source.part.path, source.url)
             if file.group_rows_max > self._stretch_rows or not file.suits(self._schema, source.part.partition_values):
                 return []
@@ -576,6 +590,29 @@ def _constant(text: str | None, kind: pa.DataType, name: str) -> str:
     if pa.types.is_binary(kind):
         return literal("".join(f"\\x{byte:02X}" for byte in text.encode("latin-1"))) + "::blob"
     return f"cast({literal(text)} as {name})"
+
+
+@contextmanager
+def _verified(
+    sources: Sequence[MergeSource], storage: PartStorage, report: Callable[[int], None]
+) -> Iterator[list[MergeSource]]:
+    """The sources as local files that are what was written; copies of those in the object store go in the end."""
+    folder = temporary_folder() / f"merge-{uuid.uuid4().hex}"
+    folder.mkdir()
+    try:
+        local = []
+        for ordinal, source in enumerate(sources):
+            if not is_local(source.url):
+                report(0)
+                copy = folder / f"{ordinal}.parquet"
+                stage(source.part, storage, copy)
+                source = replace(source, url=str(copy))
+            elif source.part.checksum is not None:
+                verify_local(source.part, source.url)
+            local.append(source)
+        yield local
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

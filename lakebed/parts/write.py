@@ -51,13 +51,14 @@ class WrittenPart:
     stats: str
     modified_ms: int
     sort_key_version: int | None = None  # what its rows are sorted by
+    checksum: int | None = None  # of the file (``parts.checksum``)
 
     def change_part(self, ordinal: int) -> ChangePart:
         """The file as a part of the tail; its version is set by the commit."""
         return ChangePart(
             path=self.path, version=-1, ordinal=ordinal, rows=self.rows, bytes=self.bytes, deletes=self.deletes,
             incomplete=self.incomplete, sort_key_version=self.sort_key_version, partition_values=self.partition_values,
-            stats=self.stats, modified_ms=self.modified_ms,
+            stats=self.stats, modified_ms=self.modified_ms, checksum=self.checksum,
         )  # fmt: skip
 
     def base_part(self, has_op_column: bool) -> Part:
@@ -65,7 +66,7 @@ class WrittenPart:
         return Part(
             path=self.path, rows=self.rows, bytes=self.bytes, level=0, min_block=-1, max_block=-1,
             sort_key_version=self.sort_key_version, has_op_column=has_op_column, partition_values=self.partition_values,
-            stats=self.stats, modified_ms=self.modified_ms,
+            stats=self.stats, modified_ms=self.modified_ms, checksum=self.checksum,
         )  # fmt: skip
 
     def to_json(self) -> str:
@@ -94,7 +95,7 @@ def _write_one(
     terms = shape.terms
     order = sort_order(rows, terms) if terms else np.arange(len(rows))
     groups = (order[start : start + ROW_GROUP_ROWS] for start in range(0, len(rows), ROW_GROUP_ROWS))
-    path, count, size, column_stats = write_tables(
+    path, count, size, checksum, column_stats = write_tables(
         (rows.take(pa.array(group)) for group in groups), rows.schema, dictionary, ROW_GROUP_ROWS, storage, order=terms
     )
     stats = delta_stats(count, column_stats, shape.schema)
@@ -105,7 +106,16 @@ def _write_one(
     if UNAVAILABLE_COLUMN in rows.column_names:
         incomplete = sum(bool(names) for names in rows[UNAVAILABLE_COLUMN].to_pylist())
     return WrittenPart(
-        path, count, size, deletes or 0, incomplete, dict(values), stats, int(time.time() * 1000), shape.order_version
+        path,
+        count,
+        size,
+        deletes or 0,
+        incomplete,
+        dict(values),
+        stats,
+        int(time.time() * 1000),
+        shape.order_version,
+        checksum,
     )
 
 

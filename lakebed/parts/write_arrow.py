@@ -5,7 +5,7 @@
    Other whole numbers, dates and times are stored as differences (DELTA_BINARY_PACKED), smaller than zstd makes them
    alone. Spark, Delta's readers, DuckDB and Arrow read that; byte stream split, which Spark does not read, is not used.
 3. Pages hold at most ``PAGE_ROWS`` rows and are listed in a page index, so that a selective query skips pages.
-   A page carries its checksum.
+   A page carries its checksum, and the log that of the whole file (``parts.checksum``).
 4. Columns that are ``sought`` by single values get a Bloom filter a row group, which Spark and DuckDB ask before they read it.
    Whole numbers and texts only: for them what equals what is the same in every reader.
 5. Statistics come from the footer. For floating point it has none: they would say nothing of NaN, which is above all other
@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakebed.errors import StoreUnavailable
+from lakebed.parts.checksum import checksum_of
 from lakebed.parts.sql import quote
 from lakebed.parts.storage import PartStorage
 from lakebed.sortkey.sort_key import SortTerm
@@ -46,8 +47,8 @@ def write_tables(
     storage: PartStorage,
     sought: Mapping[str, int] | None = None,
     order: Sequence[SortTerm] = (),
-) -> tuple[str, int, int, ColumnStats]:
-    """Write tables of this schema as one part. Returns its path, rows, bytes and statistics.
+) -> tuple[str, int, int, int, ColumnStats]:
+    """Write tables of this schema as one part. Returns its path, rows, bytes, checksum and statistics.
 
     ``dictionary``: columns' paths, dotted. ``sought``: columns to find single values in, and about how many values a row
     group has; of other types than whole numbers and texts, or with a dictionary, they are ignored. Raises StoreUnavailable for
@@ -68,7 +69,7 @@ def write_tables(
         and (pa.types.is_integer(kind := schema.field(name).type) or pa.types.is_string(kind))
     }
 
-    def write(local_path: str) -> tuple[int, int, ColumnStats]:
+    def write(local_path: str) -> tuple[int, int, int, ColumnStats]:
         rows = 0
         try:
             with pq.ParquetWriter(
@@ -91,11 +92,12 @@ def write_tables(
                     for name, found in floats.items():
                         found.see(table[name])
                     writer.write_table(table, row_group_rows)
+            checksum = checksum_of(local_path)
         except OSError as error:
             raise StoreUnavailable(f"{local_path!r} could not be written ({error}); check the disk") from error
         stats = _column_stats(pq.read_metadata(local_path), schema)
         stats |= {quote(name): found.stats() for name, found in floats.items()}
-        return rows, os.path.getsize(local_path), stats
+        return rows, os.path.getsize(local_path), checksum, stats
 
     path = f"_lakebed/{uuid.uuid4()}.parquet"
     return path, *storage.write_file(path, write)

@@ -28,6 +28,7 @@ from lakebed.manifest.actions import Action, AddPart, CommitInfo, Domain, Part, 
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.table_log import Committed, TableLog, commit_name
 from lakebed.parts import dead_rows
+from lakebed.parts.checksum import checksum_of
 from lakebed.table import observer
 from lakebed.version import ENGINE
 from tests.table.test_every_version_equals_the_oracle import make_world, step
@@ -142,7 +143,8 @@ def shuffle_a_part(table: lakebed.Table) -> str:
     part, path = base(table), new_path()
     stored = pq.read_table(place(table, part.path))
     pq.write_table(stored.take(pa.array([1, 0, *range(2, len(stored))])), place(table, path))
-    shuffled = replace(part, path=path, bytes=place(table, path).stat().st_size)
+    size, checksum = place(table, path).stat().st_size, checksum_of(str(place(table, path)))
+    shuffled = replace(part, path=path, bytes=size, checksum=checksum)
     commit(table, part.removed(int(time.time() * 1000), data_change=False), AddPart(shuffled, data_change=False))
     return path
 

@@ -1,0 +1,128 @@
+"""Is a part's file what was written? A CRC-32 of the whole file, in the log beside the part, tells.
+
+Pages carry checksums of their own, but page headers, the footer, Bloom filters and page indexes do not, and DuckDB and most
+readers look at none: a bit that flips in a footer's statistics leaves rows out without a word. So who writes a part takes
+the checksum of the file as it lies on the local disk, and whoever makes other parts of it (merges, uploads), or asks whether
+the table is well, compares first. Else damage would be copied and given a checksum of its own.
+
+A file that others wrote, or lakebed before it kept checksums, has none in the log. Of it the pages that carry one are verified,
+by reading them all with Arrow.
+"""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakebed.errors import StoreUnavailable
+from lakebed.manifest.actions import ChangePart, Part
+from lakebed.parts.arrow_source import damaged, is_local
+from lakebed.parts.own_folders import temporary_folder
+from lakebed.parts.storage import PartStorage
+
+_BLOCK_BYTES = 1 << 20
+_OBJECT_BLOCK_BYTES = 24 << 20  # more than the cache of ranges keeps of one read, so it pushes nothing out
+_BATCH_ROWS = 65_536
+
+
+def verify(part: Part | ChangePart, storage: PartStorage) -> None:
+    """Read the whole file, of ``storage`` or local (``file://…``).
+
+    Raises Corrupt, naming the file, if it is missing or is not what was written; StoreUnavailable.
+    """
+    url = storage.duckdb_url(part.path)
+    if is_local(url):
+        verify_local(part, url)
+        return
+    if part.checksum is not None:
+        for _ in _compared(part, _of_object(part.path, storage)):
+            pass
+        return
+    copy = temporary_folder() / f"verify-{uuid.uuid4().hex}.parquet"
+    try:
+        stage(part, storage, copy)
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def verify_local(part: Part | ChangePart, local_path: str) -> None:
+    """``verify``, of a file at a local place."""
+    if part.checksum is None:
+        verify_pages(part.path, local_path)
+        return
+    for _ in _compared(part, _of_file(part.path, local_path)):
+        pass
+
+
+def stage(part: Part | ChangePart, storage: PartStorage, place: Path) -> None:
+    """Copy an object to a local place, verified. Raises Corrupt, naming it; StoreUnavailable, also for a full disk."""
+    blocks = _of_object(part.path, storage)
+    if part.checksum is not None:
+        blocks = _compared(part, blocks)
+    try:
+        with open(place, "wb") as copy:
+            for block in blocks:
+                copy.write(block)
+    except OSError as error:
+        raise StoreUnavailable(f"{part.path} can't be copied to {place} ({error}); free space there") from error
+    if part.checksum is None:
+        verify_pages(part.path, str(place))
+
+
+def checksum_of(local_path: str) -> int:
+    """The CRC-32 of a local file. Raises OSError."""
+    value = 0
+    with open(local_path, "rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def verify_pages(path: str, local_path: str) -> None:
+    """Decode a whole local file, comparing the checksums of those pages that have one. Raises Corrupt, naming ``path``."""
+    try:
+        with pq.ParquetFile(local_path, pre_buffer=False, page_checksum_verification=True) as file:
+            for _ in file.iter_batches(_BATCH_ROWS, use_threads=False):
+                pass
+    except (pa.ArrowMemoryError, pa.ArrowNotImplementedError):  # the latter: a type or codec that Arrow lacks
+        return
+    except (OSError, pa.ArrowException) as error:
+        raise damaged(path, str(error)) from error
+
+
+def _compared(part: Part | ChangePart, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The blocks; after the last one raises Corrupt if they are not what was written."""
+    value = size = 0
+    for block in blocks:
+        value, size = zlib.crc32(block, value), size + len(block)
+        yield block
+    if size != part.bytes:
+        raise damaged(part.path, f"it has {size:,} bytes and the log says {part.bytes:,}")
+    if value != part.checksum:
+        raise damaged(part.path, "its bytes are not those that were written: their checksum differs")
+
+
+def _of_object(path: str, storage: PartStorage) -> Iterator[bytes]:
+    at = 0
+    try:
+        while block := storage.read_range(path, at, _OBJECT_BLOCK_BYTES):
+            at += len(block)
+            yield block
+    except FileNotFoundError as error:
+        raise damaged(path, "there is no such object") from error
+
+
+def _of_file(path: str, local_path: str) -> Iterator[bytes]:
+    try:
+        with open(local_path, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                yield block
+    except FileNotFoundError as error:
+        raise damaged(path, "there is no such file") from error
+    except OSError as error:
+        raise StoreUnavailable(f"{path} can't be read ({error}); check the disk") from error
