@@ -1,6 +1,7 @@
 """What only the rows of parts show. Part by part, then the keys of all parts together, which DuckDB keeps on disk if need be.
 
-1. The deletion vector decodes, marks as many rows as it says, and no row that is not there.
+1. The deletion vector decodes, marks as many rows as it says, and no row that is not there. The file is what was written
+   (``parts.checksum``): of files that others wrote as far as their pages tell.
 2. The file has as many rows as the log says; its statistics hold for every live row (S1); columns that are NOT NULL have no null;
    the rows that are deletes are as many as the log says, and all dead in the base (B1).
 3. The rows are in the order of the table's sort key, and within the first and last key that the part tells (S1). Parts that are
@@ -27,7 +28,9 @@ from lakebed.doctor.log_checks import Progress
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts.arrow_source import damaged
 from lakebed.parts.changes import DELETE, OP_COLUMN, shape_of
+from lakebed.parts.checksum import verify
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.locate import ScanLocator
@@ -35,7 +38,7 @@ from lakebed.parts.order import sort_order
 from lakebed.parts.resolve import resolve
 from lakebed.parts.sql import literal, parquet, parquet_of, quote, quote_all, sql_type
 from lakebed.parts.storage import PartStorage
-from lakebed.parts.unreadable import naming_unreadable
+from lakebed.parts.unreadable import naming_unreadable, reason
 from lakebed.parts.write import told_terms, with_order_bounds
 from lakebed.sortkey.order_values import key_at
 from lakebed.sortkey.ranges import ORDER_BOUNDS, range_of
@@ -95,12 +98,17 @@ class RowChecks:
             yield self._bad_vector(part, f"it marks row {dead.max()}, but the part has {part.rows} rows")
             return
         try:
+            self._storage.forget(part.path)
+            verify(part, self._storage)
             with naming_unreadable([part.path]), connect() as connection:
                 self._storage.attach(connection)
                 yield from self._contents(part, dead, connection)
         except Corrupt as error:
             self._unreadable.add(part.path)
             yield critical("file", part.path, str(error), _RESTORE.format(part.path))
+        except duckdb.Error as error:  # whatever it trips over, it is this file
+            self._unreadable.add(part.path)
+            yield critical("file", part.path, str(damaged(part.path, reason(error))), _RESTORE.format(part.path))
 
     def _bad_vector(self, part: Part | ChangePart, said: str) -> Finding:
         vector = _vector_file(part)

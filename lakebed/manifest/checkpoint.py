@@ -6,10 +6,14 @@ and the classic kind in several files that other writers make of large tables.
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import io
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -139,7 +143,7 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
             if name not in table.column_names:
                 continue
             column = table[name].drop_null()
-            for body in _rows(column):
+            for body in _rows(column, _SCHEMA.field(name).type):
                 action = act.from_json({name: body})
                 match action:
                     case AddPart(part, _):
@@ -169,12 +173,54 @@ def _add_row(part: Part) -> dict[str, Any]:
     return act.add_to_json(part, data_change=False)
 
 
-def _rows(column: pa.ChunkedArray) -> Iterator[dict[str, Any]]:
-    """The values of a struct column without nulls. Field by field, which is several times quicker than row by row."""
-    names = [field.name for field in column.type]
+def _rows(column: pa.ChunkedArray, known: pa.StructType) -> Iterator[dict[str, Any]]:
+    """The values of a struct column without nulls. Field by field, which is several times quicker than row by row.
+
+    Of fields that are not ``known`` only the statistics are read that stand where their text should be.
+    """
+    stored = {field.name for field in column.type}
+    names = [field.name for field in known if field.name in stored]
     for chunk in column.chunks:
-        for values in zip(*(_values(chunk.field(name)) for name in names), strict=True):
-            yield dict(zip(names, values, strict=True))
+        fields = {name: _values(chunk.field(name)) for name in names}
+        if "stats_parsed" in stored and None in fields.get("stats", [None]):
+            told = fields.get("stats", [None] * len(chunk))
+            fields["stats"] = [
+                parsed if text is None else text
+                for text, parsed in zip(told, _statistics(chunk.field("stats_parsed")), strict=True)
+            ]
+        for values in zip(*fields.values(), strict=True):
+            yield dict(zip(fields, values, strict=True))
+
+
+def _statistics(array: pa.StructArray) -> list[str | None]:
+    """The text of statistics that another writer keeps as a struct (``delta.checkpoint.writeStatsAsStruct``)."""
+    try:
+        rows = array.to_pylist()
+    except (ValueError, OverflowError):  # a time that Python lacks
+        without = [field.name for field in array.type if field.name not in ("minValues", "maxValues")]
+        rows = pa.StructArray.from_arrays(
+            [array.field(name) for name in without], without, mask=array.is_null()
+        ).to_pylist()
+    return [None if row is None else orjson.dumps(_told(row)).decode() for row in rows]
+
+
+def _told(value: Any) -> Any:
+    """A value of statistics as it stands in their text; of what can't be told, nothing."""
+    match value:
+        case dict():
+            told = {name: _told(item) for name, item in value.items()}
+            return {name: item for name, item in told.items() if item is not None}
+        case datetime.datetime():
+            return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        case datetime.date():
+            return value.isoformat()
+        case decimal.Decimal():
+            return orjson.Fragment(format(value, "f"))
+        case float():
+            return value if math.isfinite(value) else None
+        case str() | int():
+            return value
+    return None
 
 
 def _values(array: pa.Array) -> list[Any]:

@@ -1,7 +1,7 @@
 """A local part that a merge reads with Arrow: some rows of it, by row groups.
 
 Arrow is quicker at it than DuckDB, and keeps dictionaries as they are, from file to file. It neither casts nor knows the
-object store: see ``suits``. Pages with a checksum are verified.
+object store: see ``suits``. Checksums of pages are compared unless the whole file was verified.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _Read = tuple[pa.Table, Rows]
 class ArrowSource:
     """One file. ``path`` is its name in errors."""
 
-    def __init__(self, path: str, url: str) -> None:
-        """Reads the footer. Raises Corrupt."""
+    def __init__(self, path: str, url: str, is_verified: bool = False) -> None:
+        """Reads the footer. ``is_verified``: the file is known to be what was written. Raises Corrupt."""
+        self._is_verified = is_verified
         self._path = path
         self._url = url
         self._kept: tuple[int, tuple[str, ...], pa.Table] | None = None
@@ -74,7 +75,10 @@ class ArrowSource:
     def _opened(self, dictionaries: Sequence[str]) -> Iterator[pq.ParquetFile]:
         try:
             with pq.ParquetFile(
-                self._url, read_dictionary=list(dictionaries), pre_buffer=False, page_checksum_verification=True
+                self._url,
+                read_dictionary=list(dictionaries),
+                pre_buffer=False,
+                page_checksum_verification=not self._is_verified,
             ) as file:
                 yield file
         except pa.ArrowMemoryError:

@@ -452,7 +452,7 @@ class _Merge:
         """The sources as Arrow reads them; none if DuckDB must read them."""
         files: list[ArrowSource] = []
         for source in self._sources:
-            file = ArrowSource(source.part.path, source.url)
+            file = ArrowSource(source.part.path, source.url, source.part.checksum is not None)
             if file.group_rows_max > self._stretch_rows or not file.suits(self._schema, source.part.partition_values):
                 return []
             files.append(file)

@@ -143,6 +143,10 @@ class S3PartStorage:
         known = _cache.size(self._reader.file(path))
         return self._reader.head(path) if known is None else known
 
+    def forget(self, path: str) -> None:
+        """See ``PartStorage``."""
+        _cache.forget(self._reader.file(path))
+
     def exists(self, path: str) -> bool:
         """See ``PartStorage``. Always asks the store."""
         try:

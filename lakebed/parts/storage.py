@@ -91,6 +91,10 @@ class PartStorage(Protocol):
         """The file's bytes. Raises FileNotFoundError."""
         ...
 
+    def forget(self, path: str) -> None:
+        """The next read asks the store: nothing of the file is taken from memory."""
+        ...
+
     def exists(self, path: str) -> bool:
         """Is there such a file now?"""
         ...
@@ -207,6 +211,9 @@ class LocalPartStorage:
         """See ``PartStorage``."""
         with _readable(os.path.join(self.root, path)):
             return os.stat(os.path.join(self.root, path)).st_size
+
+    def forget(self, path: str) -> None:
+        """Nothing to do: nothing is kept."""
 
     def exists(self, path: str) -> bool:
         """See ``PartStorage``."""
