@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.errors import Corrupt
 from lakebed.parts import dead_rows
 from lakebed.parts.storage import open_part_storage
 from tests.infra.s3 import S3Server
@@ -28,3 +29,27 @@ def test_a_lost_object_of_a_table_in_s3_is_named(s3: S3Server, tmp_path: Path, m
     open_part_storage(table.path).delete(lost)
     for findings in (table.doctor(deep=True).findings, table.status().findings):
         assert [(finding.check, finding.where) for finding in findings] == [("G1", lost)]
+
+
+def test_a_damaged_object_is_found_and_no_merge_copies_it(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    settings = {"lakebed.read_budget": "1"}
+    table = lakebed.create(f"s3://{s3.create_bucket()}/lake/t", SCHEMA, keys=["id"], properties=settings)
+    for start in (0, 5):
+        table.apply(pa.table({"id": range(start, start + 10), "v": ["x"] * 10}, SCHEMA))
+        table.settle()
+    path, storage = table.parts()["path"][0].as_py(), open_part_storage(table.path)
+    whole = storage.read_bytes(path)
+    before = table.parts()
+    storage.write_bytes(path, whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:])  # in the footer
+    [finding] = table.doctor(deep=True).findings
+    assert (finding.check, finding.where) == ("file", path)
+    with pytest.raises(Corrupt, match=path):
+        table.compact()
+    assert table.parts() == before
+    storage.write_bytes(path, whole)
+    lakebed.open(table.path).compact()
+    assert table.parts().num_rows == 1
+    assert table.doctor(deep=True).findings == ()

@@ -177,9 +177,8 @@ def merge_some(world: World, merger: Merger | VolatileMerger, seen: Snapshot, ta
     def kernel(out: PartStorage) -> Kernel:
         def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
             rows_stay(world, before)
-            connection = connect()
-            world.table._storage.attach(connection)
-            merged = merge_parts(sources, shape, out, connection, rows_max=world.random.choice([3, 1000]))
+            rows_max, storage = world.random.choice([3, 1000]), world.table._storage
+            merged = merge_parts(sources, shape, out, connect(), rows_max=rows_max, read_from=storage)
             for other in meanwhile:
                 other(world)
             return merged
