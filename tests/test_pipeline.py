@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lakebed import create
 from lakebed.cli.validate_command import meaning, validate
 from lakebed.errors import Contention, DataLoss, InvalidInput, InvalidSchema, LakebedError, Retry
 from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.failures import failure_in
-from lakebed.pipeline.settings import GeneratorSection, JsonFormat, KafkaSection, Pipeline, load, parse_pipeline
+from lakebed.pipeline.settings import (
+    GeneratorSection,
+    JsonFormat,
+    KafkaSection,
+    Pipeline,
+    load,
+    maintenance_of,
+    parse_pipeline,
+)
 from lakebed.pipeline.sources import open_decoder, open_source, with_rate
 from lakebed.pipeline.target import open_or_create
 
@@ -117,6 +130,132 @@ def test_yes_no_and_numbers_are_texts_where_a_text_is_wanted() -> None:
     assert pipeline.source.topics == ("17",)
     assert list(pipeline.table.schema) == ["id", "on"]
     assert isinstance(pipeline.format, JsonFormat)
+
+
+TEXTS = [
+    "0123456", "0x1f2e3d4c", "1e10", "1_000", "0b101", "1:30:00", "007", "3.10", ".5", "yes", "No", "on", "true", "null", "~",
+    "2026-01-31", "=", "<<", "hun'ter\\\\2", "two\nlines", "ünïcode", " spaces ", "a: b # c", "*alias", "!tag", "%", "[1, 2]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_is_what_is_written_or_comes_from_the_environment_and_hidden_where_it_is_a_secret(text: str) -> None:
+    config = "{bootstrap.servers: b, sasl.password: '${P}', sasl.username: U, client.id: '${U}'}"
+    source = "source: {kind: kafka, topics: ['${U}'], config: CONFIG}\nformat: {kind: json, operation_field: '${U}'}\n"
+    quoted = json.dumps(text)
+    text_of_file = TABLE.replace("[id]", "['${U}']") + source.replace("CONFIG", config).replace(" U,", f" {quoted},")
+    pipeline = read(text_of_file, {"P": text, "U": text})
+    assert isinstance(pipeline.source, KafkaSection) and isinstance(pipeline.format, JsonFormat)
+    texts = [pipeline.source.config[name] for name in ("sasl.password", "sasl.username", "client.id")]
+    assert [*texts, *pipeline.source.topics, *pipeline.table.keys, pipeline.format.operation_field] == [text] * 6
+    for message in (f"login with {text} refused", f"login with {text!r} refused", f"login with {quoted} refused"):
+        told = pipeline.document.redact(message)
+        assert told.replace('"', "'").replace("'", "") == "login with *** refused", (
+            "as it is, and as Python and JSON quote it"
+        )
+    assert meaning(pipeline)["source"]["config"]["sasl.password"] == "***"
+
+
+@pytest.mark.parametrize("text", ["0123456", "0x1f2e3d4c", "1e10", "yes", "3.10", "2026-01-31"])
+def test_a_secret_needs_no_quotes_to_stay_what_it_is(text: str) -> None:
+    config = f"{{bootstrap.servers: b, sasl.password: {text}, ssl.key.pem: [{text}]}}".replace(
+        f", ssl.key.pem: [{text}]", ""
+    )
+    pipeline = read(TABLE + f"source: {{kind: kafka, topics: [{text}], config: {config}}}\nformat: json\n")
+    assert isinstance(pipeline.source, KafkaSection)
+    assert (pipeline.source.config["sasl.password"], pipeline.source.topics) == (text, (text,))
+    assert text not in pipeline.document.redact(f"refused: {text}")
+
+
+def test_a_number_from_the_environment_is_hidden_by_where_it_stands() -> None:
+    generator = "source: {kind: generator, seed: '${SEED}', skew: '${SKEW}', tasks: 3}\nmaintain: ${MAINTAIN}\n"
+    pipeline = read(TABLE + generator, {"SEED": "1_234", "SKEW": "0.50", "MAINTAIN": "true"})
+    assert isinstance(pipeline.source, GeneratorSection)
+    assert (pipeline.source.seed, pipeline.source.skew, pipeline.maintain) == (1234, 0.5, True)
+    shown = meaning(pipeline)
+    assert (shown["source"]["seed"], shown["source"]["skew"], shown["source"]["tasks"]) == ("***", "***", 3)
+    assert pipeline.document.redact("it is true") == "it is true"
+
+
+@pytest.mark.parametrize("text", ["0x10", "1:30", "1e400", ".inf", ".nan", "9" * 19, "ten", "", "[1]"])
+def test_a_number_is_in_plain_digits(text: str) -> None:
+    for setting, wanted in (("seed", "whole number"), ("skew", "number"), ("events_max", "whole number")):
+        if setting != "events_max" or text:  # it may be left empty
+            message = complaint(TABLE + f"source:\n  kind: generator\n  {setting}: {text}\n")
+            assert f"source.{setting}: " in message and (wanted in message or "one value" in message)
+
+
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in itertools.pairwise("abcdefghi")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "table: &t {path: x, keys: *t}\n",
+            "line 1: the anchor of table.keys stands for something that holds its own alias",
+        ),
+        ("&all\ntable: *all\n", "holds its own alias"),
+        (LAUGHS, "the file has more than 20,000 values"),
+        ("[" * 1_000, "nested too deeply"),
+        ("table: {path: !!binary aGk=}\n", "line 1: tags (what begins with !) are not supported"),
+        ("table: !vault\n  path: x\n", "tags (what begins with !) are not supported"),
+        ("? [a, b]\n: c\n", "line 1: a key must be a name"),
+        ("table: {'': x}\n", "line 1: a key must be a name"),
+        ("table: {<<: {path: x}}\n", "line 1: << is not supported"),
+        ("table: {path: x, 'path': y}\n", "'path' is there twice"),
+        ("${TABLE}: x\n", "variables are filled in in values only"),
+        (
+            "table:\n\tpath: x\n",
+            "line 2: this is no YAML: found character '\\t' that cannot start any token; indent with spaces",
+        ),
+        ("table: x\n---\ntable: y\n", "this is no YAML: but found another document"),
+        ("table: a\x00b\n", "this is no YAML"),
+        ("source: {config: {sasl.password: *hunter2}}\n", "a text that begins with * & or ! must be in quotes"),
+        ("source: {config: {sasl.password: !hunter2!x y}}\n", "a text that begins with * & or ! must be in quotes"),
+        ("source: {config: {sasl.password: 'hunter2${x'}}\n", "'${' begins no variable"),
+    ],
+)
+def test_what_yaml_can_do_and_a_pipeline_file_must_not_is_an_error_that_tells_no_secret(text: str, said: str) -> None:
+    message = complaint(text)
+    assert said in message
+    assert "hunter2" not in message
+
+
+def test_a_file_is_read_with_a_byte_order_mark_and_not_without_end(tmp_path: Path) -> None:
+    text = (TABLE + GENERATED).replace("{path}", "x")
+    file = tmp_path / "p.yml"
+    file.write_bytes(text.encode("utf-8-sig"))
+    assert load(file, {}).table.path == "x"
+    for data, said in (
+        (text.encode("utf-16"), "is not in UTF-8"),
+        (b"#" * (1 << 20) + text.encode(), "has more than 1,048,576 bytes"),
+    ):
+        file.write_bytes(data)
+        with pytest.raises(InvalidInput, match=said):
+            load(file, {})
+    with pytest.raises(InvalidInput, match="more than 1,048,576 bytes"):
+        load("/dev/zero", {})
+
+
+@pytest.mark.parametrize("path", ["lake/orders", "a ${HOME} b", "ünïcode", "🦆", "a\x85b\u2028c", '"\\', "a\udc80b"])
+def test_any_path_can_be_maintained(path: str) -> None:
+    assert maintenance_of(path).table.path == path
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            [*"abx01 \t\n\n::-,[]{}&*!|>'\"%@#?~$", ": ", "- ", "&a ", "*a", "${A}", "<<: ", "table", "\ufeff", "!!"]
+        )
+    )
+)
+def test_any_text_is_a_pipeline_or_a_complaint(pieces: list[str]) -> None:
+    with suppress(InvalidInput):
+        read("".join(pieces), {"A": "x"})
 
 
 def test_no_secret_is_shown_by_any_text_about_the_pipeline() -> None:

@@ -12,7 +12,7 @@ from lakebed import table as tables
 from lakebed.cli import exit_codes
 from lakebed.errors import LakebedError, TableNotFound
 from lakebed.manifest.schema import canonical_schema
-from lakebed.pipeline.document import HIDDEN, SENSITIVE, Document
+from lakebed.pipeline.document import HIDDEN, Document
 from lakebed.pipeline.settings import Pipeline, load
 from lakebed.pipeline.sources import open_source
 from lakebed.pipeline.target import check
@@ -43,11 +43,11 @@ def meaning(pipeline: Pipeline) -> dict[str, Any]:
             case "document" | "source_kind" | "format_kind":
                 continue
             case "source":
-                out["source"] = {"kind": pipeline.source_kind} | _plain(value, pipeline.document, hide=True)
+                out["source"] = {"kind": pipeline.source_kind} | _plain(value, pipeline.document, "source")
             case "format":
-                out["format"] = {"kind": pipeline.format_kind} | _plain(value, pipeline.document, hide=True)
+                out["format"] = {"kind": pipeline.format_kind} | _plain(value, pipeline.document, "format")
             case _:
-                out[item.name] = _plain(value, pipeline.document, hide=item.name != "table")
+                out[item.name] = _plain(value, pipeline.document, item.name)
     return out
 
 
@@ -66,19 +66,14 @@ def _against_table(pipeline: Pipeline) -> str:
     return f"fine; the table at {pipeline.table.path} is there, at version {table.version}"
 
 
-def _plain(value: Any, document: Document, hide: bool) -> Any:
+def _plain(value: Any, document: Document, name: str) -> Any:
+    """A setting as the file could spell it, hidden by where it stands; ``name`` as ``Node.name``."""
     if is_dataclass(value):
-        named = {item.name: getattr(value, item.name) for item in fields(value)}
-        return {name: _plain(member, document, hide) for name, member in named.items()}
+        value = {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, Mapping):
-        return {
-            name: HIDDEN if hide and SENSITIVE.search(str(name)) else _plain(member, document, hide)
-            for name, member in value.items()
-        }
+        return {key: _plain(member, document, f"{name}.{key}") for key, member in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, document, hide) for item in value]
+        return [_plain(item, document, f"{name}[{number}]") for number, item in enumerate(value)]
     if isinstance(value, str):
         return document.redact(value)
-    if value is not None and not isinstance(value, bool) and str(value) in document.secrets:
-        return HIDDEN
-    return value
+    return HIDDEN if name in document.hidden else value

@@ -1,14 +1,17 @@
 """Nodes of a pipeline file into frozen dataclasses: a field of the class is a key of the file, and nothing else is.
 
 A field's type says what may stand there: str, int, float, bool, a Literal, ``X | None``, ``tuple[X, ...]`` (one X alone
-will do), ``Mapping[str, X]``, another dataclass. ``Any`` takes what YAML gives.
+will do), ``Mapping[str, X]``, another dataclass. The type alone decides what a scalar's text means: a str is the text as it is
+written, numbers are in plain decimal digits, and ``yes`` and ``on`` are true where a bool is wanted.
 """
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from math import isfinite
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lakebed.errors import InvalidInput
@@ -16,6 +19,10 @@ from lakebed.pipeline.document import Document, Node
 from lakebed.settings import suggest
 
 T = TypeVar("T")
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_DIGITS = r"[0-9]{1,18}(_[0-9]{1,3}){0,6}"
+_WHOLE = re.compile(rf"[+-]?{_DIGITS}")
+_NUMBER = re.compile(rf"[+-]?({_DIGITS}(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{{1,3}})?", re.IGNORECASE)
 
 
 def bind(document: Document, node: Node, into: type[T], left_out: tuple[str, ...] = ()) -> T:
@@ -49,8 +56,6 @@ def mapping_of(document: Document, node: Node) -> Mapping[str, Node]:
 def convert(document: Document, node: Node, hint: Any) -> Any:
     """A node as a value of a type. Raises InvalidInput naming the line and what is allowed."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return _plain(node)
     if origin in (Union, types.UnionType):
         return _one_of(document, node, arguments)
     if origin is Literal:
@@ -70,7 +75,7 @@ def convert(document: Document, node: Node, hint: Any) -> Any:
 
 
 def _one_of(document: Document, node: Node, choices: tuple[Any, ...]) -> Any:
-    if node.value is None and type(None) in choices:
+    if node.is_null and type(None) in choices and not (node.is_filled and str in choices):
         return None
     others = [choice for choice in choices if choice is not type(None)]
     container = isinstance(node.value, Mapping)
@@ -82,37 +87,32 @@ def _one_of(document: Document, node: Node, choices: tuple[Any, ...]) -> Any:
 
 
 def _scalar(document: Document, node: Node, hint: Any) -> Any:
-    value = node.value
-    if isinstance(value, (tuple, Mapping)):
+    text = node.value
+    if not isinstance(text, str):
         raise document.error(node, "here must stand one value, not a list or keys")
-    if hint is str and value is not None:
-        return node.text
-    if hint is bool and isinstance(value, bool):
-        return value
-    if hint is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+    if hint is str:
+        if not node.is_null or node.is_filled:
+            return text
+    elif hint is bool:
+        if text.lower() in _BOOLEANS:
+            return _BOOLEANS[text.lower()]
+    elif hint is int:
+        if _WHOLE.fullmatch(text):
+            return int(text)
+    elif _NUMBER.fullmatch(text) and isfinite(float(text)):
+        return float(text)
     wanted = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}[hint]
     raise document.error(node, f"is {_shown(node)}; it must be {wanted}")
-
-
-def _plain(node: Node) -> Any:
-    if isinstance(node.value, Mapping):
-        return {key: _plain(member) for key, member in node.value.items()}
-    if isinstance(node.value, tuple):
-        return [_plain(item) for item in node.value]
-    return node.value
 
 
 def _shown(node: Node) -> str:
     if isinstance(node.value, (tuple, Mapping)):
         return "a list" if isinstance(node.value, tuple) else "a mapping"
-    return "empty" if node.value is None else repr(node.text)
+    return "empty" if node.is_null else repr(node.value)
 
 
 def _near(node: Node, choices: tuple[Any, ...]) -> str:
-    return suggest(node.text, [str(choice) for choice in choices])
+    return suggest(str(node.value), [str(choice) for choice in choices])
 
 
 def _listed(known: Mapping[str, Any]) -> str:

@@ -2,19 +2,23 @@
 
 1. The text is composed, not loaded: every node keeps its line, and a key named twice is an error.
 2. In scalars ``${NAME}`` becomes the variable's value and ``${NAME:-default}`` falls back; ``$${`` is a plain ``${``.
-   The type is found afterwards, so ``port: ${PORT}`` is a number.
-3. What came from the environment, and what stands under a name that says so, is a secret: ``Document.redact`` blots it
+3. A scalar is its text, as it is written. What it means is for the setting that it stands for (``binding``), never for
+   YAML, which would read a password ``0123456`` as another number.
+4. What came from the environment, and what stands under a name that says so, is a secret: ``Document.redact`` blots it
    out of any text, and every message about the file goes through it. Only places (a path, a topic, the brokers) are none:
    an error that does not name them is of no use.
+
+Files are bounded in bytes, depth and values, counting those of an alias each time that it is used.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import yaml
 
@@ -24,32 +28,40 @@ SENSITIVE = re.compile(
     r"passw|secret|token|credential|jaas|oauthbearer|passphrase|private|api[._-]?key|\.key$|\.pem$", re.IGNORECASE
 )
 HIDDEN = "***"
+BYTES_MAX = 1 << 20
+_NODES_MAX = 20_000
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{[^}]*\}?")
 _SHORT = 4
 _RESOLVER: Any = yaml.resolver.Resolver()
+_YAML = "tag:yaml.org,2002:"
+_NULLS = frozenset(["", "~", "null", "Null", "NULL"])
+_WORDS = frozenset(["true", "false", "yes", "no", "on", "off", "null"])  # that any text may have, and that hide nothing
 _HARMLESS = "table."  # names below it are the user's own columns
 _PLACE = re.compile(r"\.(path|folder|topics(\[\d+\])?|topic_pattern|bootstrap\.servers|ssl\.ca\.location)$")
-
-Scalar: TypeAlias = "bool | int | float | str | None"
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value of the file. ``text`` is a scalar as it is written, variables filled in."""
+    """A value of the file: a scalar's text with variables filled in, a list, or a mapping.
 
-    value: Scalar | tuple[Node, ...] | Mapping[str, Node] = field(repr=False)
-    text: str = field(repr=False)
+    ``is_null``: the text is empty or ``null``, without quotes; ``is_filled``: variables were filled in, with some text.
+    """
+
+    value: str | tuple[Node, ...] | Mapping[str, Node] = field(repr=False)
     name: str
     line: int
+    is_null: bool = False
+    is_filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file and its secrets."""
+    """A parsed file, its secrets, and the names of the scalars that have them."""
 
     file: str
     root: Node = field(repr=False)
     secrets: frozenset[str] = field(repr=False)
+    hidden: frozenset[str] = frozenset()
 
     def error(self, node: Node, message: str) -> InvalidInput:
         """The error to raise about a node."""
@@ -57,8 +69,9 @@ class Document:
         return InvalidInput(f"{self.file}, line {node.line}: {where}{self.redact(message)}")
 
     def redact(self, text: str) -> str:
-        """The text without any secret. Short ones are blotted out only where they stand alone."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
+        """The text without any secret, as it is or quoted. Short ones are blotted out only where they stand alone."""
+        spelled = {form for secret in self.secrets for form in _spellings(secret)}
+        for secret in sorted(spelled, key=len, reverse=True):
             if len(secret) >= _SHORT:
                 text = text.replace(secret, HIDDEN)
             else:
@@ -66,20 +79,35 @@ class Document:
         return text
 
 
+def _spellings(secret: str) -> tuple[str, ...]:
+    """A secret as texts about it may have it: Python and JSON escape what stands between quotes."""
+    return secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
+
+
 def parse(text: str, file: str, environment: Mapping[str, str] | None = None) -> Document:
     """Parse a file's text. Raises InvalidInput naming the line."""
     reader = _Reader(file, os.environ if environment is None else environment)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is None:
+            raise InvalidInput(f"{file} is empty; it must describe a pipeline (table, source, format)")
+        root = reader.read(node, "", hidden=False)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise InvalidInput(f"{file}, line {line}: this is no YAML: {error.problem}{_hint(text, line)}") from None
+        raise InvalidInput(f"{file}, line {line}: this is no YAML: {_problem(error)}{_hint(text, line)}") from None
     except yaml.YAMLError as error:
         raise InvalidInput(f"{file}: this is no YAML: {str(error).splitlines()[0]}") from None
-    if node is None:
-        raise InvalidInput(f"{file} is empty; it must describe a pipeline (table, source, format)")
-    root = reader.read(node, "", hidden=False)
-    return Document(file, root, frozenset(secret for secret in reader.secrets if secret))
+    except RecursionError:
+        raise InvalidInput(f"{file}: lists and mappings are nested too deeply") from None
+    return Document(file, root, frozenset(secret for secret in reader.secrets if secret), frozenset(reader.hidden))
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    """What YAML says, without what it quotes: that may be a secret that lacks its own quotes."""
+    said = re.sub(r"""(['"])(?!<|\\.\1)(?:(?!\1).){2,}\1""", "…", error.problem or "")
+    if "undefined alias" in said or "undefined tag" in said:
+        return f"{said}; a text that begins with * & or ! must be in quotes"
+    return f"{said}; indent with spaces" if "'\\t'" in said else said
 
 
 def _hint(text: str, line: int) -> str:
@@ -93,73 +121,93 @@ class _Reader:
     def __init__(self, file: str, environment: Mapping[str, str]) -> None:
         self._file = file
         self._environment = environment
+        self._above: set[int] = set()
+        self._nodes = 0
         self.secrets: set[str] = set()
+        self.hidden: set[str] = set()
 
     def read(self, node: yaml.Node, name: str, hidden: bool) -> Node:
         line = node.start_mark.line + 1
+        self._nodes += 1
+        if self._nodes > _NODES_MAX:
+            raise self._wrong(line, f"the file has more than {_NODES_MAX:,} values, those of each alias counted")
+        if id(node) in self._above:
+            raise self._wrong(line, f"the anchor of {name or 'the file'} stands for something that holds its own alias")
+        self._refuse_tag(node, line)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, name, line, hidden)
+        self._above.add(id(node))
         if isinstance(node, yaml.MappingNode):
-            return Node(dict(self._members(node, name, hidden)), "", name, line)
-        if isinstance(node, yaml.SequenceNode):
-            items = tuple(self.read(item, f"{name}[{number}]", hidden) for number, item in enumerate(node.value))
-            return Node(items, "", name, line)
-        assert isinstance(node, yaml.ScalarNode)
-        text = self._filled_in(node.value, line, secret=hidden or not _PLACE.search(name))
-        tag = node.tag
-        alone = _VARIABLE.fullmatch(node.value) is not None  # quotes are needed between braces, so they mean nothing
-        if text != node.value and (node.style is None or alone):
-            tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
-        value = _typed(tag, text)
-        if hidden and isinstance(value, str):
+            found = Node(dict(self._members(node, name, hidden)), name, line)
+        else:
+            items = (self.read(item, f"{name}[{number}]", hidden) for number, item in enumerate(node.value))
+            found = Node(tuple(items), name, line)
+        self._above.remove(id(node))
+        return found
+
+    def _scalar(self, node: yaml.ScalarNode, name: str, line: int, hidden: bool) -> Node:
+        text = self._filled_in(node.value, name, line, hidden)
+        if hidden:
             self.secrets.add(text)
-        return Node(value, text, name, line)
+            self.hidden.add(name)
+        alone = _VARIABLE.fullmatch(node.value) is not None  # quotes are needed between braces, so they mean nothing
+        is_null = text in _NULLS and (node.style is None or alone)
+        return Node(text, name, line, is_null, bool(text) and text != node.value)
 
     def _members(self, node: yaml.MappingNode, name: str, hidden: bool) -> Iterator[tuple[str, Node]]:
         seen: set[str] = set()
         for key, value in node.value:
             line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode):
-                raise InvalidInput(f"{self._file}, line {line}: a key must be a name")
+            if not isinstance(key, yaml.ScalarNode) or not key.value:
+                raise self._wrong(line, "a key must be a name")
+            self._refuse_tag(key, line)
+            if key.value == "<<" and key.style is None:
+                raise self._wrong(line, "<< is not supported; write the keys themselves")
+            if _VARIABLE.search(key.value):
+                raise self._wrong(line, f"{key.value!r} is a key; variables are filled in in values only")
             if key.value in seen:
-                raise InvalidInput(f"{self._file}, line {line}: {key.value!r} is there twice; leave one out")
+                raise self._wrong(line, f"{key.value!r} is there twice; leave one out")
             seen.add(key.value)
             full = f"{name}.{key.value}" if name else key.value
             sensitive = not full.startswith(_HARMLESS) and bool(SENSITIVE.search(key.value))
             yield key.value, self.read(value, full, hidden or sensitive)
 
-    def _filled_in(self, text: str, line: int, secret: bool) -> str:
+    def _filled_in(self, text: str, name: str, line: int, hidden: bool) -> str:
         def value(match: re.Match[str]) -> str:
             if match[0] == "$${":
                 return "${"
             if match[1] is None:
-                raise InvalidInput(
-                    f"{self._file}, line {line}: {match[0]!r} is no variable; write ${{NAME}} or ${{NAME:-default}}, "
-                    "or $${ for the characters themselves"
+                shown = "'${'" if hidden else repr(match[0])
+                raise self._wrong(
+                    line,
+                    f"{shown} begins no variable; write ${{NAME}} or ${{NAME:-default}}, or $${{ for the characters themselves",
                 )
             found = self._environment.get(match[1])
             if found:
-                if secret:
+                if hidden or (not _PLACE.search(name) and found.lower() not in _WORDS):
                     self.secrets.add(found)
+                    self.hidden.add(name)
                 return found
             if match[2] is None and found is None:
-                raise InvalidInput(
-                    f"{self._file}, line {line}: the environment variable {match[1]} is not set; set it, "
-                    f"or give a default: ${{{match[1]}:-default}}"
+                raise self._wrong(
+                    line,
+                    f"the environment variable {match[1]} is not set; set it, or give a default: ${{{match[1]}:-default}}",
                 )
             return match[2] or ""
 
         return _VARIABLE.sub(value, text)
 
+    def _refuse_tag(self, node: yaml.Node, line: int) -> None:
+        if isinstance(node, yaml.ScalarNode):
+            plain = node.style is None
+            expected = _RESOLVER.resolve(yaml.ScalarNode, node.value, (plain, not plain))
+        else:
+            expected = _YAML + ("map" if isinstance(node, yaml.MappingNode) else "seq")
+        if node.tag != expected:
+            raise self._wrong(
+                line,
+                "tags (what begins with !) are not supported; leave it out, or put a text that begins so in quotes",
+            )
 
-def _typed(tag: str, text: str) -> Scalar:
-    """The value of a scalar; what is neither null, boolean nor number stays text (dates too)."""
-    kind = tag.rsplit(":", 1)[-1]
-    if kind not in ("null", "bool", "int", "float"):
-        return text
-    loader = yaml.SafeLoader("")
-    try:
-        value: Scalar = loader.construct_object(yaml.ScalarNode(tag, text))
-    except ValueError:
-        return text
-    finally:
-        loader.dispose()
-    return value
+    def _wrong(self, line: int, what: str) -> InvalidInput:
+        return InvalidInput(f"{self._file}, line {line}: {what}")

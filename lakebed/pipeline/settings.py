@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.pipeline.binding import bind, convert, mapping_of
 from lakebed.pipeline.column_types import table_schema
-from lakebed.pipeline.document import Document, Node, parse
+from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
 from lakebed.settings import check_creatable, property_value, suggest
 
 SOURCES = ("kafka", "files", "generator")
@@ -48,11 +47,11 @@ class TableSection:
 class KafkaSection:
     """``source: {kind: kafka}``."""
 
-    config: Mapping[str, Any] = field(repr=False)
+    config: Mapping[str, str] = field(repr=False)
     """librdkafka's settings, as they are."""
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
-    starting_offsets: str | Mapping[str, Any] = "earliest"
+    starting_offsets: str | Mapping[str, int | Mapping[str, int]] = "earliest"
     max_records_per_batch: int | None = None
     max_bytes_per_batch: int | None = None
     on_data_loss: Literal["fail", "skip"] = "fail"
@@ -175,19 +174,26 @@ _CHOICES = ("source", "format")
 
 def load(file: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> Pipeline:
     """Read a pipeline file. Raises InvalidInput naming the file, the line and the key."""
+    name = os.fspath(file)
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        with Path(file).open("rb") as opened:
+            data = opened.read(BYTES_MAX + 1)
+        if len(data) > BYTES_MAX:
+            raise InvalidInput(f"{name} is no pipeline file: it has more than {BYTES_MAX:,} bytes")
+        text = data.decode("utf-8-sig")
     except FileNotFoundError:
-        raise InvalidInput(f"there is no pipeline file {os.fspath(file)}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the pipeline file {os.fspath(file)} can't be read: {error}") from None
-    return parse_pipeline(text, os.fspath(file), environment)
+        raise InvalidInput(f"there is no pipeline file {name}") from None
+    except OSError as error:
+        raise InvalidInput(f"the pipeline file {name} can't be read: {error}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"the pipeline file {name} is not in UTF-8 (byte {error.start}); save it so") from None
+    return parse_pipeline(text, name, environment)
 
 
 def maintenance_of(path: str) -> Pipeline:
     """The pipeline of a table that others write to; nothing is read from its source."""
-    table = json.dumps({"table": {"path": path.replace("${", "$${")}, "source": {"kind": "generator"}})
-    return parse_pipeline(table, path, {})  # JSON is YAML
+    quoted = "".join(f"\\U{ord(character):08x}" for character in path.replace("${", "$${"))
+    return parse_pipeline(f'table: {{path: "{quoted}"}}\nsource: {{kind: generator}}\n', path, {})
 
 
 def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None = None) -> Pipeline:
