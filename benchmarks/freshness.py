@@ -74,7 +74,7 @@ def main() -> None:
         path = f"{folder}/orders"
         orders = lakebed.create(path, SCHEMA, keys=["id"])
         source = KafkaSource(KafkaSettings({"bootstrap.servers": kafka.bootstrap}, ("orders",)))
-        changes = RangeChanges(source.reader, DebeziumJson(ChangeShape(SCHEMA, ("id",))), with_order=True)
+        changes = RangeChanges(source.reader, DebeziumJson(ChangeShape(SCHEMA, ("id",))))
         orders.create_view(spark, "orders")
         ingest = orders.ingest_with(changes, source.stream(spark))
         maintain = orders.maintain(spark)

@@ -107,7 +107,7 @@ def steps(bootstrap: str, topic: str, folder: str) -> list[list[Any]]:
     for records in KafkaReader(settings).read(Range(topic, 0, 0, end)):
         spent["consume"] += time.process_time() - mark
         mark = time.process_time()
-        decoded.append(decoder.decode(records, True))
+        decoded.append(decoder.decode(records))
         spent["decode"] += time.process_time() - mark
         mark = time.process_time()
     list(WriteTask(TableShape(SCHEMA, ("id",)), folder, lambda _: iter(decoded)).run(iter([])))

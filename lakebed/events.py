@@ -33,6 +33,7 @@ class BatchCommitted:
     ignored: int = 0  # records that mean no change
     query: str = ""  # with ``batch_id``: the transaction that the log remembers the batch by, if it has an id
     batch_id: int | None = None
+    truncated: int = 0  # changes left out, since they are from before a truncate of the source
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class Lakebed:
         )
         source = KafkaSource(kafka, self._table.path)
         decoder = DebeziumJson(ChangeShape(SCHEMA, ("id",), _SEQUENCE))
-        stream = RangeChanges(source.reader, decoder, with_order=True)
+        stream = RangeChanges(source.reader, decoder)
         self.queries = [
             self._table.ingest_with(stream, source.stream(self._spark)),
             self._table.maintain(self._spark),

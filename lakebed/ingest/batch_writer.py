@@ -6,8 +6,9 @@
    table's metadata changed meanwhile.
 3. Records that can't be used are written to the quarantine table, committed *before* the batch under the same id: a
    crash in between replays the batch, and the quarantine recognises it.
-4. A truncate in the batch: everything before it goes. Tasks run again with the cut, so that what they write is exactly
-   what came after it; the commit removes the whole table and remembers the cut for records that come late.
+4. A truncate in the batch that no earlier batch has seen: everything before it goes (``truncates``). Tasks run again with
+   the cut, so that what they write is exactly what came after it; the commit removes the whole table and remembers the
+   truncate for records that come late.
 
 Files of an attempt that did not commit are orphans: no log names them.
 """
@@ -22,18 +23,17 @@ from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakebed.errors import Contention, InvalidChanges, QuarantineRefused, Retry, StoreUnavailable
 from lakebed.ingest.ranges_read import digest, what_batch_read
-from lakebed.ingest.shape import ORDER_COLUMN, Decoded
-from lakebed.ingest.source import Range, RangeChanges
+from lakebed.ingest.shape import Decoded
+from lakebed.ingest.source import Range, RangeChanges, RecordChanges
+from lakebed.ingest.truncates import NO_CUT, Cut, Truncate, cut_of, to_domain, to_json
 from lakebed.manifest.actions import (
     Action,
     AddChangePart,
     AddPart,
     CommitInfo,
-    Domain,
     Transaction,
 )
 from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 SLICE_ROWS_MAX = 500_000
 SLICE_BYTES_MAX = 256 << 20
-TRUNCATE_DOMAIN = "lakebed.truncate"
 _COMMIT_ATTEMPTS_MAX = 20
 
 
@@ -71,9 +70,10 @@ class Written:
 
     parts: tuple[WrittenPart, ...] = ()
     quarantined: tuple[WrittenPart, ...] = ()
-    truncated_at: int | None = None  # order of the newest truncate
+    truncates: tuple[Truncate, ...] = ()  # that no earlier batch has seen
     newest_event_us: int | None = None
     records_ignored: int = 0
+    records_truncated: int = 0  # left out, since they are from before a truncate
     records_lost: int = 0
     read: str | None = None  # digest of the ranges that the batch read, if its source has ranges
 
@@ -95,12 +95,17 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """What runs in each task: input in, parts out. ``cut_at`` drops changes before the newest truncate."""
+    """What runs in each task: input in, parts out."""
 
     shape: TableShape
     root: str
     stream: ChangeStream
-    cut_at: int | None = None
+
+    def cut_by(self, cut: Cut) -> WriteTask:
+        """The task without the changes that are from before a truncate."""
+        if not isinstance(self.stream, (RangeChanges, RecordChanges)):
+            return self  # rows tell nothing of truncates
+        return replace(self, stream=replace(self.stream, cut=cut))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -126,9 +131,9 @@ class WriteTask:
         connection = connect(threads=1)
         storage = open_part_storage(self.root)
         seen: dict[str, Any] = {}
-        truncated_at: int | None = None
+        truncates: list[Truncate] = []
         for decoded in self._slices(self.stream(batches)):
-            changes, quarantined = self._cut(decoded.changes), decoded.quarantined
+            changes, quarantined = decoded.changes, decoded.quarantined
             if len(changes):
                 try:
                     checked = prepare(changes, self.shape, connection)
@@ -148,26 +153,19 @@ class WriteTask:
                 aside = open_part_storage(self.root + QUARANTINE_SUFFIX)
                 for part in write_parts(quarantined, TableShape(QUARANTINE_SCHEMA), aside):
                     yield "quarantined", part.to_json()
-            for truncate in decoded.truncates:
-                truncated_at = max(truncate.order, truncated_at or truncate.order)
+            truncates += decoded.truncates
             seen["ignored"] = seen.get("ignored", 0) + decoded.ignored
+            seen["truncated"] = seen.get("truncated", 0) + decoded.truncated
             if decoded.event_time_max is not None:
                 seen["newest_event_us"] = max(seen.get("newest_event_us", 0), decoded.event_time_max)
-        if truncated_at is not None:
-            seen["truncated_at"] = truncated_at
+        if truncates:
+            seen["truncates"] = [to_json(truncate) for truncate in Cut(new=tuple(truncates)).remembered()]
         lost = getattr(self.stream, "records_lost", None)
         if callable(lost) and (count := lost()):
             seen["lost"] = count
         if isinstance(self.stream, RangeChanges):
             seen["ranges"] = [astuple(one) for one in self.stream.ranges_read]
         yield "seen", json.dumps(seen)
-
-    def _cut(self, changes: pa.Table) -> pa.Table:
-        if ORDER_COLUMN not in changes.column_names:
-            return changes
-        if self.cut_at is not None:
-            changes = changes.filter(pc.greater(changes[ORDER_COLUMN], self.cut_at))
-        return changes.drop_columns([ORDER_COLUMN])
 
     def _slices(self, stream: Iterator[Decoded]) -> Iterator[Decoded]:
         """Decoded input in pieces that fit the memory of a task."""
@@ -244,11 +242,14 @@ def write_arrow(changes: pa.Table, shape: TableShape, root: str) -> Written:
     return Written(tuple(part for layer in layers for part in write_parts(layer, shape, storage)))
 
 
-def write_dataframe(frame: DataFrame, task: WriteTask) -> Written:
-    """Parts of a DataFrame, written by its tasks. A truncate in the batch makes the tasks run again, cut at it."""
-    written = _collect(frame, task)
-    if written.truncated_at is not None and (task.cut_at is None or written.truncated_at > task.cut_at):
-        written = _collect(frame, replace(task, cut_at=written.truncated_at))
+def write_dataframe(frame: DataFrame, task: WriteTask, known: Cut = NO_CUT) -> Written:
+    """Parts of a DataFrame, written by its tasks. A truncate in the batch makes the tasks run again, cut by it.
+
+    ``known``: the truncates that the table has seen.
+    """
+    written = _collect(frame, task.cut_by(known))
+    if written.truncates:
+        written = _collect(frame, task.cut_by(replace(known, new=written.truncates)))
     return written
 
 
@@ -273,9 +274,10 @@ def _collect(frame: DataFrame, task: WriteTask) -> Written:
     return Written(
         parts=tuple(parts),
         quarantined=tuple(quarantined),
-        truncated_at=max((s["truncated_at"] for s in seen if "truncated_at" in s), default=None),
+        truncates=tuple(Truncate(**one) for s in seen for one in s.get("truncates", ())),
         newest_event_us=max((s["newest_event_us"] for s in seen if "newest_event_us" in s), default=None),
         records_ignored=sum(s.get("ignored", 0) for s in seen),
+        records_truncated=sum(s.get("truncated", 0) for s in seen),
         records_lost=sum(s.get("lost", 0) for s in seen),
         read=digest(Range(*one) for s in seen for one in s["ranges"])
         if isinstance(task.stream, RangeChanges)
@@ -292,7 +294,7 @@ def commit_written(
     """
     shape, snapshot = shape_of(read), read
     started = time.perf_counter()
-    truncates = written.truncated_at is not None
+    truncates = bool(written.truncates)
     for _ in range(_COMMIT_ATTEMPTS_MAX):
         actions = _actions(snapshot, written, shape)
         if batch is not None and written.read is not None:
@@ -303,6 +305,8 @@ def commit_written(
             "bytes": sum(part.bytes for part in written.parts),
             "parts": len(written.parts),
         }
+        if written.records_truncated:
+            metrics["recordsTruncated"] = written.records_truncated
         info = CommitInfo(operation, "", metrics=metrics, blind_append=not truncates, engine=engine)
         outcome = log.commit(snapshot, actions, info, touch, batch)
         match outcome:
@@ -323,20 +327,14 @@ def commit_written(
 
 def _actions(snapshot: Snapshot, written: Written, shape: TableShape) -> list[Action]:
     actions: list[Action] = []
-    if written.truncated_at is not None:
+    if written.truncates:
         actions += everything_leaving(snapshot, int(time.time() * 1000))
-        actions.append(Domain(TRUNCATE_DOMAIN, json.dumps({"order": written.truncated_at})))
+        actions.append(to_domain(replace(cut_of(snapshot), new=written.truncates)))
     if shape.keys:
         actions += [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(written.parts)]
     else:
         actions += [AddPart(part.base_part(has_op_column=False)) for part in written.parts]
     return actions
-
-
-def truncated_before(snapshot: Snapshot) -> int | None:
-    """The order of the newest truncate that the table saw; changes up to it came too late."""
-    text = snapshot.domains.get(TRUNCATE_DOMAIN)
-    return int(json.loads(text)["order"]) if text else None
 
 
 def refuse_quarantine(written: Written, table: str) -> None:

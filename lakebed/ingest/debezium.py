@@ -43,7 +43,7 @@ from lakebed.ingest.json_columns import (
 from lakebed.ingest.json_values import JsonOptions, Unreadable, is_unavailable, parse
 from lakebed.ingest.meanings import PLAIN, Meaning, columns_of_envelope
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
-from lakebed.ingest.shape import ORDER_COLUMN, ChangeShape, Decoded
+from lakebed.ingest.shape import ChangeShape, Decoded
 from lakebed.ingest.slices import (
     AT_COLUMN,
     TIME_COLUMN,
@@ -53,6 +53,7 @@ from lakebed.ingest.slices import (
     decode_records,
     from_arrays,
 )
+from lakebed.ingest.truncates import NO_CUT, Cut, positions
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 SCHEMA_FIRST = b'{"schema":'
@@ -73,7 +74,7 @@ class DebeziumJson:
         self._shape = shape
         self._options = options or JsonOptions()
         metadata_path(shape.sequence_metadata)
-        self._readers: dict[bool, _EventReader] = {}
+        self._readers: dict[Cut, _EventReader] = {}
 
     def __getstate__(self) -> tuple[ChangeShape, JsonOptions]:
         return self._shape, self._options
@@ -81,9 +82,10 @@ class DebeziumJson:
     def __setstate__(self, state: tuple[ChangeShape, JsonOptions]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
-    def decode(self, records: pa.Table, with_order: bool = False) -> Decoded:
-        reader = self._readers.setdefault(with_order, _EventReader(self._shape, self._options, with_order))
-        return decode_records(records, reader, self._shape, with_order=with_order)
+    def decode(self, records: pa.Table, cut: Cut = NO_CUT) -> Decoded:
+        if cut not in self._readers:
+            self._readers = {cut: _EventReader(self._shape, self._options, cut)}
+        return decode_records(records, self._readers[cut], self._shape, cut)
 
 
 @dataclass(slots=True)
@@ -96,20 +98,20 @@ class _Source:
 
 
 class _EventReader:
-    def __init__(self, shape: ChangeShape, options: JsonOptions, with_order: bool) -> None:
+    def __init__(self, shape: ChangeShape, options: JsonOptions, cut: Cut) -> None:
         self._shape = shape
         self._options = options
-        self._with_order = with_order
+        self._cut = cut
         self._sources: dict[bytes, _Source] = {b"": _Source({})}
 
     def read_record(self, record: Record) -> Reading:
-        return read_event(record, self._shape, self._options)
+        return read_event(record, self._shape, self._options, self._cut)
 
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
         values = records.column("value")
         numbers = np.arange(records.num_rows)
         handled = np.asarray(values.is_null())
-        ignored = int(handled.sum())
+        ignored, truncated = int(handled.sum()), 0
         tables = []
         for prefix, chosen in self._groups(values, ~handled):
             whole = bool(len(chosen) == len(values))
@@ -117,12 +119,13 @@ class _EventReader:
             payloads = some.column("value")
             if prefix:
                 payloads = pc.binary_slice(payloads, len(prefix), -1)
-            rows, sure, messages = self._read_payloads(prefix, payloads, some, first + numbers[chosen])
+            rows, sure, messages, taken = self._read_payloads(prefix, payloads, some, first + numbers[chosen])
             tables.append(rows)
             handled[chosen] = sure
             ignored += messages
+            truncated += taken
         empty = from_arrays(self._shape, 0, {})
-        return FastReading(pa.concat_tables(tables) if tables else empty, handled, ignored)
+        return FastReading(pa.concat_tables(tables) if tables else empty, handled, ignored, truncated)
 
     def _groups(self, values: pa.BinaryArray, present: Mask) -> list[tuple[bytes, Mask]]:
         """Row numbers by the prefix that holds their inline schema. Rows in no group are for the slow path."""
@@ -163,7 +166,7 @@ class _EventReader:
 
     def _read_payloads(
         self, prefix: bytes, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
-    ) -> tuple[pa.Table, Mask, int]:
+    ) -> tuple[pa.Table, Mask, int, int]:
         source = self._sources[prefix]
         if source.plan is not None:
             planned_for = shape_of(source.samples)
@@ -175,7 +178,7 @@ class _EventReader:
                     raise  # the values look as before, so another plan would be the same
         else:
             self._sample(source, payloads)
-        source.plan = _plan(self._shape, self._options, source, self._with_order)
+        source.plan = _plan(self._shape, self._options, source, self._cut)
         return source.plan.read(payloads, records, numbers)
 
     def _sample(self, source: _Source, payloads: pa.Array) -> None:
@@ -195,7 +198,7 @@ class _EventReader:
         source.samples.update(fresh)
 
 
-def _plan(shape: ChangeShape, options: JsonOptions, source: _Source, with_order: bool) -> _Plan:
+def _plan(shape: ChangeShape, options: JsonOptions, source: _Source, cut: Cut) -> _Plan:
     readers: dict[str, ColumnReader] = {}
     for column in shape.columns:
         meaning = source.meanings.get(column.name, PLAIN)
@@ -203,25 +206,23 @@ def _plan(shape: ChangeShape, options: JsonOptions, source: _Source, with_order:
         if reader is None:
             raise Missed(f"column {column.name} is read one by one")
         readers[column.name] = reader
-    return _Plan(shape, options, readers, with_order)
+    return _Plan(shape, options, readers, cut)
 
 
 class _Plan:
     """How events of one source are read as a whole."""
 
-    def __init__(
-        self, shape: ChangeShape, options: JsonOptions, readers: dict[str, ColumnReader], with_order: bool
-    ) -> None:
+    def __init__(self, shape: ChangeShape, options: JsonOptions, readers: dict[str, ColumnReader], cut: Cut) -> None:
         self._shape = shape
         self._options = options
         self._readers = readers
-        self._with_order = with_order
+        self._cut = cut
         self._before_names = (*shape.keys, *([shape.sequence_column] if shape.sequence_column else []))
         self._before_names = tuple(dict.fromkeys(self._before_names))
         self._sequence = metadata_path(shape.sequence_metadata)
         metadata: dict[str, set[str]] = {"source": {"ts_ms"}, "": {"ts_ms"}}
-        if with_order:
-            metadata["source"] |= {"lsn", "ts_us"}
+        if cut:
+            metadata["source"] |= {"ts_us", *cut.places}
         if self._sequence and self._sequence[0] != "kafka":
             metadata.setdefault(self._sequence[0], set()).add(self._sequence[1])
         self._schema = self._parse_schema(metadata)
@@ -234,20 +235,18 @@ class _Plan:
         if self._before_names:
             fields.append(pa.field("before", struct(self._before_names)))
         for parent, names in metadata.items():
-            integers = [pa.field(name, pa.int64()) for name in sorted(names)]
-            fields += integers if parent == "" else [pa.field(parent, pa.struct(integers))]
+            told = [pa.field(name, _metadata_type(parent, name)) for name in sorted(names)]
+            fields += told if parent == "" else [pa.field(parent, pa.struct(told))]
         return pa.schema(fields)
 
-    def read(self, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask) -> tuple[pa.Table, Mask, int]:
-        """Change rows, which records they say all about, and how many of those mean nothing to a table."""
+    def read(self, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask) -> tuple[pa.Table, Mask, int, int]:
+        """Change rows, which records they say all about, and how many of those mean nothing to a table, or are cut off."""
         events = parse_objects(payloads, self._schema)
         after = column_of(events, "after")
         columns, unavailable = self._columns(after.flatten(), tuple(self._readers))
         before = self._before(events)
         times = self._times(events, records)
         metadata = {TIME_COLUMN: times}
-        if self._with_order:
-            metadata[ORDER_COLUMN] = self._order(events, times)
 
         operation = column_of(events, "op")
         upsert, delete = self._masks(operation, np.asarray(after.is_valid()), columns, unavailable, before)
@@ -257,8 +256,13 @@ class _Plan:
             upsert &= ordered
             delete &= ordered
         message = np.asarray(pc.fill_null(pc.equal(operation, "m"), False))
+        taken = np.zeros(len(upsert), bool)
+        if self._cut:
+            taken = (upsert | delete) & self._cut.takes(self._positions(events, records, times))
+            upsert &= ~taken
+            delete &= ~taken
         rows = self._rows(columns, unavailable, before, metadata, operation, upsert, delete, numbers)
-        return rows, upsert | delete | message, int(message.sum())
+        return rows, upsert | delete | message | taken, int(message.sum()), int(taken.sum())
 
     def _columns(self, parsed: list[pa.Array], names: tuple[str, ...]) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
         columns, unavailable = {}, {}
@@ -369,10 +373,15 @@ class _Plan:
             raise Missed("times out of range")
         return pc.multiply(millis, MICROS_PER_MILLI)
 
-    def _order(self, events: pa.Table, times: pa.Array) -> pa.Array:
-        """An order that holds across partitions."""
+    def _positions(self, events: pa.Table, records: pa.RecordBatch, times: pa.Array) -> pa.Table:
+        """Where the source stood: what orders events and truncates."""
         source = column_of(events, "source")
-        return pc.coalesce(pc.struct_field(source, "lsn"), pc.struct_field(source, "ts_us"), times)
+        micros = pc.coalesce(pc.struct_field(source, "ts_us"), times)
+        return positions(records, micros, {name: pc.struct_field(source, name) for name in self._cut.places})
+
+
+def _metadata_type(parent: str, name: str) -> pa.DataType:
+    return pa.string() if (parent, name) == ("source", "file") else pa.int64()
 
 
 def _names_of(unavailable: dict[str, Mask], upsert: Mask) -> pa.Array:

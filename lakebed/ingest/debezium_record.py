@@ -8,14 +8,15 @@ from typing import Any
 from lakebed.ingest.json_values import INTEGER, JsonOptions, Unreadable, convert, is_unavailable, parse
 from lakebed.ingest.meanings import PLAIN, Meaning, columns_of_envelope, fields_of
 from lakebed.ingest.metadata import metadata_path
-from lakebed.ingest.shape import ORDER_COLUMN, ChangeShape, Truncate
-from lakebed.ingest.slices import TIME_COLUMN, Ignored, Reading, Record
+from lakebed.ingest.shape import ChangeShape
+from lakebed.ingest.slices import TIME_COLUMN, Ignored, Reading, Record, Truncated
+from lakebed.ingest.truncates import NO_CUT, Cut, Truncate, position_of
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
-def read_event(record: Record, shape: ChangeShape, options: JsonOptions) -> Reading:
+def read_event(record: Record, shape: ChangeShape, options: JsonOptions, cut: Cut = NO_CUT) -> Reading:
     """The changes of one record, at most two. Raises ``Unreadable`` with the reason for the quarantine."""
     if record.value is None:
         return Ignored()
@@ -29,21 +30,22 @@ def read_event(record: Record, shape: ChangeShape, options: JsonOptions) -> Read
         case "m":
             return Ignored()
         case "t":
-            return Truncate(record.topic, record.partition, record.offset, reading.order())
+            return reading.position()
         case "c" | "r":
-            return [reading.upsert()]
+            rows = [reading.upsert()]
         case "u":
             if not shape.keys:
                 raise Unreadable("an update, but the table has no keys to find the row by")
-            return reading.update()
+            rows = reading.update()
         case "d":
             if not shape.keys:
                 raise Unreadable("a delete, but the table has no keys to find the row by")
-            return [reading.delete()]
+            rows = [reading.delete()]
         case None:
             raise Unreadable("no change event: it has no 'op'")
         case other:
             raise Unreadable(f"unknown operation {other!r}")
+    return Truncated() if cut and cut.takes(position_of([reading.position()]))[0] else rows
 
 
 def _payload(document: Any) -> tuple[Any, Mapping[str, Any] | None]:
@@ -154,7 +156,7 @@ class Event:
             raise Unreadable(f"column {name!r}: {error}") from error
 
     def _metadata_columns(self) -> dict[str, Any]:
-        row = {TIME_COLUMN: self._time(), ORDER_COLUMN: self.order()}
+        row: dict[str, Any] = {TIME_COLUMN: self._time()}
         path = metadata_path(self._shape.sequence_metadata)
         if path is not None:
             row[SEQUENCE_COLUMN] = self._metadata(*path)
@@ -195,8 +197,13 @@ class Event:
                 return millis * 1000 if abs(millis) * 1000 <= INT64_MAX else None
         return None
 
-    def order(self) -> int:
-        for value in (self._metadata("source", "lsn"), self._metadata("source", "ts_us"), self._time()):
-            if value is not None:
-                return value
-        return 0
+    def position(self) -> Truncate:
+        """Where the source stood: what orders an event and the truncates."""
+        record, source = self._record, self._event.get("source")
+        file = source.get("file") if isinstance(source, dict) else None
+        micros = self._metadata("source", "ts_us")
+        lsn, server_id, pos = (self._metadata("source", name) for name in ("lsn", "server_id", "pos"))
+        return Truncate(
+            record.topic, record.partition, record.offset, self._time() if micros is None else micros, lsn, server_id,
+            file if isinstance(file, str) else None, pos,
+        )  # fmt: skip

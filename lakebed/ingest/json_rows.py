@@ -23,7 +23,7 @@ from lakebed.ingest.json_columns import MISSES, ColumnReader, Missed, column_of,
 from lakebed.ingest.json_values import JsonOptions, Unreadable, parse
 from lakebed.ingest.meanings import PLAIN
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
-from lakebed.ingest.shape import ORDER_COLUMN, ChangeShape, Decoded
+from lakebed.ingest.shape import ChangeShape, Decoded
 from lakebed.ingest.slices import (
     AT_COLUMN,
     TIME_COLUMN,
@@ -34,6 +34,7 @@ from lakebed.ingest.slices import (
     decode_records,
     from_arrays,
 )
+from lakebed.ingest.truncates import NO_CUT, Cut
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT
 
 SAMPLES = 64
@@ -58,8 +59,9 @@ class JsonRows:
         if self.operation_field and not self.shape.keys:
             raise InvalidInput(f"operation_field {self.operation_field!r}: a table without keys takes no deletes")
 
-    def decode(self, records: pa.Table, with_order: bool = False) -> Decoded:
-        return decode_records(records, _RowReader(self), self.shape, with_order=with_order)
+    def decode(self, records: pa.Table, cut: Cut = NO_CUT) -> Decoded:
+        """A flat object tells nothing of its source, and there is no truncate in the format: ``cut`` takes nothing."""
+        return decode_records(records, _RowReader(self), self.shape, NO_CUT)
 
 
 class _RowReader:
@@ -163,7 +165,6 @@ class _RowReader:
                 columns[name] = pc.if_else(deletes, pa.scalar(None, columns[name].type), columns[name])
         times = pc.multiply(records.column("timestamp").view(pa.int64()), MICROS_PER_MILLI)
         metadata = {OP_COLUMN: operations, AT_COLUMN: pa.array(2 * numbers), TIME_COLUMN: times}
-        metadata[ORDER_COLUMN] = times.fill_null(0)
         if self._sequence:
             sequence = metadata[SEQUENCE_COLUMN] = kafka_metadata(records, self._sequence[1])
             good &= np.asarray(sequence.is_valid())

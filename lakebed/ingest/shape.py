@@ -1,9 +1,10 @@
 """What a decoder must know of a table, and what it gives back.
 
 Invariants
-    D1  Every record ends as exactly one of: change rows, a quarantined record, a truncate, or counted in ``ignored``.
+    D1  Every record ends as exactly one of: change rows, a quarantined record, a truncate, or counted, in ``ignored`` or in
+        ``truncated``.
     D2  Change rows are in record order; the two rows of a changed key follow each other, the delete first.
-    D3  Decoding is a pure function of the records and the options: a replayed batch gives the same rows.
+    D3  Decoding is a pure function of the records, the cut and the options: a replayed batch gives the same rows.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
+from lakebed.ingest.truncates import NO_CUT, Cut, Truncate
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
-
-ORDER_COLUMN = "_lakebed_order"
 
 RECORD_SCHEMA = pa.schema(
     [
@@ -67,7 +67,7 @@ class ChangeShape:
         """Columns that must have a value in every upsert."""
         return frozenset(self.keys) | {field.name for field in self.columns if not field.nullable}
 
-    def change_schema(self, *, with_order: bool = False, with_unavailable: bool = False) -> pa.Schema:
+    def change_schema(self, *, with_unavailable: bool = False) -> pa.Schema:
         """The schema of decoded changes. All fields are nullable: a delete carries its key and nothing else."""
         fields = [pa.field(field.name, field.type) for field in self.columns]
         fields.append(pa.field(OP_COLUMN, pa.string()))
@@ -75,19 +75,7 @@ class ChangeShape:
             fields.append(pa.field(SEQUENCE_COLUMN, pa.int64()))
         if with_unavailable:
             fields.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
-        if with_order:
-            fields.append(pa.field(ORDER_COLUMN, pa.int64()))
         return pa.schema(fields)
-
-
-@dataclass(frozen=True, slots=True)
-class Truncate:
-    """The source emptied its table here. ``order`` compares with the ``_lakebed_order`` of changes."""
-
-    topic: str
-    partition: int
-    offset: int
-    order: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +88,9 @@ class Decoded:
     event_time_min: int | None = None
     event_time_max: int | None = None
     ignored: int = 0
-    """Records that mean nothing to a table: tombstones and logical messages."""
+    """Records that mean nothing to a table: tombstones, logical messages, and truncates that an earlier batch did."""
+    truncated: int = 0
+    """Changes from before a truncate."""
 
     @staticmethod
     def concat(parts: Iterable[Decoded]) -> Decoded:
@@ -115,10 +105,12 @@ class Decoded:
             event_time_min=min(lows, default=None),
             event_time_max=max(highs, default=None),
             ignored=sum(part.ignored for part in decoded),
+            truncated=sum(part.truncated for part in decoded),
         )
 
 
 class Decoder(Protocol):
     """Turns records (``RECORD_SCHEMA``) into changes of one table. Implementations are picklable."""
 
-    def decode(self, records: pa.Table, with_order: bool = False) -> Decoded: ...
+    def decode(self, records: pa.Table, cut: Cut = NO_CUT) -> Decoded:
+        """``cut``: changes that its truncates took are left out."""

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from lakebed.ingest.json_columns import MISSES
 from lakebed.ingest.json_values import Unreadable
-from lakebed.ingest.shape import ORDER_COLUMN, ChangeShape, Decoded, Truncate
+from lakebed.ingest.shape import ChangeShape, Decoded
+from lakebed.ingest.truncates import Cut, Truncate
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 
@@ -35,7 +36,7 @@ TIME_COLUMN = "_lakebed_time"
 def row_schema(shape: ChangeShape) -> pa.Schema:
     """Change rows with everything that later steps may want."""
     return (
-        shape.change_schema(with_order=True, with_unavailable=True)
+        shape.change_schema(with_unavailable=True)
         .append(pa.field(AT_COLUMN, pa.int64()))
         .append(pa.field(TIME_COLUMN, pa.int64()))
     )
@@ -58,7 +59,12 @@ class Ignored:
     """The record means nothing to a table."""
 
 
-Reading = list[dict[str, Any]] | Truncate | Ignored
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The record is a change from before a truncate."""
+
+
+Reading = list[dict[str, Any]] | Truncate | Ignored | Truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ class FastReading:
     handled: np.ndarray[Any, Any]
     """Per record of the slice: whether the rows say all about it."""
     ignored: int = 0
+    truncated: int = 0
 
 
 class Reader(Protocol):
@@ -80,20 +87,22 @@ class Reader(Protocol):
 
 @dataclass(slots=True)
 class _Collected:
+    cut: Cut
     tables: list[pa.Table] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     bad: list[tuple[int, str]] = field(default_factory=list)
     truncates: list[Truncate] = field(default_factory=list)
     ignored: int = 0
+    truncated: int = 0
 
 
-def decode_records(records: pa.Table, reader: Reader, shape: ChangeShape, *, with_order: bool) -> Decoded:
-    collected = _Collected()
+def decode_records(records: pa.Table, reader: Reader, shape: ChangeShape, cut: Cut) -> Decoded:
+    collected = _Collected(cut)
     first = 0
     for batch in _slices(records):
         _read(batch, first, reader, collected)
         first += batch.num_rows
-    return _assemble(records, collected, shape, with_order)
+    return _assemble(records, collected, shape)
 
 
 def _slices(records: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -117,6 +126,7 @@ def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collect
         return
     collected.tables.append(fast.rows)
     collected.ignored += fast.ignored
+    collected.truncated += fast.truncated
     if not fast.handled.all():
         _read_one_by_one(batch, np.flatnonzero(~fast.handled), first, reader, collected)
 
@@ -135,7 +145,12 @@ def _read_one_by_one(
             collected.bad.append((at, str(error)))
             continue
         if isinstance(reading, Truncate):
-            collected.truncates.append(reading)
+            if collected.cut.knows(reading):
+                collected.ignored += 1
+            else:
+                collected.truncates.append(reading)
+        elif isinstance(reading, Truncated):
+            collected.truncated += 1
         elif isinstance(reading, Ignored):
             collected.ignored += 1
         else:
@@ -143,7 +158,7 @@ def _read_one_by_one(
                 collected.rows.append({**row, AT_COLUMN: 2 * at + second})
 
 
-def _assemble(records: pa.Table, collected: _Collected, shape: ChangeShape, with_order: bool) -> Decoded:
+def _assemble(records: pa.Table, collected: _Collected, shape: ChangeShape) -> Decoded:
     schema = row_schema(shape)
     tables = list(collected.tables)
     if collected.rows:
@@ -155,8 +170,6 @@ def _assemble(records: pa.Table, collected: _Collected, shape: ChangeShape, with
         rows = rows.take(pa.array(np.argsort(at, kind="stable")))
     times = pc.min_max(rows.column(TIME_COLUMN)).as_py()
     dropped = [AT_COLUMN, TIME_COLUMN]
-    if not with_order:
-        dropped.append(ORDER_COLUMN)
     if rows.column(UNAVAILABLE_COLUMN).null_count == rows.num_rows:
         dropped.append(UNAVAILABLE_COLUMN)
     return Decoded(
@@ -166,6 +179,7 @@ def _assemble(records: pa.Table, collected: _Collected, shape: ChangeShape, with
         event_time_min=times["min"],
         event_time_max=times["max"],
         ignored=collected.ignored,
+        truncated=collected.truncated,
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import pyarrow as pa
 
 from lakebed.ingest.shape import RECORD_SCHEMA, Decoded, Decoder
+from lakebed.ingest.truncates import NO_CUT, Cut
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +73,7 @@ class RangeChanges:
 
     source: RangeReader
     decoder: Decoder
-    with_order: bool = False
+    cut: Cut = NO_CUT
     ranges_read: list[Range] = field(default_factory=list)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
@@ -80,7 +81,7 @@ class RangeChanges:
             for chosen in ranges_of(batch):
                 self.ranges_read.append(chosen)
                 for records in self.source.read(chosen):
-                    yield self.decoder.decode(records, self.with_order)
+                    yield self.decoder.decode(records, self.cut)
 
     def records_lost(self) -> int:
         return self.source.records_lost
@@ -91,12 +92,12 @@ class RecordChanges:
     """Runs in a task: records in (``RECORD_SCHEMA``), decoded changes out."""
 
     decoder: Decoder
-    with_order: bool = False
+    cut: Cut = NO_CUT
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         for batch in batches:
             if batch.num_rows:
-                yield self.decoder.decode(pa.Table.from_batches([batch]).cast(RECORD_SCHEMA), self.with_order)
+                yield self.decoder.decode(pa.Table.from_batches([batch]).cast(RECORD_SCHEMA), self.cut)
 
     def records_lost(self) -> int:
         return 0

@@ -19,11 +19,11 @@ from lakebed.ingest.batch_writer import (
     WriteTask,
     commit_written,
     refuse_quarantine,
-    truncated_before,
     write_dataframe,
 )
 from lakebed.ingest.ranges_read import digest, require_same
 from lakebed.ingest.source import Range, RangeChanges
+from lakebed.ingest.truncates import cut_of
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
@@ -62,8 +62,8 @@ class Ingest:
             return
         snapshot = self._give_way(snapshot)
         started = time.perf_counter()
-        task = WriteTask(shape_of(snapshot), self._table, self._stream, truncated_before(snapshot))
-        written = write_dataframe(frame, task)
+        task = WriteTask(shape_of(snapshot), self._table, self._stream)
+        written = write_dataframe(frame, task, cut_of(snapshot))
         quarantined = sum(part.rows for part in written.quarantined)
         if quarantined:
             if self._fail_on_quarantine:
@@ -86,7 +86,7 @@ class Ingest:
             events.BatchCommitted(
                 self._table, result.version, written.rows, sum(part.bytes for part in written.parts),
                 len(written.parts), quarantined, self._batch_seconds, result.commit_seconds, result.attempts, newest,
-                written.records_ignored, batch.app_id, batch_id,
+                written.records_ignored, batch.app_id, batch_id, written.records_truncated,
             )
         )  # fmt: skip
         self._log.checkpoint_if_due(result.snapshot, slack=2)  # nobody maintains the table: the writer must

@@ -144,6 +144,9 @@ class Metrics:
             "lakebed_late_rows", "Changes that lost against a newer row or delete of the base, by sequence."
         )
         self._ignored = self._counter("lakebed_ignored_records", "Records that mean no change.")
+        self._truncated = self._counter(
+            "lakebed_truncated_records", "Changes left out, since they are from before a truncate of the source."
+        )
 
         self._commits = self._counter(
             "lakebed_log_commits", "Commits to the log by what they were for and how they ended.", "operation", "result"
@@ -268,6 +271,7 @@ class Metrics:
         self._written.labels(table, "ingest").inc(event.bytes)
         self._quarantined.labels(table).inc(event.quarantined)
         self._ignored.labels(table).inc(event.ignored)
+        self._truncated.labels(table).inc(event.truncated)
         self._attempts.labels(table).inc(event.attempts)
         self._batch_seconds.labels(table).observe(event.seconds)
         self._commit_seconds.labels(table).observe(event.commit_seconds)

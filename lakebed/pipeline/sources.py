@@ -38,10 +38,8 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
         rows = pipeline.format
         return table.ingest(frame, rows.apply_as_deletes, rows.except_columns, **common)
     decoding = open_decoder(pipeline, table)
-    # The order across partitions places a truncate; a flat JSON object can't be one.
-    with_order = pipeline.format_kind == "debezium-json"
     reader = source.reader
-    changes = RecordChanges(decoding, with_order) if reader is None else RangeChanges(reader, decoding, with_order)
+    changes = RecordChanges(decoding) if reader is None else RangeChanges(reader, decoding)
     return table.ingest_with(changes, frame, **common)
 
 

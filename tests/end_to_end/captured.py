@@ -131,7 +131,7 @@ def _follow(servers: Servers, source: SourceTable, topic: str, path: Path) -> Fo
     table = lakebed.create(path, source.schema, keys=source.keys, sequence_by=source.sequence_by)
     kafka = KafkaSource(KafkaSettings({"bootstrap.servers": servers.kafka.bootstrap}, (topic,)))
     shape = ChangeShape(table.schema, source.keys, source.sequence_by)
-    changes = RangeChanges(kafka.reader, decoder("debezium-json", shape, {"decimal_text": "precise"}), with_order=True)
+    changes = RangeChanges(kafka.reader, decoder("debezium-json", shape, {"decimal_text": "precise"}))
     ingest = started(partial(table.ingest_with, changes, kafka.stream(servers.spark)))
     maintain = started(partial(table.maintain, servers.spark)) if source.maintained else None
     return Followed(source, topic, table, ingest, maintain)

@@ -10,7 +10,8 @@ import pytest
 
 from lakebed.errors import InvalidSchema
 from lakebed.ingest.debezium import DebeziumJson
-from lakebed.ingest.shape import ChangeShape, Decoded, Truncate
+from lakebed.ingest.shape import ChangeShape, Decoded
+from lakebed.ingest.truncates import Truncate
 from tests.ingest.records import event, records, with_schema
 
 ORDERS = pa.schema(
@@ -73,10 +74,11 @@ def test_a_delete_without_before_takes_its_key_from_the_message_key() -> None:
     assert rows(decoded) == [(7, None, None, "d"), (8, None, None, "d")]
 
 
-def test_truncates_are_given_apart_with_their_order() -> None:
-    decoded = decode([event("c", {"id": 1, "name": "a", "qty": 1}, lsn=5), event("t", lsn=6)], with_order=True)
-    assert decoded.truncates == (Truncate("shop.orders", 3, 1, 6),)
-    assert decoded.changes.column("_lakebed_order").to_pylist() == [5]
+def test_truncates_are_given_apart_with_where_the_source_stood() -> None:
+    decoded = decode([event("c", {"id": 1, "name": "a", "qty": 1}, lsn=5), event("t", lsn=6)])
+    assert decoded.truncates == (Truncate("shop.orders", 3, 1, 1_700_000_000_006_000, lsn=6),)
+    assert rows(decoded) == [(1, "a", 1, "u")]
+    assert decoded.truncated == 0
 
 
 @pytest.mark.parametrize(

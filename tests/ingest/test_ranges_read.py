@@ -32,7 +32,7 @@ def ingest(spark: SparkSession, path: Path, events: int, *, batch: int = 400) ->
         lakebed.open(path) if path.exists() else lakebed.create(path, COLUMNS, keys=KEYS, sequence_by="kafka.offset")
     )
     source = GeneratorSource(OrderStream(events_max=events, inserts=1.0, deletes=0), max_records_per_batch=batch)
-    changes = RangeChanges(source.reader, DebeziumJson(SHAPE), with_order=True)
+    changes = RangeChanges(source.reader, DebeziumJson(SHAPE))
     query = table.ingest_with(changes, source.stream(spark), trigger={"availableNow": True})
     assert query.awaitTermination(120)
 

@@ -212,6 +212,7 @@ def _of_one_table() -> Dashboard:
                Query(one.or_none(one.rate("lakebed_superseded_rows_total")), "superseded"),
                Query(one.or_none(one.rate("lakebed_late_rows_total")), "late"),
                Query(one.or_none(one.rate("lakebed_ignored_records_total")), "ignored"),
+               Query(one.or_none(one.rate("lakebed_truncated_records_total")), "truncated"),
                Query(one.or_none(one.rate("lakebed_quarantined_records_total")), "quarantined")),
         _graph("Seconds of a batch and of settling", SECONDS, "",
                Query(one.quantile(0.95, "lakebed_batch_seconds"), "batch p95"),
