@@ -433,7 +433,10 @@ class Table:
         return self._partitions().detach(partition)
 
     def attach_partition(self, name: str) -> int:
-        """Put a detached partition back as it left; returns the version. Refused if one of its keys is live by now."""
+        """Put a detached partition back; returns the version. Refused if one of its keys is live by now.
+
+        With ``sequence_by``, deletes that came meanwhile hold: rows that are older come back dead.
+        """
         return self._partitions().attach(name)
 
     def drop_detached(self, name: str) -> int:
@@ -450,7 +453,8 @@ class Table:
     def replace_partition(self, partition: Mapping[str, Any], rows: pa.Table) -> int:
         """Put ``rows`` in place of a partition's rows in one commit; returns the version.
 
-        Raises InvalidInput for rows of another partition, or with keys that stand twice or are live elsewhere.
+        Raises InvalidInput for rows of another partition, or with keys that stand twice, are live elsewhere, or
+        were deleted with a newer sequence.
         """
         return self._partitions().replace(partition, rows)
 

@@ -5,7 +5,10 @@ Detached parts are an entry of the log, ``lakebed.detached.<uuid>``: their files
 1. The tail is settled first, so that it holds no row of the partition (truncate takes the tail along instead).
 2. Read the newest snapshot, commit on condition that it still is the newest: whatever came in between, a change or a
    merge, starts over with step 1. That is what makes step 3's answers true at the commit.
-3. Attach and replace look the keys of what joins up: one that is live in the base is refused (B1).
+3. Attach and replace look the keys of what joins up: one that is live in the base is refused (B1). With ``sequence_by`` a row
+   that lost against a delete does not come live, for no change could reach it any more, the delete being newer than each:
+   attach marks it dead, as the delete would have if the partition had been there; replace refuses it, since its rows are
+   said to be right. And the deletes that come back with a partition mark older rows of the base that came meanwhile.
 4. Claims on parts that leave end in the same commit.
 5. Files are touched only after the commit stands: ``drop`` deletes them if all versions that name them have expired (G1),
    and leaves them to the cleanup else.
@@ -16,15 +19,17 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from lakebed.compaction.mutate import discard
@@ -36,10 +41,10 @@ from lakebed.manifest.leaving import everything_leaving, leaving
 from lakebed.manifest.schema import schema_from_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
-from lakebed.parts.changes import TableShape, newest_per_key, prepare, shape_of
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, TableShape, newest_per_key, prepare, shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
-from lakebed.parts.locate import KeyLocator, read_keys
+from lakebed.parts.locate import KeyLocator, lookup_schema, read_keys
 from lakebed.parts.sql import sql_type
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.write import WrittenPart, partition_text, write_parts
@@ -174,17 +179,31 @@ class Partitions:
     def attach(self, name: str) -> int:
         """Put a detached partition back as it was when it left; returns the version.
 
-        Raises InvalidInput if one of its keys is live in the table now, or if the table's columns have changed.
+        With ``sequence_by`` deletes that came meanwhile count: rows that are older come back dead. Raises InvalidInput if one
+        of its keys is live in the table now, or if the table's columns have changed.
         """
 
         def step(snapshot: Snapshot) -> tuple[Sequence[Action], CommitInfo]:
             entry = self._entry(snapshot, name)
             shape = shape_of(snapshot)
             _require_fitting(entry, shape)
+            dying: dict[str, set[int]] = {}
             for part in entry.parts if shape.keys else ():
-                self._refuse_live(self._live_keys(part, shape), snapshot.parts, shape, f"partition {name!r}")
-            info = _info("ATTACH PARTITION", _metrics(entry.parts), partition=entry.partition, name=name)
-            return [*(AddPart(part) for part in entry.parts), Domain(entry.domain, "", removed=True)], info
+                for path, row in self._dying(entry, part, snapshot.parts, shape):
+                    dying.setdefault(path, set()).add(row)
+            parts = {part.path: part for part in (*entry.parts, *snapshot.parts.values()) if part.path in dying}
+            vectors = self._dead_rows.write(
+                {path: self._dead_rows.of(parts[path]) | BitMap64(dying[path]) for path in parts}
+            )
+            marked = {path: part.marked(vectors[path]) for path, part in parts.items()}
+            actions: list[Action] = [AddPart(marked.get(part.path, part)) for part in entry.parts]
+            for path in marked.keys() & snapshot.parts.keys():
+                actions += [snapshot.parts[path].removed(self._now_ms()), AddPart(marked[path])]
+            metrics = _metrics(entry.parts)
+            if dying:
+                metrics["rowsMarkedDead"] = sum(map(len, dying.values()))
+            info = _info("ATTACH PARTITION", metrics, partition=entry.partition, name=name)
+            return [*actions, Domain(entry.domain, "", removed=True)], info
 
         return self._commit(step)
 
@@ -211,7 +230,7 @@ class Partitions:
     def replace(self, partition: Mapping[str, Any], rows: pa.Table) -> int:
         """Put ``rows`` (the table's columns) in place of what a partition holds, in one commit; returns the version.
 
-        With keys: each once in ``rows``, and live in no other partition.
+        With keys: each once in ``rows``, live in no other partition, and with ``sequence_by`` not older than a delete there.
         """
         shape = shape_of(self._log.refresh())
         values = partition_values(partition, shape)
@@ -242,9 +261,20 @@ class Partitions:
         if shape.keys:
             going = {part.path for part in parts}
             others = {path: part for path, part in snapshot.parts.items() if path not in going}
-            keys = rows.select(list(shape.keys))
-            pieces = (keys.slice(at, _KEYS_AT_ONCE) for at in range(0, len(keys), _KEYS_AT_ONCE))
-            self._refuse_live(pieces, others, shape, f"the rows for partition {_spell(values)}")
+            whose = f"the rows for partition {_spell(values)}"
+            for at in range(0, len(rows), _KEYS_AT_ONCE):
+                piece = rows.slice(at, _KEYS_AT_ONCE)
+                keys = piece.select(list(shape.keys))
+                hits = self._look_up(keys, others, shape)
+                self._refuse_live(hits, keys, others, whose)
+                if shape.sequence_column:
+                    lost = _newer_deletes(hits, piece[shape.sequence_column], {})
+                    if lost.any():
+                        key = keys.slice(int(hits["probe"].to_numpy()[lost][0]), 1).to_pylist()[0]
+                        raise InvalidInput(
+                            f"{whose} has the key {key}, which was deleted with a newer {shape.sequence_by}; leave it out, "
+                            "or give it one that is not older"
+                        )
         added = [AddPart(part.base_part(has_op_column=bool(shape.keys))) for part in written]
         info = _info("REPLACE PARTITION", {"parts": len(parts), "rows": len(rows)}, partition=values)
         return [*leaving(snapshot, parts, self._now_ms()), *added], info
@@ -292,26 +322,53 @@ class Partitions:
             raise InvalidInput(f"there is no detached partition {name!r}; there are: {listed}")
         return known[name]
 
-    def _live_keys(self, part: Part, shape: TableShape) -> Iterator[pa.Table]:
+    def _dying(
+        self, entry: Detached, part: Part, base: Mapping[str, Part], shape: TableShape
+    ) -> Iterator[tuple[str, int]]:
+        """What must not live any more when a detached part comes back: paths and rows, of the part and of the base."""
         dead = self._dead_rows.of(part)
         at = 0
         for batch in read_keys(part, shape, self._storage):
-            live = BitMap64(range(at, at + len(batch))) - dead
-            places = np.frombuffer(live.to_array(), dtype=np.uint64).astype(np.int64) - at
-            yield pa.Table.from_batches([batch]).select(list(shape.keys)).take(pa.array(places))
-            at += len(batch)
+            rows = pa.Table.from_batches([batch])
+            live = np.ones(len(rows), bool)
+            live[
+                np.frombuffer((dead & BitMap64(range(at, at + len(rows)))).to_array(), np.uint64).astype(np.int64) - at
+            ] = False
+            coming = rows.filter(live)
+            keys = coming.select(list(shape.keys))
+            hits = self._look_up(keys, base, shape)
+            self._refuse_live(hits, keys, base, f"partition {entry.name!r}")
+            if shape.sequence_column:
+                ties = {path: other.max_block > entry.version for path, other in base.items()}
+                lost = _newer_deletes(hits, coming[SEQUENCE_COLUMN], ties)
+                yield from ((part.path, at + int(row)) for row in np.flatnonzero(live)[hits["probe"].to_numpy()[lost]])
+                if part.deletes:
+                    yield from self._outlived(rows.filter(pc.equal(rows[OP_COLUMN], DELETE)), base, shape)
+            at += len(rows)
 
-    def _refuse_live(self, keys: Iterable[pa.Table], base: Mapping[str, Part], shape: TableShape, whose: str) -> None:
+    def _outlived(self, deletes: pa.Table, base: Mapping[str, Part], shape: TableShape) -> Iterator[tuple[str, int]]:
+        """The live rows of the base that are older than deletes which come back."""
+        hits = self._look_up(deletes.select(list(shape.keys)), base, shape)
+        older = _yes(pc.less(hits[SEQUENCE_COLUMN], deletes[SEQUENCE_COLUMN].take(hits["probe"])))
+        hits = hits.filter(older & self._live(hits, base))
+        yield from zip(hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True)
+
+    def _look_up(self, keys: pa.Table, base: Mapping[str, Part], shape: TableShape) -> pa.Table:
+        if not base or not len(keys):
+            return lookup_schema(shape).empty_table()
+        hits = self._locator(shape).lookup(base, keys)
+        return hits.filter(pc.is_in(hits["part"].cast(pa.string()), pa.array(list(base), pa.string())))
+
+    def _live(self, hits: pa.Table, base: Mapping[str, Part]) -> npt.NDArray[np.bool_]:
+        found = zip(hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True)
+        return np.fromiter((row not in self._dead_rows.of(base[path]) for path, row in found), bool, len(hits))
+
+    def _refuse_live(self, hits: pa.Table, keys: pa.Table, base: Mapping[str, Part], whose: str) -> None:
         """B1. Raises InvalidInput naming a key that is live in the base."""
-        locator = self._locator(shape)
-        for piece in keys:
-            hits = locator.lookup(base, piece) if base and len(piece) else None
-            if hits is None:
-                continue
-            for probe, path, row in zip(*(hits[name].to_pylist() for name in ("probe", "part", "row")), strict=True):
-                if path in base and row not in self._dead_rows.of(base[path]):
-                    key = piece.slice(probe, 1).to_pylist()[0]
-                    raise InvalidInput(f"{whose} has the key {key}, which is live in the table; delete one of the two")
+        live = self._live(hits, base)
+        if live.any():
+            key = keys.slice(int(hits["probe"].to_numpy()[live][0]), 1).to_pylist()[0]
+            raise InvalidInput(f"{whose} has the key {key}, which is live in the table; delete one of the two")
 
     def _delete(self, entry: Detached, after: Snapshot) -> int:
         """The files of parts; deletion vectors lie in files that other parts share, so they are the cleanup's."""
@@ -326,6 +383,23 @@ class Partitions:
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
+
+
+def _newer_deletes(hits: pa.Table, sequences: pa.ChunkedArray, wins_ties: Mapping[str, bool]) -> npt.NDArray[np.bool_]:
+    """Which hits are deletes that outweigh the rows looked up, whose sequences are given.
+
+    A delete often carries the sequence of the row that it deletes. Then the later of the two counts: ``wins_ties`` tells whether
+    a part's deletes are.
+    """
+    own = sequences.take(hits["probe"])
+    tied = np.fromiter((wins_ties.get(path, False) for path in hits["part"].to_pylist()), bool, len(hits))
+    newer = _yes(pc.greater(hits[SEQUENCE_COLUMN], own)) | (tied & _yes(pc.equal(hits[SEQUENCE_COLUMN], own)))
+    return newer & _yes(pc.equal(hits[OP_COLUMN], DELETE))
+
+
+def _yes(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Null is no."""
+    return np.asarray(pc.fill_null(mask, False), dtype=bool)
 
 
 def partition_values(partition: Mapping[str, Any], shape: TableShape) -> PartitionValues:

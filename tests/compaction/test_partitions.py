@@ -35,7 +35,7 @@ from lakebed.view.changes import read_version, versions_with_changes
 from tests.compaction.interrupted import before_its_commits
 from tests.compaction.test_mutations import SCHEMA, batch, make, row, values
 from tests.foreign.readers import delta_rs, own
-from tests.oracle import Row, in_order
+from tests.oracle import Oracle, Row, in_order
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "25"))
 EU, US = {"region": "eu"}, {"region": "us"}
@@ -365,6 +365,115 @@ def test_another_reader_reads_the_same_at_every_version(tmp_path: Path, keyed: b
     versions.append(table.version)
     for version in versions:
         assert delta_rs(table, version) == own(table, version), f"version {version}"
+
+
+# -- beside deletes that late events meet ------------------------------------------------------------------------------
+
+
+def merge_base(table: lakebed.Table) -> None:
+    """Make one part of what each partition has, deletes included."""
+    table.settle()
+    snapshot = table._log.refresh()
+    for region in ("eu", "us", None):
+        paths = sorted(part.path for part in snapshot.parts.values() if part.partition_values == {"region": region})
+        if len(paths) > 1:
+            merger = Merger(table._log, table._storage, table._dead_rows, "replica")
+            merger.run(paths, 1, lambda out: lambda sources, shape: merge_parts(sources, shape, out, connect()))
+
+
+DELETES = {"in the tail": lambda table: None, "settled": lakebed.Table.settle, "merged": merge_base}
+
+
+@pytest.mark.parametrize("deletes", DELETES)
+@pytest.mark.parametrize("region", ["eu", "us"])
+def test_a_row_that_was_deleted_while_it_was_detached_comes_back_dead(
+    deletes: str, region: str, tmp_path: Path
+) -> None:
+    """``region``: where the delete is kept; a source that sends no other value than the key knows no better."""
+    rows = [row(1, 1, "eu", 10), row(2, 2, "eu", 10), row(3, 3, "eu", 10), row(4, 4, "us", 10)]
+    table = make(tmp_path, rows, partition_by=["region"], sequence_by="seq")
+    name = table.detach_partition(EU)
+    table.apply(batch([row(5, 5, region, 1)]))
+    table.apply(batch([row(1, 0, region, 20, "d"), row(2, 0, region, 9, "d"), row(3, 0, region, 10, "d")]))
+    DELETES[deletes](table)
+    table.attach_partition(name)
+    assert values(table) == {2: 2, 4: 4, 5: 5}, "1 and 3 were deleted since, the delete of 2 came late"
+    metrics = dict(table.timeline().to_pylist()[0]["metrics"])
+    assert metrics["rowsMarkedDead"] == 2
+    table.settle()
+    assert table.update({"value": "value + 1"}, "true").rows == 3
+    assert values(table) == {2: 3, 4: 5, 5: 6}
+    table.delete("true")
+    assert values(table) == {}
+    table.settle()
+    assert values(table) == {}
+
+
+def test_deletes_that_come_back_with_a_partition_outweigh_older_rows_that_came_meanwhile(tmp_path: Path) -> None:
+    table = make(tmp_path, [row(7, 7, "eu")], partition_by=["region"], sequence_by="seq")
+    table.apply(batch([row(number, 0, "eu", 10, "d") for number in (1, 2, 3)]))
+    table.settle()
+    name = table.detach_partition(EU)
+    table.apply(batch([row(1, 1, "us", 9), row(2, 2, "us", 10), row(3, 3, "us", 11)]))
+    assert values(table) == {1: 1, 2: 2, 3: 3}
+    table.attach_partition(name)
+    assert values(table) == {2: 2, 3: 3, 7: 7}
+    table.delete("true")
+    assert values(table) == {}
+
+
+@pytest.mark.parametrize("deletes", DELETES)
+def test_rows_that_replace_a_partition_are_refused_if_they_were_deleted_with_a_newer_sequence(
+    deletes: str, tmp_path: Path
+) -> None:
+    table = make(tmp_path, [row(1, 1, "us", 10)], partition_by=["region"], sequence_by="seq")
+    table.apply(batch([row(1, 0, "us", 20, "d"), row(5, 5, "us", 1)]))
+    DELETES[deletes](table)
+    with pytest.raises(InvalidInput, match=r"has the key {'id': 1}, which was deleted with a newer seq; leave it out"):
+        table.replace_partition(EU, batch([row(1, 2, "eu", 19)], keyed=False))
+    table.replace_partition(EU, batch([row(1, 2, "eu", 20)], keyed=False))
+    assert values(table) == {1: 2, 5: 5}
+    table.delete("true")
+    assert values(table) == {}
+
+
+@pytest.mark.parametrize("seed", range((SEEDS + 3) // 4))
+def test_every_row_can_be_changed_whatever_left_and_came_back_between_late_events(seed: int, tmp_path: Path) -> None:
+    """A partition that leaves and comes back changes nothing, as if it had been there all the time."""
+    rng = random.Random(seed)
+    table = make(tmp_path, [], partition_by=["region"], sequence_by="seq")
+    oracle = Oracle(("id",), tuple(SCHEMA.names), "seq")
+    away: list[str] = []
+    live_away: set[int] = set()
+    regions = {id: rng.choice(["eu", "us"]) for id in range(12)}
+    for serial in range(40):
+        action = rng.choice(["apply", "apply", "apply", "settle", "merge", "detach", "attach"])
+        if action == "apply":
+            changes = []
+            for id in rng.sample(range(12), 3):
+                upsert = id not in live_away and rng.random() < 0.6  # a row that came meanwhile would be there twice
+                changes.append(row(id, serial, regions[id], rng.randrange(20), "u" if upsert else "d"))
+            table.apply(batch(changes))
+            oracle.apply(changes)
+        elif action == "settle":
+            table.settle()
+        elif action == "merge":
+            merge_base(table)
+        elif action == "detach" and not away:
+            table.settle()
+            here = set(table.to_arrow(where="region = 'eu'")["id"].to_pylist())
+            if {"region": "eu"} in [part.partition_values for part in table._log.refresh().parts.values()]:
+                away.append(table.detach_partition(EU))
+                live_away = here
+        elif action == "attach" and away:
+            table.attach_partition(away.pop())
+            live_away = set()
+            assert in_order(table.to_arrow().to_pylist()) == oracle.rows()
+    if away:
+        table.attach_partition(away.pop())
+    assert in_order(table.to_arrow().to_pylist()) == oracle.rows()
+    table.delete("true")
+    assert values(table) == {}
 
 
 # -- anything, in any order --------------------------------------------------------------------------------------------
