@@ -27,6 +27,7 @@ from lakebed.compaction.kernels import MEMORY_BYTES_MAX
 from lakebed.compaction.plan import PlanKind
 from lakebed.compaction.planner import plan
 from lakebed.parts.engine import connect
+from lakebed.parts.expression import expression
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.write import ROW_GROUP_ROWS
 
@@ -110,7 +111,7 @@ def parts_read(lake: lakebed.Table, args: argparse.Namespace) -> float:
         where = (
             f"region = 'region-{rng.integers(20):02d}' and ts between timestamptz '{low}Z' and timestamptz '{high}Z'"
         )
-        counts.append(len(parts_that_may_match(connection, parts, snapshot.schema, where)))
+        counts.append(len(parts_that_may_match(connection, parts, snapshot.schema, expression(where, "where"))))
     return float(np.mean(counts))
 
 

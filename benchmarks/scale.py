@@ -38,6 +38,7 @@ from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.parts.engine import connect
+from lakebed.parts.expression import expression
 from lakebed.parts.part_filter import parts_that_may_match
 
 Costs = dict[str, float]
@@ -119,7 +120,8 @@ def by_parts(parts: int, folder: Path) -> Costs:
         taken.append(time.perf_counter() - started)
     watch.costs["plan after a commit"] = median(taken) * 1000
     listed, connection = list(snapshot.parts.values()), connect()
-    found = lambda: parts_that_may_match(connection, listed, snapshot.schema, "key = 500000", snapshot.known)  # noqa: E731
+    where = expression("key = 500000", "where")
+    found = lambda: parts_that_may_match(connection, listed, snapshot.schema, where, snapshot.known)  # noqa: E731
     watch.time("parts for a key, first", found)
     watch.time("parts for a key", found, 5)
     watch.time("checkpoint", lambda: log.write_checkpoint(snapshot))

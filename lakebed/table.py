@@ -72,7 +72,7 @@ from lakebed.manifest.stores.roots import spark_path
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown, require_writable
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, TableShape, prepare, shape_of
 from lakebed.parts.dead_rows import DeadRows
-from lakebed.parts.engine import connect
+from lakebed.parts.engine import connect, connect_sealed
 from lakebed.parts.key_index import KeyIndex
 from lakebed.parts.locate import IndexLocator, KeyLocator, ScanLocator, payload_types
 from lakebed.parts.materialized import LocalParts, own_folder
@@ -180,7 +180,13 @@ class Table:
         volatile = _cache_folder() / "volatile" / log.refresh().metadata.id
         self._reads = Reads(log)
         self._view = TableView(
-            self.path, self._storage, self._dead_rows, self._reading_locator, self._reads, LocalParts(volatile).load
+            self.path,
+            self._storage,
+            self._dead_rows,
+            self._reading_locator,
+            self._reads,
+            LocalParts(volatile).load,
+            volatile,
         )
         self._tidy_up = cleanup.TidyUp(log, self._storage)
         self._compaction = Compaction(self.path, log, self._storage, self._dead_rows, volatile, self._reads)
@@ -340,7 +346,8 @@ class Table:
         if isinstance(changes, pa.RecordBatch):
             changes = pa.Table.from_batches([changes])
         if isinstance(changes, pa.Table):
-            prepared = prepare(changes, shape, connect(), apply_as_deletes, except_column_list)
+            connection = connect() if apply_as_deletes is None else connect_sealed()
+            prepared = prepare(changes, shape, connection, apply_as_deletes, except_column_list)
             written = write_arrow(prepared, shape, self.path)
         else:
             frame = changes_frame(changes, shape, apply_as_deletes, except_column_list)
@@ -403,19 +410,19 @@ class Table:
         return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()
 
     def delete(self, where: str) -> MutationResult:
-        """Delete the rows for which ``where`` (a SQL expression in DuckDB's dialect over the columns) is true.
+        """Delete the rows for which ``where`` (one SQL expression in DuckDB's dialect over a row's columns) is true.
 
         With keys the rows become deletes at the end of the tail: the delete holds for the version that was read, newer
         changes stand. Without keys they are marked dead where they lie. Raises InvalidInput, Contention, StoreUnavailable.
         """
-        return self._mutate(Mutation(where))
+        return self._mutate(Mutation.of(where))
 
     def update(self, set: Mapping[str, str], where: str) -> MutationResult:
         """Set columns of the rows for which ``where`` is true to SQL expressions over the row as it was.
 
         Keys and ``sequence_by`` can't be set. Otherwise like ``delete``.
         """
-        return self._mutate(Mutation(where, dict(set)))
+        return self._mutate(Mutation.of(where, dict(set)))
 
     def mutations(self) -> pa.Table:
         """Deletes and updates whose changes are still in the tail, oldest first; settling completes them."""
@@ -579,7 +586,10 @@ class Table:
     def to_arrow(
         self, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
     ) -> pa.Table:
-        """The table at one version, tail included, without Spark. ``where`` is a SQL expression over its columns."""
+        """The table at one version, tail included, without Spark. ``where`` is one SQL expression over a row's columns.
+
+        It has no subquery, aggregate or window function. Raises InvalidInput.
+        """
         return self._view.arrow(self._at(version, None), columns, where)
 
     def lookup(
@@ -592,9 +602,13 @@ class Table:
         """
         return self._view.lookup(self._at(version, None), keys, columns)
 
-    def query(self, sql: str, name: str | None = None) -> pa.Table:
-        """The result of a SQL query (DuckDB's dialect) on the newest version; the table's name is its folder's."""
-        return self._view.query(self._at(None, None), sql, name or Path(self.path).name)
+    def query(self, sql: str, name: str | None = None, *, allow_files: bool = False) -> pa.Table:
+        """The result of a SQL query (DuckDB's dialect) on the newest version; the table's name is its folder's.
+
+        It is one SELECT (also DESCRIBE, SUMMARIZE, EXPLAIN of one) over this table. ``allow_files``: it may be any statements,
+        and read and write whatever this process may; the last one's result is returned. Raises InvalidInput.
+        """
+        return self._view.query(self._at(None, None), sql, name or Path(self.path).name, allow_files)
 
     def create_view(self, spark: SparkSession, name: str) -> None:
         """Create or replace a temporary view of the newest version; running maintenance keeps it fresh."""
@@ -669,10 +683,10 @@ class Table:
         snapshot = self._log.refresh()
         require_writable(snapshot.protocol)
         operation = mutation.operation.lower()
-        events.emit(events.MutationBegan(self.path, operation, mutation.where))
+        events.emit(events.MutationBegan(self.path, operation, mutation.where.text))
         try:
             if snapshot.settings.keys:
-                result = mutate(self._log, self._storage, self._view.register_rows, mutation)
+                result = mutate(self._log, self._storage, self._view.rows_for_sql, mutation)
             else:
                 result = mutate_unkeyed(self._log, self._storage, self._dead_rows, mutation)
         except BaseException as error:

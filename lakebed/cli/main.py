@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
 from lakebed.cli import exit_codes, logs
-from lakebed.errors import InvalidInput, LakebedError
+from lakebed.errors import LakebedError
 from lakebed.version import __version__
 
 _EXIT_CODES = "exit codes:\n" + "\n".join((exit_codes.__doc__ or "").splitlines()[2:])
@@ -104,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     query.add_argument("path", metavar="PATH", help="the table")
     query.add_argument("sql", metavar="SQL", help="in DuckDB's dialect; the table's name is its folder's")
     query.add_argument("--name", help="another name for the table in the SQL")
+    query.add_argument(
+        "--allow-files", action="store_true", help="let trusted SQL be any statements, and read and write files"
+    )
 
     parts = add("parts", "list the parts of a table", _parts, rows)
     parts.add_argument("path", metavar="PATH", help="the table")
@@ -344,16 +347,10 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _query(options: argparse.Namespace) -> int:
-    import duckdb
-
     from lakebed.cli.output import print_rows
     from lakebed.table import open as open_table
 
-    table = open_table(options.path)
-    try:
-        result = table.query(options.sql, options.name)
-    except duckdb.Error as error:
-        raise InvalidInput(f"the query failed: {str(error).strip()}") from None
+    result = open_table(options.path).query(options.sql, options.name, allow_files=options.allow_files)
     print_rows(result, options.format)
     return exit_codes.OK
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import duckdb
 import pyarrow as pa
@@ -33,6 +34,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape, prepare, shape_of
 from lakebed.parts.engine import connect
+from lakebed.parts.expression import Expression
 from lakebed.parts.sql import literal, parquet, quote, quote_all
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.unreadable import naming_unreadable
@@ -52,11 +54,6 @@ MUTATIONS_SCHEMA = pa.schema(
     ]
 )
 
-RegisterRows = Callable[[duckdb.DuckDBPyConnection, Snapshot, str, Sequence[pa.Field], str], int]
-"""Makes a name on a connection the rows of a snapshot, with hidden columns beside the table's, in parts that may match a
-predicate; returns how many parts these are.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
@@ -71,7 +68,16 @@ class _Pending:
         return sum(part.rows for part in self.parts)
 
 
-def mutate(log: TableLog, storage: PartStorage, register_rows: RegisterRows, mutation: Mutation) -> MutationResult:
+class RowsForSql(Protocol):
+    """The rows of a snapshot under a name, in SQL: see ``TableView.rows_for_sql``."""
+
+    def __call__(
+        self, snapshot: Snapshot, name: str, hidden: Sequence[pa.Field], where: Expression,
+        run: Callable[[duckdb.DuckDBPyConnection, int], _Pending], /,
+    ) -> _Pending: ...  # fmt: skip
+
+
+def mutate(log: TableLog, storage: PartStorage, rows_for_sql: RowsForSql, mutation: Mutation) -> MutationResult:
     """Run a mutation of a table with keys.
 
     Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed.
@@ -82,8 +88,8 @@ def mutate(log: TableLog, storage: PartStorage, register_rows: RegisterRows, mut
         read = log.refresh()
         shape = shape_of(read)
         mutation.check(shape)
-        with naming_unreadable([*read.parts, *(part.path for part in read.tail.values())]):
-            pending: _Pending | None = _write(mutation, read, shape, storage, register_rows)
+        with naming_unreadable(_paths(read)):
+            pending: _Pending | None = _write(mutation, read, shape, storage, rows_for_sql)
         while pending is not None:
             seconds = time.perf_counter() - started
             if not pending.parts:
@@ -115,6 +121,10 @@ def mutate(log: TableLog, storage: PartStorage, register_rows: RegisterRows, mut
                     read = newest
                 case Unknown(version, _, cause):
                     raise unknown(mutation, version, cause)
+
+
+def _paths(read: Snapshot) -> list[str]:
+    return [*read.parts, *(part.path for part in read.tail.values())]
 
 
 def unsettled_mutations(log: TableLog) -> pa.Table:
@@ -155,30 +165,33 @@ def unknown(mutation: Mutation, version: int, cause: str) -> StoreUnavailable:
 
 
 def _write(
-    mutation: Mutation, read: Snapshot, shape: TableShape, storage: PartStorage, register_rows: RegisterRows
+    mutation: Mutation, read: Snapshot, shape: TableShape, storage: PartStorage, rows_for_sql: RowsForSql
 ) -> _Pending:
     """Step 1: the changes of the rows that match, as files."""
-    scanning, writing = connect(), connect()
+    writing = connect()
     hidden, columns = [], mutation.columns(shape.schema)
     if shape.sequence_column == SEQUENCE_COLUMN:
         hidden.append(pa.field(SEQUENCE_COLUMN, pa.int64()))
         # A row that another writer left before the table was converted has none: it is older than all that have one.
         columns.append(f"coalesce({SEQUENCE_COLUMN}, {_OLDEST_SEQUENCE}) as {SEQUENCE_COLUMN}")
     operation = DELETE if mutation.assignments is None else UPSERT
-    written: list[WrittenPart] = []
-    try:
-        with mutation.mistakes():
-            parts_read = register_rows(scanning, read, "lakebed_mutated", hidden, mutation.where)
-            query = (
-                f"select {', '.join(columns)}, {literal(operation)} as {OP_COLUMN} "
-                f"from lakebed_mutated where {mutation.condition()}"
-            )
-            for chunk in in_chunks(scanning.sql(query).to_arrow_reader(BATCH_ROWS)):
-                written += write_parts(prepare(chunk, shape, writing), shape, storage)
-    except BaseException:
-        discard(written, storage)
-        raise
-    return _Pending(tuple(written), parts_read)
+    query = (
+        f"select {', '.join(columns)}, {literal(operation)} as {OP_COLUMN} "
+        f"from lakebed_mutated where {mutation.condition()}"
+    )
+
+    def run(scanning: duckdb.DuckDBPyConnection, parts_read: int) -> _Pending:
+        written: list[WrittenPart] = []
+        try:
+            with mutation.mistakes(_paths(read)):
+                for chunk in in_chunks(scanning.sql(query).to_arrow_reader(BATCH_ROWS)):
+                    written += write_parts(prepare(chunk, shape, writing), shape, storage)
+        except BaseException:
+            discard(written, storage)
+            raise
+        return _Pending(tuple(written), parts_read)
+
+    return rows_for_sql(read, "lakebed_mutated", hidden, mutation.where, run)
 
 
 def _rebased(

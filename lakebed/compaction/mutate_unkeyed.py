@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.compaction.mutate import ATTEMPTS_MAX, discard, unknown
 from lakebed.compaction.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
-from lakebed.errors import Contention
+from lakebed.errors import Contention, InvalidInput
 from lakebed.manifest.actions import Action, AddPart, Part
 from lakebed.manifest.conflicts import Touch
 from lakebed.manifest.snapshot import Snapshot
@@ -31,10 +33,10 @@ from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.parts.changes import TableShape, prepare, shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
+from lakebed.parts.expression import connection_for
 from lakebed.parts.part_filter import parts_that_may_match
-from lakebed.parts.sql import literal, parquet_of, quote, registered, sql_type
+from lakebed.parts.sql import EVALUATED_FIRST, literal, parquet_of, quote, registered, sql_type
 from lakebed.parts.storage import PartStorage
-from lakebed.parts.unreadable import naming_unreadable
 from lakebed.parts.write import WrittenPart, write_parts
 
 _ROW = "_lakebed_row"
@@ -98,22 +100,41 @@ def _dying(
     listed = list(snapshot.parts.values())
     for part in parts_that_may_match(connect(), listed, shape.schema, mutation.where, snapshot.known):
         if part.path not in looked_at:
-            looked_at[part.path] = _matches(part, mutation, shape, storage)
+            looked_at[part.path] = _matches(part, dead_rows.of(part), mutation, shape, storage)
         dying = looked_at[part.path] - dead_rows.of(part)
         if dying:
             out[part.path] = dying
     return out
 
 
-def _matches(part: Part, mutation: Mutation, shape: TableShape, storage: PartStorage) -> BitMap64:
-    connection = connect()
-    storage.attach(connection)
-    query = f"select {_ROW} from ({_numbered(part, shape.schema, storage)}) where {mutation.condition()}"
+def _matches(part: Part, dead: BitMap64, mutation: Mutation, shape: TableShape, storage: PartStorage) -> BitMap64:
+    """The rows that match, perhaps dead ones among them; if the predicate fails on a dead row, without them."""
+    rows = _numbered(part, shape.schema, storage)
+    try:
+        return _positions(part, rows, mutation, storage)
+    except InvalidInput:
+        if not dead:
+            raise
+    live = f"select * from ({rows}) where {_ROW} not in (select row from lakebed_rows) {EVALUATED_FIRST}"
+    return _positions(part, live, mutation, storage, dead)
+
+
+def _positions(
+    part: Part, rows: str, mutation: Mutation, storage: PartStorage, dead: BitMap64 | None = None
+) -> BitMap64:
+    connection = connection_for(storage, [part.path])
     found = BitMap64()
-    with naming_unreadable([part.path]), mutation.mistakes():
+    with mutation.mistakes([part.path]), _registered(connection, dead or BitMap64()):
+        query = f"select {_ROW} from ({rows}) where {mutation.condition()}"
         for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
             found |= BitMap64(batch.column(0).to_numpy().astype(np.uint64))
     return found
+
+
+def _registered(connection: duckdb.DuckDBPyConnection, rows: BitMap64) -> AbstractContextManager[str]:
+    """The positions as ``row`` of a table ``lakebed_rows``."""
+    wanted = pa.table({"row": np.frombuffer(rows.to_array(), dtype=np.uint64).astype(np.int64)})
+    return registered(connection, "lakebed_rows", wanted)
 
 
 def _write(
@@ -127,7 +148,7 @@ def _write(
         for batch in _new_rows(snapshot.parts[path], rows, mutation, shape, storage)
     )
     for chunk in in_chunks(batches):
-        with mutation.mistakes():
+        with mutation.mistakes(()):
             prepared = prepare(chunk, shape, connection)
         yield from write_parts(prepared, shape, storage)
 
@@ -135,13 +156,11 @@ def _write(
 def _new_rows(
     part: Part, rows: BitMap64, mutation: Mutation, shape: TableShape, storage: PartStorage
 ) -> Iterator[pa.RecordBatch]:
-    connection = connect()
-    storage.attach(connection)
-    wanted = pa.table({"row": np.frombuffer(rows.to_array(), dtype=np.uint64).astype(np.int64)})
-    with naming_unreadable([part.path]), registered(connection, "lakebed_wanted", wanted), mutation.mistakes():
+    connection = connection_for(storage, [part.path])
+    chosen = f"select * from ({_numbered(part, shape.schema, storage)}) where {_ROW} in (select row from lakebed_rows)"
+    with mutation.mistakes([part.path]), _registered(connection, rows):
         yield from connection.sql(
-            f"select {', '.join(mutation.columns(shape.schema))} from ({_numbered(part, shape.schema, storage)}) "
-            f"where {_ROW} in (select row from lakebed_wanted)"
+            f"select {', '.join(mutation.columns(shape.schema))} from ({chosen} {EVALUATED_FIRST})"
         ).to_arrow_reader(BATCH_ROWS)
 
 

@@ -5,18 +5,17 @@ Expressions are SQL in DuckDB's dialect over the table's columns; those of ``upd
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import duckdb
 import pyarrow as pa
 
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.manifest.actions import CommitInfo
 from lakebed.parts.changes import TableShape
-from lakebed.parts.engine import connect
+from lakebed.parts.engine import connect_sealed
+from lakebed.parts.expression import Expression, expression, mistakes
 from lakebed.parts.sql import quote, registered, sql_type
 from lakebed.settings import suggest
 from lakebed.version import ENGINE
@@ -24,7 +23,6 @@ from lakebed.version import ENGINE
 BATCH_ROWS = 65_536
 CHUNK_ROWS = 1_000_000
 CHUNK_BYTES = 256 << 20
-_STREAM_FAILED = re.compile(r"^(Conversion|Out of Range|Invalid Input) Error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +49,16 @@ class MutationResult:
 class Mutation:
     """``assignments``: an expression for each column that is set; None deletes the rows."""
 
-    where: str
-    assignments: Mapping[str, str] | None = None
+    where: Expression
+    assignments: Mapping[str, Expression] | None = None
+
+    @classmethod
+    def of(cls, where: str, assignments: Mapping[str, str] | None = None) -> Mutation:
+        """From users' texts. Raises InvalidInput for what is not one expression over one row."""
+        if assignments is None:
+            return cls(expression(where, "where"))
+        values = {name: expression(text, f"set {name!r}") for name, text in assignments.items()}
+        return cls(expression(where, "where"), values)
 
     @property
     def operation(self) -> str:
@@ -60,13 +66,13 @@ class Mutation:
 
     def condition(self) -> str:
         """A boolean expression that is never null."""
-        return f"coalesce(({self.where}\n)::boolean, false)"  # the line ends a comment in it
+        return f"coalesce({self.where.sql}::boolean, false)"
 
     def columns(self, schema: pa.Schema) -> list[str]:
         """Select items for all columns of the table, new values where they are set."""
         assignments = self.assignments or {}
         return [
-            f"cast(({assignments[field.name]}\n) as {sql_type(field.type)}) as {quote(field.name)}"
+            f"cast({assignments[field.name].sql} as {sql_type(field.type)}) as {quote(field.name)}"
             if field.name in assignments
             else quote(field.name)
             for field in schema
@@ -74,29 +80,25 @@ class Mutation:
 
     def info(self, rows: int, parts: int) -> CommitInfo:
         """What the commit says of itself."""
-        parameters: dict[str, object] = {"predicate": self.where}
+        parameters: dict[str, object] = {"predicate": self.where.text}
         if self.assignments is not None:
-            parameters["set"] = dict(self.assignments)
+            parameters["set"] = {name: value.text for name, value in self.assignments.items()}
         return CommitInfo(
             self.operation, "", parameters=parameters, metrics={"rows": rows, "parts": parts}, engine=ENGINE
         )
 
     def check(self, shape: TableShape) -> None:
         """Raises InvalidInput, naming the expression or column, for what can't be evaluated on such a table."""
-        connection = connect()
-        with registered(connection, "lakebed_nothing", shape.schema.empty_table()):
-            with self.mistakes(f"where={self.where!r}"):
+        with connect_sealed() as connection, registered(connection, "lakebed_nothing", shape.schema.empty_table()):
+            with mistakes(f"where={self.where.text!r}"):
                 connection.sql(f"select 1 from lakebed_nothing where {self.condition()}")
             if self.assignments is not None and not self.assignments:
                 raise InvalidInput("set names no column; write for example {'status': \"'paid'\"}")
-            for name, expression in (self.assignments or {}).items():
+            for name, value in (self.assignments or {}).items():
                 self._check_column(name, shape)
                 kind = sql_type(shape.schema.field(name).type)
-                with self.mistakes(f"set {name!r} = {expression!r}"):
-                    # Beside a plain column, an aggregate is refused.
-                    connection.sql(
-                        f"select {quote(name)}, cast(({expression}\n) as {kind}) as lakebed_value from lakebed_nothing"
-                    )
+                with mistakes(f"set {name!r}={value.text!r}"):
+                    connection.sql(f"select cast({value.sql} as {kind}) from lakebed_nothing")
 
     def _check_column(self, name: str, shape: TableShape) -> None:
         if name not in shape.schema.names:
@@ -109,21 +111,15 @@ class Mutation:
             raise InvalidInput(f"set names {name!r}, which orders the changes (sequence_by): only changes bring it")
 
     @contextmanager
-    def mistakes(self, expression: str | None = None) -> Iterator[None]:
-        """Turns what is wrong with the user's expressions into InvalidInput that names them."""
-        named = expression or f"where={self.where!r}" + (
-            f", set={dict(self.assignments)!r}" if self.assignments else ""
-        )
+    def mistakes(self, paths: Iterable[str]) -> Iterator[None]:
+        """Turns what is wrong with the user's expressions, on some row of these files, into InvalidInput that names them."""
+        values = {name: value.text for name, value in (self.assignments or {}).items()}
+        told = f"where={self.where.text!r}" + (f", set={values!r}" if values else "")
         try:
-            yield
-        except (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError) as error:
-            raise InvalidInput(f"{named}: {error}") from None
+            with mistakes(told, paths):
+                yield
         except InvalidChanges as error:
-            raise InvalidInput(f"{named}: {error}") from None
-        except OSError as error:  # how a mistake in a later row of a stream comes out
-            if _STREAM_FAILED.match(str(error)):
-                raise InvalidInput(f"{named}: {error}") from None
-            raise
+            raise InvalidInput(f"{told}: {error}") from None
 
 
 def in_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -31,6 +31,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import shape_of
 from lakebed.parts.engine import connect
+from lakebed.parts.expression import expression
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.storage import LocalPartStorage, PartStorage
 
@@ -90,7 +91,7 @@ class ReclusterJob:
         self._table = table
         self._log = log
         self._storage = storage
-        self._where = where
+        self._where = None if where is None else expression(where, "where")
         self._final = final
         self._on_progress = on_progress or (lambda progress: None)
         self._stop = stop
@@ -102,8 +103,8 @@ class ReclusterJob:
                 f"the table at {table} has neither a sort key nor keys, so there is no order to recluster it by; "
                 "set one with set_sort_key (lakebed set-sort-key)"
             )
-        if where is not None:
-            Mutation(where).check(shape_of(snapshot))
+        if self._where is not None:
+            Mutation(self._where).check(shape_of(snapshot))
         self._until = snapshot.version
         self._estimate = Estimate()
         self._round: tuple[PlanKind, int] | None = None

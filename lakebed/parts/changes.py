@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts.expression import expression, mistakes
 from lakebed.parts.sql import quote, quote_all, registered
 from lakebed.settings import suggest
 from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
@@ -91,6 +92,7 @@ def prepare(
 ) -> pa.Table:
     """The changes with the table's columns and types, plus the operation, and the sequence if it is no column.
 
+    ``apply_as_deletes`` is evaluated on the connection: one for users' SQL, if it is given (``connect_sealed``).
     ``changes`` may carry the hidden columns already (from a decoder); then ``apply_as_deletes`` must be None.
     Raises InvalidChanges naming the column.
     """
@@ -181,14 +183,10 @@ def _delete_mask(
         return pc.equal(changes[OP_COLUMN], DELETE)
     if apply_as_deletes is None:
         return None
-    try:
-        with registered(connection, "changes", changes) as name:
-            query = f"select coalesce(({apply_as_deletes})::boolean, false) as d from {name}"
-            mask = connection.sql(query).to_arrow_table()
-    except duckdb.Error as error:
-        raise InvalidInput(
-            f"apply_as_deletes={apply_as_deletes!r} can't be evaluated on the changes: {error}"
-        ) from None
+    condition = expression(apply_as_deletes, "apply_as_deletes")
+    told = f"apply_as_deletes={apply_as_deletes!r} can't be evaluated on the changes"
+    with mistakes(told), registered(connection, "changes", changes) as name:
+        mask = connection.sql(f"select coalesce({condition.sql}::boolean, false) as d from {name}").to_arrow_table()
     return mask["d"]
 
 

@@ -1,6 +1,6 @@
 """Leaving out parts that no row of a predicate can be in. Exact in one direction: a part left out has no matching row.
 
-1. DuckDB parses the predicate. Of its conditions joined by AND those are taken that compare a column with a constant:
+1. Of the predicate's conditions joined by AND those are taken that compare a column with a constant:
    ``=``, ``<``, ``<=``, ``>``, ``>=``, ``BETWEEN``, ``IN``. Anything else rules out no part.
 2. Each condition is turned into one on the column's least and greatest value: ``x > 5`` can only hold in a part where
    ``greatest > 5``.
@@ -15,7 +15,6 @@ column's are not looked at (DuckDB might compare the column's texts), nor lists 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -25,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.parts.expression import Expression
 from lakebed.parts.sql import literal, quote, registered, sql_type
 from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.statistics import has_bounds, highest, lowest
@@ -66,17 +66,17 @@ def parts_that_may_match(
     connection: duckdb.DuckDBPyConnection,
     files: Sequence[_File],
     schema: pa.Schema,
-    where: str | None,
+    where: Expression | None,
     known: KnownStatistics | None = None,
 ) -> list[_File]:
-    """The files that may hold a row for which ``where``, an expression over the columns of ``schema``, is true.
+    """The files that may hold a row for which ``where``, over the columns of ``schema``, is true.
 
     ``known``: what was read of the statistics of the table's files, so that it need not be read again.
     """
     if where is None or len(files) < 2:
         return list(files)
     columns: dict[str, int] = {}
-    conditions = [condition(columns) for condition in _conditions(_predicate(connection, where), schema)]
+    conditions = [condition(columns) for condition in _conditions(where.tree, schema)]
     if not conditions:
         return list(files)
     known = KnownStatistics() if known is None else known
@@ -120,16 +120,6 @@ def parts_that_may_hold(
         query = f"select place from lakebed_bounds b {' '.join(joins)} where {may_hold}"
         kept = sorted(place for (place,) in connection.execute(query).fetchall())
     return [files[place] for place in kept]
-
-
-def _predicate(connection: duckdb.DuckDBPyConnection, where: str) -> Mapping[str, Any]:
-    """The syntax tree; empty if the text is not one expression."""
-    text = f"select 1 from t where ({where}\n)"
-    ((tree,),) = connection.execute("select json_serialize_sql($1::varchar)", [text]).fetchall()
-    statements = json.loads(tree).get("statements") or []
-    if len(statements) != 1 or statements[0]["node"]["type"] != "SELECT_NODE":
-        return {}
-    return statements[0]["node"].get("where_clause") or {}
 
 
 _Condition = Callable[[dict[str, int]], str]

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import duckdb
 import pyarrow as pa
 
+from lakebed.errors import InvalidInput
+from lakebed.parts.expression import Expression, parsed
 from lakebed.parts.part_filter import HasStatistics, parts_that_may_match
 from lakebed.parts.sql import quote
 
@@ -42,8 +44,16 @@ def parts_that_a_query_reads(
         return []
     read: set[str] = set()
     for conditions in {_where(scan, schema) for plan in plans for root in json.loads(plan) for scan in _scans(root)}:
-        read.update(file.path for file in parts_that_may_match(connection, files, schema, conditions))
+        read.update(file.path for file in parts_that_may_match(connection, files, schema, _parsed(conditions)))
     return [file for file in files if file.path in read]
+
+
+def _parsed(conditions: str | None) -> Expression | None:
+    """None, which rules out no part, also for what DuckDB prints and does not read."""
+    try:
+        return Expression(conditions, parsed(conditions, "a scan's conditions")) if conditions else None
+    except InvalidInput:
+        return None
 
 
 def _scans(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

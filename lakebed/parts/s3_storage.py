@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 SINGLE_PUT_BYTES_MAX = 32 << 20
 DELETIONS_AT_ONCE = 1000
+_HOST = "table"  # DuckDB grants access below a place, and a scheme alone is none
 _NO_SUCH_REQUEST = (405, 501)
 _UPLOAD_PART_BYTES = 16 << 20
 _UPLOADS_AT_ONCE = 3
@@ -91,11 +92,16 @@ class S3PartStorage:
 
     def duckdb_url(self, path: str) -> str:
         """See ``PartStorage``."""
-        return local_file(path) or f"{self._protocol}://{path}"
+        return local_file(path) or f"{self.duckdb_folder}/{path}"
+
+    @property
+    def duckdb_folder(self) -> str:
+        """See ``PartStorage``."""
+        return f"{self._protocol}://{_HOST}"
 
     def path_of_url(self, url: str) -> str:
         """See ``PartStorage``."""
-        return url.removeprefix(self._protocol + "://")
+        return url.removeprefix(f"{self.duckdb_folder}/")
 
     def attach(self, connection: duckdb.DuckDBPyConnection) -> None:
         """See ``PartStorage``."""
@@ -396,7 +402,7 @@ class RangeFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._reader = reader
 
     def _path(self, url: str) -> str:
-        return url.removeprefix(f"{self.protocol}://")
+        return url.removeprefix(f"{self.protocol}://{_HOST}/")
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> RangeFile:
         """A file to read. Raises FileNotFoundError."""

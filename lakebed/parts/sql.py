@@ -9,9 +9,13 @@ from functools import lru_cache
 import duckdb
 import pyarrow as pa
 
-from lakebed.parts.engine import connect
+from lakebed.parts.engine import WILDCARDS, connect
 
-_WILDCARDS = str.maketrans({letter: f"[{letter}]" for letter in "*?["})
+EVALUATED_FIRST = "limit 9223372036854775807"
+"""At the end of a subquery: no expression of the query around it is evaluated on rows that the subquery leaves out.
+
+A limit takes rows that the subquery has chosen; so a predicate can't pass it, and no rows are too many for this one.
+"""
 
 
 def quote(name: str) -> str:
@@ -31,7 +35,7 @@ def literal(text: str) -> str:
 
 def file_literal(url: str) -> str:
     """A file's name as a string literal; wildcards in it are part of the name."""
-    return literal(url.translate(_WILDCARDS))
+    return literal(url.translate(WILDCARDS))
 
 
 def parquet(url: str, options: str = "") -> str:

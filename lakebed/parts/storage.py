@@ -63,6 +63,11 @@ class PartStorage(Protocol):
         """What ``read_parquet`` takes for a file, on a connection that was attached; ``file://…`` is a file elsewhere."""
         ...
 
+    @property
+    def duckdb_folder(self) -> str:
+        """What the urls of the files below the root begin with, without the slash."""
+        ...
+
     def path_of_url(self, url: str) -> str:
         """The path of a url, as DuckDB's ``filename`` column gives it back."""
         ...
@@ -152,6 +157,11 @@ class LocalPartStorage:
     def duckdb_url(self, path: str) -> str:
         """See ``PartStorage``."""
         return local_file(path) or os.path.join(self.root, path)
+
+    @property
+    def duckdb_folder(self) -> str:
+        """See ``PartStorage``."""
+        return self.root
 
     def path_of_url(self, url: str) -> str:
         """See ``PartStorage``."""

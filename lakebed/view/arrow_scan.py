@@ -16,21 +16,29 @@ Algorithm
 4. In a join with few rows DuckDB 2.0 takes the values of those to the scan: row groups are left out by their bounds and Bloom
    filters. That it also leaves out rows before their other columns are decoded, which is several times quicker, it does only
    if the footers tell the schema, not if it is given. A look-up is read that way.
+5. What is pushed down is evaluated on dead rows too. That changes no answer, but it may fail there, as a cast of a text does.
+   So a query that failed is run again on a view that keeps predicates above the dead rows (`without_dead_rows`); always to
+   do so would cost the scan its predicates.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Protocol, TypeVar
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import Corrupt, InvalidInput
-from lakebed.parts.sql import parquet_by_footers, parquet_of, quote
+from lakebed.manifest.stores.roots import local_file
+from lakebed.parts.expression import Expression, mistakes
+from lakebed.parts.sql import EVALUATED_FIRST, parquet_by_footers, parquet_of, quote
 from lakebed.view.scan_file import ScanFile
+
+T = TypeVar("T")
 
 
 class ReadableFiles(Protocol):
@@ -45,14 +53,15 @@ def to_arrow(
     files: Sequence[ScanFile],
     schema: pa.Schema,
     columns: Sequence[str] | None = None,
-    where: str | None = None,
+    where: Expression | None = None,
     completed: pa.Table | None = None,
     among: pa.Table | None = None,
+    hides_dead_rows: bool = False,
 ) -> pa.Table:
     """The live rows of `files` and the rows of `completed`, as a table of `columns` (default: all of `schema`).
 
-    `where` is a SQL expression over all columns of `schema`, `among` holds the values that rows must have in the columns
-    that it names. The caller leaves out files that can't match them.
+    `where` is over all columns of `schema`, `among` holds the values that rows must have in the columns that it names. The
+    caller leaves out files that can't match them. `hides_dead_rows` as for `register_view`.
     Raises InvalidInput for an unknown column or a `where` that DuckDB refuses, Corrupt for a dead position outside its
     file.
     """
@@ -63,19 +72,31 @@ def to_arrow(
     wanted = pa.schema([schema.field(name) for name in names])
     view = f"lakebed_read_{uuid.uuid4().hex}"
     with connection.cursor() as cursor:
-        register_view(cursor, view, storage, files, schema, completed, is_joined=among is not None)
+        register_view(cursor, view, storage, files, schema, completed, among is not None, hides_dead_rows)
         # Only the predicate is the caller's: a mistake in it is the caller's to mend.
         query = f"select {', '.join(map(quote, names)) or '1'} from {view}"
         if among is not None:
             cursor.register(f"{view}_among", among)
             query += f" semi join {view}_among using ({', '.join(map(quote, among.column_names))})"
         if where is not None:
-            query += f" where ({where}\n)"
-        try:
+            query += f" where {where.sql}"
+        paths = (local_file(file.path) or file.path for file in files)
+        with mistakes(f"where={where.text!r}", paths) if where else nullcontext():
             found = cursor.sql(query).to_arrow_table()
-        except (duckdb.BinderException, duckdb.ParserException, duckdb.ConversionException) as error:
-            raise InvalidInput(f"where={where!r}: {error}") from None
     return found.cast(wanted) if names else found.select([])
+
+
+def without_dead_rows(files: Sequence[ScanFile], run: Callable[[bool], T]) -> T:
+    """What `run` gives; if a user's expression fails in it and some rows are dead, what it gives when these are hidden.
+
+    `run` gets whether to hide them. Raises what it raises.
+    """
+    try:
+        return run(False)
+    except InvalidInput:
+        if not any(file.dead for file in files):
+            raise
+    return run(True)
 
 
 def register_view(
@@ -86,11 +107,13 @@ def register_view(
     schema: pa.Schema,
     completed: pa.Table | None = None,
     is_joined: bool = False,
+    hides_dead_rows: bool = False,
 ) -> None:
     """Make `name` a temporary view of the live rows on this connection: nothing is read before a query asks for it.
 
     The view is of these files for good; registering the name again replaces it. `is_joined`: a query will join it with few
-    rows, so their footers may be read first to make that quick. Raises Corrupt like `to_arrow`.
+    rows, so their footers may be read first to make that quick. `hides_dead_rows`: no expression of a query is evaluated
+    on a dead row; else DuckDB may do so first, and leave the row out then. Raises Corrupt like `to_arrow`.
     """
     kinds = dict(zip(schema.names, map(str, connection.from_arrow(schema.empty_table()).types), strict=True))
     pieces = []
@@ -98,7 +121,9 @@ def register_view(
         group = [file for file in files if bool(file.dead) == is_dirty]
         if group:
             side = f"{name}_{'dead' if is_dirty else 'clean'}"
-            pieces.append(_select(connection, side, storage, group, schema, kinds, is_dirty, is_joined))
+            pieces.append(
+                _select(connection, side, storage, group, schema, kinds, is_dirty, is_joined, hides_dead_rows)
+            )
     if completed is not None and completed.num_rows:
         connection.register(f"{name}_completed", completed)
         pieces.append(f"select {', '.join(map(quote, schema.names))} from {quote(f'{name}_completed')}")
@@ -117,6 +142,7 @@ def _select(
     kinds: dict[str, str],
     is_dirty: bool,
     is_joined: bool,
+    hides_dead_rows: bool,
 ) -> str:
     """A query for the live rows of files that all have dead rows, or all have none."""
     partition_columns = [name for name in schema.names if name in files[0].partition_values]
@@ -135,6 +161,8 @@ def _select(
         query += f" left join {quote(side)} p on p._lakebed_file = f.file_index"
     if is_dirty:
         query += " where get_bit(p._lakebed_dead, f.file_row_number::integer) = 0"
+        if hides_dead_rows:
+            query = f"select * from ({query} {EVALUATED_FIRST})"
     return query
 
 

@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -30,7 +31,8 @@ from lakebed.manifest.stale import stale_parts
 from lakebed.manifest.stores.roots import local_file
 from lakebed.parts.changes import TableShape, shape_of
 from lakebed.parts.dead_rows import DeadRows
-from lakebed.parts.engine import connect
+from lakebed.parts.engine import connect, connect_alone
+from lakebed.parts.expression import Expression, connection_for, expression, mistakes, require_query
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.materialized import Materialized, overlay
 from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
@@ -39,12 +41,13 @@ from lakebed.parts.reads import Reads
 from lakebed.parts.resolve import Resolution, resolve
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.unreadable import naming_unreadable
-from lakebed.view.arrow_scan import register_view, to_arrow
+from lakebed.view.arrow_scan import register_view, to_arrow, without_dead_rows
 from lakebed.view.scan_file import ScanFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+T = TypeVar("T")
 _logger = logging.getLogger("lakebed.view")
 
 
@@ -70,14 +73,16 @@ class TableView:
         locator: Callable[[TableShape], KeyLocator],
         reads: Reads,
         local_parts: Callable[[], Sequence[Materialized]] = tuple,
+        local_folder: Path | None = None,
     ) -> None:
-        """``local_parts``: materialized parts on this host, which are read in place of what they were made from."""
+        """``local_parts``: materialized parts on this host, in ``local_folder``; they are read in place of their sources."""
         self._root = root
         self._storage = storage
         self._dead_rows = dead_rows
         self._locator = locator
         self._reads = reads
         self._local_parts = local_parts
+        self._local_folders = [str(local_folder)] if local_folder else []
         self._table_id = ""
         self._newest: _Pinned | None = None
         self._registered: dict[str, SparkSession] = {}
@@ -109,11 +114,19 @@ class TableView:
 
     def arrow(self, snapshot: Snapshot, columns: Sequence[str] | None, where: str | None) -> pa.Table:
         """The snapshot's rows as Arrow."""
+        condition = None if where is None else expression(where, "where")
 
-        def read(connection: duckdb.DuckDBPyConnection, pinned: _Pinned) -> pa.Table:
-            files = parts_that_may_match(connection, pinned.files, snapshot.schema, where, snapshot.known)
+        def read(pinned: _Pinned) -> pa.Table:
+            connection = self._connect() if condition is None else self._connect_for_sql(pinned)
+            files = parts_that_may_match(connection, pinned.files, snapshot.schema, condition, snapshot.known)
             self._count(pinned, files)
-            return to_arrow(connection, self._storage, files, snapshot.schema, columns, where, pinned.completed)
+            return without_dead_rows(
+                files,
+                lambda hidden: to_arrow(
+                    connection, self._storage, files, snapshot.schema, columns, condition, pinned.completed,
+                    hides_dead_rows=hidden,
+                ),
+            )  # fmt: skip
 
         return self._read(snapshot, read)
 
@@ -121,19 +134,38 @@ class TableView:
         """The snapshot's rows with these keys, as Arrow."""
         among = _values_sought(keys, snapshot)
 
-        def read(connection: duckdb.DuckDBPyConnection, pinned: _Pinned) -> pa.Table:
+        def read(pinned: _Pinned) -> pa.Table:
+            connection = self._connect()
             files = parts_that_may_hold(connection, pinned.files, snapshot.schema, among, snapshot.known)
             self._count(pinned, files)
             return to_arrow(connection, self._storage, files, snapshot.schema, columns, None, pinned.completed, among)
 
         return self._read(snapshot, read)
 
-    def query(self, snapshot: Snapshot, sql: str, name: str) -> pa.Table:
-        """The result of a SQL query in which ``name`` is the table."""
+    def query(self, snapshot: Snapshot, sql: str, name: str, allow_files: bool) -> pa.Table:
+        """The result of a SQL query in which ``name`` is the table; ``allow_files``: of any statements, whatever they do."""
+        if not allow_files:
+            require_query(sql)
 
-        def read(connection: duckdb.DuckDBPyConnection, pinned: _Pinned) -> pa.Table:
-            register_view(connection, name, self._storage, pinned.files, snapshot.schema, pinned.completed)
-            found = connection.sql(sql).to_arrow_table()
+        def read(pinned: _Pinned) -> pa.Table:
+            connection = connect_alone() if allow_files else self._connect_for_sql(pinned)
+            self._storage.attach(connection)
+
+            def run(hidden: bool) -> pa.Table:
+                register_view(
+                    connection, name, self._storage, pinned.files, snapshot.schema, pinned.completed,
+                    hides_dead_rows=hidden,
+                )  # fmt: skip
+                paths = (local_file(file.path) or file.path for file in pinned.files)
+                try:
+                    with mistakes("the query failed", paths):
+                        found = connection.sql(sql)
+                        return pa.table({}) if found is None else found.to_arrow_table()
+                except duckdb.Error as error:  # such as one that takes too much memory
+                    raise InvalidInput(f"the query failed: {error}") from None
+
+            # Statements that change something are not run twice.
+            found = run(False) if allow_files else without_dead_rows(pinned.files, run)
             if pinned.stale:
                 self._count(pinned, parts_that_a_query_reads(connection, pinned.files, snapshot.schema, sql))
             return found
@@ -143,40 +175,53 @@ class TableView:
     def _count(self, pinned: _Pinned, files: Iterable[ScanFile]) -> None:
         self._reads.count(pinned.stale, (file.path for file in files))
 
-    def _read(self, snapshot: Snapshot, read: Callable[[duckdb.DuckDBPyConnection, _Pinned], pa.Table]) -> pa.Table:
-        """Read with this host's materialized parts, and if one of them is damaged, without."""
+    def _connect(self) -> duckdb.DuckDBPyConnection:
         connection = connect()
         self._storage.attach(connection)
+        return connection
+
+    def _connect_for_sql(self, pinned: _Pinned) -> duckdb.DuckDBPyConnection:
+        return connection_for(self._storage, (file.path for file in pinned.files), self._local_folders)
+
+    def _read(self, snapshot: Snapshot, read: Callable[[_Pinned], pa.Table]) -> pa.Table:
+        """Read with this host's materialized parts, and if one of them is damaged, without."""
         with naming_unreadable(_paths(snapshot)):
             pinned = self._pin(snapshot)
             local = [path for file in pinned.files if (path := local_file(file.path))]
             try:
                 with naming_unreadable(local):
-                    return read(connection, pinned)
+                    return read(pinned)
             except Corrupt as error:
                 if not any(path in str(error) for path in local):
                     raise
                 _logger.warning("a read goes round a materialized part: %s", error)
-            return read(connection, self._pin(snapshot, on_this_host=False))
+            return read(self._pin(snapshot, on_this_host=False))
 
-    def register_rows(
+    def rows_for_sql(
         self,
-        connection: duckdb.DuckDBPyConnection,
         snapshot: Snapshot,
         name: str,
         hidden: Sequence[pa.Field],
-        where: str,
-    ) -> int:
-        """Make ``name`` the snapshot's rows on a connection, with hidden columns of the parts beside the table's.
+        where: Expression,
+        run: Callable[[duckdb.DuckDBPyConnection, int], T],
+    ) -> T:
+        """What ``run`` makes of a connection for users' SQL on which ``name`` is the snapshot's rows, and its number of parts.
 
-        Parts in which ``where`` is true for no row are left out; returns how many are not.
+        The rows have hidden columns of the parts beside the table's. Parts in which ``where`` is true for no row are left
+        out. If an expression fails, ``run`` is called once more, with dead rows hidden from it.
         """
         pinned = self._pin(snapshot)
-        self._storage.attach(connection)
+        connection = self._connect_for_sql(pinned)
         files = parts_that_may_match(connection, pinned.files, snapshot.schema, where, snapshot.known)
         schema = pa.schema([*snapshot.schema, *hidden])
-        register_view(connection, name, self._storage, files, schema, pinned.completed)
-        return len(files)
+
+        def attempt(hides_dead_rows: bool) -> T:
+            register_view(
+                connection, name, self._storage, files, schema, pinned.completed, hides_dead_rows=hides_dead_rows
+            )
+            return run(connection, len(files))
+
+        return without_dead_rows(files, attempt)
 
     def register(self, spark: SparkSession, name: str) -> None:
         """Have ``refresh`` keep a temporary view of this name."""

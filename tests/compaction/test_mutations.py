@@ -142,9 +142,9 @@ def test_expressions_may_hold_comments_and_odd_names(tmp_path: Path) -> None:
         (None, "region", "where='region'"),
         (None, "sum(value) > 1", "where='sum(value) > 1'"),
         ({"valeu": "1"}, "true", "did you mean 'value'"),
-        ({"value": "sum(value)"}, "true", "set 'value' = 'sum(value)'"),
+        ({"value": "sum(value)"}, "true", "set 'value'='sum(value)'"),
         ({"value": "region"}, "true", "set={'value': 'region'}"),
-        ({"value": "nothing"}, "true", "set 'value' = 'nothing'"),
+        ({"value": "nothing"}, "true", "set 'value'='nothing'"),
         ({}, "true", "set names no column"),
     ],
 )

@@ -108,7 +108,7 @@ def _without_newer(
     return written
 
 
-def _matches(part: Part, mutation: Change, shape: TableShape, storage: PartStorage) -> BitMap64:
+def _matches(part: Part, dead: BitMap64, mutation: Change, shape: TableShape, storage: PartStorage) -> BitMap64:
     """Step 1 of ``mutate_unkeyed``."""
     return BitMap64(at for at, row in enumerate(of(storage).rows(part.path)) if mutation.matches(row))
 

@@ -44,7 +44,7 @@ METHODS = {
     "mutations": "",
     "plan": "",
     "parts": "version=None",
-    "query": "sql, name=None",
+    "query": "sql, name=None, *, allow_files=False",
     "read": "spark, version=None, timestamp=None",
     "recluster": "where=None, final=False, on_progress=None, stop=None, dry_run=False",
     "remove_orphan_files": "older_than=None, dry_run=True, allow_short_retention=False",

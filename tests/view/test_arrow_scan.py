@@ -13,6 +13,7 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.parts.engine import connect
+from lakebed.parts.expression import expression
 from lakebed.view.arrow_scan import register_view, to_arrow
 from lakebed.view.scan_file import ScanFile
 from tests.view.conftest import SCHEMA, Parts, random_rows, same_rows
@@ -41,7 +42,7 @@ def test_a_predicate_selects_among_the_live_rows(
     parts.add(random_rows(3000, 1), list(range(0, 3000, 3)))
     parts.add(random_rows(1000, 2, 3000))
     expected = duckdb.from_arrow(pa.Table.from_pylist(parts.rows, SCHEMA)).filter(f"({where}\n)").project("id")
-    found = to_arrow(connection, parts, parts.files, SCHEMA, ["id"], where)
+    found = to_arrow(connection, parts, parts.files, SCHEMA, ["id"], expression(where, "where"))
     assert sorted(found["id"].to_pylist()) == sorted(id for (id,) in expected.fetchall())
 
 
@@ -51,7 +52,7 @@ def test_columns_come_in_the_order_asked_for(parts: Parts, connection: duckdb.Du
 
 
 def test_a_table_without_parts_is_empty(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
-    found = to_arrow(connection, parts, [], SCHEMA, where="id > 3")
+    found = to_arrow(connection, parts, [], SCHEMA, where=expression("id > 3", "where"))
     assert found.num_rows == 0
     assert found.schema == SCHEMA
 
@@ -59,7 +60,7 @@ def test_a_table_without_parts_is_empty(parts: Parts, connection: duckdb.DuckDBP
 def test_completed_rows_are_part_of_the_table(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
     parts.add(random_rows(10, 1), [0])
     completed = pa.Table.from_pylist(random_rows(5, 2, 100), SCHEMA)
-    found = to_arrow(connection, parts, parts.files, SCHEMA, ["id"], "id > 7", completed)
+    found = to_arrow(connection, parts, parts.files, SCHEMA, ["id"], expression("id > 7", "where"), completed)
     assert sorted(found["id"].to_pylist()) == [8, 9, 100, 101, 102, 103, 104]
 
 
@@ -93,9 +94,9 @@ def test_partition_values_come_from_the_log(tmp_path: Path, connection: duckdb.D
         ScanFile("plain.parquet", 1, 3, {"day": "2024-02-29", "kind": "k"}),
         ScanFile("x[1]*.parquet", 1, 3, {"day": None, "kind": ""}, BitMap64([1])),
     ]
-    found = to_arrow(connection, Parts(tmp_path), files, schema, where="kind is null")
+    found = to_arrow(connection, Parts(tmp_path), files, schema, where=expression("kind is null", "where"))
     assert found.sort_by("a").to_pylist() == [{"day": None, "a": 0, "kind": None}, {"day": None, "a": 2, "kind": None}]
-    by_day = to_arrow(connection, Parts(tmp_path), files, schema, ["a"], "day = date '2024-02-29'")
+    by_day = to_arrow(connection, Parts(tmp_path), files, schema, ["a"], expression("day = date '2024-02-29'", "where"))
     assert sorted(by_day["a"].to_pylist()) == [0, 1, 2]
 
 
@@ -148,7 +149,7 @@ def test_an_unknown_column_is_named(parts: Parts, connection: duckdb.DuckDBPyCon
     with pytest.raises(InvalidInput, match="'nmae'"):
         to_arrow(connection, parts, parts.files, SCHEMA, ["nmae"])
     with pytest.raises(InvalidInput, match="nmae"):
-        to_arrow(connection, parts, parts.files, SCHEMA, where="nmae = 'x'")
+        to_arrow(connection, parts, parts.files, SCHEMA, where=expression("nmae = 'x'", "where"))
 
 
 def test_a_dead_row_outside_its_file_is_corruption(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
