@@ -53,7 +53,7 @@ class Stack:
 
 
 class Layout:
-    """The parts of one partition. ``take`` is its only change of state."""
+    """The parts of one partition."""
 
     def __init__(
         self,
@@ -90,6 +90,7 @@ class Layout:
         flushes = self.live_bytes[self.level == 0]
         self.flush_bytes = max(1.0, float(np.median(flushes if len(flushes) else self.live_bytes)))
         self._left_alone = np.zeros(self.width, dtype=bool)
+        self.given_up = np.zeros(self.width, dtype=bool)
         self._along: Indexes | None = None
         self.depth = self.cover(self.free)
         self.under_work = self.cover(self.busy) > 0
@@ -148,6 +149,20 @@ class Layout:
     def leave_alone(self, place: Place) -> None:
         """The place is not looked at again: nothing can be done there now."""
         self._left_alone[place.start : place.end + 1] = True
+
+    def give_up(self, indexes: Indexes) -> None:
+        """Where all of these parts lie nothing is to be done, now or later."""
+        where = slice(int(self.low[indexes].max()), int(self.high[indexes].min()) + 1)
+        self._left_alone[where] = self.given_up[where] = True
+
+    def set_apart(self, indexes: Indexes) -> None:
+        """These parts, which are free, count from now on as if no merge could tell their rows apart."""
+        self.free[indexes] = False
+        self.constant[indexes] = True
+        self.depth = self.cover(self.free)
+
+    def parts_at(self, indexes: Indexes) -> list[Part]:
+        return [self.parts[index] for index in indexes.tolist()]
 
     def deepest(self, depth_min: int, count: int) -> list[Place]:
         """The deepest places, so many at most, the leftmost ones: with so many runs at least, two at least of them free."""

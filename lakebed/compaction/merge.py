@@ -379,7 +379,7 @@ class Merger:
                 max_block=max(source.max_block for source in sources.parts),
                 sort_key_version=part.sort_key_version, deletes=part.deletes, has_op_column=part.has_op_column,
                 partition_values=sources.parts[0].partition_values, stats=part.stats, modified_ms=now_ms,
-                deletes_ms=deletes_ms if part.deletes else None, checksum=part.checksum,
+                deletes_ms=deletes_ms if part.deletes else None, checksum=part.checksum, passes=part.passes,
             )  # fmt: skip
             actions.append(AddPart(output.marked(vectors.get(part.path)), data_change=False))
         actions.append(claim.ended())

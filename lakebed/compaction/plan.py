@@ -32,6 +32,7 @@ class Cause(Enum):
     DELAYED = "delayed"  # the tail waits until settling pays
     WITHIN_DEPTH = "within_depth"  # every level's average depth is within lakebed.recluster_depth
     NO_ORDER = "no_order"  # neither a sort key nor keys
+    NO_GAIN = "no_gain"  # it would not lower the measure that says that merges come to an end
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ In the hours of ``lakebed.off_peak`` the read budget and the purge ratio count h
 the day. Outside them, plans that read more than half a full part wait for these hours, unless the read budget is exceeded.
 
 Plans of one round share no part and name no claimed one. With what is in flight they read at most twice ``plan_bytes_max``; the
-first plan that does not fit ends the round, so that a large one gets its turn. Merging over a point strictly lowers depth there
-and raises it nowhere; merging a row of small parts leaves fewer parts; and a resort leaves fewer parts of an earlier sort key,
-of which nothing else makes more: so repeated rounds come to an end.
+first plan that does not fit ends the round, so that a large one gets its turn.
+
+Repeated rounds come to an end: every merge lowers the ``measure``, and one that doesn't is not given out. It would bring
+together rows of the same commits that were sorted together before: statistics can't tell them apart, and nothing is gained.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from lakebed.compaction.layout import SMALL, Layout, Place, fullness
+from lakebed.compaction.measure import Measure
 from lakebed.compaction.plan import PART_READ_BYTES, Cause, Partition, Plan, PlanKind, Planning, Refusal
 from lakebed.compaction.plan_of_parts import partition_of, plan_of, spelled
 from lakebed.compaction.policies import FAN, Policy, binomial, lazy_leveled, size_tiered
@@ -74,6 +76,7 @@ _WHY_NOT = {
     Cause.FEW_DEAD: "parts with dead rows, fewer than lakebed.purge_dead_ratio or too few to be felt",
     Cause.DELAYED: "change parts that wait until settling pays",
     Cause.WITHIN_DEPTH: "partitions whose levels are within lakebed.recluster_depth",
+    Cause.NO_GAIN: "merges of parts of the same commits, which were sorted together as often as can make a difference",
     Cause.NO_ORDER: "partitions that can't be reclustered, since the table has neither a sort key nor keys",
 }
 
@@ -122,11 +125,13 @@ class _Round:
     waiting: dict[str, int] = field(default_factory=dict)  # bytes of parts that plans of a later round are for, by path
     is_over: bool = False
 
+    measure: Measure = field(init=False)
     settings: TableSettings = field(init=False)  # as they count at this hour
     read_budget_told: str = field(init=False)
     may_be_heavy: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.measure = Measure(self.snapshot, self.now_ms)
         settings = self.snapshot.settings
         off_peak = _is_off_peak(settings.off_peak, self.now_ms)
         self.settings = settings
@@ -148,6 +153,9 @@ class _Round:
 
     def accepts(self, candidate: Plan) -> bool:
         """Whether the plan runs in this round; if not, why is counted."""
+        if not self.measure.is_lowered_by([self.snapshot.parts[path] for path in candidate.inputs]):
+            self.refuse(Cause.NO_GAIN)
+            return False
         heavy = candidate.bytes_in > self.settings.target_part_bytes * SMALL
         if heavy and candidate.depth_before <= self.settings.read_budget and not self.may_be_heavy:
             self.wait(Cause.OFF_PEAK, candidate)
@@ -171,7 +179,7 @@ class _Round:
             late = [layout.parts[index] for layout in layouts for index in overdue(layout, threshold).tolist()]
             return sum((wanted | {part.path: part.bytes for part in late}).values())
         for layout in layouts if self.settings.merge != "off" else ():
-            deep = np.cumsum((layout.depth + layout.under_work) > self.settings.read_budget)
+            deep = np.cumsum(((layout.depth + layout.under_work) > self.settings.read_budget) & ~layout.given_up)
             before = np.where(layout.low > 0, deep[layout.low - 1], 0)
             for index in np.flatnonzero(layout.free & (deep[layout.high] > before)).tolist():
                 wanted[layout.parts[index].path] = layout.parts[index].bytes
@@ -354,7 +362,6 @@ def _candidates(layout: Layout, round_: _Round) -> Iterator[_Candidate]:
         for place in places:
             over = found_over.get(place) or _merge_over(layout, place, policy, round_)
             if over is None:
-                layout.leave_alone(place)
                 continue
             found_over[place] = over
             options.append((_tie(layout, over[0], round_.settings), place.start, place))
@@ -375,21 +382,33 @@ def _candidates(layout: Layout, round_: _Round) -> Iterator[_Candidate]:
 
 
 def _merge_over(layout: Layout, place: Place, policy: Policy, round_: _Round) -> tuple[Indexes, int] | None:
-    """What is merged over a place, and how many runs become one there."""
+    """What is merged over a place, and how many runs become one there; None, and it is left alone, if nothing can be done."""
     settings = round_.settings
     stack = layout.stack(place)
     at_work = int(layout.under_work[place.point])
     chosen = policy(stack.sizes, max(1, settings.read_budget - at_work), layout.flush_bytes)
     if chosen is None:
+        layout.leave_alone(place)
         return None
     start, stop = max(chosen.start, chosen.stop - INPUTS_MAX), chosen.stop
-    while stop - start >= 2:
-        indexes = layout.window(stack, stack.indexes[start:stop], settings.plan_bytes_max)
-        if indexes is not None:
-            return indexes, stop - start
-        start += 1
-    round_.refuse(Cause.PLAN_BYTES)
-    return None
+    found = None
+    while stop - start >= 2 and found is None:
+        found = layout.window(stack, stack.indexes[start:stop], settings.plan_bytes_max)
+        start += found is None
+    if found is None:
+        round_.refuse(Cause.PLAN_BYTES)
+        layout.leave_alone(place)
+        return None
+    smallest = stack.indexes[start:stop]
+    while found is not None and not round_.measure.is_lowered_by(layout.parts_at(found)):
+        start -= 1  # larger runs may be of other commits
+        is_possible = start >= 0 and stop - start <= INPUTS_MAX
+        found = layout.window(stack, stack.indexes[start:stop], settings.plan_bytes_max) if is_possible else None
+    if found is None:
+        round_.refuse(Cause.NO_GAIN)
+        layout.give_up(smallest)
+        return None
+    return found, stop - start
 
 
 def _merge_row(
@@ -415,6 +434,10 @@ def _merge_row(
             refused[row] = True
             round_.refuse(Cause.PLAN_BYTES)
             continue
+        if not round_.measure.is_lowered_by(layout.parts_at(indexes)):
+            refused[row] = True
+            round_.refuse(Cause.NO_GAIN)
+            continue
         return indexes, _merge_of(layout, indexes, len(row), len(row) - len(indexes) + 1, why)
     return None
 
@@ -426,11 +449,12 @@ def _reclusters(layout: Layout, round_: _Round) -> Iterator[_Candidate]:
     if not layout.is_ordered:
         return
     settings = round_.settings
-    for group in groups(layout, Threshold.of(settings.recluster_depth), settings.plan_bytes_max):
-        if len(group.members):
+    threshold = Threshold.of(settings.recluster_depth)
+    for group in groups(layout, threshold, settings.plan_bytes_max, round_.measure.is_lowered_by):
+        if group.refused is None:
             yield group.members, recluster_of(layout, group, settings)
         else:
-            round_.refuse(Cause.PLAN_BYTES)
+            round_.refuse(group.refused)
 
 
 def recluster_of(layout: Layout, group: Group, settings: TableSettings) -> Plan:
@@ -439,7 +463,7 @@ def recluster_of(layout: Layout, group: Group, settings: TableSettings) -> Plan:
         f"level {group.level} is {group.level_depth:.2f} deep on average, {group.depth_before} parts over its deepest point; "
         f"lakebed.recluster_depth is {settings.recluster_depth}"
     )
-    parts = [layout.parts[index] for index in group.members.tolist()]
+    parts = layout.parts_at(group.members)
     return plan_of(PlanKind.RECLUSTER, layout.partition, parts, group.depth_before, group.depth_after, why)
 
 
@@ -507,5 +531,4 @@ def _kept_deletes(part: Part, round_: _Round) -> int:
 
 
 def _merge_of(layout: Layout, indexes: Indexes, before: int, after: int, why: str) -> Plan:
-    parts = [layout.parts[index] for index in indexes.tolist()]
-    return plan_of(PlanKind.MERGE, layout.partition, parts, before, after, why)
+    return plan_of(PlanKind.MERGE, layout.partition, layout.parts_at(indexes), before, after, why)

@@ -15,11 +15,12 @@ Parts at work will leave their level, so they are not counted. Full parts whose 
 −1: they are left alone. Depth is ``Layout``'s: parts that only touch, or that one merge wrote side by side, don't lie over each
 other.
 
-It ends. Count, for each gap between two neighbouring keys, the parts that reach over it, all levels taken together. A group
-reaches over its stretch of the line without a hole, and what becomes of it reaches over each gap of it once: so no count rises.
-If two parts of the group that have more than one key lie over the point of step 2, one count falls. Else the parts over it
-are of one key each, the same (one part of more keys among them is left out), and not full; at most one part that is not full
-comes out: the number of such parts falls. Both are whole numbers, never below 0.
+It ends, whatever statistics say, because each group lowers the ``measure``; parts that can't are set apart. Before that, every
+level is within its threshold, if bounds are exact. Count, for each gap between two neighbouring keys, the parts that reach over
+it, all levels taken together. A group reaches over its stretch of the line without a hole, and what becomes of it reaches over
+each gap of it once: so no count rises. If two parts of the group that have more than one key lie over the point of step 2, one
+count falls. Else the parts over it are of one key each, the same (one part of more keys among them is left out), and not full; at
+most one part that is not full comes out: the number of such parts falls.
 
 The selection is that of Databend's ``ALTER TABLE … RECLUSTER`` (RFC "Recluster Table"; levels as in an LSM tree, average depth
 against a threshold, deepest point ranges, constant blocks), after Snowflake's automatic clustering. Steps 2 and 3, and the bound
@@ -28,19 +29,23 @@ on what a group reads, are ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from lakebed.compaction.layout import SMALL, Layout
+from lakebed.compaction.plan import Cause
+from lakebed.manifest.actions import Part
 from lakebed.settings import parse_depth
 from lakebed.sortkey.clustering import greatest_within
 from lakebed.sortkey.ranges import Indexes
 
 INPUTS_MAX = 512
 _Flags = npt.NDArray[np.bool_]
+Lowers = Callable[[Sequence[Part]], bool]
+"""Whether a merge of these parts lowers the measure (``Measure.is_lowered_by``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,8 @@ class Threshold:
 class Group:
     """Parts of one level to be sorted together, by their places in the layout. Depths are the level's, at the deepest point.
 
-    ``level_depth``: the level's average when the group was chosen. ``members`` is empty if not even two parts fit.
+    ``level_depth``: the level's average when the group was chosen. ``members`` is empty if there is a reason to leave the parts
+    of this place alone: ``refused``.
     """
 
     level: int
@@ -73,15 +79,18 @@ class Group:
     threshold: float
     depth_before: int
     depth_after: int
+    refused: Cause | None = None
 
 
-def groups(layout: Layout, threshold: Threshold, bytes_max: int, inputs_max: int = INPUTS_MAX) -> Iterator[Group]:
+def groups(
+    layout: Layout, threshold: Threshold, bytes_max: int, lowers: Lowers, inputs_max: int = INPUTS_MAX
+) -> Iterator[Group]:
     """The groups of a partition, best first, the next one each time chosen from what is still free.
 
     Who accepts a group takes its members (``Layout.take``) before asking for the next; one not taken is not offered again.
     """
     for level in np.unique(layout.level[layout.free]).tolist():
-        yield from _groups_of(layout, level, threshold, bytes_max, inputs_max)
+        yield from _groups_of(layout, level, threshold, bytes_max, lowers, inputs_max)
 
 
 def level_depths(layout: Layout) -> dict[int, tuple[int, float]]:
@@ -113,7 +122,9 @@ def _depths(layout: Layout, which: _Flags) -> Indexes:
     return greatest_within(layout.cover(which), layout.low[which], layout.high[which])
 
 
-def _groups_of(layout: Layout, level: int, threshold: Threshold, bytes_max: int, inputs_max: int) -> Iterator[Group]:
+def _groups_of(
+    layout: Layout, level: int, threshold: Threshold, bytes_max: int, lowers: Lowers, inputs_max: int
+) -> Iterator[Group]:
     allowed = threshold.depth(_parts_of(layout, level))
     left_alone = np.zeros(layout.width, dtype=bool)
     while True:
@@ -134,13 +145,18 @@ def _groups_of(layout: Layout, level: int, threshold: Threshold, bytes_max: int,
         members = _that_gain(layout, _of_those_over(layout, _that_gain(layout, over), bytes_max, inputs_max))
         if not len(members):
             left_alone[layout.low[over].max() : layout.high[over].min() + 1] = True
-            yield Group(level, members, average, allowed, deepest, deepest)
+            yield Group(level, members, average, allowed, deepest, deepest, Cause.PLAN_BYTES)
+            continue
+        if not lowers(layout.parts_at(members)):
+            layout.set_apart(members)
+            yield Group(level, members[:0], average, allowed, deepest, deepest, Cause.NO_GAIN)
             continue
         at_point = len(members)
         if at_point == len(over):
             too_deep = np.zeros(len(layout.parts), dtype=bool)
             too_deep[np.flatnonzero(of_level)[depths > allowed]] = True
-            members = _with_neighbours(layout, members, of_level, too_deep, bytes_max, inputs_max)
+            wider = _with_neighbours(layout, members, of_level, too_deep, bytes_max, inputs_max)
+            members = wider if lowers(layout.parts_at(wider)) else members
         yield Group(level, np.sort(members), average, allowed, deepest, deepest - at_point + 1)
         if layout.free[members].any():
             left_alone[layout.low[members].min() : layout.high[members].max() + 1] = True

@@ -166,7 +166,7 @@ class ReclusterJob:
         self, snapshot: Snapshot, taken: Collection[str], now_ms: int, in_flight_bytes: int, reads: Mapping[str, int]
     ) -> Planning:
         """The next plan: of the round that has begun, or with ``final`` of the one after it."""
-        found = None if self._stop() else next(round_plans(self._seen(snapshot), taken, reads), None)
+        found = None if self._stop() else next(round_plans(self._seen(snapshot), taken, now_ms, reads), None)
         if found is None:
             return Planning()
         number = _round_of(found)
@@ -179,7 +179,7 @@ class ReclusterJob:
     def _is_anything_left(self, merger: MergeWorker) -> bool:
         """Whether something would be left to do if nobody had a claim."""
         seen, _ = merger.sight(self._log.refresh(), self._log.now_ms())
-        return next(round_plans(self._seen(seen), ()), None) is not None
+        return next(round_plans(self._seen(seen), (), self._log.now_ms()), None) is not None
 
     def _watched(self, kernel: KernelMaker) -> KernelMaker:
         def make(cancelled: Callable[[], bool], progress: Callable[[int], None]) -> Callable[[PartStorage], Kernel]:

@@ -18,12 +18,14 @@ import orjson
 import pyarrow as pa
 
 from lakebed.compaction.layout import Layout, live_bytes
+from lakebed.compaction.measure import Measure
 from lakebed.compaction.plan import Partition, Plan
 from lakebed.compaction.plan_of_parts import partition_of
 from lakebed.compaction.planner import layouts_of, recluster_of
 from lakebed.compaction.recluster import Threshold, groups, level_depths
 from lakebed.compaction.resort import resort_plans
 from lakebed.manifest.actions import Metadata, Part
+from lakebed.manifest.passes import passes_after
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.sortkey.known import KnownStatistics
@@ -49,17 +51,20 @@ class Estimate:
     depth_after: Mapping[int, float] = field(default_factory=dict)
 
 
-def round_plans(snapshot: Snapshot, claimed: Collection[str], reads: Mapping[str, int] | None = None) -> Iterator[Plan]:
+def round_plans(
+    snapshot: Snapshot, claimed: Collection[str], now_ms: int, reads: Mapping[str, int] | None = None
+) -> Iterator[Plan]:
     """The plans of the next round, one after the other; they share no part. None: nothing is left to do.
 
-    ``reads``: how often parts were read in the last hour, by path.
+    ``now_ms``: the time in epoch milliseconds; ``reads``: how often parts were read in the last hour, by path.
     """
     settings = replace(snapshot.settings, merge="recluster")
     threshold = Threshold.of(settings.recluster_depth)
+    lowers = Measure(snapshot, now_ms).is_lowered_by
     layouts, _, _ = layouts_of(snapshot, claimed, settings)
     waiting = []
     for layout in layouts if any(layout.is_ordered for layout in layouts) else ():
-        found = (group for group in groups(layout, threshold, settings.plan_bytes_max) if len(group.members))
+        found = (group for group in groups(layout, threshold, settings.plan_bytes_max, lowers) if group.refused is None)
         first = next(found, None)
         if first is not None:
             waiting.append((layout, first, found))
@@ -98,7 +103,7 @@ def estimate(snapshot: Snapshot, claimed: Collection[str], final: bool) -> Estim
     made_up = _made_up(snapshot)
     before = depth_by_level(made_up)
     out = Estimate(depth_before=before)
-    while plans := list(round_plans(made_up, claimed)):
+    while plans := list(round_plans(made_up, claimed, 0)):
         parts = dict(made_up.parts)
         written: list[Part] = []
         for number, plan in enumerate(plans):
@@ -156,6 +161,8 @@ def _output(plan: Plan, inputs: Sequence[Part], number: int, snapshot: Snapshot)
     settings = snapshot.settings
     rows, size = sum(part.rows for part in inputs), sum(part.bytes for part in inputs)
     count = max(1, math.ceil(max(size / settings.target_part_bytes, rows / settings.target_part_rows) - 1e-6))
+    count = min(count, rows)
+    passes = passes_after(inputs, rows, settings.sort_key_version)
     columns = order_columns(snapshot.schema, (_PLACE,), ())
     ranges = snapshot.known.ranges([part.stats for part in inputs], columns).ranges
     low = np.array([item.lower[1] for item in ranges], dtype=np.float64)
@@ -166,11 +173,11 @@ def _output(plan: Plan, inputs: Sequence[Part], number: int, snapshot: Snapshot)
         below += part.rows * np.clip((points - start) / (end - start), 0.0, 1.0)
     cuts = np.interp(np.linspace(0.0, below[-1], count + 1), below, points).round().astype(np.int64).tolist()
     cuts[-1] = max(int(item.upper[1]) for item in ranges)
-    block = snapshot.version + 1 + number
     return [
         Part(
-            path=f"predicted-{number}-{place}", rows=max(1, rows // count), bytes=max(1, size // count),
-            level=plan.level, min_block=block, max_block=block, sort_key_version=settings.sort_key_version,
+            path=f"predicted-{number}-{place}", rows=rows * (place + 1) // count - rows * place // count,
+            bytes=max(1, size // count), level=plan.level, min_block=min(part.min_block for part in inputs),
+            max_block=max(part.max_block for part in inputs), sort_key_version=settings.sort_key_version, passes=passes,
             partition_values=inputs[0].partition_values,
             stats=_stats(min(cuts[place], cuts[place + 1]), cuts[place + 1]),
         )

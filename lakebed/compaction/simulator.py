@@ -28,6 +28,7 @@ from lakebed.compaction.planner import plan as make_plans
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import ChangePart, Metadata, Part, Protocol
 from lakebed.manifest.deletion_vector import DeletionVector
+from lakebed.manifest.passes import passes_after
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.plots import new_figure
@@ -233,6 +234,7 @@ class _World:
             part = ChangePart(
                 path=f"flush-{self.version:07d}-{number}", version=self.version, ordinal=number, rows=rows, bytes=size,
                 deletes=deletes, partition_values=partition, stats=_stats(rows, quantiles), modified_ms=arrival.at_ms,
+                sort_key_version=self.settings.sort_key_version,
             )  # fmt: skip
             waiting = _Waiting(part, replaced, deletes, quantiles)
             self.ingested_bytes += size
@@ -323,12 +325,14 @@ class _World:
             return
         blocks = (min(part.min_block for part in parts), max(part.max_block for part in parts))
         where = [(item.quantiles, item.live) for item in inputs if item.live > 0]
-        self._write(rows, size, plan.level, blocks, parts[0].partition_values, where, f"merge-{self.version:07d}")
+        passes = passes_after(parts, sum(part.live_rows for part in parts), self.settings.sort_key_version)
+        name = f"merge-{self.version:07d}"
+        self._write(rows, size, plan.level, blocks, parts[0].partition_values, where, name, passes)
         self.merged_bytes += round(size)
 
     def _write(
         self, rows: float, size: float, level: int, blocks: tuple[int, int], partition: Mapping[str, str | None],
-        where: Sequence[tuple[Floats, float]], name: str,
+        where: Sequence[tuple[Floats, float]], name: str, passes: int = 0,
     ) -> None:  # fmt: skip
         """One run of parts of the target size."""
         wanted = max(size / self.settings.target_part_bytes, rows / self.settings.target_part_rows)
@@ -336,16 +340,17 @@ class _World:
         for number, quantiles in enumerate(_mixed(where, count)):
             self._add(
                 math.ceil(rows / count), math.ceil(size / count), level, blocks, partition, rows / count, quantiles,
-                f"{name}-{number:04d}",
+                f"{name}-{number:04d}", passes,
             )  # fmt: skip
 
     def _add(
         self, rows: int, size: int, level: int, blocks: tuple[int, int], partition: Mapping[str, str | None],
-        live: float, quantiles: Floats, path: str,
+        live: float, quantiles: Floats, path: str, passes: int,
     ) -> None:  # fmt: skip
         part = Part(
             path=path, rows=rows, bytes=size, level=level, min_block=blocks[0], max_block=blocks[1],
-            partition_values=partition, stats=_stats(rows, quantiles),
+            partition_values=partition, stats=_stats(rows, quantiles), passes=passes,
+            sort_key_version=self.settings.sort_key_version,
         )  # fmt: skip
         self.parts[path] = _Stored(part, live, quantiles)
 

@@ -20,6 +20,7 @@ _TAG_LEVEL = "lakebed.level"
 _TAG_MIN_BLOCK = "lakebed.min_block"
 _TAG_MAX_BLOCK = "lakebed.max_block"
 _TAG_SORT_KEY_VERSION = "lakebed.sort_key_version"
+_TAG_PASSES = "lakebed.passes"
 _TAG_DELETES = "lakebed.deletes"
 _TAG_OP_COLUMN = "lakebed.op_column"
 _TAG_DELETES_MS = "lakebed.deletes_ms"
@@ -38,7 +39,7 @@ class Part:
     ``path`` is relative to the table's root (or absolute) and not url-encoded. ``rows`` counts physical rows, dead ones
     included. ``deletes`` counts the delete rows among them, all dead, kept as tombstones; ``deletes_ms`` is when the
     newest of them was written, if that was before the part. ``has_op_column`` says that the file has the hidden column
-    that tells deletes from upserts. ``stats`` is Delta's statistics JSON.
+    that tells deletes from upserts. ``stats`` is Delta's statistics JSON. ``passes``: see ``manifest.passes``.
     ``spelling`` is the path as another writer spelled it in the log, if we would spell it otherwise: readers compare the text.
     ``checksum`` is the CRC-32 of the whole file; None for a file that others wrote.
     """
@@ -59,6 +60,7 @@ class Part:
     spelling: str | None = None
     deletes_ms: int | None = None
     checksum: int | None = None
+    passes: int = 0
 
     @property
     def newest_delete_ms(self) -> int:
@@ -328,6 +330,8 @@ def add_to_json(part: Part, data_change: bool = True) -> dict[str, Any]:
         tags[_TAG_DELETES_MS] = str(part.deletes_ms)
     if part.checksum is not None:
         tags[_TAG_CHECKSUM] = str(part.checksum)
+    if part.passes:
+        tags[_TAG_PASSES] = str(part.passes)
     out: dict[str, Any] = {
         "path": part.spelling or encode_path(part.path),
         "partitionValues": dict(part.partition_values),
@@ -367,6 +371,7 @@ def add_from_json(body: Mapping[str, Any]) -> Part:
         spelling=_foreign_spelling(body["path"]),
         deletes_ms=None if deletes_ms is None else int(deletes_ms),
         checksum=None if checksum is None else int(checksum),
+        passes=int(tags.get(_TAG_PASSES, 0)),
     )
 
 

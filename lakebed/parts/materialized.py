@@ -237,7 +237,7 @@ def _part(one: Materialized, part: MergedPart, dead: BitMap64) -> Part:
         sort_key_version=part.sort_key_version, deletes=part.deletes, has_op_column=part.has_op_column,
         partition_values=one.sources[0].partition_values, stats=part.stats, modified_ms=one.made_ms,
         deletes_ms=max((source.newest_delete_ms for source in one.sources if source.deletes), default=None),
-        checksum=part.checksum,
+        checksum=part.checksum, passes=part.passes,
     ).marked(inline(dead) if dead else None)  # fmt: skip
 
 
@@ -255,7 +255,7 @@ def _to_json(one: Materialized) -> dict[str, Any]:
             {
                 "path": part.path, "rows": part.rows, "bytes": part.bytes, "stats": part.stats, "deletes": part.deletes,
                 "has_op_column": part.has_op_column, "dead": _text(part.dead), "checksum": part.checksum,
-                "sort_key_version": part.sort_key_version,
+                "sort_key_version": part.sort_key_version, "passes": part.passes,
             }
             for part in one.parts
         ],
@@ -274,6 +274,7 @@ def _from_json(value: Mapping[str, Any], folder: str) -> Materialized:
             has_op_column=entry["has_op_column"], dead=_bitmap(entry["dead"]),
             provenance=Provenance.from_bytes(Path(folder, entry["path"] + ".rows").read_bytes()),
             sort_key_version=entry["sort_key_version"], checksum=entry["checksum"],
+            passes=entry.get("passes", 0),
         )
         for entry in value["parts"]
     )  # fmt: skip

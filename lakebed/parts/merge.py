@@ -48,6 +48,7 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput, LakebedError, StoreUnavailable
 from lakebed.manifest.actions import Part
+from lakebed.manifest.passes import passes_after
 from lakebed.parts.arrow_source import ArrowSource, Rows, damaged, is_local
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
 from lakebed.parts.checksum import stage, verify_local, verify_pages
@@ -99,6 +100,7 @@ class MergedPart:
     """A file that no commit names yet. ``dead``: the delete rows kept, ``deletes`` in number, dead from the start.
 
     ``provenance``: for each row, which row of which source it was; ordinals are places in the list of sources.
+    ``passes``: see ``manifest.passes``.
     """
 
     path: str
@@ -111,6 +113,7 @@ class MergedPart:
     provenance: Provenance
     sort_key_version: int | None = None  # what its rows are sorted by
     checksum: int | None = None  # of the file (``parts.checksum``)
+    passes: int = 0
 
 
 def merge_parts(
@@ -161,7 +164,8 @@ def merge_parts(
                 with suppress(LakebedError):  # then the cleanup finds it
                     storage.delete(part.path)
             raise
-    return written
+    passes = passes_after([source.part for source in sources], len(order), shape.order_version)
+    return [replace(part, passes=passes) for part in written]
 
 
 class _Merge:

@@ -31,8 +31,8 @@ def part(
     """A level-0 part of the keys ``low`` to ``high``; its block is the number in its path, if there is one."""
     block = int("".join(filter(str.isdigit, path)) or 0)
     vector = DeletionVector("u", path, 0, 40, dead) if dead else None
-    fields = {"min_block": block, "max_block": block} | fields
-    return Part(path, rows, size, stats=stats(rows, low, high), deletion_vector=vector, **fields)
+    fields = {"min_block": block, "max_block": block, "deletion_vector": vector} | fields
+    return Part(path, rows, size, stats=stats(rows, low, high), **fields)
 
 
 def change_part(path: str, low: int, high: int, size: int = MB, rows: int = 1000, modified_ms: int = 0) -> ChangePart:

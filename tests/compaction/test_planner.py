@@ -20,6 +20,7 @@ from lakebed.compaction.policies import binomial, lazy_leveled, size_tiered
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import AddPart, Commit, Part
 from lakebed.manifest.deletion_vector import DeletionVector
+from lakebed.manifest.passes import passes_after
 from lakebed.manifest.snapshot import Snapshot, apply, without_expired
 from lakebed.settings import TableSettings, parse_settings
 from lakebed.sortkey.known import KnownStatistics
@@ -218,7 +219,7 @@ def test_plans_do_not_depend_on_the_order_of_parts(seed: int) -> None:
     assert plan(table(parts), (), NOON) == expected
 
 
-def random_parts(world: random.Random, count: int) -> list[Part]:
+def random_parts(world: random.Random, count: int, **fields: Any) -> list[Part]:
     out = []
     for number in range(count):
         low = world.randrange(1000)
@@ -226,7 +227,7 @@ def random_parts(world: random.Random, count: int) -> list[Part]:
         out.append(
             part(
                 f"part-{number:03d}", low, low + world.choice((0, 5, 100, 1000)), world.randrange(1, 120) * MB, rows,
-                world.randrange(rows) if world.random() < 0.3 else 0, level=world.randrange(3),
+                world.randrange(rows) if world.random() < 0.3 else 0, level=world.randrange(3), **fields,
             )
         )  # fmt: skip
     return out
@@ -245,7 +246,7 @@ def merged(snapshot: Snapshot, done: Plan, name: str) -> Snapshot:
         parts[f"{name}-{piece}"] = Part(
             f"{name}-{piece}", math.ceil(rows / count), math.ceil(done.bytes_out / count), level=done.level,
             min_block=min(item.min_block for item in inputs), max_block=max(item.max_block for item in inputs),
-            stats=stats(math.ceil(rows / count), start, end),
+            stats=stats(math.ceil(rows / count), start, end), sort_key_version=1, passes=passes_after(inputs, rows, 1),
         )  # fmt: skip
     return replace(snapshot, parts=parts)
 
@@ -263,14 +264,17 @@ def check(planning: Planning, snapshot: Snapshot, claimed: Collection[str]) -> N
 
 @pytest.mark.parametrize("policy", ["auto", "tiered", "leveled", "bin-pack"])
 @pytest.mark.parametrize("seed", range(6))
-def test_repeated_rounds_come_to_an_end_within_the_read_budget(policy: str, seed: int) -> None:
+@pytest.mark.parametrize("blocks", [{}, {"min_block": 1, "max_block": 1}], ids=["of many commits", "of one commit"])
+def test_repeated_rounds_come_to_an_end_within_the_read_budget(policy: str, seed: int, blocks: dict[str, int]) -> None:
     world = random.Random(seed)
     budget = world.choice((1, 2, 4, 8))
-    snapshot = table(random_parts(world, 80), replace(ORDERED, merge=policy, read_budget=budget))
+    parts = random_parts(world, 80, sort_key_version=1, **blocks)
+    snapshot = table(parts, replace(ORDERED, merge=policy, read_budget=budget))
     claimed = {path for path in snapshot.parts if world.random() < 0.1}
     for number in range(400):
         planning = plan(snapshot, claimed, NOON)
         check(planning, snapshot, claimed)
+        assert Cause.NO_GAIN not in refused(planning)
         if not planning.plans:
             if not claimed:
                 break

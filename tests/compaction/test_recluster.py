@@ -47,7 +47,7 @@ def layout_of(parts: Sequence[Part], **settings: Any) -> Layout:
 def chosen(layout: Layout, threshold: str, bytes_max: int = 500 * MB) -> list[tuple[int, tuple[str, ...]]]:
     """Level and paths of all groups, each taken."""
     out = []
-    for group in groups(layout, Threshold.of(threshold), bytes_max):
+    for group in groups(layout, Threshold.of(threshold), bytes_max, lambda parts: True):
         if len(group.members):
             out.append((group.level, tuple(sorted(layout.parts[index].path for index in group.members.tolist()))))
             layout.take(group.members)
@@ -83,7 +83,7 @@ def merged(snapshot: Snapshot, done: Plan, number: int) -> Snapshot:
 def until_nothing_is_left(snapshot: Snapshot) -> tuple[Snapshot, int, int]:
     """The table then, the bytes that were written, and the merges."""
     written = count = 0
-    while (found := next(round_plans(snapshot, ()), None)) is not None:
+    while (found := next(round_plans(snapshot, (), NOON), None)) is not None:
         snapshot = merged(snapshot, found, count)
         written, count = written + found.bytes_out, count + 1
         assert count < 2000, "it does not end"
@@ -300,7 +300,7 @@ def test_parts_of_an_earlier_sort_key_are_sorted_whatever_the_policy_oldest_firs
 def test_a_table_whose_sort_key_was_never_changed_is_not_sorted_anew_unasked() -> None:
     snapshot = table([part("foreign", 0, 100)], ORDERED)
     assert plan(snapshot, (), NOON).plans == ()
-    assert next(round_plans(snapshot, ())).kind is PlanKind.RESORT, "a job sorts it"
+    assert next(round_plans(snapshot, (), NOON)).kind is PlanKind.RESORT, "a job sorts it"
 
 
 def test_deep_levels_come_before_parts_of_an_earlier_sort_key() -> None:
@@ -327,5 +327,5 @@ def test_partitions_are_reclustered_by_themselves() -> None:
     parts = [part(f"new-{number}", 0, 100, partition_values={"region": "ab"[number % 2]}) for number in range(8)]
     snapshot = table(parts, RECLUSTERED, partition_by=("region",))
     assert sorted(len(item.inputs) for item in plan(snapshot, (), NOON).plans) == [4, 4]
-    assert sorted(len(item.inputs) for item in round_plans(snapshot, ())) == [4, 4]
+    assert sorted(len(item.inputs) for item in round_plans(snapshot, (), NOON)) == [4, 4]
     assert depth_by_level(snapshot) == {0: 4.0} and estimate(snapshot, (), True).plans == 2

@@ -94,7 +94,7 @@ def test_all_parts_get_their_turn_whatever_is_read(seed: int) -> None:
 
 def test_a_recluster_job_goes_the_same_way() -> None:
     snapshot = table([old(*place) for place in APART], CHANGED)
-    assert next(round_plans(snapshot, (), {"old-5": 1})).inputs == ("old-5",)
+    assert next(round_plans(snapshot, (), NOW, {"old-5": 1})).inputs == ("old-5",)
 
 
 def test_parts_in_the_order_of_the_table_are_left_alone_however_often_they_are_read() -> None:
