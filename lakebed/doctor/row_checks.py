@@ -35,6 +35,7 @@ from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.locate import ScanLocator
 from lakebed.parts.order import sort_order
+from lakebed.parts.part_filter import trusts_bounds
 from lakebed.parts.resolve import resolve
 from lakebed.parts.sql import literal, parquet, parquet_of, quote, quote_all, sql_type
 from lakebed.parts.storage import PartStorage
@@ -49,7 +50,6 @@ from lakebed.view.scan_file import ScanFile
 _BATCH_ROWS = 262_144
 _TAIL_ROWS = 2_000_000
 _DUPLICATES_TOLD = 20
-_OURS = "_lakebed/"
 _RESTORE = "restore {} from a copy of the store"
 
 
@@ -336,7 +336,7 @@ def _bounds_broken(
 ) -> str | None:
     """What a column's bounds say and live rows deny; None if they hold, or nobody looks at them."""
     kind = field.type
-    if pa.types.is_floating(kind) and not part.path.startswith(_OURS):
+    if not trusts_bounds(part.path, kind):
         return None
     least, most = (stats.get("minValues") or {}).get(field.name), (stats.get("maxValues") or {}).get(field.name)
     try:

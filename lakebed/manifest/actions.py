@@ -237,6 +237,11 @@ class Commit:
         return info.timestamp_ms if info else 0
 
 
+def is_ours(path: str) -> bool:
+    """Whether lakebed wrote the file, in the table or on a local disk: nobody else names files so."""
+    return path.startswith("_lakebed/") or "/_lakebed/" in path
+
+
 def at_version(action: Action, version: int) -> Action:
     """The action as it reads when its commit becomes ``version``: a new part's place in the order is the commit's."""
     if isinstance(action, AddChangePart):

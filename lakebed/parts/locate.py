@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import compress
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakebed.manifest.actions import Part, RemovePart
+from lakebed.manifest.actions import Part, RemovePart, is_ours
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
 from lakebed.parts.engine import connect
 from lakebed.parts.key_index import KeyIndex
+from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.positions import find_positions
-from lakebed.parts.prune import may_contain
 from lakebed.parts.sql import columns_with_partition, literal, parquet, quote, registered, sql_type
 from lakebed.parts.storage import PartStorage
 
@@ -101,8 +99,8 @@ class ScanLocator:
         self._storage = storage
 
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
-        bounds = _bounds(keys, self._shape.keys)
-        near = [part for part in base.values() if may_contain(part, bounds, self._shape.schema)]
+        wanted = keys.select(list(self._shape.keys))
+        near = parts_that_may_overlap(connect(), list(base.values()), self._shape.schema, wanted)
         with_keys = [stores_partition_columns(part) or not self._foreign_keys(part) for part in near]
         found = [self._scan(group, keys) for group in _alike(list(compress(near, with_keys)))]
         found += [self._read(part, keys) for part, stored in zip(near, with_keys, strict=True) if not stored]
@@ -168,30 +166,16 @@ def read_keys(part: Part, shape: TableShape, storage: PartStorage) -> Iterator[p
 
 def stores_partition_columns(part: Part | RemovePart) -> bool:
     """Whether a part's file has the partition columns: ours do, other writers leave them out."""
-    return _is_ours(part)
+    return is_ours(part.path)
 
 
 def has_hidden_sequence(part: Part) -> bool:
     """Whether a part of a table with a hidden sequence has it: those that lakebed wrote do."""
-    return _is_ours(part)
-
-
-def _is_ours(part: Part | RemovePart) -> bool:
-    """Whether lakebed wrote the file, in the table or on a local disk."""
-    return part.path.startswith("_lakebed/") or "/_lakebed/" in part.path
+    return is_ours(part.path)
 
 
 def _has_sequence(part: Part, shape: TableShape) -> bool:
     return shape.sequence_column != SEQUENCE_COLUMN or has_hidden_sequence(part)
-
-
-def _bounds(keys: pa.Table, names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """Least and greatest value of each key column; none for values that Python lacks, such as the year 10000."""
-    out: dict[str, Mapping[str, Any]] = {}
-    for name in names if len(keys) else ():
-        with suppress(OverflowError, ValueError):
-            out[name] = pc.min_max(keys[name]).as_py()
-    return out
 
 
 def _alike(parts: Sequence[Part]) -> Iterator[list[Part]]:

@@ -7,7 +7,10 @@
 3. DuckDB evaluates these on a table of a row a part, made from the parts' statistics and partition values. So a constant
    is compared with a bound exactly as with the column itself; what is unknown rules out nothing.
 
-Rows of given values (``parts_that_may_hold``) are sought in the same bounds, by one sorted join a column.
+Rows of given values (``parts_that_may_hold``) are sought in the same bounds, by one sorted join a column; where it is enough to
+look at their least and greatest values (``parts_that_may_overlap``), by one comparison a part.
+
+Other writers' bounds are not all to be trusted (``trusts_bounds``): nobody may leave out a file by those.
 
 Step 2 needs that the comparison follows the order of the column's values. So constants of another family than the
 column's are not looked at (DuckDB might compare the column's texts), nor lists of constants of several kinds.
@@ -24,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.manifest.actions import is_ours
 from lakebed.parts.expression import Expression
 from lakebed.parts.sql import literal, quote, registered, sql_type
 from lakebed.sortkey.known import KnownStatistics
@@ -38,6 +42,7 @@ _FLIPPED = {
 }
 _MOMENTS = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPTZ"})
 _EXACT_DIGITS_MAX = 18
+_FLOAT_DIGITS = 15
 
 
 class HasStatistics(Protocol):
@@ -120,6 +125,42 @@ def parts_that_may_hold(
         query = f"select place from lakebed_bounds b {' '.join(joins)} where {may_hold}"
         kept = sorted(place for (place,) in connection.execute(query).fetchall())
     return [files[place] for place in kept]
+
+
+def parts_that_may_overlap(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[_File], schema: pa.Schema, values: pa.Table
+) -> list[_File]:
+    """The files that may hold a row whose values are all between the least and the greatest in ``values``.
+
+    Cheap also for millions of values. The columns of ``values`` have the types of ``schema``.
+    """
+    names = [name for name in values.column_names if has_bounds(schema.field(name).type)]
+    if len(files) < 2 or not names or not len(values):
+        return list(files)
+    known = KnownStatistics()
+    bounds: dict[str, Any] = {"place": pa.array(range(len(files)), pa.int64())}
+    for at, name in enumerate(names):
+        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), known)
+    ends = ", ".join(f"min(c{at}) as least{at}, max(c{at}) as greatest{at}" for at in range(len(names)))
+    overlap = " and ".join(
+        f"coalesce(lo{at} <= greatest{at} and hi{at} >= least{at}, true)" for at in range(len(names))
+    )
+    sought = values.select(names).rename_columns([f"c{at}" for at in range(len(names))])
+    with registered(connection, "lakebed_bounds", pa.table(bounds)), registered(connection, "lakebed_values", sought):
+        query = f"select place from lakebed_bounds, (select {ends} from lakebed_values) where {overlap}"
+        kept = sorted(place for (place,) in connection.execute(query).fetchall())
+    return [files[place] for place in kept]
+
+
+def trusts_bounds(path: str, kind: pa.DataType) -> bool:
+    """Whether the log's bounds of a column hold for every value of the file.
+
+    Other writers leave NaN, which is greater than any number, out of the bounds of floating point, and write those of a decimal
+    as a float, which holds 15 digits.
+    """
+    if is_ours(path):
+        return True
+    return not pa.types.is_floating(kind) and not (pa.types.is_decimal(kind) and kind.precision > _FLOAT_DIGITS)
 
 
 _Condition = Callable[[dict[str, int]], str]
@@ -220,9 +261,9 @@ def _alike(field: pa.Field, constants: Sequence[_Constant | None]) -> list[_Cons
 def _bounds(files: Sequence[HasStatistics], field: pa.Field, known: KnownStatistics) -> tuple[pa.Array, pa.Array]:
     """Least and greatest value of a column in each file; null where it is not known."""
     low, high = known.bounds([file.stats for file in files], field)
-    if pa.types.is_floating(field.type):  # other writers leave NaN out of their bounds
-        ours = pa.array([file.path.startswith("_lakebed/") for file in files])
-        low, high = (pc.if_else(ours, ends, pa.scalar(None, field.type)) for ends in (low, high))
+    trusted = [trusts_bounds(file.path, field.type) for file in files]
+    if not all(trusted):
+        low, high = (pc.if_else(pa.array(trusted), ends, pa.scalar(None, field.type)) for ends in (low, high))
     is_told = [field.name in file.partition_values for file in files]
     if any(is_told):
         told = [_ends_of_partition(file, field) for file in files]

@@ -62,7 +62,7 @@ def find_positions(
 def _scan(payload_columns: Sequence[str]) -> str:
     # Older parts may lack a payload column that newer ones have; only then is it worth reading all footers first.
     by_name = ", union_by_name = true" if payload_columns else ""
-    return f"read_parquet($urls, file_row_number = true, hive_partitioning = false{by_name})"
+    return f"read_parquet($urls, file_row_number = true, hive_partitioning = false, can_have_nan = true{by_name})"
 
 
 def _stored(connection: duckdb.DuckDBPyConnection, urls: Sequence[str], payload_columns: Sequence[str]) -> set[str]:

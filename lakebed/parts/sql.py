@@ -16,6 +16,8 @@ EVALUATED_FIRST = "limit 9223372036854775807"
 
 A limit takes rows that the subquery has chosen; so a predicate can't pass it, and no rows are too many for this one.
 """
+# Bounds that other writers put into a footer leave NaN out, which is greater than any number: row groups may still hold it.
+_OPTIONS = "hive_partitioning = false, can_have_nan = true"
 
 
 def quote(name: str) -> str:
@@ -40,7 +42,7 @@ def file_literal(url: str) -> str:
 
 def parquet(url: str, options: str = "") -> str:
     """The scan of one file. Wildcards and ``name=value`` folders in its path mean nothing: they are part of its name."""
-    return f"read_parquet({file_literal(url)}, hive_partitioning=false{', ' + options if options else ''})"
+    return f"read_parquet({file_literal(url)}, {_OPTIONS}{', ' + options if options else ''})"
 
 
 def parquet_of(urls: Iterable[str], columns: Mapping[str, tuple[str, str]]) -> str:
@@ -56,12 +58,12 @@ def parquet_of(urls: Iterable[str], columns: Mapping[str, tuple[str, str]]) -> s
     # A map must not be empty; a name that no file has does no harm.
     entries = entries or ["'_lakebed_none': {'name': 'c', 'type': 'INTEGER', 'default_value': NULL}"]
     listed = ", ".join(map(file_literal, urls))
-    return f"read_parquet([{listed}], schema = map {{{', '.join(entries)}}}, hive_partitioning = false)"
+    return f"read_parquet([{listed}], schema = map {{{', '.join(entries)}}}, {_OPTIONS})"
 
 
 def parquet_by_footers(urls: Iterable[str]) -> str:
     """The scan of files as one, whose columns are all that the files have, found by reading every footer first."""
-    return f"read_parquet([{', '.join(map(file_literal, urls))}], union_by_name = true, hive_partitioning = false)"
+    return f"read_parquet([{', '.join(map(file_literal, urls))}], union_by_name = true, {_OPTIONS})"
 
 
 @contextmanager

@@ -36,6 +36,9 @@ from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.errors import Corrupt
+from lakebed.manifest.actions import is_ours
+from lakebed.manifest.schema import schema_from_json
+from lakebed.parts.part_filter import trusts_bounds
 from lakebed.view.scan_file import ScanFile
 
 _BLOCK_ROWS = 1024  # PartIndex.java knows it too
@@ -113,7 +116,7 @@ def scan(
         if known is None:
             empty = engine.empty_index(root, schema_json, list(partition_columns), time_zone)
             known = _Index((), frozenset(), empty)
-        current = _advance(known, files)
+        current = _advance(known, files, schema_json)
         if current.counts_reads != counts_reads:
             counting = current.index.counting(_reads(engine, root).counts if counts_reads else None)
             current = _Index(current.files, current.identities, counting, counts_reads)
@@ -154,7 +157,7 @@ def layout_of_dead_rows(dead: BitMap64, rows: int, path: str) -> bytes:
     return directory.tobytes() + np.packbits(flags, axis=1).tobytes()
 
 
-def _advance(known: _Index, files: Sequence[ScanFile]) -> _Index:
+def _advance(known: _Index, files: Sequence[ScanFile], schema_json: str) -> _Index:
     """The index of `files`, made from the one before by what differs."""
     if files is known.files and isinstance(files, tuple):
         return known
@@ -163,7 +166,7 @@ def _advance(known: _Index, files: Sequence[ScanFile]) -> _Index:
     if identities == known.identities:
         return _Index(files, identities, known.index, known.counts_reads)
     added = [by_identity[name] for name in by_identity if name not in known.identities]
-    change = {"remove": sorted(known.identities - identities), "add": [_entry(file) for file in added]}
+    change = {"remove": sorted(known.identities - identities), "add": [_entry(file, schema_json) for file in added]}
     return _Index(files, identities, known.index.apply(orjson.dumps(change)), known.counts_reads)
 
 
@@ -176,11 +179,28 @@ def _identity(file: ScanFile) -> str:
     return f"{file.path}\0{hashlib.blake2b(file.dead.serialize(), digest_size=16).hexdigest()}"
 
 
-def _entry(file: ScanFile) -> list[Any]:
+def _entry(file: ScanFile, schema_json: str) -> list[Any]:
     dead = None
     if file.dead:
         dead = base64.b64encode(layout_of_dead_rows(file.dead, file.rows, file.path)).decode()
-    return [_identity(file), file.path, file.bytes, dict(file.partition_values), dead, file.stats]
+    return [_identity(file), file.path, file.bytes, dict(file.partition_values), dead, _trusted(file, schema_json)]
+
+
+def _trusted(file: ScanFile, schema_json: str) -> str | None:
+    """The statistics without bounds that don't hold for every value; without anything if others wrote them in their own way."""
+    if file.stats is None or is_ours(file.path):
+        return file.stats
+    schema = schema_from_json(schema_json)
+    untrusted = [field.name for field in schema if not trusts_bounds(file.path, field.type)]
+    if not untrusted:
+        return file.stats
+    try:
+        stats = orjson.loads(file.stats)
+        for which in ("minValues", "maxValues"):
+            stats[which] = {name: bound for name, bound in (stats.get(which) or {}).items() if name not in untrusted}
+    except (ValueError, AttributeError):
+        return None
+    return orjson.dumps(stats).decode()
 
 
 def _engine(spark: SparkSession) -> _Engine:

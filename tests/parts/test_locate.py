@@ -11,9 +11,10 @@ import pytest
 
 from lakebed.manifest.actions import Part
 from lakebed.parts.changes import TableShape
+from lakebed.parts.engine import connect
 from lakebed.parts.key_index import KeyIndex
 from lakebed.parts.locate import IndexLocator, ScanLocator
-from lakebed.parts.prune import may_contain
+from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.storage import open_part_storage
 from lakebed.parts.write import write_parts
 
@@ -75,5 +76,5 @@ def test_a_maximum_that_spark_cut_to_its_millisecond_still_holds(micros: int, ma
     bound = '"at":"2026-01-01T00:00:00.123Z"'
     part = Part("p", 1, 1, stats=f'{{"numRecords":1,"minValues":{{{bound}}},"maxValues":{{{bound}}}}}')
     schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
-    moment = pa.scalar(1_767_225_600_000_000 + micros, pa.timestamp("us", "UTC")).as_py()
-    assert may_contain(part, {"at": {"min": moment, "max": moment}}, schema) is may
+    moment = pa.table({"at": pa.array([1_767_225_600_000_000 + micros], pa.timestamp("us", "UTC"))})
+    assert (part in parts_that_may_overlap(connect(), [part, Part("other", 1, 1)], schema, moment)) is may
