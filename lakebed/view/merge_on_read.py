@@ -207,10 +207,11 @@ class TableView:
     ) -> T:
         """What ``run`` makes of a connection for users' SQL on which ``name`` is the snapshot's rows, and its number of parts.
 
+        What it makes will be committed, so it is read from committed files, not from what merges left on this host's disk.
         The rows have hidden columns of the parts beside the table's. Parts in which ``where`` is true for no row are left
         out. If an expression fails, ``run`` is called once more, with dead rows hidden from it.
         """
-        pinned = self._pin(snapshot)
+        pinned = self._pin(snapshot, on_this_host=False)
         connection = self._connect_for_sql(pinned)
         files = parts_that_may_match(connection, pinned.files, snapshot.schema, where, snapshot.known)
         schema = pa.schema([*snapshot.schema, *hidden])
@@ -268,7 +269,8 @@ class TableView:
         stale = frozenset(part.path for part in stale_parts(snapshot))
         pinned = _Pinned(snapshot.version, on_this_host, files, resolution.completed, stale)
         with self._lock:
-            if self._newest is None or pinned.version > self._newest.version:
+            newest = self._newest
+            if newest is None or (pinned.version, on_this_host) > (newest.version, newest.on_this_host):
                 self._newest = pinned
         return pinned
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import random
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import lakebed
@@ -175,6 +177,41 @@ def test_readers_go_round_a_local_part_that_is_damaged_and_its_replica_drops_it(
     assert worker.held() == []
     require_whole(table)
     assert merge(table, worker, paths(table)) is End.COMPLETED
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone"])
+def test_what_a_mutation_commits_never_comes_from_a_local_part(table: lakebed.Table, harm: str) -> None:
+    wanted = notes(table)
+    worker = replica(table)
+    merge(table, worker, paths(table))
+    [one] = worker.held()
+    local = Path(one.local_path(one.parts[0]))
+    mutating = lakebed.open(table.path)
+    if harm == "gone":
+        mutating.to_arrow()
+        local.unlink()
+    else:
+        chunk = pq.read_metadata(local).row_group(0).column(1)
+        flip_bit(local, chunk.data_page_offset + chunk.total_compressed_size // 2)
+        assert notes(mutating) != wanted, "readers do not look at checksums"
+
+    assert mutating.update({"note": "note || 'x'"}, "id % 2 = 0").rows == PARTS * ROWS // 2
+    assert mutating.delete("id = 1").rows == 1
+    worker.close()
+    shutil.rmtree(one.folder)
+    del wanted[1]
+    assert notes(lakebed.open(table.path)) == {id: note + "x" * (id % 2 == 0) for id, note in wanted.items()}
+
+
+def notes(table: lakebed.Table) -> dict[int, str]:
+    rows = table.to_arrow()
+    return dict(zip(rows["id"].to_pylist(), rows["note"].to_pylist(), strict=True))
+
+
+def flip_bit(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 4
+    file.write_bytes(bytes(content))
 
 
 def test_a_file_that_is_gone_is_named_by_all_who_need_it_and_by_nobody_else(table: lakebed.Table) -> None:
