@@ -16,7 +16,7 @@ from lakebed.manifest.creation import check_adoptable, check_settings, protocol_
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Unknown
 from lakebed.parts.engine import connect
-from lakebed.parts.sql import parquet, quote_all, registered
+from lakebed.parts.sql import aliases, by_place, parquet, registered
 from lakebed.parts.storage import PartStorage, open_part_storage
 from lakebed.settings import PREFIX, SORT_KEY_FRAME, TableSettings
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
@@ -94,9 +94,9 @@ def _check_unique(rows: pa.Table, keys: Sequence[str]) -> None:
     for name in keys:
         if rows[name].null_count:
             raise InvalidInput(f"the column {name!r} can't be a key: it is null in {rows[name].null_count} rows")
-    listed = quote_all(keys)
+    listed = ", ".join(aliases(keys).values())
     connection = connect()
-    with registered(connection, "lakebed_rows", rows) as name:
+    with registered(connection, "lakebed_rows", by_place(rows, keys)) as name:
         query = f"select {listed}, count(*) as times from {name} group by {listed} having times > 1 limit 1"
         found = connection.execute(query).fetchall()
     if found:

@@ -32,10 +32,19 @@ from lakebed.manifest.actions import AddChangePart, ChangePart
 from lakebed.manifest.conflicts import Touch, takes_rows_away
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
-from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape, prepare, shape_of
+from lakebed.parts.changes import (
+    DELETE,
+    HIDDEN_TYPES,
+    OP_COLUMN,
+    SEQUENCE_COLUMN,
+    UPSERT,
+    TableShape,
+    prepare,
+    shape_of,
+)
 from lakebed.parts.engine import connect
 from lakebed.parts.expression import Expression
-from lakebed.parts.sql import literal, parquet, quote, quote_all
+from lakebed.parts.sql import aliases, literal, named, scan_of, sql_type
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.unreadable import naming_unreadable
 from lakebed.parts.write import WrittenPart, write_parts
@@ -227,18 +236,19 @@ def _without_newer(
     connection = connect()
     storage.attach(connection)
     columns = list(dict.fromkeys([*shape.keys, *([shape.sequence_column] if shape.sequence_column else [])]))
-    newer = " union all ".join(
-        f"select {quote_all(columns)} from {parquet(storage.duckdb_url(other.path))}" for other in came
-    )
-    same = [f"o.{quote(name)} = n.{quote(name)}" for name in shape.keys]
+    alias = aliases(columns)
+    columns += [name for name in [*shape.schema.names, OP_COLUMN] if name not in columns]
+    kinds = {name: sql_type(HIDDEN_TYPES.get(name) or shape.schema.field(name).type) for name in columns}
+    newer = scan_of([storage.duckdb_url(other.path) for other in came], {name: kinds[name] for name in alias}, {})
+    same = [f"o.{alias[name]} = n.{alias[name]}" for name in shape.keys]
     if shape.sequence_column:
-        same.append(f"n.{quote(shape.sequence_column)} >= o.{quote(shape.sequence_column)}")
-    ours = f"from {parquet(storage.duckdb_url(part.path))} o"
+        same.append(f"n.{alias[shape.sequence_column]} >= o.{alias[shape.sequence_column]}")
+    ours = f"from ({scan_of([storage.duckdb_url(part.path)], kinds, {})}) o"
     matched = f"join ({newer}) n on {' and '.join(same)}"
     ((found,),) = connection.execute(f"select count(*) {ours} semi {matched}").fetchall()
     if not found:
         return [part]
     rows = connection.sql(f"select o.* {ours} anti {matched}").to_arrow_table()
-    kept = list(write_parts(rows, shape, storage))
+    kept = list(write_parts(named(rows, columns), shape, storage))
     discard([part], storage)
     return kept

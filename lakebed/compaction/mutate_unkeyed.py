@@ -35,7 +35,7 @@ from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.expression import connection_for
 from lakebed.parts.part_filter import parts_that_may_match
-from lakebed.parts.sql import EVALUATED_FIRST, literal, parquet_of, quote, registered, sql_type
+from lakebed.parts.sql import EVALUATED_FIRST, aliases, quote, registered, scan_of, sql_type
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.write import WrittenPart, write_parts
 
@@ -165,16 +165,11 @@ def _new_rows(
 
 
 def _numbered(part: Part, schema: pa.Schema, storage: PartStorage) -> str:
-    """A query for all rows of a part, dead ones too, each with its position."""
+    """A query for all rows of a part, dead ones too, each with its position; by names, since a user's expression is about it."""
     kinds = {field.name: sql_type(field.type) for field in schema}
-    stored = {name: f"c{at}" for at, name in enumerate(kinds) if name not in part.partition_values}
-    items = []
-    for name, kind in kinds.items():
-        value = part.partition_values.get(name) or None
-        constant = f"cast({'null' if value is None else literal(value)} as {kind})"
-        items.append(f"{'f.' + stored[name] if name in stored else constant} as {quote(name)}")
-    source = parquet_of([storage.duckdb_url(part.path)], {name: (alias, kinds[name]) for name, alias in stored.items()})
-    return f"select f.file_row_number as {_ROW}, {', '.join(items)} from {source} f"
+    outputs = [f"{alias} as {quote(name)}" for name, alias in aliases(kinds).items()]
+    scan = scan_of([storage.duckdb_url(part.path)], kinds, part.partition_values, f"file_row_number as {_ROW}")
+    return f"select {_ROW}, {', '.join(outputs)} from ({scan})"
 
 
 def _actions(

@@ -38,7 +38,7 @@ from lakebed.manifest.actions import Action, AddPart, CommitInfo, Domain, Part, 
 from lakebed.manifest.conflicts import Touch
 from lakebed.manifest.leases import first_unexpired, leased_versions
 from lakebed.manifest.leaving import everything_leaving, leaving
-from lakebed.manifest.schema import schema_from_json
+from lakebed.manifest.schema import is_reserved, schema_from_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, TableShape, newest_per_key, prepare, shape_of
@@ -235,7 +235,7 @@ class Partitions:
         shape = shape_of(self._log.refresh())
         values = partition_values(partition, shape)
         connection = connect()
-        names = [name for name in rows.column_names if not name.startswith("_lakebed")]
+        names = [name for name in rows.column_names if not is_reserved(name)]
         prepared = prepare(rows.select(names), shape, connection)
         if len(newest_per_key(prepared, shape, connection)) < len(prepared):
             raise InvalidInput(f"the rows for partition {_spell(values)} hold a key twice")

@@ -37,7 +37,7 @@ from lakebed.parts.locate import ScanLocator
 from lakebed.parts.order import sort_order
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.parts.resolve import resolve
-from lakebed.parts.sql import literal, parquet, parquet_of, quote, quote_all, sql_type
+from lakebed.parts.sql import aliases, literal, named, parquet, quote, scan_of, sql_type
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.unreadable import naming_unreadable, reason
 from lakebed.parts.write import told_terms, with_order_bounds
@@ -132,8 +132,9 @@ class RowChecks:
         if self._shape.terms and part.sort_key_version == self._shape.order_version:
             yield from self._order(part, connection)
         if isinstance(part, ChangePart) and self._shape.keys and not part.incomplete:
-            keys = quote_all(self._shape.keys)
-            grouped = f"select {keys} from {self._scan(part)} group by {keys} having count(*) > 1"
+            kinds = {name: sql_type(self._shape.schema.field(name).type) for name in self._shape.keys}
+            keys = scan_of([self._storage.duckdb_url(part.path)], kinds, {})
+            grouped = f"select 1 from ({keys}) group by {', '.join(aliases(kinds).values())} having count(*) > 1"
             [(twice,)] = connection.sql(f"select count(*) from ({grouped})").fetchall()
             if twice:
                 what = f"{twice:,} keys stand in the change part more than once: which row is newest is not told"
@@ -216,13 +217,12 @@ class RowChecks:
         terms, told = self._shape.terms, told_terms(self._shape)
         names = list(dict.fromkeys(name for term in terms for name in term.columns))
         fields = [self._shape.schema.field(name).with_nullable(True) for name in names]
-        columns = {field.name: (f"c{at}", sql_type(field.type)) for at, field in enumerate(fields)}
-        outputs = ", ".join(f"{alias} as {quote(name)}" for name, (alias, _) in columns.items())
-        source = parquet_of([self._storage.duckdb_url(part.path)], columns)
+        kinds = {field.name: sql_type(field.type) for field in fields}
+        scan = scan_of([self._storage.duckdb_url(part.path)], kinds, {})
         last: pa.Table | None = None
         row = 0
-        for batch in connection.sql(f"select {outputs} from {source}").to_arrow_reader(_BATCH_ROWS):
-            table = pa.Table.from_batches([batch]).cast(pa.schema(fields))
+        for batch in connection.sql(scan).to_arrow_reader(_BATCH_ROWS):
+            table = named(pa.Table.from_batches([batch]), names).cast(pa.schema(fields))
             if last is None and told:
                 yield from self._told_end(part, table, 0)
             joined = pa.concat_tables([last, table]) if last is not None else table
@@ -261,28 +261,30 @@ class RowChecks:
         """5. The keys of all live rows go into one table, part by part; only those that stand twice are looked up again."""
         base = self._readable_base()
         keys = list(self._shape.keys)
-        listed = quote_all(keys)
+        alias = aliases(keys)
+        listed = ", ".join(alias.values())
+        live = f"select {', '.join(f'{quote(name)} as {place}' for name, place in alias.items())} from lakebed_live"
         schema = pa.schema([self._shape.schema.field(name) for name in keys])
         try:
             with naming_unreadable(base), connect() as connection:
                 self._storage.attach(connection)
                 self._register(connection, [], schema)
-                connection.execute("create or replace temp table lakebed_keys as select * from lakebed_live")
+                connection.execute(f"create or replace temp table lakebed_keys as {live}")
                 for done, part in enumerate(base.values(), 1):
                     if part.live_rows:
                         self._register(connection, [_scan_file(part, self._dead_rows.of(part))], schema)
-                        connection.execute("insert into lakebed_keys select * from lakebed_live")
+                        connection.execute(f"insert into lakebed_keys {live}")
                     self._progress("keys of parts", done, len(base))
                 grouped = f"select {listed} from lakebed_keys group by {listed} having count(*) > 1"
-                counted = f"select *, count(*) over () as lakebed_total from ({grouped})"
+                counted = f"select *, count(*) over () as total from ({grouped})"
                 found = connection.sql(f"{counted} order by {listed} limit {_DUPLICATES_TOLD}").to_arrow_table()
         except Corrupt as error:
             yield critical("file", "", str(error), f"lakebed doctor --deep {self._path}")
             return
         if not len(found):
             return
-        total = found["lakebed_total"][0].as_py()
-        twice = found.select(keys).cast(schema)
+        total = found["total"][0].as_py()
+        twice = named(found.drop_columns(["total"]), keys).cast(schema)
         hits = ScanLocator(self._shape, self._storage).lookup(base, twice).to_pylist()
         for probe, key in enumerate(twice.to_pylist()):
             rows = sorted(

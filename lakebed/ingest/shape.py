@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
 from lakebed.ingest.truncates import NO_CUT, Cut, Truncate
+from lakebed.manifest.schema import is_reserved
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
 
 RECORD_SCHEMA = pa.schema(
@@ -46,7 +47,7 @@ class ChangeShape:
     def __post_init__(self) -> None:
         names = self.columns.names
         for name in names:
-            if name.startswith("_lakebed_"):
+            if is_reserved(name):
                 raise InvalidSchema(f"column {name!r}: names that begin with '_lakebed_' are reserved; rename it")
         for key in self.keys:
             if key not in names:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema, Unsupported
 from lakebed.manifest.actions import CommitInfo, Metadata, Protocol
-from lakebed.manifest.schema import check_columns, schema_to_json, uses_timestamp_ntz
+from lakebed.manifest.schema import check_columns, check_new_names, schema_to_json, uses_timestamp_ntz
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, Outcome, TableLog
 from lakebed.settings import INTERVAL_PROPERTIES, PREFIX, TableSettings, property_value
@@ -48,6 +48,7 @@ def create_log(
 
     Raises InvalidSchema, InvalidInput naming the column.
     """
+    check_new_names(schema)
     check_settings(settings, schema)
     check_columns(partition_by, schema, "partition_by")
     _check_partitioning(partition_by, schema)
@@ -92,7 +93,10 @@ def check_settings(settings: TableSettings, schema: pa.Schema) -> None:
 
 
 def check_adoptable(snapshot: Snapshot) -> None:
-    """Raises Unsupported naming what of a Delta table lakebed would not keep, InvalidInput for a property that it can't read."""
+    """Raises Unsupported naming what of a Delta table lakebed would not keep; InvalidInput for a property that it can't read,
+    InvalidSchema for a column that must be renamed.
+    """
+    check_new_names(snapshot.schema)
     beyond = snapshot.protocol.writer_features - _ADOPTABLE
     if beyond:
         raise Unsupported(

@@ -19,6 +19,12 @@ from lakebed.errors import InvalidSchema
 from lakebed.settings import suggest
 
 RESERVED_PREFIX = "_lakebed_"
+_TAKEN_NAMES = {
+    "_change_type": "the rows of changes()",
+    "_commit_version": "the rows of changes()",
+    "_commit_timestamp": "the rows of changes()",
+    "_tmp_metadata_row_index": "Spark's reader of Parquet",
+}
 _FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
 _PRIMITIVES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -67,6 +73,13 @@ def schema_from_json(text: str) -> pa.Schema:
     return schema
 
 
+def check_new_names(schema: pa.Schema) -> None:
+    """For a table that is made or adopted. Raises InvalidSchema naming a column that some reader would take for its own."""
+    for name in schema.names:
+        if what := _TAKEN_NAMES.get(name.lower()):
+            raise InvalidSchema(f"column {name!r}: the name is reserved for {what}; rename it")
+
+
 def uses_timestamp_ntz(schema: pa.Schema) -> bool:
     """Whether a column, at any depth, needs Delta's ``timestampNtz`` table feature."""
     return any(pa.types.is_timestamp(leaf) and leaf.tz is None for field in schema for leaf in _leaves(field.type))
@@ -90,6 +103,11 @@ def check_columns(names: Iterable[str], schema: pa.Schema, purpose: str) -> None
         seen.add(name)
 
 
+def is_reserved(name: str) -> bool:
+    """Whether only lakebed may give a column this name."""
+    return name.lower().startswith(RESERVED_PREFIX)
+
+
 def _check_names(schema: pa.Schema) -> None:
     seen: set[str] = set()
     if not len(schema):
@@ -98,7 +116,7 @@ def _check_names(schema: pa.Schema) -> None:
         if name.lower() in seen:
             raise InvalidSchema(f"two columns are named {name!r} (names differ by more than case)")
         seen.add(name.lower())
-        if name.startswith(RESERVED_PREFIX):
+        if is_reserved(name):
             raise InvalidSchema(f"column {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved")
     for field in schema:
         for name in _names_within(field):

@@ -19,15 +19,15 @@ import pyarrow.compute as pc
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.expression import expression, mistakes
-from lakebed.parts.sql import quote, quote_all, registered
+from lakebed.parts.sql import aliases, by_place, registered
 from lakebed.settings import suggest
 from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
 
 OP_COLUMN = "_lakebed_op"
 SEQUENCE_COLUMN = "_lakebed_seq"
 UNAVAILABLE_COLUMN = "_lakebed_unavailable"
+HIDDEN_TYPES = {OP_COLUMN: pa.string(), SEQUENCE_COLUMN: pa.int64(), UNAVAILABLE_COLUMN: pa.list_(pa.string())}
 UPSERT, DELETE = "u", "d"
-_POSITION = "_lakebed_position"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,24 +152,18 @@ def newest_per_key(changes: pa.Table, shape: TableShape, connection: duckdb.Duck
     """One row a key, in the order of arrival. ``changes`` as ``prepare`` returns it; returned as is without keys."""
     if not shape.keys or len(changes) < 2:
         return changes
-    numbered = changes.select([*shape.keys, *_sequence(shape)]).append_column(
-        _POSITION, pa.array(np.arange(len(changes)))
-    )
-    order = quote(_POSITION)
-    if shape.sequence_column:
-        order = f"{{'s': {quote(shape.sequence_column)}, 'p': {quote(_POSITION)}}}"
+    names = list(dict.fromkeys([*shape.keys, *([shape.sequence_column] if shape.sequence_column else [])]))
+    alias = aliases(names)
+    numbered = by_place(changes, names).append_column("position", pa.array(np.arange(len(changes))))
+    order = f"{{'s': {alias[shape.sequence_column]}, 'p': position}}" if shape.sequence_column else "position"
     with registered(connection, "lakebed_numbered", numbered) as name:
-        query = f"select arg_max({quote(_POSITION)}, {order}) from {name} group by {quote_all(shape.keys)}"
+        grouped = ", ".join(alias[key] for key in shape.keys)
+        query = f"select arg_max(position, {order}) from {name} group by {grouped}"
         newest = connection.sql(query).fetchnumpy()
     positions = next(iter(newest.values()))
     if len(positions) == len(changes):
         return changes
     return changes.take(pa.array(np.sort(np.asarray(positions))))
-
-
-def _sequence(shape: TableShape) -> list[str]:
-    column = shape.sequence_column
-    return [column] if column and column not in shape.keys else []
 
 
 def _delete_mask(

@@ -13,14 +13,15 @@ from itertools import compress
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakebed.manifest.actions import Part, RemovePart, is_ours
+from lakebed.manifest.actions import Part, is_ours
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
 from lakebed.parts.engine import connect
 from lakebed.parts.key_index import KeyIndex
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.positions import find_positions
-from lakebed.parts.sql import columns_with_partition, literal, parquet, quote, registered, sql_type
+from lakebed.parts.sql import aliases, by_place, literal, registered, scan_of, sql_type
 from lakebed.parts.storage import PartStorage
 
 _BATCH_ROWS = 262_144
@@ -101,11 +102,11 @@ class ScanLocator:
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
         wanted = keys.select(list(self._shape.keys))
         near = parts_that_may_overlap(connect(), list(base.values()), self._shape.schema, wanted)
-        with_keys = [stores_partition_columns(part) or not self._foreign_keys(part) for part in near]
-        found = [self._scan(group, keys) for group in _alike(list(compress(near, with_keys)))]
+        with_keys = [is_ours(part.path) or not self._foreign_keys(part) for part in near]
+        found = [self._scan(list(compress(near, with_keys)), keys)]
         found += [self._read(part, keys) for part, stored in zip(near, with_keys, strict=True) if not stored]
         schema = lookup_schema(self._shape)
-        return pa.concat_tables([table.select(schema.names).cast(schema) for table in found] or [schema.empty_table()])
+        return pa.concat_tables([table.select(schema.names).cast(schema) for table in found])
 
     def learn(self, path: str, rows: pa.Table) -> None:
         """Nothing is kept, so there is nothing to learn."""
@@ -114,36 +115,32 @@ class ScanLocator:
         return any(name in part.partition_values for name in self._shape.keys)
 
     def _scan(self, parts: Sequence[Part], keys: pa.Table) -> pa.Table:
-        """Parts whose files have the same hidden columns."""
         connection = connect()
         self._storage.attach(connection)
         urls = [self._storage.duckdb_url(part.path) for part in parts]
-        source = {SEQUENCE_COLUMN: self._shape.sequence_column, OP_COLUMN: OP_COLUMN}
-        stored = {
-            name: str(source[name])
-            for name in payload_types(self._shape)
-            if (parts[0].has_op_column if name == OP_COLUMN else _has_sequence(parts[0], self._shape))
-        }
-        rows = find_positions(connection, urls, keys, self._shape.keys, list(stored.values()))
-        places = rows["file"].combine_chunks().indices
-        paths = pa.DictionaryArray.from_arrays(places, pa.array([part.path for part in parts], pa.string()))
+        stored = {SEQUENCE_COLUMN: str(self._shape.sequence_column), OP_COLUMN: OP_COLUMN}
+        payload = {name: (stored[name], kind) for name, kind in payload_types(self._shape).items()}
+        rows = find_positions(connection, urls, keys, self._shape.keys, payload)
+        files = rows["file"].combine_chunks().indices
+        paths = pa.DictionaryArray.from_arrays(files, pa.array([part.path for part in parts], pa.string()))
         columns = {"probe": rows["probe"], "part": paths, "row": rows["row"]}
-        for name, kind in payload_types(self._shape).items():
-            absent = pa.scalar(UPSERT if name == OP_COLUMN else None, kind)
-            columns[name] = rows[stored[name]] if name in stored else pa.repeat(absent, len(rows))
+        for name in payload:
+            columns[name] = pc.fill_null(rows[name], UPSERT) if name == OP_COLUMN else rows[name]
         return pa.table(columns)
 
     def _read(self, part: Part, keys: pa.Table) -> pa.Table:
         """A part of a foreign writer that leaves key columns out of the file, since the partition tells them."""
         connection = connect()
-        probes = keys.append_column("_lakebed_probe", pa.array(range(len(keys)), pa.int64()))
-        stored = pa.Table.from_batches(read_keys(part, self._shape, self._storage))
-        stored = stored.append_column("_lakebed_row", pa.array(range(len(stored)), pa.int64()))
-        same = " and ".join(f"s.{quote(name)} = p.{quote(name)}" for name in self._shape.keys)
+        probes = by_place(keys, self._shape.keys).append_column("probe", pa.array(range(len(keys)), pa.int64()))
+        read = pa.Table.from_batches(read_keys(part, self._shape, self._storage))
+        stored = by_place(read, self._shape.keys).append_column("row", pa.array(range(len(read)), pa.int64()))
+        for name in payload_types(self._shape):
+            stored = stored.append_column(name, read[name])
+        same = " and ".join(f"s.{key} = p.{key}" for key in aliases(self._shape.keys).values())
         payload = "".join(f", s.{name}" for name in payload_types(self._shape))
         with registered(connection, "lakebed_probes", probes), registered(connection, "lakebed_stored", stored):
             return connection.sql(
-                f"select p._lakebed_probe as probe, {literal(part.path)} as part, s._lakebed_row as row{payload} "
+                f"select p.probe, {literal(part.path)} as part, s.row{payload} "
                 f"from lakebed_stored s join lakebed_probes p on {same}"
             ).to_arrow_table()
 
@@ -152,35 +149,18 @@ def read_keys(part: Part, shape: TableShape, storage: PartStorage) -> Iterator[p
     """The keys (and payload) of a part's rows, in file order."""
     connection = connect()
     storage.attach(connection)
-    columns = columns_with_partition(shape.keys, part.partition_values, stores_partition_columns(part), shape.schema)
-    for name, kind in payload_types(shape).items():
-        if name == OP_COLUMN:
-            columns.append(quote(OP_COLUMN) if part.has_op_column else f"{literal(UPSERT)} as {quote(OP_COLUMN)}")
-        elif _has_sequence(part, shape):
-            columns.append(f"{quote(str(shape.sequence_column))} as {quote(SEQUENCE_COLUMN)}")
-        else:
-            columns.append(f"null::{sql_type(kind)} as {quote(SEQUENCE_COLUMN)}")
-    query = f"select {', '.join(columns)} from {parquet(storage.duckdb_url(part.path))}"
-    yield from connection.sql(query).to_arrow_reader(_BATCH_ROWS)
-
-
-def stores_partition_columns(part: Part | RemovePart) -> bool:
-    """Whether a part's file has the partition columns: ours do, other writers leave them out."""
-    return is_ours(part.path)
-
-
-def has_hidden_sequence(part: Part) -> bool:
-    """Whether a part of a table with a hidden sequence has it: those that lakebed wrote do."""
-    return is_ours(part.path)
-
-
-def _has_sequence(part: Part, shape: TableShape) -> bool:
-    return shape.sequence_column != SEQUENCE_COLUMN or has_hidden_sequence(part)
-
-
-def _alike(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """The parts by which hidden columns their files have."""
-    groups: dict[tuple[bool, bool], list[Part]] = {}
-    for part in parts:
-        groups.setdefault((part.has_op_column, has_hidden_sequence(part)), []).append(part)
-    yield from groups.values()
+    kinds = {name: sql_type(shape.schema.field(name).type) for name in shape.keys}
+    payload = payload_types(shape)
+    also = []
+    if payload:
+        sequence = str(shape.sequence_column)
+        kinds |= {sequence: sql_type(payload[SEQUENCE_COLUMN]), OP_COLUMN: "VARCHAR"}
+        alias = aliases(kinds)
+        also = [
+            f"{alias[sequence]} as {SEQUENCE_COLUMN}",
+            f"coalesce({alias[OP_COLUMN]}, {literal(UPSERT)}) as {OP_COLUMN}",
+        ]
+    scan = scan_of([storage.duckdb_url(part.path)], kinds, part.partition_values)
+    outputs = [*aliases(shape.keys).values(), *also]
+    for batch in connection.sql(f"select {', '.join(outputs)} from ({scan})").to_arrow_reader(_BATCH_ROWS):
+        yield batch.rename_columns([*shape.keys, *payload])

@@ -55,7 +55,18 @@ from lakebed.parts.checksum import stage, verify_local, verify_pages
 from lakebed.parts.order import is_whole, key_numbers, sort_order
 from lakebed.parts.own_folders import temporary_folder
 from lakebed.parts.provenance import SOURCES_MAX, Provenance
-from lakebed.parts.sql import file_literal, literal, parquet, parquet_of, quote, quote_all, registered, sql_type
+from lakebed.parts.sql import (
+    aliases,
+    constant,
+    file_literal,
+    literal,
+    named,
+    parquet,
+    parquet_of,
+    registered,
+    scan_of,
+    sql_type,
+)
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.stretches import STRETCHES_MAX, Stretches
 from lakebed.parts.unreadable import reason, require_store
@@ -195,8 +206,9 @@ class _Merge:
         self._stretch_rows = max(1, int(memory) // _STRETCHES_IN_MEMORY // row_bytes)
         if self._stretch_rows > ROW_GROUP_ROWS:
             self._stretch_rows -= self._stretch_rows % ROW_GROUP_ROWS
-        nothing = ", ".join(f"null::{kind} as {quote(name)}" for name, kind in self._kinds.items())
-        self._schema: pa.Schema = cursor.sql(f"select {nothing} limit 0").to_arrow_table().schema
+        nothing = ", ".join(f"null::{kind}" for kind in self._kinds.values())
+        found = cursor.sql(f"select {nothing} limit 0").to_arrow_table()
+        self._schema: pa.Schema = named(found, list(self._kinds)).schema
         leading = [term.columns[0] for term in shape.terms[:1] if term.is_plain]  # whose bounds say enough
         self._sought = [name for name in shape.keys if name not in (*leading, *shape.partition_by)]
         self._kept_dictionaries = [
@@ -258,16 +270,18 @@ class _Merge:
         """Ordinal and row of all wanted rows, in order."""
         wanted = self._all_wanted()
         scan, *_ = self._scan(self._order_columns, wanted, list(wanted), only_wanted=True)
+        alias = aliases(self._order_columns)
         if all(term.is_plain for term in self._terms):
-            yield from self._cursor.sql(self._sort(f"({scan})", self._order_columns)).to_arrow_reader(_BATCH_ROWS)
+            columns = [alias[term.columns[0]] for term in self._terms]
+            yield from self._cursor.sql(self._sort(f"({scan})", columns)).to_arrow_reader(_BATCH_ROWS)
             return
         names = [f"k{place}" for place in range(len(self._terms))]
         with self._cursor.cursor() as sorter:  # its temporary table goes with it
             make = "create temp table keys as"
             for batch in self._cursor.sql(scan).to_arrow_reader(_BATCH_ROWS):
-                columns = pa.Table.from_batches([batch])
-                values = [order_values(columns, term) for term in self._terms]
-                keys = pa.table([*values, columns[_ORDINAL], columns[_ROW]], [*names, _ORDINAL, _ROW])
+                table = named(pa.Table.from_batches([batch]), self._order_columns)
+                values = [order_values(table, term) for term in self._terms]
+                keys = pa.table([*values, table[_ORDINAL], table[_ROW]], [*names, _ORDINAL, _ROW])
                 with registered(sorter, "computed", keys) as computed:
                     sorter.execute(f"{make} select * from {computed}")
                 make = "insert into keys"
@@ -276,7 +290,7 @@ class _Merge:
     def _sort(self, relation: str, names: Sequence[str]) -> str:
         """The query that sorts rows by the terms, whose values are in the columns of these names."""
         terms = [
-            f"{quote(name)} {'desc' if term.is_descending else 'asc'} nulls {'last' if term.nulls_last else 'first'}"
+            f"{name} {'desc' if term.is_descending else 'asc'} nulls {'last' if term.nulls_last else 'first'}"
             for name, term in zip(names, self._terms, strict=True)
         ]
         return f"select {_ORDINAL}, {_ROW} from {relation} order by {', '.join([*terms, _ORDINAL, _ROW])}"
@@ -425,7 +439,12 @@ class _Merge:
     ) -> Iterator[_Read]:
         for group in groups:
             scan, count, found = self._scan(columns, wanted, group)
-            table = self._cursor.sql(f"select {quote_all(columns)} from ({scan})").to_arrow_table()
+            outputs = [
+                f"coalesce({alias}, {literal(UPSERT)})" if name == OP_COLUMN else alias
+                for name, alias in aliases(columns).items()
+            ]
+            rows = self._cursor.sql(f"select {', '.join(outputs)} from ({scan})").to_arrow_table()
+            table = named(rows, columns)
             if len(table) != count:
                 names = ", ".join(self._sources[ordinal].part.path for ordinal in group)
                 raise Corrupt(f"reading {names} gave {len(table)} rows instead of {count}")
@@ -444,7 +463,7 @@ class _Merge:
         """A column of rows read from a source, or what stands for it."""
         constants = source.part.partition_values  # whether a file stores them or not: the log decides
         if field.name in constants:
-            value = _constant(constants[field.name], field.type, self._kinds[field.name])
+            value = constant(constants[field.name], self._kinds[field.name])
             [scalar] = self._cursor.sql(f"select {value} as c").to_arrow_table()["c"]
             return pa.repeat(scalar, len(table))
         if field.name == OP_COLUMN:
@@ -520,14 +539,8 @@ class _Merge:
         left out where they are many: else it is cheaper to pass them over later.
         """
         constants = self._sources[group[0]].part.partition_values  # whether a file stores them or not: the log decides
-        kinds = {OP_COLUMN: "VARCHAR"} | self._kinds
-        aliases = {name: f"c{place}" for place, name in enumerate(columns) if name not in constants}
-        outputs = []
-        for name in columns:
-            value = aliases.get(name) or _constant(constants[name], self._shape.schema.field(name).type, kinds[name])
-            outputs.append(f"{_op_or_upsert(value) if name == OP_COLUMN else value} as {quote(name)}")
+        kinds = {name: "VARCHAR" if name == OP_COLUMN else self._kinds[name] for name in columns}
         urls = [self._sources[ordinal].url for ordinal in group]
-        scan = parquet_of(urls, {name: (alias, kinds[name]) for name, alias in aliases.items()})
         if len(group) == 1:
             first, last = int(wanted[group[0]][0]), int(wanted[group[0]][-1])
             flags = self._flags(group[0], wanted)[first : last + 1]
@@ -550,7 +563,7 @@ class _Merge:
         numbers = (
             f"({ordinal})::usmallint as {_ORDINAL}, file_row_number::uinteger as {_ROW}"  # narrow, so cheap to sort
         )
-        return f"select {', '.join(outputs)}, {numbers} from {scan}{where}", count, found
+        return f"{scan_of(urls, kinds, constants, numbers)}{where}", count, found
 
 
 def _compact(table: pa.Table) -> pa.Table:
@@ -581,19 +594,6 @@ def _part_rows(sources: Sequence[MergeSource], rows_max: int, bytes_max: int) ->
     """Rows of an output part of about ``bytes_max`` bytes, at what a row of the sources takes."""
     rows, size = sum(max(source.part.rows, 0) for source in sources), sum(source.part.bytes for source in sources)
     return max(1, min(rows_max, bytes_max * rows // size if rows and size else rows_max))
-
-
-def _op_or_upsert(column: str) -> str:
-    return f"coalesce({column}, {literal(UPSERT)})"
-
-
-def _constant(text: str | None, kind: pa.DataType, name: str) -> str:
-    """A partition value of the log in SQL; Delta reads an empty one as null."""
-    if not text:
-        return f"null::{name}"
-    if pa.types.is_binary(kind):
-        return literal("".join(f"\\x{byte:02X}" for byte in text.encode("latin-1"))) + "::blob"
-    return f"cast({literal(text)} as {name})"
 
 
 @contextmanager

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, TableShape, newest_per_key
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, Unwhole, records_of_unwhole
-from lakebed.parts.sql import quote, quote_all, registered
+from lakebed.parts.sql import aliases, by_place, registered
 
 _Ranks = npt.NDArray[np.int64]
 
@@ -150,14 +150,15 @@ def _lacks_values(changes: pa.Table) -> bool:
 
 def ranked(changes: pa.Table, shape: TableShape, connection: duckdb.DuckDBPyConnection) -> Rows:
     """What decides about the changes, without their values. By DuckDB, whose equality the keys follow everywhere."""
-    columns = [f"dense_rank() over (order by {quote_all(shape.keys)})"]
-    if shape.sequence_column:
-        columns.append(f"dense_rank() over (order by {quote(shape.sequence_column)} nulls first)")
     names = list(dict.fromkeys([*shape.keys, *([shape.sequence_column] if shape.sequence_column else [])]))
-    numbered = changes.select(names).append_column("_lakebed_position", pa.array(np.arange(len(changes))))
+    alias = aliases(names)
+    columns = [f"dense_rank() over (order by {', '.join(alias[key] for key in shape.keys)})"]
+    if shape.sequence_column:
+        columns.append(f"dense_rank() over (order by {alias[shape.sequence_column]} nulls first)")
+    numbered = by_place(changes, names).append_column("position", pa.array(np.arange(len(changes))))
     with registered(connection, "lakebed_ranked", numbered) as name:
         listed = ", ".join(f"{column} as r{at}" for at, column in enumerate(columns))
-        found = connection.sql(f"select {listed} from {name} order by _lakebed_position").to_arrow_table()
+        found = connection.sql(f"select {listed} from {name} order by position").to_arrow_table()
     rank = found["r1"].to_numpy() if len(columns) > 1 else np.zeros(len(changes), dtype=np.int64)
     deleted = pc.equal(changes[OP_COLUMN], DELETE).to_pylist()
     return Rows(found["r0"].to_numpy(), rank, deleted, changes[UNAVAILABLE_COLUMN].to_pylist())

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from lakebed.manifest.actions import is_ours
 from lakebed.parts.expression import Expression
-from lakebed.parts.sql import literal, quote, registered, sql_type
+from lakebed.parts.sql import by_place, literal, registered, sql_type
 from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.statistics import has_bounds, highest, lowest
 
@@ -116,12 +116,13 @@ def parts_that_may_hold(
     joins = []
     for at, name in enumerate(names):
         bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), known)
-        column = f"select distinct {quote(name)} as c from lakebed_values where c is not null"
-        joins.append(f"asof left join ({column}) k{at} on k{at}.c >= b.lo{at}")
+        column = f"select distinct c{at} from lakebed_values where c{at} is not null"
+        joins.append(f"asof left join ({column}) k{at} on k{at}.c{at} >= b.lo{at}")
     may_hold = " and ".join(
-        f"(lo{at} is null or hi{at} is null or coalesce(k{at}.c <= hi{at}, false))" for at in range(len(names))
+        f"(lo{at} is null or hi{at} is null or coalesce(k{at}.c{at} <= hi{at}, false))" for at in range(len(names))
     )
-    with registered(connection, "lakebed_bounds", pa.table(bounds)), registered(connection, "lakebed_values", values):
+    sought = by_place(values, names)
+    with registered(connection, "lakebed_bounds", pa.table(bounds)), registered(connection, "lakebed_values", sought):
         query = f"select place from lakebed_bounds b {' '.join(joins)} where {may_hold}"
         kept = sorted(place for (place,) in connection.execute(query).fetchall())
     return [files[place] for place in kept]
@@ -145,7 +146,7 @@ def parts_that_may_overlap(
     overlap = " and ".join(
         f"coalesce(lo{at} <= greatest{at} and hi{at} >= least{at}, true)" for at in range(len(names))
     )
-    sought = values.select(names).rename_columns([f"c{at}" for at in range(len(names))])
+    sought = by_place(values, names)
     with registered(connection, "lakebed_bounds", pa.table(bounds)), registered(connection, "lakebed_values", sought):
         query = f"select place from lakebed_bounds, (select {ends} from lakebed_values) where {overlap}"
         kept = sorted(place for (place,) in connection.execute(query).fetchall())

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakebed.parts.changes import UNAVAILABLE_COLUMN, TableShape
 from lakebed.parts.engine import connect
-from lakebed.parts.sql import quote, registered
+from lakebed.parts.sql import aliases, by_place, named, registered
 
 QUARANTINE_SUFFIX = "_quarantine"
 QUARANTINE_SCHEMA = pa.schema(
@@ -64,12 +64,11 @@ def _as_json(rows: pa.Table) -> list[dict[str, object]]:
     """The rows as values that JSON has. Texts are made by DuckDB: Python lacks some times and decimals."""
     plain = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean)
     columns = [
-        quote(field.name) if any(kind(field.type) for kind in plain) else f"{quote(field.name)}::varchar as {quote(field.name)}"
-        for field in rows.schema
-    ]  # fmt: skip
+        alias if any(kind(field.type) for kind in plain) else f"{alias}::varchar"
+        for field, alias in zip(rows.schema, aliases(rows.column_names).values(), strict=True)
+    ]
     connection = connect()
-    with registered(connection, "lakebed_unwhole", rows) as name:
-        found: list[dict[str, object]] = (
-            connection.sql(f"select {', '.join(columns)} from {name}").to_arrow_table().to_pylist()
-        )
-    return found
+    with registered(connection, "lakebed_unwhole", by_place(rows)) as name:
+        found = connection.sql(f"select {', '.join(columns)} from {name}").to_arrow_table()
+    as_json: list[dict[str, object]] = named(found, rows.column_names).to_pylist()
+    return as_json

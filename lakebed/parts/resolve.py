@@ -33,6 +33,7 @@ from lakebed.errors import Corrupt
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.parts.changes import (
     DELETE,
+    HIDDEN_TYPES,
     OP_COLUMN,
     SEQUENCE_COLUMN,
     UNAVAILABLE_COLUMN,
@@ -41,20 +42,14 @@ from lakebed.parts.changes import (
 )
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
-from lakebed.parts.locate import KeyLocator, has_hidden_sequence, stores_partition_columns
+from lakebed.parts.locate import KeyLocator
 from lakebed.parts.missing import Completed, complete, ranked, required_columns
 from lakebed.parts.quarantine import Unwhole
-from lakebed.parts.sql import (
-    columns_with_partition,
-    literal,
-    parquet,
-    parquet_of,
-    quote,
-    quote_all,
-    registered,
-    sql_type,
-)
+from lakebed.parts.sql import aliases, by_place, literal, named, parquet_of, registered, scan_of, sql_type
 from lakebed.parts.storage import PartStorage
+
+# Beside the keys and the sequence: where a row of the tail is, and what it is.
+_PART, _ROW, _DELETED, _INCOMPLETE = "_lakebed_part", "_lakebed_row", "_lakebed_deleted", "_lakebed_incomplete"
 
 _Rows = npt.NDArray[np.int64]
 
@@ -99,11 +94,11 @@ def resolve(
     late: npt.NDArray[np.bool_] = np.zeros(len(newest), dtype=bool)
     if hits is not None and len(hits):
         base_new, late = _dying_rows(hits, newest, base, shape, dead_rows)
-    survives = ~late & (newest["deleted"].to_numpy() == 0)
+    survives = ~late & (newest[_DELETED].to_numpy() == 0)
     completed: pa.Table | None = None
     unwhole: Mapping[str, Unwhole] = {}
     if any(part.incomplete for part in change_parts):
-        incomplete = survives & newest["incomplete"].to_numpy()
+        incomplete = survives & newest[_INCOMPLETE].to_numpy()
         completed, unwhole = _complete(
             np.flatnonzero(incomplete), newest, change_parts, base, hits, shape, storage, dead_rows
         )
@@ -120,25 +115,25 @@ def _read_tail(change_parts: Sequence[ChangePart], shape: TableShape, storage: P
     """Keys, sequence, operation and place of every row, part after part and in file order."""
     connection = connect()
     storage.attach(connection)
-    columns = dict.fromkeys([*shape.keys, *([shape.sequence_column] if shape.sequence_column else [])])
-    stored = {name: (f"c{at}", _stored_type(name, shape)) for at, name in enumerate(columns)}
+    names = list(dict.fromkeys([*shape.keys, *([shape.sequence_column] if shape.sequence_column else [])]))
+    stored = {name: (alias, _stored_type(name, shape)) for name, alias in aliases(names).items()}
+    outputs = [alias for alias, _ in stored.values()]
     stored |= {OP_COLUMN: ("op", "VARCHAR"), UNAVAILABLE_COLUMN: ("unsent", "VARCHAR[]")}
-    outputs = [f"{stored[name][0]} as {quote(name)}" for name in columns]
-    outputs.append(f"op = {literal(DELETE)} as deleted")
+    outputs.append(f"op = {literal(DELETE)} as {_DELETED}")
     has_incomplete = any(part.incomplete for part in change_parts)
-    outputs.append(f"{'coalesce(len(unsent), 0) > 0' if has_incomplete else 'false'} as incomplete")
+    outputs.append(f"{'coalesce(len(unsent), 0) > 0' if has_incomplete else 'false'} as {_INCOMPLETE}")
     source = parquet_of([storage.duckdb_url(part.path) for part in change_parts], stored)
-    table = connection.sql(f"select {', '.join(outputs)} from {source}").to_arrow_table()
+    table = named(connection.sql(f"select {', '.join(outputs)} from {source}").to_arrow_table(), names)
     rows = np.array([part.rows for part in change_parts], dtype=np.int64)
     if len(table) != rows.sum():
         raise Corrupt(f"{len(change_parts)} change parts have {len(table)} rows, but the log says {rows.sum()}")
     first = np.cumsum(rows) - rows
-    table = table.append_column("part", pa.array(np.repeat(np.arange(len(rows), dtype=np.int32), rows)))
-    return table.append_column("row", pa.array(np.arange(len(table), dtype=np.int64) - np.repeat(first, rows)))
+    table = table.append_column(_PART, pa.array(np.repeat(np.arange(len(rows), dtype=np.int32), rows)))
+    return table.append_column(_ROW, pa.array(np.arange(len(table), dtype=np.int64) - np.repeat(first, rows)))
 
 
 def _stored_type(name: str, shape: TableShape) -> str:
-    return "BIGINT" if name == SEQUENCE_COLUMN else sql_type(shape.schema.field(name).type)
+    return sql_type(HIDDEN_TYPES.get(name) or shape.schema.field(name).type)
 
 
 def _newest(tail: pa.Table, shape: TableShape, parts: int) -> pa.Table:
@@ -150,8 +145,9 @@ def _newest(tail: pa.Table, shape: TableShape, parts: int) -> pa.Table:
     ranks = np.empty(len(tail), dtype=np.int64)
     ranks[places] = np.arange(len(tail))
     connection = connect()
-    with registered(connection, "lakebed_ranked", tail.select(list(shape.keys)).append_column("rank", pa.array(ranks))):
-        query = f"select max(rank) as newest from lakebed_ranked group by {quote_all(shape.keys)}"
+    keys = by_place(tail, shape.keys)
+    with registered(connection, "lakebed_ranked", keys.append_column("rank", pa.array(ranks))):
+        query = f"select max(rank) as newest from lakebed_ranked group by {', '.join(keys.column_names)}"
         newest = connection.sql(query).to_arrow_table()["newest"].to_numpy()
     return tail if len(newest) == len(tail) else tail.take(pa.array(np.sort(places[newest])))
 
@@ -212,8 +208,8 @@ def _tail_dead(
     newest: pa.Table, survives: npt.NDArray[np.bool_], change_parts: Sequence[ChangePart]
 ) -> dict[str, BitMap64]:
     """Dead rows of each change part: all but the survivors."""
-    parts = newest["part"].to_numpy()[survives]  # ascending, as the tail is
-    rows = newest["row"].to_numpy()[survives]
+    parts = newest[_PART].to_numpy()[survives]  # ascending, as the tail is
+    rows = newest[_ROW].to_numpy()[survives]
     bounds = np.searchsorted(parts, np.arange(len(change_parts) + 1))
     out = {}
     for ordinal, part in enumerate(change_parts):
@@ -227,7 +223,7 @@ def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], shape: TableShape) 
     """What a key index keeps of each change part."""
     table = tail.select(list(shape.keys))
     if shape.sequence_column:
-        ops = pc.if_else(tail["deleted"], pa.scalar(DELETE), pa.scalar(UPSERT))
+        ops = pc.if_else(tail[_DELETED], pa.scalar(DELETE), pa.scalar(UPSERT))
         table = table.append_column(SEQUENCE_COLUMN, tail[shape.sequence_column]).append_column(OP_COLUMN, ops)
     out, at = {}, 0
     for part in change_parts:
@@ -318,16 +314,14 @@ def _known_rows(
 def _rows_at(path: str, part: Part, rows: Sequence[int], shape: TableShape, storage: PartStorage) -> pa.Table:
     connection = connect()
     storage.attach(connection)
-    wanted = pa.table({"row": pa.array(rows, pa.int64())})
-    names = list(shape.schema.names)
-    columns = columns_with_partition(names, part.partition_values, stores_partition_columns(part), shape.schema)
-    if shape.sequence_column == SEQUENCE_COLUMN and has_hidden_sequence(part):
-        columns.append(SEQUENCE_COLUMN)
+    wanted = pa.table({"place": pa.array(rows, pa.int64())})
+    kinds = {field.name: sql_type(field.type) for field in shape.schema}
+    if shape.sequence_column == SEQUENCE_COLUMN:
+        kinds[SEQUENCE_COLUMN] = _stored_type(SEQUENCE_COLUMN, shape)
+    scan = scan_of([storage.duckdb_url(path)], kinds, part.partition_values)
     with registered(connection, "lakebed_wanted", wanted):
-        return connection.sql(
-            f"select {', '.join(columns)} from {parquet(storage.duckdb_url(path), 'file_row_number=true')} "
-            "where file_row_number in (select row from lakebed_wanted)"
-        ).to_arrow_table()
+        found = connection.sql(f"{scan} where file_row_number in (select place from lakebed_wanted)").to_arrow_table()
+    return named(found, list(kinds))
 
 
 def _rows_of_keys(
@@ -338,11 +332,13 @@ def _rows_of_keys(
     storage.attach(connection)
     stored = {field.name: (f"c{at}", sql_type(field.type)) for at, field in enumerate(schema)}
     source = parquet_of([storage.duckdb_url(part.path) for part in change_parts], stored)
-    outputs = ", ".join(f"s.{alias} as {quote(name)}" for name, (alias, _) in stored.items())
-    same = " and ".join(f"s.{stored[name][0]} is not distinct from k.{quote(name)}" for name in shape.keys)
-    with registered(connection, "lakebed_keys", keys):
+    outputs = ", ".join(f"s.{alias}" for alias, _ in stored.values())
+    same = " and ".join(
+        f"s.{stored[name][0]} is not distinct from k.{key}" for name, key in aliases(shape.keys).items()
+    )
+    with registered(connection, "lakebed_keys", by_place(keys, shape.keys)):
         found = connection.sql(
-            f"select {outputs}, s.file_index as _lakebed_part from {source} s semi join lakebed_keys k on {same} "
+            f"select {outputs}, s.file_index as part from {source} s semi join lakebed_keys k on {same} "
             "order by s.file_index, s.file_row_number"
         ).to_arrow_table()
-    return found.drop_columns(["_lakebed_part"]), found["_lakebed_part"].to_numpy().astype(np.int64)
+    return named(found.drop_columns(["part"]), schema.names), found["part"].to_numpy().astype(np.int64)

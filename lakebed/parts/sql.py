@@ -1,8 +1,17 @@
-"""The few pieces of SQL that every query over parts is made of: names, literals, and the scan of some files."""
+"""The few pieces of SQL that every query over parts is made of: names, literals, and the scan of some files.
+
+A user may give a column any name, DuckDB's own ``file_row_number`` as well as one that a query of ours happens to use. So
+names of the user's and names of ours never stand in one place:
+
+- A query of ours calls columns ``c0``, ``c1``, … by their place in a list (``parquet_of``, ``by_place``); they get their names
+  when the result is Arrow again (``named``).
+- Where names of both must stand side by side, in an Arrow table, in a part's file, in a view that a user's expression sees,
+  ours begin with ``_lakebed_``, and no column of a table may (``manifest.schema.RESERVED_PREFIX``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -25,11 +34,6 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def quote_all(names: Iterable[str]) -> str:
-    """Identifiers, separated by commas."""
-    return ", ".join(quote(name) for name in names)
-
-
 def literal(text: str) -> str:
     """A string literal."""
     return "'" + text.replace("'", "''") + "'"
@@ -40,9 +44,28 @@ def file_literal(url: str) -> str:
     return literal(url.translate(WILDCARDS))
 
 
-def parquet(url: str, options: str = "") -> str:
-    """The scan of one file. Wildcards and ``name=value`` folders in its path mean nothing: they are part of its name."""
-    return f"read_parquet({file_literal(url)}, {_OPTIONS}{', ' + options if options else ''})"
+def parquet(url: str) -> str:
+    """The scan of one file, for what needs no column of a table: it has the columns that the file has, by their names.
+
+    Wildcards and ``name=value`` folders in its path mean nothing: they are part of its name.
+    """
+    return f"read_parquet({file_literal(url)}, {_OPTIONS})"
+
+
+def aliases(names: Iterable[str]) -> dict[str, str]:
+    """What a query calls these columns."""
+    return {name: f"c{at}" for at, name in enumerate(names)}
+
+
+def by_place(table: pa.Table, names: Sequence[str] | None = None) -> pa.Table:
+    """These columns of a table (default: all), as a query calls them."""
+    chosen = table if names is None else table.select(list(names))
+    return chosen.rename_columns(list(aliases(chosen.column_names).values()))
+
+
+def named(found: pa.Table, names: Sequence[str]) -> pa.Table:
+    """A query's result with the columns' own names: the first get these, others that follow keep theirs."""
+    return found.rename_columns([*names, *found.column_names[len(names) :]])
 
 
 def parquet_of(urls: Iterable[str], columns: Mapping[str, tuple[str, str]]) -> str:
@@ -61,9 +84,50 @@ def parquet_of(urls: Iterable[str], columns: Mapping[str, tuple[str, str]]) -> s
     return f"read_parquet([{listed}], schema = map {{{', '.join(entries)}}}, {_OPTIONS})"
 
 
-def parquet_by_footers(urls: Iterable[str]) -> str:
-    """The scan of files as one, whose columns are all that the files have, found by reading every footer first."""
-    return f"read_parquet([{', '.join(map(file_literal, urls))}], union_by_name = true, {_OPTIONS})"
+def scan_of(urls: Iterable[str], kinds: Mapping[str, str], constants: Mapping[str, str | None], also: str = "") -> str:
+    """A query for columns of files, ``c0``, ``c1``, …; ``kinds``: their names and SQL types, a column that a file lacks is null.
+
+    ``constants`` are partition values: they stand for the column, whatever the file holds. ``also``: more to select, of DuckDB's
+    ``file_index`` and ``file_row_number``.
+    """
+    alias = aliases(kinds)
+    stored = {name: (alias[name], kind) for name, kind in kinds.items() if name not in constants}
+    items = [
+        alias[name] if name in stored else f"{constant(constants[name], kind)} as {alias[name]}"
+        for name, kind in kinds.items()
+    ]
+    return f"select {', '.join([*items, *([also] if also else [])])} from {parquet_of(urls, stored)}"
+
+
+def parquet_to_join(
+    connection: duckdb.DuckDBPyConnection,
+    urls: Sequence[str],
+    columns: Mapping[str, tuple[str, str]],
+    some_may_lack: bool = True,
+) -> str:
+    """What ``parquet_of`` gives, for a join with few rows: by the files' own schema if that is the same, which is quicker.
+
+    Then DuckDB 2.0 takes the values of those few rows to the scan, and leaves out rows before it decodes their other columns. All
+    footers are read first, unless every file has all columns (``some_may_lack``).
+    """
+    by_name = ", union_by_name = true" if some_may_lack else ""
+    scan = f"read_parquet([{', '.join(map(file_literal, urls))}], {_OPTIONS}{by_name})"
+    found = connection.sql(f"from {scan}")
+    given = dict(zip(found.columns, map(str, found.types), strict=True))
+    hides = {name.lower() for name in given} & {"file_index", "file_row_number"}
+    if hides or any(given.get(name) != kind for name, (_, kind) in columns.items()):
+        return parquet_of(urls, columns)
+    items = [f"{quote(name)} as {alias}" for name, (alias, _) in columns.items()]
+    return f"(select {', '.join([*items, 'file_index', 'file_row_number'])} from {scan})"
+
+
+def constant(text: str | None, kind: str) -> str:
+    """A partition value of the log as a value of a SQL type; Delta reads an empty one as null."""
+    if not text:
+        return f"null::{kind}"
+    if kind == "BLOB":
+        return literal("".join(f"\\x{byte:02X}" for byte in text.encode("latin-1"))) + "::blob"
+    return f"cast({literal(text)} as {kind})"
 
 
 @contextmanager
@@ -81,18 +145,3 @@ def sql_type(kind: pa.DataType) -> str:
     """DuckDB's name of an Arrow type. Safe in several threads: the connection that DuckDB shares among them all is not."""
     with connect() as connection:
         return str(connection.from_arrow(pa.table({"a": pa.nulls(0, kind)})).types[0])
-
-
-def columns_with_partition(
-    names: Iterable[str], partition_values: Mapping[str, str | None], stored: bool, schema: pa.Schema
-) -> list[str]:
-    """Select items for columns of a file; where it leaves partition columns out (``stored`` False) they are constants."""
-    out = []
-    for name in names:
-        if stored or name not in partition_values:
-            out.append(quote(name))
-            continue
-        value = partition_values[name]
-        text = "null" if value is None else literal(value)
-        out.append(f"cast({text} as {sql_type(schema.field(name).type)}) as {quote(name)}")
-    return out

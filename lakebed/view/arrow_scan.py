@@ -24,7 +24,7 @@ Algorithm
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Protocol, TypeVar
 
@@ -35,7 +35,7 @@ import pyarrow as pa
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.manifest.stores.roots import local_file
 from lakebed.parts.expression import Expression, mistakes
-from lakebed.parts.sql import EVALUATED_FIRST, parquet_by_footers, parquet_of, quote
+from lakebed.parts.sql import EVALUATED_FIRST, parquet_of, parquet_to_join, quote
 from lakebed.view.scan_file import ScanFile
 
 T = TypeVar("T")
@@ -148,10 +148,8 @@ def _select(
     partition_columns = [name for name in schema.names if name in files[0].partition_values]
     stored = {name: f"c{at}" for at, name in enumerate(schema.names) if name not in partition_columns}
     urls = [storage.duckdb_url(file.path) for file in files]
-    source = parquet_of(urls, {name: (alias, kinds[name]) for name, alias in stored.items()})
-    by_footers = parquet_by_footers(urls)
-    if is_joined and _gives(connection, by_footers, {name: kinds[name] for name in stored}):
-        source, stored = by_footers, {name: quote(name) for name in stored}
+    columns = {name: (alias, kinds[name]) for name, alias in stored.items()}
+    source = parquet_to_join(connection, urls, columns) if is_joined else parquet_of(urls, columns)
     outputs = [
         f"{'f.' + stored[name] if name in stored else f'p.{quote(name)}'} as {quote(name)}" for name in schema.names
     ]
@@ -164,14 +162,6 @@ def _select(
         if hides_dead_rows:
             query = f"select * from ({query} {EVALUATED_FIRST})"
     return query
-
-
-def _gives(connection: duckdb.DuckDBPyConnection, source: str, kinds: Mapping[str, str]) -> bool:
-    """Whether the scan has columns of these names and types, and none hides DuckDB's number of a file and of a row."""
-    found = connection.sql(f"from {source}")
-    given = dict(zip(found.columns, map(str, found.types), strict=True))
-    hides = {name.lower() for name in given} & {"file_index", "file_row_number"}
-    return not hides and given.items() >= kinds.items()
 
 
 def _create_side_table(

@@ -11,7 +11,7 @@ lived before it and not after it, then the upserts of those that live only after
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,13 +25,13 @@ from pyspark.sql.types import StructType
 
 from lakebed.errors import InvalidInput, MissingPrerequisite, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain, RemovePart
+from lakebed.manifest.schema import check_new_names
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import DELETE, OP_COLUMN
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
-from lakebed.parts.locate import stores_partition_columns
-from lakebed.parts.sql import columns_with_partition, parquet, quote
+from lakebed.parts.sql import named, scan_of, sql_type
 from lakebed.parts.storage import open_part_storage
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ class _ChangesStream(DataSourceStreamReader):
 
 
 def _schema(schema: pa.Schema) -> pa.Schema:
+    check_new_names(schema)  # a table of another writer may have such columns
     return pa.schema([field.with_nullable(True) for field in schema] + _EXTRA)
 
 
@@ -181,16 +182,18 @@ def read_version(path: str, version: _Version) -> Iterator[pa.RecordBatch]:
         nothing = pa.table({field.name: pa.nulls(1, field.type) for field in version.schema})
         yield from _with_commit(nothing, pa.repeat(pa.scalar("truncate"), 1), version)
 
-    def read(path: str, columns: Sequence[str]) -> pa.Table:
+    columns = {field.name: sql_type(field.type) for field in version.schema}
+
+    def read(path: str, constants: Mapping[str, str | None], columns: Mapping[str, str] = columns) -> pa.Table:
         try:
-            query = f"select {', '.join(columns)} from {parquet(storage.duckdb_url(path))}"
-            return connection.sql(query).to_arrow_table()
+            found = connection.sql(scan_of([storage.duckdb_url(path)], columns, constants)).to_arrow_table()
         except Exception as error:
             if "No files found" in str(error) or isinstance(error, FileNotFoundError):
                 raise VersionNotFound(
                     f"the change rows of version {version.version} are no longer kept: {path} is gone"
                 ) from error
             raise
+        return named(found, list(columns))
 
     dead_rows = DeadRows(storage)
     for kind, there, elsewhere in (
@@ -201,16 +204,14 @@ def read_version(path: str, version: _Version) -> Iterator[pa.RecordBatch]:
             dead, other = dead_rows.of(part), elsewhere.get(path)
             if other is not None and dead_rows.of(other) <= dead:
                 continue  # every row that lives here lives there too
-            values = part.partition_values or {}
-            stored = stores_partition_columns(part)
-            table = read(path, columns_with_partition(version.schema.names, values, stored, version.schema))
+            table = read(path, part.partition_values or {})
             rows = _alive(dead, len(table))
             if other is not None:
                 rows &= ~_alive(dead_rows.of(other), len(table))
             table = table.filter(pa.array(rows))
             yield from _with_commit(table, pa.repeat(pa.scalar(kind), len(table)), version)
     for change_part in version.change_parts:
-        table = read(change_part.path, [*map(quote, version.schema.names), OP_COLUMN])
+        table = read(change_part.path, {}, columns | {OP_COLUMN: "VARCHAR"})
         kinds = pc.if_else(pc.equal(table[OP_COLUMN], DELETE), pa.scalar("delete"), pa.scalar("upsert"))
         yield from _with_commit(table.select(version.schema.names), kinds, version)
 

@@ -54,18 +54,20 @@ def test_positions_count_over_row_groups_that_are_not_read(tmp_path: Path) -> No
 def test_payload_columns_come_along_and_are_null_in_files_that_lack_them(tmp_path: Path) -> None:
     old = write(tmp_path / "old.parquet", k=[1], other=["x"])
     new = write(tmp_path / "new.parquet", seq=[7], k=[1])
-    found = find_positions(connect(), [old, new], pa.table({"k": [1]}), ["k"], ["seq", "in_no_file"])
-    rows = found.select(["file", "seq", "in_no_file"]).to_pylist()
-    assert sorted(rows, key=lambda row: str(row["file"])) == [
-        {"file": new, "seq": 7, "in_no_file": None},
-        {"file": old, "seq": None, "in_no_file": None},
+    payload = {"s": ("seq", pa.int64()), "n": ("in_no_file", pa.int64())}
+    found = find_positions(connect(), [old, new], pa.table({"k": [1]}), ["k"], payload)
+    assert sorted(found.select(["file", "s", "n"]).to_pylist(), key=lambda row: str(row["file"])) == [
+        {"file": new, "s": 7, "n": None},
+        {"file": old, "s": None, "n": None},
     ]
 
 
 def test_nothing_to_look_for_or_in_is_an_empty_answer(tmp_path: Path) -> None:
     url = write(tmp_path / "a.parquet", k=[1])
-    nowhere = find_positions(connect(), [], pa.table({"k": [1]}), ["k"], ["seq"])
-    nothing = find_positions(connect(), [url], pa.table({"k": pa.array([], pa.int64())}), ["k"], ["seq"])
+    nowhere = find_positions(connect(), [], pa.table({"k": [1]}), ["k"], {"seq": ("s", pa.int64())})
+    nothing = find_positions(
+        connect(), [url], pa.table({"k": pa.array([], pa.int64())}), ["k"], {"seq": ("s", pa.int64())}
+    )
     assert nowhere.column_names == nothing.column_names == ["probe", "file", "row", "seq"]
     assert nowhere.num_rows == nothing.num_rows == 0
 
@@ -87,9 +89,25 @@ def test_a_folder_named_like_a_partition_does_not_replace_the_column_in_the_file
 
 
 def test_key_columns_may_have_any_name(tmp_path: Path) -> None:
-    columns: dict[str, Any] = {'say "k"': [1, 2], "filename": ["a", "b"], "probe": [0, 0]}
+    names = [
+        'say "k"',
+        "filename",
+        "probe",
+        "file_index",
+        "FILE_ROW_NUMBER",
+        "file",
+        "row",
+        "c0",
+        "c9",
+        "rowid",
+        "s",
+        "p",
+    ]
+    columns: dict[str, Any] = {name: [1, 2] for name in names}
     url = write(tmp_path / "a.parquet", **columns)
-    assert as_rows(find_positions(connect(), [url], pa.table(columns), list(columns))) == [(0, url, 0), (1, url, 1)]
+    payload = {"row_of_user": ("row", pa.int64())}
+    found = find_positions(connect(), [url], pa.table(columns), names, payload)
+    assert as_rows(found) == [(0, url, 0, 1), (1, url, 1, 2)]
 
 
 def test_null_and_missing_keys_are_refused_by_name(tmp_path: Path) -> None:
