@@ -608,7 +608,7 @@ class Table:
         It is one SELECT (also DESCRIBE, SUMMARIZE, EXPLAIN of one) over this table. ``allow_files``: it may be any statements,
         and read and write whatever this process may; the last one's result is returned. Raises InvalidInput.
         """
-        return self._view.query(self._at(None, None), sql, name or Path(self.path).name, allow_files)
+        return self._view.query(self._at(None, None), sql, Path(self.path).name if name is None else name, allow_files)
 
     def create_view(self, spark: SparkSession, name: str) -> None:
         """Create or replace a temporary view of the newest version; running maintenance keeps it fresh."""

@@ -17,12 +17,14 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from lakebed.cli.escapes import shown
 from lakebed.cli.output import print_table, told_bytes
 from lakebed.errors import LakebedError
 from lakebed.manifest.stores.roots import parse_root
 from lakebed.monitoring.event_log import Value, log_fields
 from lakebed.monitoring.progress import Ages
 from lakebed.monitoring.table_state import TableState
+from lakebed.parts.sql import quote
 from lakebed.pipeline.run import Look, Outcome
 from lakebed.pipeline.settings import Pipeline
 
@@ -78,7 +80,7 @@ class PlainDisplay:
         text = look.phase if changed and look.phase != "running" else line(look)
         if changed and look.phase == "running" and look.metrics_url:
             text = f"running; metrics at {look.metrics_url}"
-        print(time.strftime("%H:%M:%S"), text, flush=True)
+        print(time.strftime("%H:%M:%S"), shown(text), flush=True)
 
 
 def display(pipeline: Pipeline, log_format: str) -> LiveDisplay | PlainDisplay:
@@ -122,11 +124,13 @@ def panel(look: Look, pipeline: Pipeline) -> Panel:
     aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]
     if aside:
         grid.add_row("put aside", "   ".join(aside))
-    grid.add_row("last error", Text(figures.last_error, style="red") if figures.last_error else "none")
+    grid.add_row("last error", Text(shown(figures.last_error), style="red") if figures.last_error else "none")
     foot = Text(
         f"{look.phase}   {figures.seconds:,.0f} s   metrics {look.metrics_url or 'off'}   Ctrl-C stops", style="dim"
     )
-    return Panel(Group(grid, foot), title=Text(f"lakebed   {pipeline.table.path}"), box=box.ROUNDED, expand=False)
+    return Panel(
+        Group(grid, foot), title=Text(shown(f"lakebed   {pipeline.table.path}")), box=box.ROUNDED, expand=False
+    )
 
 
 def summary(outcome: Outcome, pipeline: Pipeline) -> None:
@@ -146,17 +150,19 @@ def summary(outcome: Outcome, pipeline: Pipeline) -> None:
     aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]
     if aside:
         rows.append(("put aside", ", ".join(aside)))
+    path = shown(path)
     print(f"\nlakebed ran for {figures.seconds:,.1f} s: {path}")
     for name, text in rows:
         print(f"  {name:<20}{text}")
     name = outcome.table.path.rstrip("/").rsplit("/", 1)[-1]
     try:
-        sample = outcome.table.query(f'select * from "{name}" limit {SAMPLE_ROWS}', name)
+        sample = outcome.table.query(f"select * from {quote(name)} limit {SAMPLE_ROWS}", name)
     except LakebedError as error:
-        print(f"\nno rows can be shown: {error}")
+        print(f"\nno rows can be shown: {shown(str(error))}")
     else:
         print(f"\n{len(sample)} of its rows, read through the view:\n")
         print_table(sample, sys.stdout, one_line=True)
+    name = shown(name)
     print(f"\nnext:  lakebed query {path} 'select count(*) from \"{name}\"'")
     print(f"       lakebed parts {path}     lakebed timeline {path}", flush=True)
 

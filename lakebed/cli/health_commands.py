@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from lakebed.cli import exit_codes
+from lakebed.cli.escapes import shown, shown_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,7 +82,7 @@ def _show(found: Status, form: str) -> int:
     from lakebed.doctor.finding import Severity
 
     if form == "json":
-        print(json.dumps(_jsonable(found), ensure_ascii=False), flush=True)
+        print(shown(json.dumps(_jsonable(found), ensure_ascii=False)), flush=True)
     else:
         _print(_screen(found))
     return exit_codes.OK if found.severity is Severity.OK else exit_codes.FAILED
@@ -107,17 +108,17 @@ def _watch(look: Callable[[], Status], form: str) -> int:
                     code = exit_codes.exit_code_of(error)
                     note(_trouble(error))
                 time.sleep(WATCH_SECONDS)
-        shown: tuple[RenderableType, ...] = ()
+        last: tuple[RenderableType, ...] = ()
         with Live(console=console, auto_refresh=False, screen=True) as live:
             while True:
                 try:
                     found = look()
-                    shown = (_screen(found),)
+                    last = (_screen(found),)
                     code = exit_codes.OK if found.severity.value == "ok" else exit_codes.FAILED
-                    live.update(shown[0], refresh=True)
+                    live.update(last[0], refresh=True)
                 except Retry as error:
                     code = exit_codes.exit_code_of(error)
-                    live.update(Group(Text(_trouble(error), "red"), *shown), refresh=True)
+                    live.update(Group(Text(shown(_trouble(error)), "red"), *last), refresh=True)
                 time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
         return code
@@ -133,14 +134,14 @@ def _screen(found: Status) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    head = Text(f"{found.path}: ").append(
+    head = Text(shown(f"{found.path}: ")).append(
         "healthy" if found.severity.value == "ok" else found.severity.value, _STYLES[found.severity.value]
     )
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
     for name, text in _lines(found) if found.version >= 0 else ():
-        grid.add_row(Text(name), Text(text))
+        grid.add_row(Text(name), Text(shown_lines(text)))
     return Group(head, grid, *map(_told, found.findings))
 
 
@@ -182,17 +183,18 @@ def _told(finding: Finding) -> RenderableType:
 
     where = f" {finding.where}" if finding.where else ""
     text = Text(f"{finding.severity.value}", _STYLES[finding.severity.value])
-    return text.append(f"  {finding.check}{where}: {finding.what}\n    -> {finding.remedy}", "default")
+    what, remedy = shown(f"{finding.check}{where}: {finding.what}"), shown(finding.remedy)
+    return text.append(f"  {what}\n    -> {remedy}", "default")
 
 
-def _print(shown: RenderableType) -> None:
+def _print(screen: RenderableType) -> None:
     """As wide as the terminal, or as it needs if it goes elsewhere."""
     from rich.console import Console
 
     wide = None if sys.stdout.isatty() else 100_000
     console = Console(width=wide, highlight=False)
     with console.capture() as captured:
-        console.print(shown)
+        console.print(screen)
     sys.stdout.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
     sys.stdout.flush()
 

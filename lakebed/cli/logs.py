@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from lakebed.cli.escapes import shown
 from lakebed.errors import InvalidInput
 from lakebed.monitoring.event_log import FIELDS, JsonFormatter, LogfmtFormatter, log_events, log_fields
 
@@ -92,7 +93,7 @@ def note(message: str) -> None:
     if any(isinstance(handler.formatter, JsonFormatter) for handler in _logger.handlers):
         log_fields(logging.INFO, "note", {"message": message})
     else:
-        print(f"lakebed: {message}", file=sys.stderr, flush=True)
+        print(f"lakebed: {shown(message)}", file=sys.stderr, flush=True)
 
 
 def hide(redact: Callable[[str], str]) -> None:
@@ -105,7 +106,7 @@ def hide(redact: Callable[[str], str]) -> None:
 def complaint(message: str, log_format: str | None) -> str:
     """The line that ends a command that failed."""
     if log_format != "json":
-        return f"lakebed: {message}"
+        return f"lakebed: {shown(message)}"
     record = logging.makeLogRecord({"name": "lakebed", "levelno": logging.ERROR, "levelname": "ERROR"})
     setattr(record, FIELDS, {"event": "failed", "message": message})
     return JsonFormatter().format(record)
@@ -128,7 +129,7 @@ class _Plain(logging.Formatter):
     redact: Callable[[str], str] = staticmethod(str)
 
     def format(self, record: logging.LogRecord) -> str:
-        return "lakebed: " + self.redact(" ".join(record.getMessage().split()))
+        return "lakebed: " + shown(self.redact(" ".join(record.getMessage().split())))
 
 
 def _environment(name: str, known: tuple[str, ...]) -> str | None:

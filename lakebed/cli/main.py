@@ -9,10 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 from lakebed.cli import exit_codes, logs
+from lakebed.cli.escapes import shown_lines
 from lakebed.errors import LakebedError
 from lakebed.version import __version__
 
@@ -23,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
+    if options.debug:
+        sys.excepthook = _trace
     try:
         with logs.logging_as(options):
             code = command(options)
@@ -48,6 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _complain(message: str, log_format: str | None = None) -> None:
     print(logs.complaint(" ".join(message.split()), log_format), file=sys.stderr)
+
+
+def _trace(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What Python prints of an error that ends it, without what a terminal would obey."""
+    sys.stderr.write(shown_lines("".join(traceback.format_exception(kind, error, trace))))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -129,8 +139,8 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument(
         "--from", dest="source", metavar="PATH", help="the last days of this table, and its settings; not made-up ones"
     )
-    simulate.add_argument("--days", type=_positive, default=1.0, metavar="N", help="how long (default: 1)")
-    simulate.add_argument("--rate", type=_positive, metavar="N", help="rows a second (default: 1000)")
+    simulate.add_argument("--days", type=_up_to(3_660), default=1.0, metavar="N", help="how long (default: 1)")
+    simulate.add_argument("--rate", type=_up_to(1e9), metavar="N", help="rows a second (default: 1000)")
     simulate.add_argument(
         "--row-bytes", type=int, metavar="N", help="bytes of a row in a part, compressed (default: 25)"
     )
@@ -277,6 +287,15 @@ def _positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
+
+
+def _up_to(most: float) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        if (value := _positive(text)) > most:
+            raise argparse.ArgumentTypeError(f"{text} is more than {most:,.0f}")
+        return value
+
+    return number
 
 
 def _count(text: str) -> int:

@@ -2,7 +2,9 @@
 
 ``table``: a table as wide as it needs. ``json``: one JSON object a line, without loss: whole numbers keep all
 digits, decimals are texts, times are ISO 8601 (UTC with a Z), binary is base64, NaN and infinities are texts, a map is
-an object if its keys are texts and a list of pairs otherwise.
+an object if its keys are texts that differ and a list of pairs otherwise.
+
+Neither holds a character that a terminal obeys (``escapes``); in JSON that loses nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ import io
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, Literal, TextIO
 
 import pyarrow as pa
+
+from lakebed.cli.escapes import shown
+from lakebed.errors import InvalidInput
 
 Format = Literal["table", "json"]
 TABLE_ROWS_MAX = 1000
@@ -36,7 +42,12 @@ def print_rows(rows: pa.Table, form: Format, out: TextIO | None = None) -> None:
 
 
 def json_lines(rows: pa.Table) -> Iterator[str]:
-    """Each row as a line of JSON."""
+    """Each row as a line of JSON. Raises InvalidInput if two columns have one name: an object holds one of them."""
+    twice = [name for name, times in Counter(rows.schema.names).items() if times > 1]
+    if twice:
+        raise InvalidInput(
+            f"two columns are named {twice[0]!r}, which JSON can't hold; rename one in the SQL: … as other"
+        )
     kinds = [field.type for field in rows.schema]
     for batch in rows.to_batches(max_chunksize=10_000):
         columns = [_values(column) for column in batch.columns]
@@ -44,7 +55,7 @@ def json_lines(rows: pa.Table) -> Iterator[str]:
             row = {
                 name: jsonable(value, kind) for name, value, kind in zip(rows.schema.names, values, kinds, strict=True)
             }
-            yield json.dumps(row, ensure_ascii=False, allow_nan=False)
+            yield shown(json.dumps(row, ensure_ascii=False, allow_nan=False))
 
 
 def print_table(rows: pa.Table, out: TextIO, one_line: bool = False) -> None:
@@ -57,16 +68,18 @@ def print_table(rows: pa.Table, out: TextIO, one_line: bool = False) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    shown = rows.slice(0, TABLE_ROWS_MAX)
+    first = rows.slice(0, TABLE_ROWS_MAX)
     overflow: Literal["ellipsis", "fold"] = "ellipsis" if one_line else "fold"
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for field in rows.schema:
         right = pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
-        table.add_column(Text(field.name), justify="right" if right else "left", overflow=overflow, no_wrap=one_line)
+        table.add_column(
+            Text(shown(field.name)), justify="right" if right else "left", overflow=overflow, no_wrap=one_line
+        )
     kinds = [field.type for field in rows.schema]
-    columns = [_values(column) for column in shown.columns]
+    columns = [_values(column) for column in first.columns]
     for values in zip(*columns, strict=True):
-        table.add_row(*(Text(text_of(value, kind)) for value, kind in zip(values, kinds, strict=True)))
+        table.add_row(*(Text(shown(text_of(value, kind))) for value, kind in zip(values, kinds, strict=True)))
     if out.isatty():
         Console(file=out).print(table)
     else:
@@ -97,7 +110,8 @@ def jsonable(value: Any, kind: pa.DataType) -> Any:
         return {field.name: jsonable(value.get(field.name), field.type) for field in kind}
     if pa.types.is_map(kind):
         pairs = [(jsonable(key, kind.key_type), jsonable(item, kind.item_type)) for key, item in value]
-        return dict(pairs) if pa.types.is_string(kind.key_type) else [list(pair) for pair in pairs]
+        named = dict(pairs) if pa.types.is_string(kind.key_type) else {}
+        return named if len(named) == len(pairs) else [list(pair) for pair in pairs]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return [jsonable(item, kind.value_type) for item in value]
     match value:

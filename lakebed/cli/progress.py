@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from lakebed.cli.escapes import shown
 from lakebed.monitoring.event_log import Value, log_fields
 
 FIRST_SECONDS = 1.0
@@ -68,7 +69,7 @@ class _Progress:
             }
             log_fields(logging.INFO, "progress", {name: value for name, value in said.items() if value is not None})
             return
-        print(f"lakebed: {told.what}{_counted(told)}, {seconds:,.0f} s", file=sys.stderr, flush=True)
+        print(f"lakebed: {shown(told.what)}{_counted(told)}, {seconds:,.0f} s", file=sys.stderr, flush=True)
 
     def _draw(self) -> None:
         from rich.console import Console
@@ -87,7 +88,7 @@ class _Progress:
                 told = self._told
                 bar.update(
                     task,
-                    description=told.what,
+                    description=shown(told.what),
                     total=told.of,
                     completed=told.done or 0,
                     counted=_counted(told).lstrip(": "),

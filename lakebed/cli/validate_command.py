@@ -10,6 +10,7 @@ import yaml
 
 from lakebed import table as tables
 from lakebed.cli import exit_codes
+from lakebed.cli.escapes import shown, shown_lines
 from lakebed.errors import LakebedError, TableNotFound
 from lakebed.manifest.schema import canonical_schema
 from lakebed.pipeline.document import HIDDEN, Document
@@ -27,10 +28,12 @@ def validate(file: str) -> int:
     except LakebedError as error:
         raise type(error)(pipeline.document.redact(str(error))) from None
     print(
-        yaml.safe_dump(meaning(pipeline), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100),
+        shown_lines(
+            yaml.safe_dump(meaning(pipeline), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+        ),
         end="",
     )
-    print(f"# {pipeline.document.redact(note)}")
+    print(f"# {shown(pipeline.document.redact(note))}")
     return exit_codes.OK
 
 

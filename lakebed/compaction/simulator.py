@@ -31,7 +31,7 @@ from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.passes import passes_after
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.plots import new_figure
+from lakebed.plots import new_figure, save
 from lakebed.settings import TableSettings
 from lakebed.sortkey.ranges import depth, order_columns, range_of
 
@@ -425,4 +425,4 @@ def plot(simulation: Simulation, file: str, title: str = "") -> None:
         axes.grid(alpha=0.3)
     space.set_xlabel("days")
     figure.suptitle(title)
-    figure.savefig(file, format="png", dpi=110)
+    save(figure, file)

@@ -70,10 +70,10 @@ class Expression:
         return f"({self.text}\n)"  # the line ends a comment in it
 
 
-def expression(text: object, named: str) -> Expression:
-    """The text as one expression over one row. Raises InvalidInput; ``named`` says what the text was given as."""
-    tree = parsed(_text(text, named), f"{named}={text!r}")
-    assert isinstance(text, str)
+def expression(given: object, named: str) -> Expression:
+    """What was given as one expression over one row. Raises InvalidInput; ``named`` says as what it was given."""
+    text = require_text(given, named)
+    tree = parsed(text, f"{named}={text!r}")
     for node in _nodes(tree):
         found = _not_of_one_row(node)
         if found is not None:
@@ -98,7 +98,7 @@ def parsed(text: str, told: str) -> Node:
 
 def require_query(sql: object) -> str:
     """The text if it is one query (also DESCRIBE, SUMMARIZE, EXPLAIN of one) that reads no files. Raises InvalidInput."""
-    text = _text(sql, "the query")
+    text = require_text(sql, "the query")
     rest = text[told.end() :] if (told := _EXPLAIN.match(text)) else text
     with connect() as connection:  # nothing is run
         try:
@@ -120,6 +120,15 @@ def require_query(sql: object) -> str:
             name = str(node["function"].get("function_name")).lower()
             if name not in _READS_NO_FILE:
                 raise InvalidInput(f"the query calls {name}, which may read more than the table; {trusted}")
+    return text
+
+
+def require_text(text: object, named: str) -> str:
+    """The text if SQL can hold it. Raises InvalidInput."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"{named} is {text!r}; it must be SQL, as a text")
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise InvalidInput(f"{named} is {text!r}, with a NUL or half a surrogate pair; SQL has none")
     return text
 
 
@@ -153,14 +162,6 @@ def mistakes(told: str, paths: Iterable[str] = ()) -> Iterator[None]:
         if _STREAM_FAILED.match(str(error)):
             raise InvalidInput(f"{told}: {error}") from None
         raise
-
-
-def _text(text: object, named: str) -> str:
-    if not isinstance(text, str):
-        raise InvalidInput(f"{named} is {text!r}; it must be SQL, as a text")
-    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise InvalidInput(f"{named} is {text!r}, with a NUL or half a surrogate pair; SQL has none")
-    return text
 
 
 def _serialized(connection: duckdb.DuckDBPyConnection, sql: str, told: str, wanted: str) -> Node:

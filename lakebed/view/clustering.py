@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stale import stale_parts
-from lakebed.plots import new_figure
+from lakebed.plots import new_figure, save
 from lakebed.sortkey.clustering import Clustering, DeepRange, Placed, clustering
 from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, order_columns, plain_value
 from lakebed.sortkey.sort_key import SortTerm
@@ -108,7 +108,7 @@ def draw(snapshot: Snapshot, file: str) -> None:
     below.set_ylim(bottom=0)
     below.set_xlabel(f"{', '.join(_order(snapshot))}, in order")
     figure.suptitle(f"{len(parts):,} parts at version {snapshot.version}")
-    figure.savefig(file, format="png", dpi=110)
+    save(figure, file)
 
 
 def _order(snapshot: Snapshot) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from lakebed.manifest.stores.roots import local_file
 from lakebed.parts.changes import TableShape, shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect, connect_alone
-from lakebed.parts.expression import Expression, connection_for, expression, mistakes, require_query
+from lakebed.parts.expression import Expression, connection_for, expression, mistakes, require_query, require_text
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.materialized import Materialized, overlay
 from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
@@ -144,7 +144,11 @@ class TableView:
 
     def query(self, snapshot: Snapshot, sql: str, name: str, allow_files: bool) -> pa.Table:
         """The result of a SQL query in which ``name`` is the table; ``allow_files``: of any statements, whatever they do."""
-        if not allow_files:
+        if not require_text(name, "the table's name in the query"):
+            raise InvalidInput("the table's name in the query is empty; leave it out, and it is the folder's")
+        if allow_files:
+            require_text(sql, "the query")
+        else:
             require_query(sql)
 
         def read(pinned: _Pinned) -> pa.Table:
