@@ -5,6 +5,7 @@
     │   ├── InvalidSchema         ... the schema or a column
     │   └── InvalidChanges        ... the batch of changes
     ├── TableNotFound         create the table, or fix the path
+    │   └── TableReplaced         another table is in its place now: open it again, if it is the one you want
     ├── TableExists           open the table instead
     ├── VersionNotFound       ask for a version that is still kept
     ├── Unsupported           the table or store uses a feature that lakebed does not have
@@ -41,6 +42,10 @@ class InvalidChanges(InvalidInput):
 
 class TableNotFound(LakebedError):
     """There is no table at the path."""
+
+
+class TableReplaced(TableNotFound):
+    """The table was dropped and another one made in its place while it was open; nothing was written to that one."""
 
 
 class TableExists(LakebedError):

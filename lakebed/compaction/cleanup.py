@@ -45,7 +45,7 @@ from lakebed.manifest.leases import EXPIRED_DOMAIN, first_unexpired, leased_vers
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stale import stale_parts
 from lakebed.manifest.stores.local import TEMPORARY_PREFIX
-from lakebed.manifest.table_log import LOG_FOLDER, LOG_SECONDS_MIN, Committed, TableLog, Unknown
+from lakebed.manifest.table_log import LOG_FOLDER, Committed, TableLog, Unknown
 from lakebed.parts.reads import READS_FOLDER, WINDOW_SECONDS
 from lakebed.parts.storage import PartStorage
 from lakebed.settings import PREFIX, retention_seconds
@@ -258,7 +258,7 @@ def _keep(
 def _first_kept(log: TableLog, newest: Snapshot, horizon_ms: int, retain_last: int) -> int:
     """The oldest version within retention: the one that was current at the horizon, or the first of the newest N."""
     within = min(_current_at(log, horizon_ms), newest.version - retain_last + 1)
-    return max(log.oldest_readable(), first_unexpired(newest.domains), within)
+    return max(log.oldest_version(), first_unexpired(newest.domains), within)
 
 
 def _current_at(log: TableLog, horizon_ms: int) -> int:
@@ -266,7 +266,7 @@ def _current_at(log: TableLog, horizon_ms: int) -> int:
     try:
         return log.version_at(horizon_ms)
     except VersionNotFound:
-        return log.oldest_readable()
+        return log.oldest_version()
 
 
 def _named_by_held(log: TableLog, versions: Iterable[int], before: int) -> Iterator[str]:
@@ -497,9 +497,8 @@ def _move_mark(log: TableLog, first: int) -> Snapshot:
 
 
 def _log_floor(log: TableLog, first: int, now: Snapshot) -> int:
-    """The oldest version whose log files stay; the last hour's always do, whatever the retention."""
-    leased = leased_versions(now.domains, log.now_ms())
-    return min([_current_at(log, log.now_ms() - LOG_SECONDS_MIN * 1000), first, *leased])
+    """The oldest version whose log files stay."""
+    return min([first, *leased_versions(now.domains, log.now_ms())])
 
 
 def _log_files(log: TableLog, storage: PartStorage, floor: int) -> list[Doomed]:

@@ -33,7 +33,7 @@ def recorded_workload(log: TableLog, days: float, order: Order) -> Workload:
         since = log.version_at(newest.timestamp_ms - int(days * _DAY_MS))
     except VersionNotFound:
         since = 0
-    before = log.at_version(max(since, log.oldest_readable()))
+    before = log.at_version(max(since, log.oldest_version()))
     trace = _Trace(keyed=bool(newest.settings.keys))
     for commit in commits_since(log, before.version, newest.version):
         trace.read(commit)

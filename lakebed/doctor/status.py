@@ -183,7 +183,7 @@ class Observer:
             findings.append(warning("quarantine", beside, f"it can't be read: {error}", f"lakebed doctor {beside}"))
         log_files = [size for _, size, _ in self._storage.list(f"{LOG_FOLDER}/")]
         return _Slow(
-            snapshot, found.is_whole, tuple(findings), self._log.oldest_readable(), max(checkpoints, default=0),
+            snapshot, found.is_whole, tuple(findings), self._log.oldest_version(), max(checkpoints, default=0),
             len(log_files), sum(log_files), quarantined,
         )  # fmt: skip
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from lakebed.errors import Contention, InvalidChanges, QuarantineRefused, Retry, StoreUnavailable
+from lakebed.errors import Contention, InvalidChanges, QuarantineRefused, Retry, StoreUnavailable, TableReplaced
 from lakebed.ingest.ranges_read import digest, what_batch_read
 from lakebed.ingest.shape import Decoded
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges
@@ -315,6 +315,10 @@ def commit_written(
             case Conflicted(conflict, newest) if conflict.kind is ConflictKind.BATCH:
                 return BatchResult(newest.version, newest, True, 1, time.perf_counter() - started)
             case Conflicted(_, newest):
+                if newest.metadata.id != read.metadata.id:
+                    raise TableReplaced(
+                        "another table was made in this one's place while the batch was written; apply it again"
+                    )
                 if not shape.holds_the_same(shape_of(newest)):
                     raise Retry("the table's schema or keys changed while the batch was written; apply it again")
                 snapshot = log.refresh()

@@ -6,6 +6,7 @@ has no action for stands in ``domainMetadata`` whose names begin with ``lakebed.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import urllib.parse
 from collections.abc import Mapping
@@ -27,6 +28,9 @@ _TAG_DELETES_MS = "lakebed.deletes_ms"
 _TAG_CHECKSUM = "lakebed.crc32"
 PART_DOMAIN_PREFIX = "lakebed.part."
 _ACTIONS = "lakebedActions"
+_TABLE = "lakebedTable"
+_PARENT = "lakebedParent"
+_ATTEMPT = "lakebedAttempt"
 _LOOSE = re.compile(r'"tightBounds"\s*:\s*false')
 _TIGHT = re.compile(r',?\s*"tightBounds"\s*:\s*true')
 _PATH_SAFE = "/!$&'()*+,;=:@-._~"
@@ -204,7 +208,11 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """What a commit says of itself. Never state: checkpoints do not keep it."""
+    """What a commit says of itself. Never state: checkpoints do not keep it.
+
+    ``table``: the id of the table that it was made for; ``parent``: the digest of the commit that it follows; ``attempt``: how
+    often it was sent before. All three are lakebed's alone, and tell its commits from those of another log or another time.
+    """
 
     operation: str
     commit_id: str
@@ -213,6 +221,9 @@ class CommitInfo:
     metrics: Mapping[str, int | float] = field(default_factory=dict)
     blind_append: bool = False
     engine: str = ""
+    table: str = ""
+    parent: str = ""
+    attempt: int = 0
 
 
 Action = (
@@ -222,10 +233,11 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One version of the log."""
+    """One version of the log. ``digest``: of its file's bytes, what tells it from every other; "" before it is written."""
 
     version: int
     actions: tuple[Action, ...]
+    digest: str = ""
 
     @property
     def info(self) -> CommitInfo | None:
@@ -272,7 +284,14 @@ def decode_commit(version: int, data: bytes) -> Commit:
         said = (line.get("commitInfo") or {}).get(_ACTIONS, len(lines))
         if said != len(lines):
             raise ValueError(f"it is cut off: it has {len(lines)} of its {said} actions")
-    return Commit(version, tuple([action for line in lines if (action := from_json(line)) is not None]))
+    return Commit(
+        version, tuple([action for line in lines if (action := from_json(line)) is not None]), digest_of(data)
+    )
+
+
+def digest_of(data: bytes) -> str:
+    """What tells a commit's file from every other."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def to_json(action: Action) -> dict[str, Any]:
@@ -524,6 +543,7 @@ def _loose(stats: str | None) -> str | None:
 
 
 def _commit_info_to_json(info: CommitInfo) -> dict[str, Any]:
+    ours = {_TABLE: info.table, _PARENT: info.parent, _ATTEMPT: info.attempt}
     return {
         "inCommitTimestamp": info.timestamp_ms,
         "timestamp": info.timestamp_ms,
@@ -533,6 +553,7 @@ def _commit_info_to_json(info: CommitInfo) -> dict[str, Any]:
         "isBlindAppend": info.blind_append,
         "engineInfo": info.engine,
         "txnId": info.commit_id,
+        **{name: value for name, value in ours.items() if value},
     }
 
 
@@ -546,6 +567,9 @@ def _commit_info_from_json(body: Mapping[str, Any]) -> CommitInfo:
         metrics={name: number for name, text in metrics.items() if (number := _number(text)) is not None},
         blind_append=bool(body.get("isBlindAppend")),
         engine=body.get("engineInfo") or "",
+        table=body.get(_TABLE) or "",
+        parent=body.get(_PARENT) or "",
+        attempt=body.get(_ATTEMPT) or 0,
     )
 
 

@@ -1,7 +1,8 @@
 """Checkpoints: a snapshot in one Parquet file, as every Delta reader expects it (Delta PROTOCOL.md, "Checkpoints").
 
 A row holds one action, in the column that the action is named by. We write the classic single-file kind and read that,
-and the classic kind in several files that other writers make of large tables.
+and the classic kind in several files that other writers make of large tables. The file's key-value metadata says which commit
+the state is of (its digest, and its time): a checkpoint that another table left behind is not taken for this one's.
 """
 
 from __future__ import annotations
@@ -98,6 +99,10 @@ _SCHEMA = pa.schema(
 )
 
 
+_DIGEST = b"lakebed.commit"
+_TIMESTAMP = b"lakebed.timestamp"
+
+
 def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
     """The Parquet file of a snapshot, and how many actions it holds."""
     columns: dict[str, list[Any]] = {
@@ -122,7 +127,8 @@ def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
         )
         at += len(rows)
     out = io.BytesIO()
-    pq.write_table(pa.table([arrays[name] for name in _SCHEMA.names], schema=_SCHEMA), out, compression="zstd")
+    schema = _SCHEMA.with_metadata({_DIGEST: snapshot.digest, _TIMESTAMP: str(snapshot.timestamp_ms)})
+    pq.write_table(pa.table([arrays[name] for name in _SCHEMA.names], schema=schema), out, compression="zstd")
     return out.getvalue(), total
 
 
@@ -131,12 +137,14 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     parts, tail, domains, transactions, removed = {}, {}, {}, {}, {}
-    timestamp_ms = 0
+    timestamp_ms, digest = 0, ""
     for file in files:
         try:
             table = pq.ParquetFile(pa.BufferReader(file), pre_buffer=False).read(use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise Corrupt(f"the checkpoint of version {version} can't be read: {error}") from error
+        said = table.schema.metadata or {}
+        digest, timestamp_ms = said.get(_DIGEST, b"").decode(), int(said.get(_TIMESTAMP, 0))
         if "sidecar" in table.column_names and table["sidecar"].null_count < len(table):
             raise Unsupported("the table has a v2 checkpoint with sidecars; drop the feature v2Checkpoint first")
         for name in _SCHEMA.names:
@@ -166,7 +174,9 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
         raise Corrupt(f"the checkpoint of version {version} has no protocol or no metadata")
     for path in parts:
         removed.pop(path, None)
-    return Snapshot(version, timestamp_ms, protocol, metadata, parts, tail, domains, transactions, removed)
+    return Snapshot(
+        version, timestamp_ms, protocol, metadata, parts, tail, domains, transactions, removed, digest=digest
+    )
 
 
 def _add_row(part: Part) -> dict[str, Any]:

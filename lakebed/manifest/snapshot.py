@@ -44,7 +44,10 @@ NAMED_BATCH_PREFIX = "lakebed.batch."
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A table at one version. ``parts`` is the base by path, ``tail`` the change parts by domain."""
+    """A table at one version. ``parts`` is the base by path, ``tail`` the change parts by domain.
+
+    ``digest`` is that of the version's commit file, "" if it is not known: which history the version is of.
+    """
 
     version: int
     timestamp_ms: int
@@ -56,6 +59,7 @@ class Snapshot:
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
     removed: Mapping[str, RemovePart] = field(default_factory=dict)
     known: KnownStatistics = field(default_factory=KnownStatistics, compare=False, repr=False)
+    digest: str = field(default="", compare=False, repr=False)
 
     @property
     def schema(self) -> pa.Schema:
@@ -97,6 +101,8 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
         snapshot = _first(commit)
     elif commit.version != snapshot.version + 1:
         raise Corrupt(f"version {commit.version} of the log can't follow version {snapshot.version}")
+    elif not follows(snapshot, commit):
+        raise Corrupt(f"version {commit.version} was not made on the version {snapshot.version} that is in the log")
     parts = _Copy(snapshot.parts)
     tail = _Copy(snapshot.tail)
     domains = _Copy(snapshot.domains)
@@ -141,7 +147,15 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
         transactions=transactions.now,
         removed=removed.now,
         known=snapshot.known,
+        digest=commit.digest,
     )
+
+
+def follows(snapshot: Snapshot, commit: Commit) -> bool:
+    """Whether the commit of the next version was made on this very one. One of another writer does not tell."""
+    info = commit.info
+    parent = info.parent if info else ""
+    return not parent or not snapshot.digest or parent == snapshot.digest
 
 
 def without_expired(snapshot: Snapshot, now_ms: int) -> Snapshot:

@@ -1,12 +1,18 @@
-"""The log of one table: reading versions, committing, checkpoints, cleanup.
+"""The log of one table: committing, checkpoints, cleanup. What reads it is in ``log_reader``.
 
 Commit, in steps:
 1. The caller gives the snapshot that it read, its actions, and what it touched (see ``conflicts``).
 2. The actions become the next version's file, checked against the invariants, put under that version's name if absent.
 3. The put landed: Committed. The name is taken: read what took it. Ours (a lost answer): Committed. Another's: if it
    conflicts, Conflicted; else go on with the next version.
-4. The put's outcome is unknown: read the name back; while nothing is there, put the same bytes again. Only if the store
+4. The put's outcome is unknown: read the name back; while nothing is there, put the commit again. Only if the store
    stays silent is the outcome Unknown, and it stays safe to replay the batch: its id is in the commit.
+5. The put landed. Before anybody is told, read the commit of the version that the caller gave: it must be the one that he
+   read. Files of the log are deleted one after the other, oldest first, so no later name was ever free again, and ours follows
+   what it was made on. If it is not there any more, the writer slept for long, or another table lies here now: look whether the
+   log goes on from our commit. If it doesn't, ours is no version of the table, and we delete it; nobody took it for one.
+
+Step 5 needs no clock: whoever cleans up too early makes others do their work again, and nothing is lost.
 
 A log is written by two classes of operation. *Act first, then commit* (apply, settle): files carry uuid names, so they
 are right whatever happens; a conflict means refresh, rebase, retry. *Read first, commit, then act* (truncate, cleanup):
@@ -16,10 +22,9 @@ the newest snapshot decides, and files are touched only after the commit stands.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -32,6 +37,7 @@ from lakebed.errors import (
     LakebedError,
     StoreUnavailable,
     TableNotFound,
+    TableReplaced,
     Unsupported,
     VersionNotFound,
 )
@@ -43,29 +49,30 @@ from lakebed.manifest.actions import (
     Protocol,
     Transaction,
     at_version,
-    decode_commit,
+    digest_of,
     encode_commit,
 )
-from lakebed.manifest.checkpoint import decode_checkpoint, encode_checkpoint
+from lakebed.manifest.checkpoint import encode_checkpoint
 from lakebed.manifest.conflicts import Conflict, ConflictKind, Touch, find_conflict
 from lakebed.manifest.invariants import require_sound
 from lakebed.manifest.leases import EXPIRED_DOMAIN, first_unexpired, leased_versions, mark
-from lakebed.manifest.log_store import LogStore
-from lakebed.manifest.snapshot import Snapshot, apply, statistics_of, without_expired
-from lakebed.sortkey.known import KnownStatistics
+from lakebed.manifest.log_files import LOG_FOLDER, checkpoint_name, commit_name
+from lakebed.manifest.log_reader import LAST_CHECKPOINT, LogReader, require_readable
+from lakebed.manifest.snapshot import Snapshot, apply, follows, without_expired
 from lakebed.version import ENGINE
 
+__all__ = [
+    "GATE_FEATURE", "LOG_FOLDER", "Committed", "Conflicted", "Outcome", "TableLog", "Unknown", "checkpoint_name",
+    "commit_name", "require_readable", "require_writable",
+]  # fmt: skip
 _logger = logging.getLogger("lakebed.log")
-LOG_FOLDER = "_delta_log"
-_LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 _ATTEMPTS_MAX = 10_000  # versions that others may take before ours; each one is progress of the table
 _UNKNOWN_ATTEMPTS_MAX = 8
 _MARK_ATTEMPTS_MAX = 50
-_RELIST_SECONDS = 60.0
-LOG_SECONDS_MIN = 3600  # the log's youngest files stay: a writer that read a version may be about to commit on it
+_STRANGE_ATTEMPTS_MAX = 8
+_NEWEST_KEPT = 2  # commit files that no cleaning takes: a log always tells its newest version by itself
 
 GATE_FEATURE = "lakebed"
-READER_FEATURES = frozenset({"deletionVectors", "timestampNtz"})
 WRITER_FEATURES = frozenset(
     {"deletionVectors", "timestampNtz", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", GATE_FEATURE}
 )  # fmt: skip
@@ -97,139 +104,37 @@ class Unknown:
     cause: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """The name is another's. ``certain``: no attempt of ours can have stood under it before."""
+
+    certain: bool
+
+
 Outcome: TypeAlias = Committed | Conflicted | Unknown
 _RESULTS: dict[type[Outcome], str] = {Committed: "committed", Conflicted: "conflicted", Unknown: "unknown"}
 
 
-class TableLog:
+class TableLog(LogReader):
     """The log of the table at a store's root. Safe to use from several threads."""
-
-    def __init__(
-        self, store: LogStore, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
-    ):
-        self.store = store
-        self._clock = clock
-        self._sleep = sleep
-        self._newest: Snapshot | None = None
-        self._known = KnownStatistics()  # of all versions
-        self._checkpointed = -1
-        self._listed_at = 0.0
-        self._lock = threading.Lock()
-        self._root = str(getattr(store, "root", ""))  # what events call the table
-
-    # -- reading ---------------------------------------------------------------------------------------------------
-
-    def exists(self) -> bool:
-        """Whether the store holds a log."""
-        return self._newest is not None or bool(self._listing(0))
-
-    def refresh(self) -> Snapshot:
-        """The newest snapshot. Costs one read of a missing name when nothing is new. Raises TableNotFound, Corrupt.
-
-        That another table was made in this one's place is noticed when the log is listed, once a minute.
-        """
-        with self._lock:
-            known = self._newest
-            if known is None or self._clock() - self._listed_at > _RELIST_SECONDS:
-                if known is not None and self._is_of_another_table(known):
-                    known, self._checkpointed = None, -1
-                known = without_expired(self._load(None, known), self.now_ms())
-            while (commit := self.read_commit(known.version + 1)) is not None:
-                known = apply(known, commit)
-            self._newest = known
-            return known
-
-    def _is_of_another_table(self, known: Snapshot) -> bool:
-        """Whether the log is no longer the one that the snapshot was read from."""
-        commit, first = self.read_commit(known.version), self.read_commit(0)
-        if commit is not None and commit.timestamp_ms > known.timestamp_ms:
-            return True
-        ids = {action.id for action in first.actions if isinstance(action, Metadata)} if first else set()
-        return known.metadata.id not in ids if ids else commit is None
-
-    def at_version(self, version: int) -> Snapshot:
-        """The snapshot at a version. Raises VersionNotFound if it is not kept, or not there yet."""
-        newest = self._newest or self.refresh()
-        if version == newest.version:
-            return newest
-        if version > newest.version:
-            newest = self.refresh()
-        if not 0 <= version <= newest.version:
-            raise VersionNotFound(f"there is no version {version}: the newest is {newest.version}")
-        if version == newest.version:
-            return newest
-        found = self._load(version, None)
-        self._known.keep(statistics_of(newest) + statistics_of(found))
-        return found
-
-    def version_at(self, timestamp_ms: int) -> int:
-        """The newest version committed at or before a time (epoch milliseconds). Raises VersionNotFound."""
-        newest = self.refresh().version
-        low = self.oldest_version()
-        first = self._timestamp(low)
-        if timestamp_ms < first:
-            raise VersionNotFound(
-                f"the oldest version that is kept, {low}, was committed at {_iso(first)}; asked for {_iso(timestamp_ms)}"
-            )
-        high = newest
-        while low < high:  # timestamps of commits never decrease
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._timestamp(middle) <= timestamp_ms else (low, middle - 1)
-        return low
-
-    def oldest_version(self) -> int:
-        """The oldest version whose commit file is kept."""
-        commits, _ = self._files(0)
-        if not commits:
-            raise TableNotFound("there is no log")
-        return commits[0]
-
-    def read_commit(self, version: int) -> Commit | None:
-        """The commit of a version, None if there is none (yet, or any more)."""
-        try:
-            data = self.store.read(commit_name(version))
-        except FileNotFoundError:
-            return None
-        try:
-            return decode_commit(version, data)
-        except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
-            raise Corrupt(f"{commit_name(version)} can't be read: {error}") from error
-
-    def versions(self) -> tuple[list[int], list[int]]:
-        """Versions with a commit file, and those with a whole checkpoint, ascending, as the store lists them now."""
-        commits, checkpoints = self._files(0)
-        return commits, sorted(checkpoints)
-
-    def read_checkpoint(self, version: int) -> Snapshot:
-        """What the checkpoint of a version holds. Raises FileNotFoundError, Corrupt."""
-        names = self._files(version)[1].get(version)
-        if names is None:
-            raise FileNotFoundError(checkpoint_name(version))
-        return self._read_checkpoint(version, names)
-
-    def commits(self, first: int, last: int) -> Iterator[Commit]:
-        """The commits of a range of versions, both ends included. Raises VersionNotFound for one that is not kept."""
-        for version in range(first, last + 1):
-            commit = self.read_commit(version)
-            if commit is None:
-                raise VersionNotFound(
-                    f"version {version} is not in the log any more; raise lakebed.log_retention to keep more"
-                )
-            yield commit
 
     # -- committing ------------------------------------------------------------------------------------------------
 
     def create(self, actions: Sequence[Action], info: CommitInfo) -> Outcome:
         """Write version 0. Conflicted if the table exists."""
         commit_id = str(uuid.uuid4())
-        stamped = replace(info, commit_id=commit_id, timestamp_ms=self.now_ms())
-        commit = Commit(0, (stamped, *actions))
-        landed = self._put(commit)
+        table = next(action.id for action in actions if isinstance(action, Metadata))
+        landed: Commit | _Taken | Unknown = _Taken(True)
+        if not self.exists():  # its version 0 may have left the log long ago
+            stamped = replace(info, commit_id=commit_id, timestamp_ms=self.now_ms(), table=table)
+            landed = self._put(Commit(0, (stamped, *actions)))
         if isinstance(landed, Unknown):
             return landed
         snapshot = self.refresh()
-        if landed:
-            return Committed(0, snapshot)
+        if isinstance(landed, Commit):
+            if snapshot.metadata.id == table:
+                return Committed(0, snapshot)
+            self._take_back(landed)
         return Conflicted(Conflict(0, ConflictKind.TABLE, "the table exists"), snapshot)
 
     def commit(
@@ -242,7 +147,8 @@ class TableLog:
     ) -> Outcome:
         """Commit actions that were worked out on the snapshot ``read``. ``batch`` is checked and recorded (M3).
 
-        Raises Corrupt if the commit would break an invariant, Unsupported if the table's protocol is beyond us.
+        Raises Corrupt if the commit would break an invariant, Unsupported if the table's protocol is beyond us, TableReplaced
+        if another table lies here now.
         """
         started = time.perf_counter()
         outcome, attempts = self._commit(read, actions, info, touch, batch)
@@ -266,81 +172,159 @@ class TableLog:
                 Conflict(read.version, ConflictKind.BATCH, f"batch {batch.version} of {batch.app_id}"), read
             ), 0
         scope = read.settings.conflict_scope
-        known = read
+        known, strange = read, 0
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             version = known.version + 1
-            winner = None
-            if self._is_old(known):
-                # A cleanup may be freeing names, oldest first: while the commit of `known` is there, those after it are too.
-                winner = self.read_commit(version)
-                if winner is None and self.read_commit(known.version) is None:
-                    left, known = known.version, self._load(None, None)
-                    self._learn(known)
-                    expired = Conflict(
-                        known.version, ConflictKind.METADATA, f"version {left} has left the log meanwhile"
+            now = max(self.now_ms(), known.timestamp_ms + 1)
+            stamped = replace(info, commit_id=commit_id, timestamp_ms=now, table=known.metadata.id, parent=known.digest)
+            ours = tuple(at_version(action, version) for action in actions)
+            recorded = (replace(batch, updated_ms=now),) if batch else ()
+            commit = Commit(version, (stamped, *ours, *recorded))
+            require_sound(known, commit)
+            landed = self._put(commit)
+            if isinstance(landed, Unknown):
+                return landed, attempt
+            if isinstance(landed, Commit):
+                outcome = self._verified(read, known, landed)
+                return replace(outcome, attempts=attempt) if isinstance(outcome, Committed) else outcome, attempt
+            winner = self.read_commit(version)
+            if winner is None or not follows(known, winner):
+                if not self._stands(read):
+                    return self._left(read, version, commit_id, landed), attempt
+                strange += 1
+                if strange > _STRANGE_ATTEMPTS_MAX:
+                    raise Corrupt(
+                        f"{commit_name(version)} does not follow version {known.version} of this table: a writer of a table "
+                        "that lay here before left it behind; if no such writer runs any more, move the file out of the log"
                     )
-                    return Conflicted(expired, known), attempt
-            if winner is None:
-                now = max(self.now_ms(), known.timestamp_ms + 1)
-                stamped = replace(info, commit_id=commit_id, timestamp_ms=now)
-                ours = tuple(at_version(action, version) for action in actions)
-                recorded = (replace(batch, updated_ms=now),) if batch else ()
-                commit = Commit(version, (stamped, *ours, *recorded))
-                require_sound(known, commit)
-                landed = self._put(commit)
-                if isinstance(landed, Unknown):
-                    return landed, attempt
-                if landed:
-                    snapshot = apply(known, commit)
-                    self._learn(snapshot)
-                    return Committed(version, snapshot, attempt), attempt
-                winner = self.read_commit(version)
-            if winner is None:
-                raise Corrupt(f"version {version} of the log was taken but can't be read")
+                self._sleep(0.05 * 2**strange)
+                continue
             conflict = find_conflict(touch, batch, scope, winner)
             known = apply(known, winner)
-            self._learn(known)
             if conflict:
+                if not self._stands(read):
+                    return self._left(read, version, commit_id, landed), attempt
+                self._learn(known)
                 return Conflicted(conflict, known), attempt
         raise Contention(f"{_ATTEMPTS_MAX} versions were taken by others, one after the other")
 
-    def _is_old(self, read: Snapshot) -> bool:
-        """Whether a cleanup may free names of versions that follow ``read``: then a put alone would prove nothing (M1)."""
-        age_seconds = self._clock() - read.timestamp_ms / 1000
-        return age_seconds > min(read.settings.log_retention_seconds, LOG_SECONDS_MIN) / 2
+    def _put(self, commit: Commit) -> Commit | _Taken | Unknown:
+        """The commit as it lies under its version's name.
 
-    def _put(self, commit: Commit) -> bool | Unknown:
-        """Whether the commit stands under its version's name."""
-        name, data = commit_name(commit.version), encode_commit(commit.actions)
-        info = commit.info
-        assert info is not None
-        uncertain, cause = False, ""
+        Each attempt has bytes of its own: one that lands late, when its name is free again, is not taken for the one that stood.
+        """
+        name, [info, *actions] = commit_name(commit.version), commit.actions
+        assert isinstance(info, CommitInfo)
+        cause = ""
         for attempt in range(_UNKNOWN_ATTEMPTS_MAX):
+            sent = replace(commit, actions=(replace(info, attempt=attempt), *actions))
+            data = encode_commit(sent.actions)
             try:
                 if self.store.put_if_absent(name, data):
-                    return True
+                    return replace(sent, digest=digest_of(data))
+                if attempt == 0:
+                    return _Taken(True)
                 # After an uncertain attempt the name may be taken by ourselves.
-                return uncertain and bool(self._reads_as(commit.version, info.commit_id))
+                found = self.read_commit(commit.version)
+                if found is None:
+                    cause = "it was taken, perhaps by ourselves, and has left the log"
+                    break
+                return found if _is(found, info.commit_id) else _Taken(False)
             except StoreUnavailable as error:
-                uncertain, cause = True, str(error)
+                cause = str(error)
             try:
-                found = self._reads_as(commit.version, info.commit_id)
+                found = self.read_commit(commit.version)
                 if found is not None:
-                    return found
+                    return found if _is(found, info.commit_id) else _Taken(False)
             except StoreUnavailable as error:
                 cause = str(error)
             self._sleep(min(2.0, 0.05 * 2**attempt))
         return Unknown(commit.version, info.commit_id, cause)
 
-    def _reads_as(self, version: int, commit_id: str) -> bool | None:
-        """Whether the version is our commit; None if there is none. Raises Corrupt."""
-        commit = self.read_commit(version)
-        return None if commit is None else commit.info is not None and commit.info.commit_id == commit_id
+    def _verified(self, read: Snapshot, known: Snapshot, ours: Commit) -> Outcome:
+        """Step 5: whether our commit, which lies under its name, is a version of the table."""
+        assert ours.info is not None
+        try:
+            if read.digest and self._stands(read):
+                snapshot = apply(known, ours)
+                self._learn(snapshot)
+                return Committed(ours.version, snapshot)
+            if self._is_alone(ours):
+                self._take_back(ours)
+                raise TableNotFound("the table was dropped while it was open; nothing was written")
+            now = self._load(None, None)
+            stands = self._leads_to(now, ours)
+            if stands:
+                self._begin_anew(now)
+                return Committed(ours.version, apply(known, ours))
+            if stands is False:
+                self._take_back(ours)
+            return self._left(read, ours.version, ours.info.commit_id, _Taken(stands is False))
+        except StoreUnavailable as error:
+            return Unknown(ours.version, ours.info.commit_id, str(error))
+
+    def _leads_to(self, now: Snapshot, ours: Commit) -> bool | None:
+        """Whether the log goes on from our commit to its newest version. None if nobody can tell any more.
+
+        While ours is there, so are all that came after it, if it is a version of the table.
+        """
+        digest, leads = ours.digest, True
+        if ours.version > now.version:
+            before = self.read_commit(ours.version - 1)
+            if before is not None and ours.info is not None and before.digest == ours.info.parent:
+                return None
+            leads = False
+        for version in range(ours.version + 1, now.version + 1):
+            commit = self.read_commit(version)
+            parent = commit.info.parent if commit and commit.info else ""
+            if commit and not parent:
+                return None  # of a writer that does not tell
+            if commit is None or parent != digest:
+                leads = False
+                break
+            digest = commit.digest
+        if leads and digest == now.digest:
+            return True
+        found = self.read_commit(ours.version)
+        return False if not leads and found is not None and found.digest == ours.digest else None
+
+    def _left(self, read: Snapshot, version: int, commit_id: str, taken: _Taken) -> Outcome:
+        """What to say when the version that was read has left the log. Raises TableReplaced."""
+        now = self._load(None, None)
+        self._begin_anew(now)
+        if now.metadata.id != read.metadata.id:
+            raise TableReplaced(
+                "another table was made in this one's place while it was open; nothing was written to it: if it is the one you "
+                "want, open it again"
+            )
+        if not taken.certain:
+            return Unknown(version, commit_id, "it may have stood, and have been cleaned up already")
+        what = f"version {read.version} has left the log meanwhile"
+        return Conflicted(Conflict(now.version, ConflictKind.METADATA, what), now)
+
+    def _is_alone(self, ours: Commit) -> bool:
+        """Whether our commit is all there is of a log."""
+        files = self._files(0)
+        return list(files.commits) == [ours.version] and not files.checkpoints
+
+    def _take_back(self, ours: Commit) -> None:
+        """Delete a commit of ours that is no version of the table. Nobody else deletes it above the log, so it is still ours."""
+        if self._stands_as(ours):
+            self.store.delete(commit_name(ours.version))
+
+    def _stands_as(self, commit: Commit) -> bool:
+        found = self.read_commit(commit.version)
+        return found is not None and found.digest == commit.digest
 
     def _learn(self, snapshot: Snapshot) -> None:
         with self._lock:
             if self._newest is None or snapshot.version > self._newest.version:
                 self._newest = snapshot
+
+    def _begin_anew(self, snapshot: Snapshot) -> None:
+        with self._lock:
+            self._newest = snapshot
+            self._times.clear()
 
     # -- checkpoints and cleanup -----------------------------------------------------------------------------------
 
@@ -361,10 +345,20 @@ class TableLog:
             _logger.warning("version %d of %s stands, its checkpoint failed: %s", snapshot.version, self._root, error)
 
     def write_checkpoint(self, snapshot: Snapshot) -> None:
-        """Write the snapshot's checkpoint and the hint that names it. Two writers write the same state: no harm."""
+        """Write the snapshot's checkpoint and the hint that names it. Two writers write the same state: no harm.
+
+        One whose version has left the log is not written; nor does it stay, if that happens meanwhile: another table may lie
+        here now.
+        """
+        if not self._stands(snapshot):
+            return
         snapshot = without_expired(snapshot, self.now_ms())
         data, actions = encode_checkpoint(snapshot)
-        self.store.put(checkpoint_name(snapshot.version), data)
+        is_new = self.store.put_if_absent(checkpoint_name(snapshot.version), data)
+        if not self._stands(snapshot):
+            if is_new:
+                self.store.delete(checkpoint_name(snapshot.version))
+            return
         hint = {
             "version": snapshot.version,
             "size": actions,
@@ -372,44 +366,49 @@ class TableLog:
             "numOfAddFiles": len(snapshot.parts),
         }
         if snapshot.version >= self._checkpointed:
-            self.store.put(_LAST_CHECKPOINT, orjson.dumps(hint))
+            self.store.put(LAST_CHECKPOINT, orjson.dumps(hint))
         self._checkpointed = max(self._checkpointed, snapshot.version)
 
     def clean(self, retention_seconds: int) -> int:
-        """Delete commits and checkpoints that no version within retention needs; returns how many files went.
-
-        The newest commit before the horizon is found by bisection: timestamps of commits never decrease.
-        """
-        horizon_ms = self.now_ms() - retention_seconds * 1000
-        commits, _ = self._files(0)
-        older = commits[:-1]
-        low, high = 0, len(older)
-        while low < high:
-            middle = (low + high) // 2
-            commit = self.read_commit(older[middle])  # None: another cleanup was faster
-            is_older = commit is None or commit.timestamp_ms < horizon_ms
-            low, high = (middle + 1, high) if is_older else (low, middle)
-        return self.clean_before(older[low - 1]) if low else 0
+        """Delete commits and checkpoints that no version within retention needs; returns how many files went."""
+        try:
+            return self.clean_before(self.version_at(self.now_ms() - retention_seconds * 1000))
+        except VersionNotFound:  # all is within, or another cleanup was faster
+            return 0
 
     def clean_before(self, version: int) -> int:
         """Delete commits and checkpoints that neither a version from this one on nor a leased one needs; returns how many.
 
-        The newest checkpoint at or before these versions stays, and everything after it; what is older goes, oldest first,
-        so that a crash in between leaves a log without gaps. The mark moves first (``leases``), so that no reader begins to
-        hold what is about to go.
+        The newest checkpoint at or before these versions stays, and everything after it, the two newest commits at least; what
+        is older goes, one file after the other, oldest first: step 5 of a commit rests on that, and a crash in between leaves a
+        log without gaps. The mark moves first (``leases``), so that no reader begins to hold what is about to go.
         """
-        kept = self._checkpoint_before(version, self.refresh())
-        if not self.files_before(kept):
+        newest = self.refresh()
+        last = min(version, newest.version - _NEWEST_KEPT + 1)
+        if not self.files_before(max((each for each in self._files(0).checkpoints if each <= last), default=0)):
             return 0
-        names = self.files_before(self._checkpoint_before(kept, self._mark_at(kept)))
+        try:
+            kept = self._checkpoint_before(last, newest)
+            if not self.files_before(kept):
+                return 0
+            names = self.files_before(self._checkpoint_before(kept, self._mark_at(kept)))
+        except FileNotFoundError:  # another cleanup was faster
+            return 0
         for name in names:
             self.store.delete(name)
         return len(names)
 
     def _checkpoint_before(self, version: int, now: Snapshot) -> int:
-        """The newest checkpoint at or before a version and all that are leased, 0 for none."""
+        """The newest checkpoint at or before a version and all that are leased, 0 for none.
+
+        It is read: what comes before it goes only if it holds that, and is of this table.
+        """
         first = min([version, *leased_versions(now.domains, self.now_ms())])
-        return max((each for each in self._files(0)[1] if each <= first), default=0)
+        checkpoints = self._files(0).checkpoints
+        for each in sorted((each for each in checkpoints if each <= first), reverse=True):
+            if self._stands(self._read_checkpoint(each, checkpoints[each])):
+                return each
+        return 0
 
     def _mark_at(self, version: int) -> Snapshot:
         """A snapshot with the mark at or after a version: whoever comes later can't hold an older one."""
@@ -427,138 +426,11 @@ class TableLog:
 
     def files_before(self, version: int) -> list[str]:
         """Names of the commits and checkpoints of all versions before this one, oldest first."""
-        commits, checkpoints = self._files(0)
-        present = set(commits)
-        names = []
-        for each in sorted({v for v in [*commits, *checkpoints] if v < version}):
-            names += [f"{LOG_FOLDER}/{name}" for name in checkpoints.get(each, ())]
-            names += [commit_name(each)] if each in present else []
-        return names
-
-    def oldest_readable(self) -> int:
-        """The oldest version of which a snapshot can be loaded."""
-        commits, checkpoints = self._files(0)
-        if not commits:
-            raise TableNotFound("there is no log")
-        return 0 if commits[0] == 0 else min(checkpoints, default=commits[-1])
-
-    # -- loading ---------------------------------------------------------------------------------------------------
-
-    def _load(self, version: int | None, known: Snapshot | None) -> Snapshot:
-        """The snapshot at a version, None for the newest, from the nearest checkpoint. ``known`` may serve as start."""
-        for _ in range(5):
-            start = 0 if version is not None else max(self._hint(), 0)
-            commits, checkpoints = self._files(start)
-            if start and start not in checkpoints:
-                commits, checkpoints = self._files(0)
-            if not commits and not checkpoints:
-                raise TableNotFound("there is no log")
-            usable = [v for v in checkpoints if version is None or v <= version]
-            base = max(usable, default=None)
-            if version is None:
-                self._listed_at = self._clock()
-                self._checkpointed = max(self._checkpointed, base if base is not None else -1)
-            if known is not None and (base is None or known.version >= base):
-                snapshot: Snapshot | None = known
-            elif base is not None:
-                try:
-                    snapshot = self._read_checkpoint(base, checkpoints[base])
-                except FileNotFoundError:  # a cleanup went by: list again
-                    continue
-            else:
-                snapshot = None
-            first = snapshot.version + 1 if snapshot else 0
-            last = version if version is not None else max(commits, default=first - 1)
-            try:
-                for number in range(first, last + 1):
-                    commit = self.read_commit(number)
-                    if commit is None:
-                        raise FileNotFoundError(commit_name(number))
-                    snapshot = apply(snapshot, commit)
-            except FileNotFoundError as missing:
-                now_commits, now_checkpoints = self._files(0)
-                if now_commits and now_commits[0] > 0 and not now_checkpoints:
-                    raise Corrupt(
-                        f"the log begins with version {now_commits[0]}, and there is no checkpoint that holds what came before"
-                    ) from None
-                if now_commits and now_commits[0] <= first and str(missing) not in map(commit_name, now_commits):
-                    raise Corrupt(
-                        f"the log has a gap: {missing} is missing, but older and newer versions are there"
-                    ) from None
-                if version is not None:
-                    raise VersionNotFound(
-                        f"version {version} is not kept any more; the oldest that can be read is the first checkpoint's"
-                    ) from None
-                continue
-            assert snapshot is not None
-            require_readable(snapshot.protocol)
-            return snapshot if snapshot.known is self._known else replace(snapshot, known=self._known)
-        raise StoreUnavailable("the log changed faster than it could be read")
-
-    def _read_checkpoint(self, version: int, names: Sequence[str]) -> Snapshot:
-        snapshot = decode_checkpoint(version, [self.store.read(f"{LOG_FOLDER}/{name}") for name in names])
-        try:
-            return replace(snapshot, timestamp_ms=self._timestamp(version))
-        except VersionNotFound:
-            return snapshot
-
-    def _hint(self) -> int:
-        try:
-            return int(orjson.loads(self.store.read(_LAST_CHECKPOINT))["version"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return -1
-
-    def _files(self, start: int) -> tuple[list[int], dict[int, list[str]]]:
-        """Versions with a commit file, and names of whole checkpoints by version, from a version on."""
-        commits: list[int] = []
-        found: dict[int, list[str]] = {}
-        for name in self._listing(start):
-            head, _, rest = name.partition(".")
-            if not head.isdigit():
-                continue
-            if rest == "json":
-                commits.append(int(head))
-            elif rest == "checkpoint.parquet":
-                found[int(head)] = [name]
-            elif rest.startswith("checkpoint.") and rest.endswith(".parquet"):
-                pieces = rest.split(".")
-                if len(pieces) == 4 and pieces[2].isdigit():  # checkpoint.<i>.<n>.parquet
-                    found.setdefault(int(head), []).append(name)
-                else:
-                    raise Unsupported(f"{name} is a v2 checkpoint; drop the feature v2Checkpoint first")
-        whole = {v: names for v, names in found.items() if len(names) == _pieces(names[0])}
-        return sorted(commits), whole
-
-    def _listing(self, start: int) -> list[str]:
-        return self.store.list_from(LOG_FOLDER, f"{start:020d}")
-
-    def _timestamp(self, version: int) -> int:
-        commit = self.read_commit(version)
-        if commit is None:
-            raise VersionNotFound(f"version {version} is not in the log any more")
-        return commit.timestamp_ms
-
-    def now_ms(self) -> int:
-        """What the log's clock says, in epoch milliseconds."""
-        return int(self._clock() * 1000)
+        return self._files(0).before(version)
 
 
-def commit_name(version: int) -> str:
-    """Name of a version's commit file."""
-    return f"{LOG_FOLDER}/{version:020d}.json"
-
-
-def checkpoint_name(version: int) -> str:
-    """Name of a version's checkpoint file."""
-    return f"{LOG_FOLDER}/{version:020d}.checkpoint.parquet"
-
-
-def require_readable(protocol: Protocol) -> None:
-    """Raises Unsupported naming the reader features that lakebed lacks."""
-    beyond = protocol.reader_features - READER_FEATURES
-    if beyond or protocol.min_reader_version == 2 or protocol.min_reader_version > 3:
-        named = ", ".join(sorted(beyond)) or f"reader version {protocol.min_reader_version}"
-        raise Unsupported(f"the table needs a reader that knows: {named}; lakebed does not")
+def _is(commit: Commit, commit_id: str) -> bool:
+    return commit.info is not None and commit.info.commit_id == commit_id
 
 
 def require_writable(protocol: Protocol) -> None:
@@ -570,12 +442,3 @@ def require_writable(protocol: Protocol) -> None:
         raise Unsupported(
             "the table is a plain Delta table; adopt it with lakebed.convert(path, keys=…) before writing to it"
         )
-
-
-def _pieces(name: str) -> int:
-    pieces = name.split(".")
-    return int(pieces[3]) if len(pieces) == 5 else 1
-
-
-def _iso(timestamp_ms: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(timestamp_ms / 1000))

@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from lakebed.compaction import merge, mutate, mutate_unkeyed, partitions, read_commits, recluster_job, settle
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.mutation import Mutation
-from lakebed.manifest import table_log
+from lakebed.manifest import log_reader
 from lakebed.manifest.actions import ChangePart, Commit, Part, decode_commit
 from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.claims import Claim
@@ -146,8 +146,8 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             stack.enter_context(patch.object(module, "time", clock))
         stand_ins: list[tuple[object, str, object]] = [
             (uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4)),
-            (table_log, "decode_checkpoint", _decode_once),
-            (table_log, "decode_commit", _decode_commit_once),
+            (log_reader, "decode_checkpoint", _decode_once),
+            (log_reader, "decode_commit", _decode_commit_once),
             (dead_rows, "_INLINE_BYTES_MAX", random.Random(world.seed).choice((0, 2048))),
             (Merger, "heartbeat", heartbeat),
             (read_commits, "ThreadPoolExecutor", _InTurn),

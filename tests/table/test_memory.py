@@ -22,7 +22,7 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.manifest import snapshot, table_log
+from lakebed.manifest import log_reader, snapshot
 from lakebed.monitoring import recent_commits
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
@@ -87,7 +87,7 @@ def test_a_process_that_commits_again_and_again_does_not_grow(tmp_path: Path, ke
 
 @pytest.fixture
 def kept_for_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_log, "_RELIST_SECONDS", 0.1)
+    monkeypatch.setattr(log_reader, "_RELIST_SECONDS", 0.1)
     monkeypatch.setattr(snapshot, "_REMOVED_SECONDS", (0, 0.1))
     monkeypatch.setattr(recent_commits, "WINDOW_SECONDS", 0.1)
     monkeypatch.setattr(known, "SPARE_TEXTS", 16)

@@ -1,0 +1,332 @@
+"""Reading the log of one table: the newest version, old ones, and which commits are versions of it at all.
+
+A cleanup deletes commit files one after the other, oldest first. So while the commit of a version is in the log, no name
+after it was ever free again, and what lies under these names is what was committed there. From this follow the steps:
+
+1. Begin with a state that is known: the newest checkpoint (it says which commit it is of), else version 0, else what this
+   reader knew before.
+2. Read the commits after it one by one, each made on the one before (``follows``).
+3. If there were any, look whether the commit of the state that was begun with is still there. It is not: begin again.
+
+So no clock decides what is read, and a reader that slept for a year sees no commit that is not one: a writer that slept as
+long may have put its own under a name that a cleanup had freed, and not have noticed yet (``table_log``). A commit also says
+which table it was made for: what a table that lay here before left behind, commits or checkpoints, is passed over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import orjson
+
+from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
+from lakebed.manifest.actions import Commit, Protocol, decode_commit, digest_of
+from lakebed.manifest.checkpoint import decode_checkpoint
+from lakebed.manifest.log_files import LOG_FOLDER, LogFiles, checkpoint_name, commit_name, log_files
+from lakebed.manifest.log_store import LogStore
+from lakebed.manifest.snapshot import Snapshot, apply, follows, statistics_of, without_expired
+from lakebed.sortkey.known import KnownStatistics
+
+LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
+READER_FEATURES = frozenset({"deletionVectors", "timestampNtz"})
+_RELIST_SECONDS = 60.0
+_LOAD_ATTEMPTS_MAX = 5
+_ENABLED = "delta.inCommitTimestampEnablementVersion"  # from this version on times of commits grow
+
+
+class LogReader:
+    """The log of the table at a store's root, for those who read it. Safe to use from several threads."""
+
+    def __init__(
+        self, store: LogStore, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+    ):
+        self.store = store
+        self._clock = clock
+        self._sleep = sleep
+        self._newest: Snapshot | None = None
+        self._known = KnownStatistics()  # of all versions
+        self._times: dict[int, int] = {}  # of commits that were made before times were kept in order
+        self._checkpointed = -1
+        self._listed_at = 0.0
+        self._lock = threading.Lock()
+        self._root = str(getattr(store, "root", ""))  # what events call the table
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Whether the store holds a log."""
+        return self._newest is not None or bool(self._listing(0))
+
+    def refresh(self) -> Snapshot:
+        """The newest snapshot. Costs one read of a missing name when nothing is new, one more of a known one when something is.
+
+        That the log went on elsewhere meanwhile is noticed at the next commit, or when the log is listed, once a minute: that
+        another table was made in this one's place, or that all versions after the known one were cleaned up already. Raises
+        TableNotFound, Corrupt.
+        """
+        with self._lock:
+            known = self._newest
+            if known is None or not 0 <= self._clock() - self._listed_at <= _RELIST_SECONDS:
+                if known is not None and not self._stands(known):
+                    known, self._checkpointed = None, -1
+                known = without_expired(self._load(None, known), self.now_ms())
+            for _ in range(_LOAD_ATTEMPTS_MAX):
+                newest = self._forward(known)
+                if newest is not None:
+                    self._newest = newest
+                    return newest
+                self._checkpointed = -1
+                known = without_expired(self._load(None, None), self.now_ms())
+            raise StoreUnavailable("the log changed faster than it could be read")
+
+    def _forward(self, known: Snapshot) -> Snapshot | None:
+        """The newest snapshot, from a known one on; None if that is not in the log any more."""
+        newest = known
+        while (commit := self.read_commit(newest.version + 1)) is not None and follows(newest, commit):
+            newest = apply(newest, commit)
+        return newest if (newest is known and commit is None) or self._stands(known) else None
+
+    def _stands(self, snapshot: Snapshot) -> bool:
+        """Whether the snapshot's commit is in the log: then no name after it was ever free again. One not known is."""
+        try:
+            return not snapshot.digest or digest_of(self.store.read(commit_name(snapshot.version))) == snapshot.digest
+        except FileNotFoundError:
+            return False
+
+    def at_version(self, version: int) -> Snapshot:
+        """The snapshot at a version. Raises VersionNotFound if it is not kept, or not there yet."""
+        newest = self._newest or self.refresh()
+        if version == newest.version:
+            return newest
+        if version > newest.version:
+            newest = self.refresh()
+        if not 0 <= version <= newest.version:
+            raise VersionNotFound(f"there is no version {version}: the newest is {newest.version}")
+        if version == newest.version:
+            return newest
+        found = self._load(version, None)
+        self._known.keep(statistics_of(newest) + statistics_of(found))
+        return found
+
+    def version_at(self, timestamp_ms: int) -> int:
+        """The newest version committed at or before a time (epoch milliseconds). Raises VersionNotFound.
+
+        Times of lakebed's commits grow. Those of another writer may go back, or be missing: such a version counts from the
+        latest time before it.
+        """
+        newest = self.refresh()
+        oldest = self.oldest_version()
+        ordered = min(newest.version, max(oldest, _number(newest.metadata.configuration.get(_ENABLED))))
+        times: list[int] = []
+        for version in range(oldest, ordered + 1):
+            if version not in self._times or version == ordered:
+                self._times[version] = self._timestamp(version)
+            times.append(max(self._times[version], times[-1] if times else 0))
+        if timestamp_ms < times[0]:
+            raise VersionNotFound(
+                f"the oldest version that is kept, {oldest}, was committed at {_iso(times[0])}; asked for {_iso(timestamp_ms)}"
+            )
+        if timestamp_ms < times[-1]:
+            return oldest + bisect_right(times, timestamp_ms) - 1
+        low, high = ordered, newest.version
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._timestamp(middle) <= timestamp_ms else (low, middle - 1)
+        return low
+
+    def oldest_version(self) -> int:
+        """The oldest version that can be read."""
+        files = self._files(0)
+        if not files.commits:
+            raise TableNotFound("there is no log")
+        return files.oldest()
+
+    def read_commit(self, version: int) -> Commit | None:
+        """The commit of a version, None if there is none (yet, or any more)."""
+        try:
+            data = self.store.read(commit_name(version))
+        except FileNotFoundError:
+            return None
+        try:
+            return decode_commit(version, data)
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+            raise Corrupt(f"{commit_name(version)} can't be read: {error}") from error
+
+    def versions(self) -> tuple[list[int], list[int]]:
+        """Versions with a commit file, and those with a whole checkpoint, ascending, as the store lists them now."""
+        files = self._files(0)
+        return list(files.commits), sorted(files.checkpoints)
+
+    def read_checkpoint(self, version: int) -> Snapshot:
+        """What the checkpoint of a version holds. Raises FileNotFoundError, Corrupt."""
+        names = self._files(version).checkpoints.get(version)
+        if names is None:
+            raise FileNotFoundError(checkpoint_name(version))
+        return self._read_checkpoint(version, names)
+
+    def commits(self, first: int, last: int) -> Iterator[Commit]:
+        """The commits of a range of versions, both ends included. Raises VersionNotFound for one that is not kept."""
+        for version in range(first, last + 1):
+            commit = self.read_commit(version)
+            if commit is None:
+                raise VersionNotFound(
+                    f"version {version} is not in the log any more; raise lakebed.log_retention to keep more"
+                )
+            yield commit
+
+    # -- loading ---------------------------------------------------------------------------------------------------
+
+    def _load(self, version: int | None, known: Snapshot | None) -> Snapshot:
+        """The snapshot at a version, None for the newest, from the nearest checkpoint. ``known`` may serve as start.
+
+        As for any reader, the commits after the start count if that is still there when they were read.
+        """
+        others: set[int] = set()  # checkpoints of a table that lay here before
+        for _ in range(_LOAD_ATTEMPTS_MAX):
+            files = self._files_of(version)
+            usable = [v for v in files.checkpoints if v not in others and (version is None or v <= version)]
+            base = max(usable, default=None)
+            if version is not None and base is None and files.oldest() > version:
+                raise VersionNotFound(
+                    f"version {version} is not kept any more; the oldest that can be read is {files.oldest()}"
+                )
+            if version is None:
+                self._listed_at = self._clock()
+                self._checkpointed = max(self._checkpointed, base if base is not None else -1)
+            try:
+                first = self._start(files, base, known)
+                found = self._walk(first, files, version)
+            except FileNotFoundError as missing:
+                self._require_no_gap(str(missing), version)
+                continue
+            if (found is not first or first is not known) and not self._stands(first):
+                if base is not None and self._is_of_another(base, first):
+                    others.add(base)
+                    self._checkpointed = -1
+                    continue
+                if first.version in files.commits:
+                    continue  # a cleanup went by
+            require_readable(found.protocol)
+            return found if found.known is self._known else replace(found, known=self._known)
+        raise StoreUnavailable("the log changed faster than it could be read")
+
+    def _files_of(self, version: int | None) -> LogFiles:
+        """What is listed from the checkpoint on that the hint names, or of all, if it is of no use."""
+        start = 0 if version is not None else max(self._hint(), 0)
+        files = self._files(start)
+        if start and start not in files.checkpoints:
+            files = self._files(0)
+        if not files.commits and not files.checkpoints:
+            raise TableNotFound("there is no log")
+        return files
+
+    def _start(self, files: LogFiles, base: int | None, known: Snapshot | None) -> Snapshot:
+        """The newest of what is known and the checkpoint; version 0 if there is neither. Raises FileNotFoundError."""
+        if known is not None and (base is None or known.version >= base):
+            return known
+        if base is not None:
+            return self._read_checkpoint(base, files.checkpoints[base])
+        commit = self.read_commit(0)
+        if commit is None:
+            raise FileNotFoundError(commit_name(0))
+        return apply(None, commit)
+
+    def _walk(self, snapshot: Snapshot, files: LogFiles, version: int | None) -> Snapshot:
+        """From a snapshot on to a version, None for the newest that is listed. Raises FileNotFoundError, VersionNotFound."""
+        last = version if version is not None else max(files.commits, default=-1)
+        for number in range(snapshot.version + 1, last + 1):
+            commit = self.read_commit(number)
+            if commit is None or not follows(snapshot, commit):
+                later = commit or next(
+                    filter(None, map(self.read_commit, (v for v in files.commits if v > number))), None
+                )
+                if later is None or not is_of_another_table(snapshot, later):
+                    if commit is None:
+                        raise FileNotFoundError(commit_name(number))
+                elif version is None:
+                    return snapshot
+                else:
+                    raise VersionNotFound(f"there is no version {version}: the newest is {snapshot.version}")
+            snapshot = apply(snapshot, commit)
+        return snapshot
+
+    def _require_no_gap(self, missing: str, version: int | None) -> None:
+        """A commit is missing: a cleanup went by (list again), or the log is damaged, or the version is too old."""
+        files = self._files(0)
+        names = list(map(commit_name, files.commits))
+        if names and files.commits[0] > 0 and not files.checkpoints:
+            raise Corrupt(
+                f"the log begins with version {files.commits[0]}, and there is no checkpoint that holds what came before"
+            )
+        if names and missing not in names and commit_name(files.oldest()) < missing < names[-1]:
+            raise Corrupt(f"the log has a gap: {missing} is missing, but older and newer versions are there")
+        if version is not None:
+            raise VersionNotFound(
+                f"version {version} is not kept any more; the oldest that can be read is the first checkpoint's"
+            )
+
+    def _read_checkpoint(self, version: int, names: Sequence[str]) -> Snapshot:
+        snapshot = decode_checkpoint(version, [self.store.read(f"{LOG_FOLDER}/{name}") for name in names])
+        if snapshot.digest:
+            return snapshot
+        commit = self.read_commit(version)  # another writer's checkpoint does not say which commit it is of
+        return replace(snapshot, timestamp_ms=commit.timestamp_ms, digest=commit.digest) if commit else snapshot
+
+    def _is_of_another(self, base: int, checkpoint: Snapshot) -> bool:
+        """Whether a checkpoint that lies here is of a table that lay here before."""
+        if base != checkpoint.version:
+            return False
+        commit = self.read_commit(base)
+        if commit is None:
+            newest = max(self._files(0).commits, default=base)
+            commit = self.read_commit(newest) if newest < base else None
+            return commit is not None and is_of_another_table(checkpoint, commit)
+        return commit.digest != checkpoint.digest
+
+    def _hint(self) -> int:
+        try:
+            return int(orjson.loads(self.store.read(LAST_CHECKPOINT))["version"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return -1
+
+    def _files(self, start: int) -> LogFiles:
+        return log_files(self._listing(start))
+
+    def _listing(self, start: int) -> list[str]:
+        return self.store.list_from(LOG_FOLDER, f"{start:020d}")
+
+    def _timestamp(self, version: int) -> int:
+        commit = self.read_commit(version)
+        if commit is None:
+            raise VersionNotFound(f"version {version} is not in the log any more")
+        return commit.timestamp_ms
+
+    def now_ms(self) -> int:
+        """What the log's clock says, in epoch milliseconds."""
+        return int(self._clock() * 1000)
+
+
+def is_of_another_table(snapshot: Snapshot, commit: Commit) -> bool:
+    """Whether a commit says that it was made for another table."""
+    table = commit.info.table if commit.info else ""
+    return bool(table) and table != snapshot.metadata.id
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() else 0
+
+
+def require_readable(protocol: Protocol) -> None:
+    """Raises Unsupported naming the reader features that lakebed lacks."""
+    beyond = protocol.reader_features - READER_FEATURES
+    if beyond or protocol.min_reader_version == 2 or protocol.min_reader_version > 3:
+        named = ", ".join(sorted(beyond)) or f"reader version {protocol.min_reader_version}"
+        raise Unsupported(f"the table needs a reader that knows: {named}; lakebed does not")
+
+
+def _iso(timestamp_ms: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(timestamp_ms / 1000))
