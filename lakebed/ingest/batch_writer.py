@@ -43,7 +43,7 @@ from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.parts.changes import TableShape, prepare, shape_of
 from lakebed.parts.engine import connect
 from lakebed.parts.missing import newest_in_layers
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, rows_as_json
 from lakebed.parts.sql import parquet
 from lakebed.parts.storage import open_part_storage
 from lakebed.parts.task_cost import measured
@@ -220,15 +220,16 @@ def _split(table: pa.Table, shape: TableShape) -> tuple[pa.Table, pa.Table]:
             good.append(prepare(piece, shape, connection))
         except InvalidChanges as error:
             if len(piece) == 1:
-                bad.append(_quarantined(piece.to_pylist()[0], str(error)))
+                bad.append(_quarantined(piece, str(error)))
             else:
                 half = len(piece) // 2
                 pieces += [piece.slice(half), piece.slice(0, half)]  # the first half is looked at first: order stays
     return pa.concat_tables(good), pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
 
 
-def _quarantined(row: dict[str, Any], reason: str) -> dict[str, Any]:
-    value = json.dumps(row, default=str).encode()
+def _quarantined(row: pa.Table, reason: str) -> dict[str, Any]:
+    whole = row.take(pa.array([0]))  # DuckDB refuses structs that are slices
+    value = json.dumps(rows_as_json(whole)[0], ensure_ascii=False).encode()
     return {"value": value, "reason": reason, "time": datetime.datetime.now(datetime.timezone.utc)}
 
 

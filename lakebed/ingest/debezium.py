@@ -19,7 +19,6 @@ Algorithm
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,12 +34,16 @@ from lakebed.ingest.json_columns import (
     Missed,
     column_of,
     json_type,
+    micros_of,
+    names_of,
     null_unavailable,
     parse_objects,
     reader_for,
+    refusal_of,
     shape_of,
 )
-from lakebed.ingest.json_values import JsonOptions, Unreadable, is_unavailable, parse
+from lakebed.ingest.json_text import DECODER, Unreadable, parse
+from lakebed.ingest.json_values import JsonOptions, is_unavailable
 from lakebed.ingest.meanings import PLAIN, Meaning, columns_of_envelope
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
 from lakebed.ingest.shape import ChangeShape, Decoded
@@ -57,12 +60,10 @@ from lakebed.ingest.truncates import NO_CUT, Cut, positions
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 SCHEMA_FIRST = b'{"schema":'
-PAYLOAD_NEXT = re.compile(r'\s*,\s*"payload"\s*:\s*')
+PAYLOAD_NEXT = re.compile(r'[ \t\n\r]*,[ \t\n\r]*"payload"[ \t\n\r]*:[ \t\n\r]*')
 SCHEMAS_PER_SLICE_MAX = 4
 SCHEMAS_KEPT_MAX = 64
 SAMPLES = 64
-MICROS_PER_MILLI = 1000
-MILLIS_MAX = 9 * 10**15
 Mask = np.ndarray[Any, Any]
 """One entry a record."""
 
@@ -154,7 +155,7 @@ class _EventReader:
             if prefix and value.startswith(prefix):
                 return prefix
         text = value.decode("utf-8")
-        schema, end = json.JSONDecoder().raw_decode(text, len(SCHEMA_FIRST))
+        schema, end = DECODER.raw_decode(text, len(SCHEMA_FIRST))
         payload = PAYLOAD_NEXT.match(text, end)
         if payload is None:
             raise Missed("no payload after the schema")
@@ -191,7 +192,10 @@ class _EventReader:
                 continue
             for side in ("after", "before"):
                 row = event.get(side) if isinstance(event, dict) else None
-                for name, value in row.items() if isinstance(row, dict) else ():
+                if not isinstance(row, dict):
+                    continue
+                for name in self._shape.columns.names:
+                    value = row.get(name)
                     known = json_type(value) is not None and not is_unavailable(value, self._options.unavailable_value)
                     if known and value != []:
                         fresh.setdefault(name, value)
@@ -226,6 +230,7 @@ class _Plan:
         if self._sequence and self._sequence[0] != "kafka":
             metadata.setdefault(self._sequence[0], set()).add(self._sequence[1])
         self._schema = self._parse_schema(metadata)
+        self._refused = refusal_of(readers)
 
     def _parse_schema(self, metadata: dict[str, set[str]]) -> pa.Schema:
         def struct(names: tuple[str, ...]) -> pa.StructType:
@@ -241,7 +246,7 @@ class _Plan:
 
     def read(self, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask) -> tuple[pa.Table, Mask, int, int]:
         """Change rows, which records they say all about, and how many of those mean nothing to a table, or are cut off."""
-        events = parse_objects(payloads, self._schema)
+        events = parse_objects(payloads, self._schema, self._refused)
         after = column_of(events, "after")
         columns, unavailable = self._columns(after.flatten(), tuple(self._readers))
         before = self._before(events)
@@ -324,7 +329,7 @@ class _Plan:
                 chosen[name] = pc.if_else(deletes, before[name], columns[name])
             operations = pc.if_else(deletes, DELETE, UPSERT)
         if unavailable:
-            metadata = {**metadata, UNAVAILABLE_COLUMN: _names_of(unavailable, upsert)}
+            metadata = {**metadata, UNAVAILABLE_COLUMN: names_of(unavailable, upsert)}
         at = pa.array(2 * numbers + moved)
         rows = from_arrays(self._shape, count, {**chosen, **metadata, OP_COLUMN: operations, AT_COLUMN: at})
         wanted = upsert | delete
@@ -369,9 +374,7 @@ class _Plan:
             column_of(events, "ts_ms"),
             records.column("timestamp").view(pa.int64()),
         )
-        if (np.abs(np.asarray(millis.fill_null(0))) > MILLIS_MAX).any():
-            raise Missed("times out of range")
-        return pc.multiply(millis, MICROS_PER_MILLI)
+        return micros_of(millis)
 
     def _positions(self, events: pa.Table, records: pa.RecordBatch, times: pa.Array) -> pa.Table:
         """Where the source stood: what orders events and truncates."""
@@ -382,12 +385,3 @@ class _Plan:
 
 def _metadata_type(parent: str, name: str) -> pa.DataType:
     return pa.string() if (parent, name) == ("source", "file") else pa.int64()
-
-
-def _names_of(unavailable: dict[str, Mask], upsert: Mask) -> pa.Array:
-    """Per row the names of its unavailable columns; null where there are none."""
-    lists: list[list[str] | None] = [None] * len(upsert)
-    for name, hits in unavailable.items():
-        for row in np.flatnonzero(hits & upsert):
-            lists[row] = [*(lists[row] or ()), name]
-    return pa.array(lists, pa.list_(pa.string()))

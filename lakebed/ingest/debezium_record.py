@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from lakebed.ingest.json_values import INTEGER, JsonOptions, Unreadable, convert, is_unavailable, parse
-from lakebed.ingest.meanings import PLAIN, Meaning, columns_of_envelope, fields_of
+from lakebed.ingest.json_text import Unreadable, is_unicode, parse, shown
+from lakebed.ingest.json_values import JsonOptions, convert, is_unavailable
+from lakebed.ingest.meanings import INTEGER, PLAIN, Meaning, columns_of_envelope, fields_of
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.slices import TIME_COLUMN, Ignored, Reading, Record, Truncated
@@ -44,15 +44,14 @@ def read_event(record: Record, shape: ChangeShape, options: JsonOptions, cut: Cu
         case None:
             raise Unreadable("no change event: it has no 'op'")
         case other:
-            raise Unreadable(f"unknown operation {other!r}")
+            raise Unreadable(f"unknown operation {shown(other)}")
     return Truncated() if cut and cut.takes(position_of([reading.position()]))[0] else rows
 
 
-def _payload(document: Any) -> tuple[Any, Mapping[str, Any] | None]:
-    """An event with or without the envelope of an inline schema."""
-    if isinstance(document, dict) and "payload" in document and "schema" in document:
-        schema = document["schema"]
-        return document["payload"], schema if isinstance(schema, dict) else None
+def _payload(document: Any) -> tuple[Any, Any]:
+    """An event or key with or without the envelope of an inline schema, which has these two members and no other."""
+    if isinstance(document, dict) and document.keys() == {"schema", "payload"}:
+        return document["payload"], document["schema"]
     return document, None
 
 
@@ -62,9 +61,9 @@ def message_key(record: Record) -> tuple[dict[str, Any], dict[str, Meaning]]:
         return {}, {}
     try:
         payload, schema = _payload(parse(record.key))
+        return payload if isinstance(payload, dict) else {}, dict(fields_of(schema))
     except Unreadable as error:
         raise Unreadable(f"message key: {error}") from error
-    return payload if isinstance(payload, dict) else {}, dict(fields_of(schema or {}))
 
 
 class Event:
@@ -89,7 +88,7 @@ class Event:
         old = self._image("before")
         if old is None:
             return [new]
-        keys = {key: self._value(key, old.get(key)) for key in self._shape.keys}
+        keys = {key: self._value(key, self._sent(old.get(key))) for key in self._shape.keys}
         if any(value is None for value in keys.values()) or all(new[key] == value for key, value in keys.items()):
             return [new]
         return [self._deleted(keys, old), new]
@@ -103,7 +102,8 @@ class Event:
         for column in self._shape.columns:
             value = after.get(column.name)
             if is_unavailable(value, self._options.unavailable_value):
-                unavailable.append(column.name)
+                if column.name not in self._shape.keys:
+                    unavailable.append(column.name)
                 value = None
             row[column.name] = self._value(column.name, value)
         self._fill_keys(row)
@@ -118,7 +118,7 @@ class Event:
         if self._event.get("after") is not None:
             raise Unreadable("a delete with 'after'")
         before = self._image("before") or {}
-        row = {key: self._value(key, before.get(key)) for key in self._shape.keys}
+        row = {key: self._value(key, self._sent(before.get(key))) for key in self._shape.keys}
         self._fill_keys(row)
         return self._deleted(row, before)
 
@@ -126,10 +126,12 @@ class Event:
         row = {**keys, OP_COLUMN: DELETE}
         sequence = self._shape.sequence_column
         if sequence and sequence not in keys:
-            value = before.get(sequence)
-            sent = not is_unavailable(value, self._options.unavailable_value)
-            row[sequence] = self._value(sequence, value) if sent else None
+            row[sequence] = self._value(sequence, self._sent(before.get(sequence)))
         return row | self._metadata_columns()
+
+    def _sent(self, value: Any) -> Any:
+        """The value, or None if the source says that it did not send it."""
+        return None if is_unavailable(value, self._options.unavailable_value) else value
 
     def _fill_keys(self, row: dict[str, Any]) -> None:
         """Takes a key that the row lacks from the message key."""
@@ -138,7 +140,7 @@ class Event:
             return
         fields, meanings = message_key(self._record)
         for key in lacking:
-            row[key] = self._value(key, fields.get(key), meanings)
+            row[key] = self._value(key, self._sent(fields.get(key)), meanings)
             if row[key] is None:
                 raise Unreadable(f"key {key!r} is null or missing, in the row and in the message key")
 
@@ -205,5 +207,5 @@ class Event:
         lsn, server_id, pos = (self._metadata("source", name) for name in ("lsn", "server_id", "pos"))
         return Truncate(
             record.topic, record.partition, record.offset, self._time() if micros is None else micros, lsn, server_id,
-            file if isinstance(file, str) else None, pos,
+            file if isinstance(file, str) and is_unicode(file) else None, pos,
         )  # fmt: skip

@@ -12,9 +12,9 @@ Invariant
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -23,14 +23,21 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from lakebed.ingest.base64_columns import to_binary, to_decimal
-from lakebed.ingest.json_values import MICROS_BELOW, MILLIS_BELOW, JsonOptions
+from lakebed.ingest.decimal_columns import fitted, of_digits, parsed_as
+from lakebed.ingest.json_text import Number
+from lakebed.ingest.json_values import MICROS_BELOW, MILLIS_BELOW, TIMESTAMP_MIN, JsonOptions
 from lakebed.ingest.meanings import Kind, Meaning
 
 JsonType = Literal["string", "number", "bool", "object", "array"]
 TICKS_OF_KIND = {Kind.TIME_MS: ("ms", 10**3), Kind.TIME_US: ("us", 10**6), Kind.TIME_NS: ("ns", 10**9)}
 UNIT_OF_KIND = {Kind.TIMESTAMP_MS: "ms", Kind.TIMESTAMP_US: "us", Kind.TIMESTAMP_NS: "ns"}
+MILLIS_MAX = 9 * 10**15
+"""Milliseconds below this have microseconds in 64 bits; some above have too, which the slow reading knows."""
+PLAIN_DIGITS = r"^-?[0-9]+(\.[0-9]+)?$"
+SURELY_DIGITS = r"^-[0-9]+(\.[0-9]+)?$|^[0-9]+\.[0-9]+$|^([0-9]{4})*[0-9]{1,3}$"
+"""With a sign or a point, or of a length that base64 never has."""
+MAYBE_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^Infinity$"
 TOP_LEVEL_NULL = r"\}\s*null"
-"""Arrow's JSON parser crashes on a bare null between two objects; text that could hold one is kept from it."""
 
 
 class Missed(ValueError):
@@ -47,6 +54,8 @@ class ColumnReader:
     """What Arrow's JSON parser reads."""
     finish: Callable[[pa.Array], pa.Array] | None = None
     """Makes it the column's type; None if it is already."""
+    numbers_only: bool = False
+    """Whether texts must be kept from it, which Arrow would read like numbers (``refusal_of``)."""
 
     def read(self, values: pa.Array) -> pa.Array:
         return values if self.finish is None else self.finish(values)
@@ -60,7 +69,7 @@ def json_type(value: Any) -> JsonType | None:
             return "bool"
         case str():
             return "string"
-        case int() | float() | Decimal():
+        case int() | Number():
             return "number"
         case list():
             return "array"
@@ -68,29 +77,41 @@ def json_type(value: Any) -> JsonType | None:
             return "object"
 
 
-def shape_of(sample: Any) -> Any:
-    """The JSON types in a sample, all that a reader depends on."""
-    if isinstance(sample, dict):
-        return {name: shape_of(value) for name, value in sample.items()}
-    if isinstance(sample, list):
-        return [shape_of(next((item for item in sample if item is not None), None))]
+def shape_of(sample: Any, levels: int = 8) -> Any:
+    """The JSON types in a sample, all that a reader depends on (deeper ones cost no more than speed)."""
+    if isinstance(sample, dict) and levels:
+        return {name: shape_of(value, levels - 1) for name, value in sample.items()}
+    if isinstance(sample, list) and levels:
+        return [shape_of(next((item for item in sample if item is not None), None), levels - 1)]
     return json_type(sample)
 
 
-def parse_objects(values: pa.Array, schema: pa.Schema) -> pa.Table:
+def refusal_of(readers: Mapping[str, ColumnReader]) -> str:
+    """A pattern of texts that ``parse_objects`` must not read.
+
+    Arrow's parser crashes on a bare null between two objects. It reads a decimal out of a number or a text alike, where
+    a text may mean another number than it shows; so a text is told by its name, and a name must not be escaped.
+    """
+    pattern = TOP_LEVEL_NULL
+    if names := [re.escape(name) for name, reader in readers.items() if reader.numbers_only]:
+        pattern += rf'|"({"|".join(names)})"\s*:\s*"|[{{,]\s*"[^"\\]*(\\.[^"\\]*)+"\s*:'
+    return pattern
+
+
+def parse_objects(values: pa.Array, schema: pa.Schema, refused: str = TOP_LEVEL_NULL) -> pa.Table:
     """One row per JSON object; members that the schema does not name are skipped. Raises one of ``MISSES``.
 
     1.  Every value begins with a brace and ends with one.
     2.  They are joined by newlines, which are illegal inside a JSON string, so no value can reach into the next. The text
-        is UTF-8, and no bare null stands between objects.
+        is UTF-8, and holds nothing that is ``refused``.
     3.  As many rows as values: then each value was exactly one object.
     """
     if not _braced(values):
         raise Missed("not one JSON object per record")
     whole = pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
     text = pc.binary_join(whole, b"\n").cast(pa.string())  # checks that it is UTF-8
-    if pc.match_substring_regex(text, TOP_LEVEL_NULL)[0].as_py():
-        raise Missed("not one JSON object per record")
+    if pc.match_substring_regex(text, refused)[0].as_py():
+        raise Missed("text that Arrow's parser does not read as it must")
     joined = text.buffers()[2]
     table = pj.read_json(
         pa.BufferReader(joined),
@@ -117,20 +138,25 @@ def column_of(table: pa.Table, name: str) -> pa.Array:
 
 
 def null_unavailable(values: pa.Array, placeholder: str) -> tuple[pa.Array, np.ndarray[Any, Any] | None]:
-    """Nulls in place of Debezium's placeholder, and where they are. Its forms in lists are left to the slow reading."""
+    """Nulls in place of Debezium's placeholder, and where they are. What may be its form in a list or an object is left
+    to the slow reading.
+    """
+    raw = placeholder.encode()
     if pa.types.is_string(values.type):
-        encoded = base64.b64encode(placeholder.encode()).decode()
-        forms = pa.array([placeholder, encoded, f'{{"{placeholder}":"{placeholder}"}}'])
+        forms = pa.array([placeholder, base64.b64encode(raw).decode(), f'{{"{placeholder}":"{placeholder}"}}'])
         hits = pc.is_in(values, value_set=forms)
         if pc.any(hits).as_py():
             return pc.if_else(hits, pa.scalar(None, pa.string()), values), np.asarray(hits)
-    elif (
-        pa.types.is_list(values.type)
-        and pc.any(
-            pc.is_in(pc.list_value_length(values), value_set=pa.array([1, len(placeholder.encode())], pa.int32()))
-        ).as_py()
-    ):
-        _refuse_placeholder_lists(values, placeholder)
+    elif pa.types.is_list(values.type):
+        length = 1 if pa.types.is_string(values.type.value_type) else len(raw)
+        if pc.any(pc.equal(pc.list_value_length(values), length)).as_py():
+            _refuse_placeholder_lists(values, placeholder)
+    elif pa.types.is_struct(values.type):
+        told = np.zeros(len(values), bool)
+        for member in values.flatten():
+            told |= np.asarray(member.is_valid())
+        if (np.asarray(values.is_valid()) & ~told).any():
+            raise Missed("perhaps an unavailable object")
     return values, None
 
 
@@ -139,8 +165,17 @@ def _refuse_placeholder_lists(values: pa.Array, placeholder: str) -> None:
     if pa.types.is_string(flat.type):
         if null_unavailable(flat, placeholder)[1] is not None:
             raise Missed("an unavailable list")
-    elif pa.types.is_integer(flat.type) and pc.any(pc.equal(flat, placeholder.encode()[0])).as_py():
+    elif not pa.types.is_nested(flat.type) and pc.any(pc.equal(flat, placeholder.encode()[0])).as_py():
         raise Missed("perhaps an unavailable list")
+
+
+def names_of(unavailable: dict[str, np.ndarray[Any, Any]], upsert: np.ndarray[Any, Any]) -> pa.Array:
+    """Per row the names of its unavailable columns; null where there are none."""
+    lists: list[list[str] | None] = [None] * len(upsert)
+    for name, hits in unavailable.items():
+        for row in np.flatnonzero(hits & upsert):
+            lists[row] = [*(lists[row] or ()), name]
+    return pa.array(lists, pa.list_(pa.string()))
 
 
 def reader_for(target: pa.DataType, meaning: Meaning, seen: Any, options: JsonOptions) -> ColumnReader | None:
@@ -167,11 +202,11 @@ def reader_for(target: pa.DataType, meaning: Meaning, seen: Any, options: JsonOp
         if kind in UNIT_OF_KIND:
             return None
         if shape == "string":
-            return ColumnReader(pa.string(), lambda v: v.cast(target))
+            return ColumnReader(pa.string(), lambda v: _calendar_text(v).cast(target))
         return ColumnReader(pa.int32(), lambda v: v.view(target))
     if pa.types.is_timestamp(target) and target.unit == "us":
         if shape == "string":
-            return ColumnReader(pa.string(), lambda v: v.cast(target))
+            return ColumnReader(pa.string(), lambda v: _calendar_text(v).cast(target))
         if kind is Kind.DATE_DAYS:
             return None
         unit = UNIT_OF_KIND.get(kind, options.timestamp_unit)
@@ -180,9 +215,9 @@ def reader_for(target: pa.DataType, meaning: Meaning, seen: Any, options: JsonOp
         item = next((element for element in seen or () if element is not None), None)
         return _list_reader(target, reader_for(target.value_type, meaning.of_item(), item, options))
     if pa.types.is_struct(target) and shape in ("object", None):
-        fields = [reader_for(f.type, meaning.of_field(f.name), (seen or {}).get(f.name), options) for f in target]
-        plain = all(field is not None and field.finish is None for field in fields)
-        return ColumnReader(target) if plain and len(fields) else None
+        members = seen or {}
+        fields = [reader_for(f.type, meaning.of_field(f.name), members.get(f.name), options) for f in target]
+        return _struct_reader(target, fields)
     return None
 
 
@@ -201,12 +236,13 @@ def _decimal_reader(
     target: pa.DataType, meaning: Meaning, shape: JsonType | None, options: JsonOptions
 ) -> ColumnReader | None:
     if meaning.kind is Kind.DECIMAL_BYTES and shape in ("string", None):
-        return ColumnReader(pa.string(), lambda v: to_decimal(v, meaning.scale).cast(target))
+        return ColumnReader(pa.string(), lambda v: fitted(to_decimal(v, meaning.scale), target))
     if meaning.kind is Kind.DECIMAL_VARIABLE or shape == "object":
         return ColumnReader(_VARIABLE, lambda v: _variable(v, target))
-    if shape == "number" or shape is None:
-        return ColumnReader(target)
-    if shape == "string":
+    is_digits = meaning.kind is not Kind.DECIMAL_BYTES and options.decimal_text == "string"
+    if shape == "number" or (shape is None and is_digits):
+        return ColumnReader(parsed_as(target), lambda v: v.cast(target), numbers_only=not is_digits)
+    if shape in ("string", None):
         return ColumnReader(pa.string(), lambda v: _decimal_text(v, target, options))
     return None
 
@@ -226,44 +262,68 @@ def _variable(values: pa.StructArray, target: pa.DataType) -> pa.Array:
             raise Missed(f"a decimal of scale {scale}")
         chosen = pc.fill_null(pc.equal(scales, scale), False)
         some = pc.if_else(chosen, raws, pa.scalar(None, pa.string()))
-        result = pc.if_else(chosen, to_decimal(some, scale).cast(target), result)
+        result = pc.if_else(chosen, fitted(to_decimal(some, scale), target), result)
     return result
 
 
 def _decimal_text(values: pa.StringArray, target: pa.DataType, options: JsonOptions) -> pa.Array:
+    """Each text by itself tells its form, or all of them are left to the slow reading."""
     form = options.decimal_text
-    if form == "auto":
-        present = values.drop_null()
-        if pc.all(pc.match_substring_regex(present, r"^-?[0-9]*\.[0-9]+$")).as_py() is not False:
-            form = "string"
-        elif pc.any(pc.match_substring_regex(present, r"^[0-9]*$|^[+-]|\.")).as_py():
-            raise Missed("decimals in more than one form")
-        else:
-            form = "precise"
-    if form == "precise":
-        return to_decimal(values, target.scale).cast(target)
-    if pc.any(pc.invert(pc.match_substring_regex(values, r"^-?[0-9]+(\.[0-9]+)?$"))).as_py():
+    if form != "precise" and _all_match(values, PLAIN_DIGITS if form == "string" else SURELY_DIGITS):
+        return of_digits(values, target)
+    if form == "string":
         raise Missed("decimals of unusual form")
-    return values.cast(target)
+    if form == "auto" and pc.any(pc.match_substring_regex(values, MAYBE_NUMBER)).as_py():
+        raise Missed("decimals in more than one form")
+    return fitted(to_decimal(values, target.scale), target)
+
+
+def _all_match(values: pa.StringArray, pattern: str) -> bool:
+    return pc.all(pc.match_substring_regex(values, pattern)).as_py() is not False
 
 
 def _list_reader(target: pa.DataType, item: ColumnReader | None) -> ColumnReader | None:
-    if item is None:
+    if item is None or item.numbers_only:
         return None
-    if item.finish is None:
-        return ColumnReader(pa.list_(item.parsed), lambda v: v.cast(target))
 
     def finish(values: pa.ListArray) -> pa.Array:
         values = pa.concat_arrays([values]) if values.offset else values
+        if not target.value_field.nullable and values.flatten().null_count:
+            raise Missed("null in a list that takes none")
         mask = values.is_null() if values.null_count else None
         return pa.ListArray.from_arrays(values.offsets, item.read(values.values), type=target, mask=mask)
 
     return ColumnReader(pa.list_(item.parsed), finish)
 
 
+def _struct_reader(target: pa.StructType, members: list[ColumnReader | None]) -> ColumnReader | None:
+    readers = [reader for reader in members if reader is not None and not reader.numbers_only]
+    if not readers or len(readers) < len(members):
+        return None
+    parsed = pa.struct([pa.field(f.name, reader.parsed) for f, reader in zip(target, readers, strict=True)])
+    if parsed == target and all(reader.finish is None for reader in readers):
+        return ColumnReader(target)
+
+    def finish(values: pa.StructArray) -> pa.Array:
+        flat = values.flatten()
+        if any(not f.nullable and one.null_count > values.null_count for f, one in zip(target, flat, strict=True)):
+            raise Missed("null in a field that takes none")
+        arrays = [reader.read(one) for reader, one in zip(readers, flat, strict=True)]
+        mask = values.is_null() if values.null_count else None
+        return pa.StructArray.from_arrays(arrays, fields=list(target), mask=mask)
+
+    return ColumnReader(parsed, finish)
+
+
 def _digits(values: pa.StringArray) -> pa.StringArray:
     if pc.any(pc.invert(pc.match_substring_regex(values, r"^-?[0-9]+$"))).as_py():
         raise Missed("strings that are no integers")
+    return values
+
+
+def _calendar_text(values: pa.StringArray) -> pa.StringArray:
+    if pc.any(pc.starts_with(values, "0000")).as_py():
+        raise Missed("the year 0, which is in no calendar but Arrow's")
     return values
 
 
@@ -300,19 +360,35 @@ def _clock(ticks: pa.Int64Array, unit: str, ticks_per_day: int) -> pa.StringArra
 
 
 def _micros(values: pa.Int64Array, unit: str) -> pa.Int64Array:
-    if unit == "us":
-        return values
     plain = _integers(values)
-    size = np.abs(plain)
-    if unit == "ms" and (size > 9 * 10**15).any():
-        raise Missed("milliseconds out of range")
     if unit == "ms":
+        if _beyond(plain, MILLIS_MAX).any():
+            raise Missed("milliseconds out of range")
         micros = plain * 1000
     elif unit == "ns":
         micros = plain // 1000
-    elif ((size >= MILLIS_BELOW) & (size < MICROS_BELOW)).all():
-        return values
+    elif unit == "us":
+        micros = plain
     else:
-        nanos = np.where(size < MICROS_BELOW, plain, plain // 1000)
-        micros = np.where(size < MILLIS_BELOW, np.where(size < MILLIS_BELOW, plain, 0) * 1000, nanos)
+        millis, nanos = ~_beyond(plain, MILLIS_BELOW), _beyond(plain, MICROS_BELOW)
+        micros = plain
+        if millis.any() or nanos.any():
+            micros = np.where(nanos, plain // 1000, plain)
+            micros = np.where(millis, np.where(millis, plain, 0) * 1000, micros)
+    if (micros < TIMESTAMP_MIN).any():
+        raise Missed("microseconds out of range")
+    if micros is plain:
+        return values
     return pa.array(micros, pa.int64(), mask=np.asarray(values.is_null()) if values.null_count else None)
+
+
+def _beyond(numbers: np.ndarray[Any, Any], limit: int) -> np.ndarray[Any, Any]:
+    """Which have an absolute value of ``limit`` or more. (That of the least 64-bit integer is none.)"""
+    return (numbers >= limit) | (numbers <= -limit)
+
+
+def micros_of(millis: pa.Array) -> pa.Int64Array:
+    """Epoch milliseconds as microseconds. Raises ``Missed`` if they have none."""
+    if _beyond(_integers(millis), MILLIS_MAX).any():
+        raise Missed("times out of range")
+    return pc.multiply(millis, 1000)

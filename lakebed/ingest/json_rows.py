@@ -10,7 +10,7 @@ the table does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,21 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.ingest.debezium_record import Event, message_key
-from lakebed.ingest.json_columns import MISSES, ColumnReader, Missed, column_of, json_type, parse_objects, reader_for
-from lakebed.ingest.json_values import JsonOptions, Unreadable, parse
+from lakebed.ingest.json_columns import (
+    MISSES,
+    ColumnReader,
+    Missed,
+    column_of,
+    json_type,
+    micros_of,
+    names_of,
+    null_unavailable,
+    parse_objects,
+    reader_for,
+    refusal_of,
+)
+from lakebed.ingest.json_text import Unreadable, parse
+from lakebed.ingest.json_values import JsonOptions
 from lakebed.ingest.meanings import PLAIN
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
 from lakebed.ingest.shape import ChangeShape, Decoded
@@ -35,10 +48,9 @@ from lakebed.ingest.slices import (
     from_arrays,
 )
 from lakebed.ingest.truncates import NO_CUT, Cut
-from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 SAMPLES = 64
-MICROS_PER_MILLI = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,8 @@ class _RowReader:
         self._decoder = decoder
         self._shape = decoder.shape
         self._options = decoder.options
+        if self._options.decimal_text == "auto":
+            self._options = replace(self._options, decimal_text="string")  # words may look like Debezium's base64
         self._operation = decoder.operation_field
         self._samples: dict[str, Any] = {}
         self._readers: dict[str, ColumnReader] | None = None
@@ -136,7 +150,8 @@ class _RowReader:
                 row = parse(values[int(number)].as_py())
             except Unreadable:
                 continue
-            for name, value in row.items() if isinstance(row, dict) else ():
+            for name in self._shape.columns.names if isinstance(row, dict) else ():
+                value = row.get(name)
                 if json_type(value) is not None and value != []:
                     self._samples[name] = value
 
@@ -146,25 +161,36 @@ class _RowReader:
         fields = [pa.field(name, reader.parsed) for name, reader in readers.items()]
         if self._operation is not None and self._operation not in readers:
             fields.append(pa.field(self._operation, pa.string()))
-        parsed = parse_objects(records.column("value"), pa.schema(fields))
-        columns = {name: reader.read(column_of(parsed, name)) for name, reader in readers.items()}
+        parsed = parse_objects(records.column("value"), pa.schema(fields), refusal_of(readers))
+        columns, unavailable = {}, {}
+        for name, reader in readers.items():
+            values, hits = null_unavailable(column_of(parsed, name), self._options.unavailable_value)
+            columns[name] = reader.read(values)
+            if hits is not None:
+                unavailable[name] = hits
         count = len(numbers)
         delete = np.zeros(count, bool)
         if self._operation is not None:
+            operation = column_of(parsed, self._operation)
+            if not pa.types.is_string(operation.type) and operation.null_count < count:
+                raise Missed("an operation that is no string")
             values = pa.array(self._decoder.delete_values, pa.string())
-            delete = np.asarray(pc.is_in(column_of(parsed, self._operation).cast(pa.string()), value_set=values))
+            delete = np.asarray(pc.is_in(operation.cast(pa.string()), value_set=values))
         good = np.ones(count, bool)
         for name in self._shape.required:
             if columns[name].null_count:
-                good &= np.asarray(columns[name].is_valid()) | (delete if name not in self._shape.keys else False)
+                valid = np.asarray(columns[name].is_valid())
+                good &= valid if name in self._shape.keys else valid | delete | unavailable.get(name, False)
         operations: pa.Array = pa.repeat(pa.scalar(UPSERT, pa.string()), count)
         if delete.any():
             deletes = pa.array(delete)
             operations = pc.if_else(deletes, DELETE, UPSERT)
             for name in columns.keys() - {*self._shape.keys, self._shape.sequence_column}:
                 columns[name] = pc.if_else(deletes, pa.scalar(None, columns[name].type), columns[name])
-        times = pc.multiply(records.column("timestamp").view(pa.int64()), MICROS_PER_MILLI)
+        times = micros_of(records.column("timestamp").view(pa.int64()))
         metadata = {OP_COLUMN: operations, AT_COLUMN: pa.array(2 * numbers), TIME_COLUMN: times}
+        if unavailable:
+            metadata[UNAVAILABLE_COLUMN] = names_of(unavailable, ~delete)
         if self._sequence:
             sequence = metadata[SEQUENCE_COLUMN] = kafka_metadata(records, self._sequence[1])
             good &= np.asarray(sequence.is_valid())

@@ -3,7 +3,7 @@
 This is the slow and complete reading. ``json_columns`` reads whole columns at once and must agree with it: whatever
 that one accepts, this one reads to the same value.
 
-    1.  The text is parsed without loss: integers of any size, decimals as written (``parse``).
+    1.  The text is parsed without loss: integers of any size, other numbers as written (``json_text.parse``).
     2.  The meaning (from an inline schema) or the column's type and the value's JSON type pick the conversion.
     3.  A value that does not fit (range, precision, form) is refused with ``Unreadable``; nothing is rounded, with one
         exception: nanoseconds are cut to the microseconds that a table can hold.
@@ -13,21 +13,24 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
+import math
 import re
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from lakebed.ingest.meanings import PLAIN, Kind, Meaning
+from lakebed.ingest.json_text import Number, Unreadable, is_unicode, shown, written
+from lakebed.ingest.meanings import INTEGER, PLAIN, Kind, Meaning
 
 TimestampUnit = Literal["auto", "ms", "us", "ns"]
 DecimalText = Literal["auto", "precise", "string"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+TIMESTAMP_MIN = -9_223_372_022_400_000_000
+"""The first microsecond that DuckDB can write as text. An earlier one, cast to text, ends every query of its database."""
 MILLIS_BELOW, MICROS_BELOW = 10**14, 10**17
 """``timestamp_unit: auto``: an epoch number below the first is milliseconds, below the second microseconds."""
 
@@ -35,12 +38,10 @@ INSTANT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d{1,9}))?)?)?)?(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
 )
 CALENDAR_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
+BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}", re.ASCII)
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
-
-
-class Unreadable(ValueError):
-    """The value does not fit the column; the text is the reason that the quarantine shows."""
+_WHOLE = Context(prec=38, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact])
+_EXACT = Context(prec=1000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +50,10 @@ class JsonOptions:
 
     timestamp_unit: TimestampUnit = "auto"
     decimal_text: DecimalText = "auto"
-    """Decimals in strings: ``precise`` is base64 of unscaled bytes, ``string`` is digits, ``auto`` tells by form."""
+    """Decimals in strings: ``precise`` is base64 of unscaled bytes, ``string`` is digits, ``auto`` is whichever of them
+    the string can be, if it can't be both.
+    """
     unavailable_value: str = "__debezium_unavailable_value"
-
-
-def parse(text: bytes) -> Any:
-    """A JSON document without loss: decimals stay ``Decimal``, NaN and Infinity are refused."""
-    try:
-        return json.loads(text.decode("utf-8"), parse_float=Decimal, parse_constant=_refuse_constant)
-    except UnicodeDecodeError as error:
-        raise Unreadable(f"not UTF-8: byte {error.start} of {len(text)}") from error
-    except RecursionError as error:
-        raise Unreadable("nested too deep") from error
-    except ValueError as error:
-        raise Unreadable(f"not JSON: {error}") from error
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def is_unavailable(value: Any, placeholder: str) -> bool:
@@ -104,92 +91,110 @@ def convert(value: Any, target: pa.DataType, meaning: Meaning, options: JsonOpti
         return _micros(value, meaning, options)
     elif pa.types.is_list(target):
         if isinstance(value, list):
-            return [convert(item, target.value_type, meaning.of_item(), options) for item in value]
+            return [_member(item, target.value_field, meaning.of_item(), options) for item in value]
     elif pa.types.is_struct(target):
         if isinstance(value, dict):
-            return {f.name: convert(value.get(f.name), f.type, meaning.of_field(f.name), options) for f in target}
+            return {f.name: _member(value.get(f.name), f, meaning.of_field(f.name), options) for f in target}
     elif pa.types.is_map(target):
         if isinstance(value, dict):
-            keys = [convert(key, target.key_type, PLAIN, options) for key in value]
-            return list(zip(keys, (convert(v, target.item_type, PLAIN, options) for v in value.values()), strict=True))
+            return _pairs(value, target, options)
     else:
         raise Unreadable(f"a column of type {target} can't be read from JSON")
     raise _mismatch(value, str(target))
 
 
+def _member(value: Any, field: pa.Field, meaning: Meaning, options: JsonOptions) -> Any:
+    """A field of a struct, an element of a list, or a value of a map."""
+    converted = convert(value, field.type, meaning, options)
+    if converted is None and not field.nullable:
+        raise Unreadable(f"{field.name!r} in it may not be null")
+    return converted
+
+
+def _pairs(value: dict[str, Any], target: pa.MapType, options: JsonOptions) -> list[tuple[Any, Any]]:
+    keys = [convert(key, target.key_type, PLAIN, options) for key in value]
+    if len(set(keys)) < len(keys):
+        raise Unreadable("a map names a key twice")
+    return [
+        (key, _member(item, target.item_field, PLAIN, options)) for key, item in zip(keys, value.values(), strict=True)
+    ]
+
+
 def _mismatch(value: Any, wanted: str) -> Unreadable:
-    shown = json.dumps(value, default=float)
-    return Unreadable(f"{shown if len(shown) <= 80 else shown[:77] + '...'} is no {wanted}")
+    return Unreadable(f"{shown(value)} is no {wanted}")
 
 
 def _integer(value: Any, target: pa.DataType, meaning: Meaning, options: JsonOptions) -> int:
     if meaning.kind in (Kind.DECIMAL_BYTES, Kind.DECIMAL_VARIABLE):
-        number = _decimal(value, meaning, 0, options)
-        if number != number.to_integral_value():
-            raise _mismatch(value, str(target))
-        value = int(number)
+        try:
+            value = int(_decimal(value, meaning, 0, options).quantize(Decimal(1), context=_WHOLE))
+        except (InvalidOperation, Inexact):
+            raise _mismatch(value, str(target)) from None
     if isinstance(value, str) and INTEGER.fullmatch(value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise _mismatch(value, str(target))
     bits = target.bit_width - 1
     if not -(1 << bits) <= value < 1 << bits:
-        raise Unreadable(f"{value} is out of the range of {target}")
+        raise Unreadable(f"{shown(value)} is out of the range of {target}")
     return value
 
 
 def _floating(value: Any, target: pa.DataType, meaning: Meaning, options: JsonOptions) -> float:
     if meaning.kind in (Kind.DECIMAL_BYTES, Kind.DECIMAL_VARIABLE):
-        value = _decimal(value, meaning, 0, options)
-    if isinstance(value, str):
+        text = str(_decimal(value, meaning, 0, options))
+    elif isinstance(value, str):
         if value in ("NaN", "Infinity", "-Infinity"):
             return float(value)
-        if NUMBER.fullmatch(value):
-            value = Decimal(value)
-    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        if not NUMBER.fullmatch(value):
+            raise _mismatch(value, str(target))
+        text = value
+    elif isinstance(value, Number):
+        value.decimal()
+        text = value.text
+    elif isinstance(value, int) and not isinstance(value, bool):
+        text = repr(value)
+    else:
         raise _mismatch(value, str(target))
-    limit = 3.4028235677973366e38 if target.bit_width == 32 else 1.7976931348623157e308
-    if abs(Decimal(value)) > Decimal(limit):
-        raise Unreadable(f"{value} is out of the range of {target}")
-    return float(value)
+    try:  # by Arrow: through a double a single-precision number would be rounded twice
+        number = float(text) if target.bit_width == 64 else pa.scalar(text).cast(target).as_py()
+    except pa.ArrowInvalid:
+        number = math.inf
+    if math.isinf(number):
+        raise Unreadable(f"{shown(value)} is out of the range of {target}")
+    return float(number)
 
 
 def _text(value: Any, meaning: Meaning, options: JsonOptions) -> str:
+    whole = isinstance(value, int) and not isinstance(value, bool)
     match meaning.kind:
-        case Kind.DATE_DAYS if isinstance(value, int):
+        case Kind.DATE_DAYS if whole:
             return _date_text(value)
-        case Kind.TIME_MS | Kind.TIME_US | Kind.TIME_NS if isinstance(value, int):
+        case Kind.TIME_MS | Kind.TIME_US | Kind.TIME_NS if whole:
             return _clock_text(value, {Kind.TIME_MS: 3, Kind.TIME_US: 6, Kind.TIME_NS: 9}[meaning.kind])
         case Kind.TIMESTAMP_MS | Kind.TIMESTAMP_US | Kind.TIMESTAMP_NS:
             return _instant_text(_micros(value, meaning, options))
-        case Kind.DECIMAL_BYTES | Kind.DECIMAL_VARIABLE:
+        case Kind.DECIMAL_BYTES | Kind.DECIMAL_VARIABLE if isinstance(value, str | dict):
             return format(_decimal(value, meaning, 0, options), "f")
-    if isinstance(value, str):
-        if not value.isascii():
-            try:
-                value.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise Unreadable("a string holds half of a surrogate pair") from error
-        return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_number_text)
-
-
-def _number_text(value: Any) -> Any:
-    return float(value) if isinstance(value, Decimal) else str(value)
+    text = value if isinstance(value, str) else written(value)
+    if not is_unicode(text):
+        raise Unreadable("a string holds half of a surrogate pair")
+    return text
 
 
 def _date_text(days: int) -> str:
     try:
         return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
     except OverflowError as error:
-        raise Unreadable(f"day {days} is out of the calendar") from error
+        raise Unreadable(f"day {shown(days)} is out of the calendar") from error
 
 
 def _instant_text(micros: int) -> str:
     try:
-        return (EPOCH + timedelta(microseconds=micros)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        moment = EPOCH.replace(tzinfo=None) + timedelta(microseconds=micros)
     except OverflowError as error:
         raise Unreadable(f"{micros} microseconds are out of the calendar") from error
+    return moment.isoformat(timespec="microseconds") + "Z"
 
 
 def _clock_text(ticks: int, digits: int) -> str:
@@ -206,70 +211,60 @@ def _base64(value: str) -> bytes:
 
 
 def _decimal(value: Any, meaning: Meaning, plain_scale: int, options: JsonOptions) -> Decimal:
-    if meaning.kind is Kind.DECIMAL_VARIABLE and isinstance(value, dict):
-        scale, raw = value.get("scale"), value.get("value")
-        if isinstance(scale, int) and isinstance(raw, str):
-            return _unscaled(raw, scale)
-    if meaning.kind is Kind.DECIMAL_BYTES and isinstance(value, str):
-        return _unscaled(value, meaning.scale)
-    if isinstance(value, Decimal | int) and not isinstance(value, bool):
+    if isinstance(value, Number):
+        return value.decimal()
+    if isinstance(value, int) and not isinstance(value, bool):
         return Decimal(value)
-    if isinstance(value, dict) and isinstance(value.get("scale"), int) and isinstance(value.get("value"), str):
-        return _unscaled(value["value"], value["scale"])
-    if isinstance(value, str):
-        return _plain_decimal(value, plain_scale, options.decimal_text)
+    if isinstance(value, dict):
+        scale, raw = value.get("scale"), value.get("value")
+        if isinstance(scale, int) and not isinstance(scale, bool) and isinstance(raw, str):
+            return _unscaled(raw, scale)
+    elif isinstance(value, str):
+        if meaning.kind is Kind.DECIMAL_BYTES:
+            return _unscaled(value, meaning.scale)
+        return _plain_decimal(value, plain_scale, options)
     raise _mismatch(value, "decimal")
 
 
-def _plain_decimal(value: str, scale: int, form: DecimalText) -> Decimal:
+def _plain_decimal(value: str, scale: int, options: JsonOptions) -> Decimal:
     """A decimal in a string that no schema explains: digits, or base64 of its unscaled bytes."""
-    digits = NUMBER.fullmatch(value)
+    form: str = options.decimal_text
+    is_number = NUMBER.fullmatch(value) is not None
+    is_base64 = len(value) % 4 == 0 and BASE64.fullmatch(value) is not None
     if form == "auto":
-        if digits and value.isdigit() and len(value) % 4 == 0:
-            raise Unreadable(f"{value!r} may be digits or base64: set decimal_text to 'string' or 'precise'")
-        form = "string" if digits and (not value.isalnum() or len(value) % 4) else "precise"
+        if is_base64 and (is_number or value == "Infinity"):
+            raise Unreadable(f"{shown(value)} may be digits or base64: set decimal_text to 'string' or 'precise'")
+        form = "precise" if is_base64 else "string"
     if form == "precise":
         return _unscaled(value, scale)
-    if not digits:
-        raise _mismatch(value, "decimal")
-    return Decimal(value)
+    if is_number:
+        return Decimal(value)
+    hint = ", unless it is Debezium's base64: then set decimal_text to 'precise'" if is_base64 else ""
+    raise Unreadable(f"{shown(value)} is no decimal{hint}")
 
 
 def _unscaled(value: str, scale: int) -> Decimal:
     raw = _base64(value)
-    if not raw or len(raw) > 64 or not 0 <= scale <= 1000:
+    if not raw or len(raw) > 64 or not -1000 <= scale <= 1000:
         raise _mismatch(value, "decimal of unscaled bytes")
-    number = int.from_bytes(raw, "big", signed=True)
-    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
+    return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, _EXACT)
 
 
 def _rescaled(value: Decimal, target: pa.DataType) -> Decimal:
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
-        raise _mismatch(value, str(target))
-    unscaled = int("".join(map(str, digits)) or "0")
-    shift = exponent + target.scale
-    if unscaled and shift > target.precision:
-        raise Unreadable(f"{value} does not fit {target}")
-    if shift >= 0 or not unscaled:
-        unscaled *= 10 ** max(shift, 0) if unscaled else 1
-    else:
-        unscaled, rest = divmod(unscaled, 10 ** min(-shift, 2000))
-        if rest:
-            raise Unreadable(f"{value} has more than {target.scale} digits after the point")
-    if unscaled >= 10**target.precision:
-        raise Unreadable(f"{value} does not fit {target}")
+    context = Context(target.precision, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact])
     try:
-        return Decimal((sign, tuple(map(int, str(unscaled))), -target.scale))
-    except InvalidOperation as error:
-        raise _mismatch(value, str(target)) from error
+        return value.quantize(Decimal((0, (1,), -target.scale)), context=context)
+    except InvalidOperation:
+        raise Unreadable(f"{shown(Number(str(value)))} does not fit {target}") from None
+    except Inexact:
+        raise Unreadable(f"{shown(Number(str(value)))} has more than {target.scale} digits after the point") from None
 
 
 def _days(value: Any, meaning: Meaning, options: JsonOptions) -> int:
     if meaning.kind in (Kind.TIMESTAMP_MS, Kind.TIMESTAMP_US, Kind.TIMESTAMP_NS):
         days, rest = divmod(_micros(value, meaning, options), 86_400_000_000)
         if rest:
-            raise Unreadable(f"{value} is not at midnight, so no date")
+            raise Unreadable(f"{shown(value)} is not at midnight, so no date")
         return days
     if isinstance(value, int) and not isinstance(value, bool) and -(1 << 31) <= value < 1 << 31:
         return value
@@ -297,8 +292,8 @@ def _micros(value: Any, meaning: Meaning, options: JsonOptions) -> int:
             micros = value // 1000
         case _:
             micros = _micros_of_unit(value, options.timestamp_unit)
-    if not -(1 << 63) <= micros < 1 << 63:
-        raise Unreadable(f"{value} is out of the range of a timestamp")
+    if not TIMESTAMP_MIN <= micros < 1 << 63:
+        raise Unreadable(f"{shown(value)} is out of the range of a timestamp")
     return micros
 
 
@@ -325,6 +320,8 @@ def _micros_of_text(value: str) -> int:
     micros = (moment - EPOCH) // timedelta(microseconds=1) + int((fraction or "")[:6].ljust(6, "0"))
     if zone and zone != "Z":
         digits = zone[1:].replace(":", "").ljust(4, "0")
+        if digits[:2] > "23" or digits[2:] > "59":
+            raise _mismatch(value, "timestamp")
         offset_minutes = int(digits[:2]) * 60 + int(digits[2:])
         micros -= (1 if zone[0] == "+" else -1) * offset_minutes * 60_000_000
     return micros

@@ -6,10 +6,13 @@ column type and the JSON type of the value decide.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from lakebed.ingest.json_text import Unreadable
 
 
 class Kind(Enum):
@@ -44,6 +47,7 @@ class Meaning:
 
 
 PLAIN = Meaning()
+INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
 
 KIND_OF_NAME = {
     "io.debezium.time.Date": Kind.DATE_DAYS,
@@ -63,31 +67,63 @@ KIND_OF_NAME = {
 """Names left out (ZonedTimestamp, ZonedTime, Year, Uuid, Json, Xml, Enum, EnumSet) are plain strings or numbers."""
 
 
-def meaning_of(schema: Mapping[str, Any]) -> Meaning:
-    """The meaning of a field of an inline Kafka Connect schema."""
-    kind = KIND_OF_NAME.get(str(schema.get("name")))
+SCHEMA_LEVELS_MAX = 100
+
+
+def meaning_of(schema: Any, level: int = 0) -> Meaning:
+    """The meaning of a field of an inline Kafka Connect schema. Raises ``Unreadable`` for what is no such schema."""
+    _expect(isinstance(schema, Mapping), "a field's schema is no object")
+    _expect(level < SCHEMA_LEVELS_MAX, "it is nested too deep")
+    name = schema.get("name")
+    kind = KIND_OF_NAME.get(name) if isinstance(name, str) else None
     if kind is Kind.DECIMAL_BYTES:
-        return Meaning(kind, scale=int(schema.get("parameters", {}).get("scale", 0)))
+        return Meaning(kind, scale=_scale(schema.get("parameters")))
     if kind is not None:
         return Meaning(kind)
     match schema.get("type"):
         case "bytes":
             return Meaning(Kind.BYTES)
         case "array":
-            return Meaning(item=meaning_of(schema.get("items") or {}))
+            return Meaning(item=meaning_of(schema.get("items"), level + 1))
         case "struct":
-            return Meaning(fields=fields_of(schema))
+            return Meaning(fields=fields_of(schema, level + 1))
     return PLAIN
 
 
-def fields_of(schema: Mapping[str, Any]) -> tuple[tuple[str, Meaning], ...]:
-    return tuple((str(field["field"]), meaning_of(field)) for field in schema.get("fields", ()))
+def _scale(parameters: Any) -> int:
+    scale = parameters.get("scale") if isinstance(parameters, Mapping) else None
+    _expect(isinstance(scale, int | str) and INTEGER.fullmatch(str(scale)) is not None, "a decimal without a scale")
+    return int(str(scale))
 
 
-def columns_of_envelope(schema: Mapping[str, Any] | None) -> dict[str, Meaning]:
-    """The meanings of a table's columns, out of the inline schema of a change event."""
+def fields_of(schema: Any, level: int = 0) -> tuple[tuple[str, Meaning], ...]:
+    """The fields of a struct's schema and what they mean; none for a schema that is null. Raises ``Unreadable``."""
+    return tuple((field["field"], meaning_of(field, level)) for field in _fields(schema))
+
+
+def columns_of_envelope(schema: Any) -> dict[str, Meaning]:
+    """The meanings of a table's columns, out of the inline schema of a change event. Raises ``Unreadable``."""
+    images = {field["field"]: field for field in _fields(schema)}
     for name in ("after", "before"):
-        for field in (schema or {}).get("fields", ()):
-            if field.get("field") == name:
-                return dict(fields_of(field))
+        if name in images:
+            return dict(fields_of(images[name]))
     return {}
+
+
+def _fields(schema: Any) -> list[Mapping[str, Any]]:
+    if schema is None:
+        return []
+    _expect(isinstance(schema, Mapping), "it is no object")
+    fields = schema.get("fields")
+    if fields is None:
+        return []
+    _expect(isinstance(fields, list), "'fields' is no list")
+    for field in fields:
+        _expect(isinstance(field, Mapping) and isinstance(field.get("field"), str), "a field has no name")
+    named: list[Mapping[str, Any]] = fields
+    return named
+
+
+def _expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Unreadable(f"its inline schema can't be read: {otherwise}")

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.ingest.json_columns import MISSES
-from lakebed.ingest.json_values import Unreadable
+from lakebed.ingest.json_columns import MILLIS_MAX
+from lakebed.ingest.json_text import Unreadable
 from lakebed.ingest.shape import ChangeShape, Decoded
 from lakebed.ingest.truncates import Cut, Truncate
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
@@ -27,6 +27,9 @@ from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 SLICE_ROWS_MAX = 16_384
 SLICE_BYTES_MAX = 16 * 1024 * 1024
 ONE_BY_ONE_ROWS = 32
+
+UNFORESEEN = "it could not be read"
+"""How the reason of a record begins that the decoder has no answer to: a fault of lakebed, and still no stop."""
 
 AT_COLUMN = "_lakebed_at"
 TIME_COLUMN = "_lakebed_time"
@@ -79,7 +82,7 @@ class FastReading:
 
 class Reader(Protocol):
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
-        """Reads records as a whole; ``first`` is the number of the first one. Raises one of ``MISSES``."""
+        """Reads records as a whole; ``first`` is the number of the first one. Raises if it can't vouch for all of them."""
 
     def read_record(self, record: Record) -> Reading:
         """Reads one record exactly. Raises ``Unreadable`` with the reason for the quarantine."""
@@ -116,7 +119,9 @@ def _slices(records: pa.Table) -> Iterator[pa.RecordBatch]:
 def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collected) -> None:
     try:
         fast = reader.read_slice(batch, first)
-    except MISSES:
+    except MemoryError:
+        raise
+    except Exception:  # whatever it stumbled over: the reading one by one decides, and gives reasons
         if batch.num_rows <= ONE_BY_ONE_ROWS:
             _read_one_by_one(batch, np.arange(batch.num_rows), first, reader, collected)
             return
@@ -144,6 +149,11 @@ def _read_one_by_one(
         except Unreadable as error:
             collected.bad.append((at, str(error)))
             continue
+        except MemoryError:
+            raise
+        except Exception as error:  # a stream must not stop for one record
+            collected.bad.append((at, f"{UNFORESEEN}: {type(error).__name__}: {error}"))
+            continue
         if isinstance(reading, Truncate):
             if collected.cut.knows(reading):
                 collected.ignored += 1
@@ -162,8 +172,7 @@ def _assemble(records: pa.Table, collected: _Collected, shape: ChangeShape) -> D
     schema = row_schema(shape)
     tables = list(collected.tables)
     if collected.rows:
-        columns = [pa.array([row.get(f.name) for row in collected.rows], f.type) for f in schema]
-        tables.append(pa.Table.from_arrays(columns, schema=schema))
+        tables.append(_table_of(collected, schema))
     rows = pa.concat_tables(tables) if tables else schema.empty_table()
     at = rows.column(AT_COLUMN).to_numpy()
     if len(at) > 1 and (np.diff(at) < 0).any():
@@ -183,6 +192,28 @@ def _assemble(records: pa.Table, collected: _Collected, shape: ChangeShape) -> D
     )
 
 
+def _table_of(collected: _Collected, schema: pa.Schema) -> pa.Table:
+    """What was read one by one. A record whose rows Arrow doesn't take becomes a bad one."""
+
+    def table(rows: list[dict[str, Any]]) -> pa.Table:
+        columns = [pa.array([row.get(f.name) for row in rows], f.type) for f in schema]
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    try:
+        return table(collected.rows)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        by_record: dict[int, list[dict[str, Any]]] = {}
+        for row in collected.rows:
+            by_record.setdefault(row[AT_COLUMN] // 2, []).append(row)
+    good = [schema.empty_table()]
+    for at, rows in by_record.items():
+        try:
+            good.append(table(rows))
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            collected.bad.append((at, f"{UNFORESEEN}: {type(error).__name__}: {error}"))
+    return pa.concat_tables(good)
+
+
 def quarantine(records: pa.Table, bad: list[tuple[int, str]]) -> pa.Table:
     """The bad records, each with its reason; ``bad`` holds (number of the record, reason)."""
     if not bad:
@@ -190,8 +221,12 @@ def quarantine(records: pa.Table, bad: list[tuple[int, str]]) -> pa.Table:
     bad = sorted(bad)
     some = records.take(pa.array([number for number, _ in bad], pa.int64()))
     columns = [some.column(name) for name in ("key", "value", "topic", "partition", "offset")]
-    reasons = pa.chunked_array([pa.array([reason for _, reason in bad], pa.string())])
-    times = some.column("timestamp").cast(pa.timestamp("us", "UTC"))
+    texts = [reason.encode("utf-8", "backslashreplace").decode() for _, reason in bad]
+    reasons = pa.chunked_array([pa.array(texts, pa.string())])
+    millis = some.column("timestamp").cast(pa.int64())
+    known = pc.and_(pc.greater(millis, -MILLIS_MAX), pc.less(millis, MILLIS_MAX))
+    micros = pc.multiply(pc.if_else(known, millis, pa.scalar(None, pa.int64())), 1000)
+    times = micros.cast(pa.timestamp("us", "UTC"))
     return pa.table([*columns, reasons, times], schema=QUARANTINE_SCHEMA)
 
 

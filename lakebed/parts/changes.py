@@ -28,6 +28,8 @@ SEQUENCE_COLUMN = "_lakebed_seq"
 UNAVAILABLE_COLUMN = "_lakebed_unavailable"
 HIDDEN_TYPES = {OP_COLUMN: pa.string(), SEQUENCE_COLUMN: pa.int64(), UNAVAILABLE_COLUMN: pa.list_(pa.string())}
 UPSERT, DELETE = "u", "d"
+_CALENDAR_DAYS = -719_162, 2_932_897
+"""The first day of the year 1, and that of the year 10000, since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ def prepare(
     out = pa.table(dict(zip(names, columns, strict=True)))
     if shape.partition_by:
         out = _empty_partitions_as_null(out, shape)
+        _check_partitions(out, shape)
     _check_nulls(out, shape, deletes)
     return out
 
@@ -250,3 +253,22 @@ def _empty_partitions_as_null(changes: pa.Table, shape: TableShape) -> pa.Table:
             column = pc.if_else(pc.equal(changes[name], ""), pa.scalar(None, pa.string()), changes[name])
             changes = changes.set_column(index, name, column)
     return changes
+
+
+def _check_partitions(changes: pa.Table, shape: TableShape) -> None:
+    """A partition's value stands in the log as a text, which readers take for a date only within these years."""
+    for name in shape.partition_by:
+        kind = changes.schema.field(name).type
+        if not pa.types.is_temporal(kind):
+            continue
+        days = pa.array(_CALENDAR_DAYS, pa.int32()).view(pa.date32())
+        first, end = (
+            day.cast(kind) if pa.types.is_date(kind) else day.cast(pa.timestamp("us")).cast(kind) for day in days
+        )
+        outside = pc.or_(pc.less(changes[name], first), pc.greater_equal(changes[name], end))
+        if pc.any(outside).as_py():
+            row = int(pc.index(outside, True).as_py())
+            raise InvalidChanges(
+                f"partition column {name!r} is beyond the years 1 to 9999 in row {row} of the changes; such a value can't "
+                "stand in the log: use a null, or a date within them"
+            )

@@ -47,7 +47,7 @@ def records_of_unwhole(unwhole: Unwhole, shape: TableShape) -> pa.Table:
     now = datetime.datetime.now(datetime.timezone.utc)
     records = []
     for row, without, columns in zip(
-        _as_json(changes.select(shape.schema.names)), unsent, unwhole.lacking, strict=True
+        rows_as_json(changes.select(shape.schema.names)), unsent, unwhole.lacking, strict=True
     ):
         value = {name: value for name, value in row.items() if name not in (without or ())}
         key = ", ".join(f"{name} = {json.dumps(row[name], ensure_ascii=False)}" for name in shape.keys)
@@ -60,7 +60,7 @@ def records_of_unwhole(unwhole: Unwhole, shape: TableShape) -> pa.Table:
     return pa.Table.from_pylist(records, QUARANTINE_SCHEMA)
 
 
-def _as_json(rows: pa.Table) -> list[dict[str, object]]:
+def rows_as_json(rows: pa.Table) -> list[dict[str, object]]:
     """The rows as values that JSON has. Texts are made by DuckDB: Python lacks some times and decimals."""
     plain = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean)
     columns = [

@@ -89,8 +89,9 @@ def write_parts(rows: pa.Table, shape: TableShape, storage: PartStorage) -> Iter
 def _write_one(
     rows: pa.Table, values: Mapping[str, str | None], shape: TableShape, storage: PartStorage
 ) -> WrittenPart:
-    # A delete has nulls where the table allows none.
-    rows = pa.table(rows.columns, pa.schema([field.with_nullable(True) for field in rows.schema]))
+    # A delete has nulls where the table allows none, and Arrow writes none below a null struct whose fields take none.
+    schema = pa.schema([_nullable(field) for field in rows.schema])
+    rows = rows.cast(schema) if any(map(pa.types.is_nested, schema.types)) else pa.table(rows.columns, schema)
     dictionary = _repetitive(rows)
     terms = shape.terms
     order = sort_order(rows, terms) if terms else np.arange(len(rows))
@@ -117,6 +118,18 @@ def _write_one(
         shape.order_version,
         checksum,
     )
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    """The field with nulls allowed, and in all that it holds but the keys of maps."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_nullable(member) for member in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_field, _nullable(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    return field.with_type(kind).with_nullable(True)
 
 
 def _repetitive(rows: pa.Table) -> list[str]:
@@ -151,6 +164,8 @@ def partition_text(value: Any) -> str | None:
             value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
             return str(value.isoformat(timespec="microseconds")) + "Z"
         return str(value.isoformat(" ", timespec="microseconds"))  # strftime would write the year 1 in one digit
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")  # str would write small ones with an exponent
     if isinstance(value, bytes):
         return str(value, "latin-1")
     return str(value)

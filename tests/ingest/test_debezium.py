@@ -92,7 +92,7 @@ def test_truncates_are_given_apart_with_where_the_source_stood() -> None:
         ('{"a":1}null{"b":2}', "not JSON"),
         ('{"a":1}{"b":2}', "not JSON"),
         ({"status": "BEGIN"}, "no change event: it has no 'op'"),
-        (event("x"), "unknown operation 'x'"),
+        (event("x"), 'unknown operation "x"'),
         (event("c"), "operation 'c' without 'after'"),
         (event("c", {"name": "a", "qty": 1}), "key 'id' is null or missing"),
         (event("c", {"id": None, "name": "a", "qty": 1}), "key 'id' is null or missing"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -12,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.ingest import debezium, json_rows
-from lakebed.ingest.json_columns import Missed
 from lakebed.ingest.shape import ChangeShape, Decoded, Decoder
 from lakebed.ingest.truncates import NO_CUT, Cut, Truncate
+from tests.ingest.fuzz import assert_same, only_one_by_one
 from tests.ingest.records import event, records, with_schema
 
 COLUMNS = pa.schema(
@@ -90,34 +88,6 @@ VALUES = st.lists(
 )
 
 CUT = Cut((Truncate("shop.orders", 9, 0, 1_700_000_000_500_000, lsn=500),))
-
-
-@contextmanager
-def only_one_by_one() -> Iterator[None]:
-    """The fast reading refuses everything."""
-    with (
-        patch.object(debezium, "parse_objects", side_effect=Missed("off")),
-        patch.object(json_rows, "parse_objects", side_effect=Missed("off")),
-    ):
-        yield
-
-
-def rows_of(changes: pa.Table) -> list[dict[str, Any]]:
-    """Times as numbers: Python has no year 0."""
-    for place, field in enumerate(changes.schema):
-        if pa.types.is_timestamp(field.type):
-            changes = changes.set_column(place, field.name, changes[field.name].cast(pa.int64()))
-    rows: list[dict[str, Any]] = changes.to_pylist()
-    return rows
-
-
-def assert_same(fast: Decoded, slow: Decoded) -> None:
-    assert rows_of(fast.changes) == rows_of(slow.changes)
-    assert fast.changes.schema == slow.changes.schema
-    assert fast.quarantined.to_pylist() == slow.quarantined.to_pylist()
-    assert fast.truncates == slow.truncates
-    assert (fast.event_time_min, fast.event_time_max) == (slow.event_time_min, slow.event_time_max)
-    assert (fast.ignored, fast.truncated) == (slow.ignored, slow.truncated)
 
 
 def check(decoder: Decoder, table: pa.Table) -> None:

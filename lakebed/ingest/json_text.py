@@ -1,0 +1,147 @@
+"""JSON text into Python values without loss, and such values back into text.
+
+1.  Numbers that an ``int`` does not hold as they were written stay texts (``Number``, ``MinusZero``).
+2.  What Python's parser stumbles over and Arrow's skips in a member that no column wants (a bare ``Inf``, nesting of
+    any depth) is read a second time with a stand-in, which no column takes. So what a record becomes does not
+    depend on who parses it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from json.encoder import encode_basestring
+from typing import Any
+
+LEVELS_MAX = 100
+"""A value nested deeper is no column's: its text is not kept. A document may hold such a value in a member of its own."""
+_CUT_AT = 2 * LEVELS_MAX
+DIGITS_MAX = 1000
+SHOWN_MAX = 80
+TOO_DEEP = "a value nested too deep"
+
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|-?\b(?:NaN|Inf(?:inity)?)\b', re.DOTALL)
+
+
+class Unreadable(ValueError):
+    """The value does not fit the column; the text is the reason that the quarantine shows."""
+
+
+class Number:
+    """A JSON number with a fraction, an exponent or very many digits, as it was written; or one that JSON lacks."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def decimal(self) -> Decimal:
+        """Its exact value. Raises ``Unreadable`` if it has none."""
+        try:
+            value = Decimal(self.text)
+        except InvalidOperation:  # an exponent beyond those of Decimal
+            raise Unreadable(f"{shown(self)} is out of range") from None
+        if not value.is_finite():
+            raise Unreadable(f"{self.text} is no JSON number")
+        return value
+
+
+class MinusZero(int):
+    """``-0``, which is an integer, but not as a floating-point number or as a text."""
+
+    def __repr__(self) -> str:
+        return "-0"
+
+
+def _whole(text: str) -> int | Number:
+    if text == "-0":
+        return MinusZero()
+    return int(text) if len(text) <= DIGITS_MAX else Number(text)
+
+
+def _stand_in(name: str) -> Number:
+    return Number(TOO_DEEP if name == "-Infinity" else name)
+
+
+DECODER = json.JSONDecoder(parse_float=Number, parse_int=_whole, parse_constant=Number)
+_SECOND_DECODER = json.JSONDecoder(parse_float=Number, parse_int=_whole, parse_constant=_stand_in)
+
+
+def parse(text: bytes) -> Any:
+    """A JSON document: dict, list, str, bool, None, int, or ``Number``. Raises ``Unreadable``."""
+    try:
+        document = text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"not UTF-8: byte {error.start} of {len(text)}") from error
+    try:
+        return DECODER.decode(document)
+    except (ValueError, RecursionError) as error:
+        first = error
+    try:
+        return _SECOND_DECODER.decode("".join(_shallow(document)))
+    except (ValueError, RecursionError):
+        reason = "nested too deep" if isinstance(first, RecursionError) else str(first)
+        raise Unreadable(f"not JSON: {reason}") from first
+
+
+def _shallow(document: str) -> Iterator[str]:
+    """The document in pieces; in place of what is nested too deep, and of NaN and infinities, a constant stands in."""
+    depth = begin = 0
+    for token in _TOKEN.finditer(document):
+        match token[0]:
+            case "[" | "{":
+                depth += 1
+                if depth == _CUT_AT:
+                    yield document[begin : token.start()]
+                    yield "-Infinity"
+            case "]" | "}":
+                if depth == _CUT_AT:
+                    begin = token.end()
+                depth -= 1
+            case "NaN" | "-NaN" | "Inf" | "-Inf" | "Infinity" | "-Infinity" if depth < _CUT_AT:
+                yield document[begin : token.start()]
+                yield "NaN" if "NaN" in token[0] else "Infinity"
+                begin = token.end()
+    if depth < _CUT_AT:
+        yield document[begin:]
+
+
+def written(value: Any, level: int = 0) -> str:
+    """A parsed value as JSON: numbers as they came, no white space. Raises ``Unreadable``."""
+    match value:
+        case str():
+            return encode_basestring(value)
+        case Number():
+            value.decimal()
+            return value.text
+        case None | bool():
+            return json.dumps(value)
+        case int():
+            return repr(value)
+    if level == LEVELS_MAX:
+        raise Unreadable(TOO_DEEP)
+    if isinstance(value, list):
+        return f"[{','.join([written(item, level + 1) for item in value])}]"
+    return f"{{{','.join([f'{encode_basestring(key)}:{written(item, level + 1)}' for key, item in value.items()])}}}"
+
+
+def is_unicode(text: str) -> bool:
+    """Whether the text holds no half of a surrogate pair, which no column takes."""
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            return False
+    return True
+
+
+def shown(value: Any) -> str:
+    """A parsed value for people: short, and without halves of surrogate pairs."""
+    try:
+        text = value.text if isinstance(value, Number) else written(value)
+    except Unreadable:
+        text = TOO_DEEP
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."

@@ -1,0 +1,189 @@
+"""Feeds hostile records to the decoders and to the task that writes what they made: ``python -m tests.ingest.fuzz``.
+
+    python -m tests.ingest.fuzz --records 1000000 --seed 1
+    python -m tests.ingest.fuzz --seed 1 --case 4711          again, with what it was
+
+A case is a random table, a format and a batch of records (``hostile``). It holds if
+
+    1.  nothing raises: every record is rows, a quarantined record with a reason that was foreseen, a truncate or ignored;
+    2.  the reading by columns and the reading one by one agree to the bit;
+    3.  the task writes what was decoded: each row of its parts is a decoded one, and none is missing without keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakebed.ingest import debezium, json_rows, slices
+from lakebed.ingest.batch_writer import WriteTask
+from lakebed.ingest.json_columns import Missed
+from lakebed.ingest.shape import Decoded
+from lakebed.ingest.slices import UNFORESEEN
+from lakebed.ingest.source import RecordChanges
+from lakebed.parts.changes import UNAVAILABLE_COLUMN
+from tests.ingest.hostile import Case, Hostile, seed_of
+
+ROWS_PER_CASE = 150
+
+
+@contextmanager
+def only_one_by_one() -> Iterator[None]:
+    """The fast reading refuses everything."""
+    with (
+        patch.object(debezium, "parse_objects", side_effect=Missed("off")),
+        patch.object(json_rows, "parse_objects", side_effect=Missed("off")),
+    ):
+        yield
+
+
+def plain(array: pa.Array) -> list[Any]:
+    """Values that compare to the bit, also those that Python lacks."""
+    array = pa.concat_arrays([array])
+    kind = array.type
+    if pa.types.is_temporal(kind):
+        return plain(array.view(pa.int32() if kind.bit_width == 32 else pa.int64()))
+    if pa.types.is_floating(kind):
+        return [None if value is None else repr(value) for value in array.to_pylist()]
+    if pa.types.is_struct(kind):
+        members = list(zip(*[plain(member) for member in array.flatten()], strict=True))
+        return [member if valid else None for member, valid in zip(members, array.is_valid().to_pylist(), strict=True)]
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        is_map = pa.types.is_map(kind)
+        items = list(zip(plain(array.keys), plain(array.items), strict=True)) if is_map else plain(array.values)
+        offsets = array.offsets.to_pylist()
+        pieces = [tuple(items[low:high]) for low, high in pairwise(offsets)]
+        return [piece if valid else None for piece, valid in zip(pieces, array.is_valid().to_pylist(), strict=True)]
+    values: list[Any] = array.to_pylist()
+    return values
+
+
+def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
+    columns = [
+        plain(column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)) for column in table.columns
+    ]
+    return list(zip(*columns, strict=True))
+
+
+def assert_same(fast: Decoded, slow: Decoded) -> None:
+    assert fast.changes.schema == slow.changes.schema
+    assert rows_of(fast.changes) == rows_of(slow.changes)
+    assert rows_of(fast.quarantined) == rows_of(slow.quarantined)
+    assert fast.truncates == slow.truncates
+    assert (fast.event_time_min, fast.event_time_max) == (slow.event_time_min, slow.event_time_max)
+    assert (fast.ignored, fast.truncated) == (slow.ignored, slow.truncated)
+
+
+def check(case: Case, folder: str) -> Counter[str]:
+    """Raises AssertionError, or whatever the decoder or the task raised; else how many records became what."""
+    with patch.object(slices, "ONE_BY_ONE_ROWS", 2):  # so that the records beside a bad one are still read by columns
+        decoded = case.decoder().decode(case.records, case.cut)
+    with only_one_by_one():
+        assert_same(decoded, case.decoder().decode(case.records, case.cut))
+    reasons = decoded.quarantined["reason"].to_pylist()
+    assert not [reason for reason in reasons if reason.startswith(UNFORESEEN)]
+    told = len(reasons) + len(decoded.truncates) + decoded.ignored + decoded.truncated
+    assert case.shape.keys or told + len(decoded.changes) == len(case.records)
+
+    task = WriteTask(case.shape, folder, RecordChanges(case.decoder(), case.cut))
+    written, aside, seen = [], 0, {}
+    for kind, body in task.run(iter(case.records.to_batches())):
+        if kind == "part":
+            written.append(json.loads(body))
+        elif kind == "quarantined":
+            aside += json.loads(body)["rows"]
+        elif kind == "seen":
+            seen = json.loads(body)
+    assert seen["ignored"] == decoded.ignored
+    rows = sum(part["rows"] for part in written)
+    assert aside >= len(reasons)
+    assert case.shape.keys or rows + aside + told - len(reasons) == len(case.records)
+    names = case.shape.schema.names
+    if UNAVAILABLE_COLUMN not in decoded.changes.column_names:  # else rows are completed from others
+        known = Counter(rows_of(_as_written(decoded.changes, case).select(names)))
+        for part in written:
+            found = Counter(rows_of(pq.read_table(f"{folder}/{part['path']}", partitioning=None).select(names)))
+            assert not found - known, "a part holds what was not decoded"
+    return Counter(records=len(case.records), quarantined=aside, rows=rows, ignored=decoded.ignored)
+
+
+def _as_written(changes: pa.Table, case: Case) -> pa.Table:
+    """An empty partition value is null."""
+    for name in case.shape.partition_by:
+        if pa.types.is_string(changes.schema.field(name).type):
+            at = changes.column_names.index(name)
+            values = pc.if_else(pc.equal(changes[name], ""), pa.scalar(None, pa.string()), changes[name])
+            changes = changes.set_column(at, changes.schema.field(name), values)
+    return changes
+
+
+def run(records: int, seed: int, rows: int = ROWS_PER_CASE, first: int = 0) -> Counter[str]:
+    """As many cases as it takes. Raises the failure of a case, with a note that says how to see it again."""
+    total: Counter[str] = Counter()
+    number = first
+    while total["records"] < records:
+        case = Hostile(seed_of(seed, number)).case(rows)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                total += check(case, f"{folder}/table")
+            except Exception as error:
+                least = _least(case, type(error), folder)
+                error.add_note(f"python -m tests.ingest.fuzz --seed {seed} --case {number}\n{case.shape}\n{least}")
+                raise
+        number += 1
+    return total
+
+
+def _least(case: Case, failure: type[Exception], folder: str) -> list[Any]:
+    """Few records that fail alike, with their keys and times."""
+    records, size = case.records, len(case.records) // 2
+    while size:
+        for start in range(0, len(records), size):
+            fewer = pa.concat_tables([records.slice(0, start), records.slice(start + size)])
+            try:
+                check(replace(case, records=fewer), f"{folder}/{start}")
+            except failure:
+                records = fewer
+                break
+            except Exception:
+                continue
+        else:
+            size //= 2
+    return [records[name].cast(pa.int64()).to_pylist() if name == "timestamp" else records[name].to_pylist()
+            for name in ("key", "value", "timestamp")]  # fmt: skip
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    arguments.add_argument("--records", type=int, default=1_000_000)
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--case", type=int, default=None, help="only this one")
+    given = arguments.parse_args()
+    if given.case is not None:
+        print(run(1, given.seed, first=given.case))
+        return
+    started, total, number = time.monotonic(), Counter[str](), 0
+    while total["records"] < given.records:
+        total += run(min(given.records, 100 * ROWS_PER_CASE), given.seed, first=number)
+        number += 100
+        seconds = time.monotonic() - started
+        print(f"{dict(total)} in {seconds:.0f} s, up to case {number}", file=sys.stderr, flush=True)
+    print(dict(total))
+
+
+if __name__ == "__main__":
+    main()
