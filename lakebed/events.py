@@ -267,10 +267,26 @@ class SourceLagged:
     records: int
 
 
+@dataclass(frozen=True, slots=True)
+class QueryChanged:
+    """A streaming query of this process, or what does its work without Spark, changed. ``role``: ingest or maintain.
+
+    ``state``: running; waiting (it failed, and starts again after ``pause_seconds``); failed (for a cause that never passes, or
+    too often in a row); stopped. ``error``: the class of what it failed with, ``reason``: what that says.
+    """
+
+    table: str
+    role: str
+    state: str
+    error: str = ""
+    reason: str = ""
+    pause_seconds: float | None = None
+
+
 Event: TypeAlias = (
     BatchCommitted | BatchReplayed | OffsetsLost | Settled | ViewRefreshed | MergeBegan | MergeEnded | MergeFailed
     | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded | ClaimChanged
-    | StoreRequested | TaskMeasured | SourceLagged
+    | StoreRequested | TaskMeasured | SourceLagged | QueryChanged
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []

@@ -43,6 +43,8 @@ _EXCLUDED = (
     "org.wildfly.openssl:wildfly-openssl",
     "io.netty:*",
 )
+PATIENCE = ("SPARK_AUTH_SOCKET_TIMEOUT", "120")
+"""A variable of the environment: seconds that Spark's Python half gives its other half to answer."""
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
@@ -141,6 +143,7 @@ def _build(app_name: str, master: str | None, s3: bool, conf: Mapping[str, str])
     from pyspark.sql import SparkSession as Session
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault(*PATIENCE)
     master = master or os.environ.get("LAKEBED_SPARK_MASTER") or "local[*]"
     builder = Session.builder.appName(app_name).master(master)
     merged = settings(s3) | {"spark.ui.enabled": "false"}

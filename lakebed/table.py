@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from lakebed.compaction.maintenance import Maintenance
     from lakebed.monitoring.metrics import Metrics
 
 STREAMS_FOLDER = "_lakebed/streams"
@@ -474,9 +475,12 @@ class Table:
 
     def maintain(
         self, spark: SparkSession, *, checkpoint: str | None = None, trigger: Mapping[str, Any] | None = None
-    ) -> StreamingQuery:
-        """Start the sibling streaming query; returns it. It follows the log, settles the tail and refreshes views; merges
-        run beside it in threads that end with it.
+    ) -> Maintenance:
+        """Start the sibling streaming query; returns what stops it, waits for it and tells how it does, as a StreamingQuery.
+
+        It follows the log, settles the tail and refreshes views; merges run beside it in threads that end with it. If the query
+        fails for a cause that passes, it is started again; log, metrics and ``status`` tell. Raises LakebedError for one that
+        does not pass.
         """
         from lakebed.compaction.maintain import maintain
 

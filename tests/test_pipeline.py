@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from lakebed import create
 from lakebed.cli.validate_command import meaning, validate
 from lakebed.errors import Contention, DataLoss, InvalidInput, InvalidSchema, LakebedError, Retry
+from lakebed.failures import failure_in
 from lakebed.pipeline.column_types import table_schema
-from lakebed.pipeline.failures import failure_in
 from lakebed.pipeline.settings import (
     GeneratorSection,
     JsonFormat,

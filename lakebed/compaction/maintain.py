@@ -6,19 +6,21 @@ and ingest goes on. A commit of its own wakes it once more, finds nothing to do,
 Two lanes. The query's batches are the fast one: settle, refresh the views, tell the compactor, all in fractions of a second.
 The compactor's threads merge in the background, for as long as it takes.
 
-A replica that has no Spark does the same in a loop (``compaction.follow``).
+A query that fails is started again (``compaction.maintenance``). A replica that has no Spark does the same in a loop
+(``compaction.follow``).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.follow import Rounds
 from lakebed.compaction.log_source import LogSource
+from lakebed.compaction.maintenance import QUERY, Maintenance
+from lakebed.failures import Health
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,27 +34,26 @@ def maintain(
     compactor: Compactor,
     checkpoint: str,
     trigger: Mapping[str, Any] | None = None,
-) -> StreamingQuery:
+) -> Maintenance:
     """Start the query and the compactor, which ends with it.
 
     ``step`` does one round of settling on the newest snapshot; its Retry errors are tried again.
     """
-    spark.dataSource.register(LogSource)
-    rounds = Rounds(path, step, compactor)
+    health, stopping = Health(path, QUERY), threading.Event()
+    rounds = Rounds(step, compactor, health, stopping)
 
     def on_batch(frame: DataFrame, batch_id: int) -> None:
         rounds()
 
-    frame = spark.readStream.format("lakebed_log").option("path", path).load()
-    writer = frame.writeStream.queryName(f"maintain {path}").option("checkpointLocation", checkpoint)
-    writer = writer.foreachBatch(on_batch)
-    query = writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()
-    compactor.start()
+    def start() -> StreamingQuery:
+        spark.dataSource.register(LogSource)
+        frame = spark.readStream.format("lakebed_log").option("path", path).load()
+        writer = frame.writeStream.queryName(f"maintain {path}").option("checkpointLocation", checkpoint)
+        writer = writer.foreachBatch(on_batch)
+        return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()
 
-    def end_with_the_query() -> None:
-        with suppress(Exception):  # how it ended is for those who hold the query
-            query.awaitTermination()
-        compactor.close()
+    def spark_runs() -> bool:
+        jsc = spark.sparkContext._jsc
+        return jsc is not None and not jsc.sc().isStopped()
 
-    threading.Thread(target=end_with_the_query, name="lakebed-maintain-end", daemon=True).start()
-    return query
+    return Maintenance(start, rounds, compactor, health, spark_runs, stopping)

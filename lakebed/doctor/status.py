@@ -14,6 +14,7 @@ What counts as wrong follows from what the table, its planner and its writers ho
 - claim: its lease ended more than a lease ago, when any replica would have taken it out;
 - log: three checkpoint intervals without a checkpoint; files that a cleanup would have deleted one ``lakebed.log_retention`` ago;
 - quarantine: a record in it;
+- query: ingest or maintenance of this very process failed, and waits or has ended;
 - and all that ``log_checks`` and ``file_checks`` find.
 """
 
@@ -33,6 +34,7 @@ from lakebed.doctor.file_checks import look_at_files
 from lakebed.doctor.finding import Finding, Severity, critical, warning, worst
 from lakebed.doctor.log_checks import look_at_log, state_findings
 from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unsupported, VersionNotFound
+from lakebed.failures import unwell_here
 from lakebed.ingest.backpressure import pressure
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.leases import first_unexpired, leased_versions, leases_of
@@ -160,6 +162,7 @@ class Observer:
         status = Status(self._path) if snapshot is None else self._figures(snapshot, slow)
         if snapshot is not None:
             findings += self._judged(status, snapshot, slow)
+        findings += self._unwell_here()
         ordered = sorted(findings, key=lambda finding: finding.severity is not Severity.CRITICAL)
         return replace(status, findings=tuple(ordered))
 
@@ -284,6 +287,16 @@ class Observer:
         if behind >= _CHECKPOINTS_LATE * settings.checkpoint_interval:
             what = f"{behind:,} versions have no checkpoint, and lakebed.checkpoint_interval is {settings.checkpoint_interval}"
             yield warning("log", "", f"{what}: opening the table gets slow", maintain)
+
+    def _unwell_here(self) -> Iterator[Finding]:
+        """Queries of this process that do not run. Those of others show in what they leave undone."""
+        for health in unwell_here(self._storage.root):
+            if health.pause_seconds is None:
+                what = f"the {health.role} query of this process has ended: {health.error}"
+                yield critical("query", health.role, what, "mend the cause, then start it again")
+            else:
+                what = f"the {health.role} query of this process failed, and starts again within {health.pause_seconds:.0f} s"
+                yield warning("query", health.role, f"{what}: {health.error}", "nothing, if the cause passes")
 
     def _at(self, timestamp_ms: int) -> Snapshot | None:
         """The table at a time; None if that version is not kept, or can't be read."""

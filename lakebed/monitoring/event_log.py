@@ -37,6 +37,7 @@ from lakebed.events import (
     MutationEnded,
     MutationFailed,
     OffsetsLost,
+    QueryChanged,
     Settled,
     SourceLagged,
     StoreRequested,
@@ -81,9 +82,9 @@ def name_of(event: Event) -> str:
 def level_of(event: Event) -> int:
     """The level at which an event is logged."""
     match event:
-        case MergeFailed(parked=True) | MutationFailed():
+        case MergeFailed(parked=True) | MutationFailed() | QueryChanged(state="failed"):
             return logging.ERROR
-        case MergeFailed() | OffsetsLost() | IngestDelayed():
+        case MergeFailed() | OffsetsLost() | IngestDelayed() | QueryChanged(state="waiting"):
             return logging.WARNING
         case ClaimChanged(result=result):
             return {"taken": logging.DEBUG, "abandoned": logging.INFO}.get(result, logging.WARNING)
@@ -95,7 +96,7 @@ def level_of(event: Event) -> int:
             return logging.DEBUG
         case (
             BatchCommitted() | BatchReplayed() | Settled() | ViewRefreshed() | MergeBegan() | MergeEnded() | Uploaded()
-            | MutationBegan() | MutationEnded() | CommitEnded()
+            | MutationBegan() | MutationEnded() | CommitEnded() | QueryChanged()
         ):  # fmt: skip
             return logging.INFO
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from wsgiref.simple_server import WSGIServer
 
@@ -32,6 +33,7 @@ from lakebed.events import (
     MutationEnded,
     MutationFailed,
     OffsetsLost,
+    QueryChanged,
     Settled,
     SourceLagged,
     StoreRequested,
@@ -137,6 +139,9 @@ class Metrics:
         self._refreshes = self._counter("lakebed_view_refreshes", "Refreshes of temporary views.", "view")
         self._refresh_seconds = self._histogram("lakebed_view_refresh_seconds", "A refresh of a view.", _SECONDS)
         self._errors = self._counter("lakebed_errors", "Errors that stopped or restarted a query.", "error")
+        self._query_up = self._gauge(
+            "lakebed_query_up", "Whether a query of this process runs; 0: it failed, and waits or has ended.", "role"
+        )
         self._superseded = self._counter(
             "lakebed_superseded_rows", "Changes that a newer one of their key had replaced when they were settled."
         )
@@ -232,6 +237,8 @@ class Metrics:
                     self._task_spilled.labels(event.table, event.kind).observe(event.spilled_bytes)
                 case SourceLagged():
                     self._lag.labels(event.table, event.topic).set(event.records)
+                case QueryChanged():
+                    self._query_changed(event)
 
     def observe(self, table: str, state: TableState) -> None:
         """Set the gauges of a table."""
@@ -241,10 +248,6 @@ class Metrics:
     def down(self, table: str) -> None:
         """A look at the table failed: its gauges stay as they are."""
         self._table.up.labels(table).set(0)
-
-    def failed(self, table: str, error: BaseException) -> None:
-        """Count an error by its class."""
-        self._errors.labels(table, type(error).__name__).inc()
 
     def serve(
         self, host: str, port: int, option: str = "metrics.port of the pipeline file, or --metrics-port,"
@@ -329,6 +332,15 @@ class Metrics:
         self._commit_took.labels(table, operation).observe(event.seconds)
         if event.conflict:
             self._lost_commits.labels(table, operation, event.conflict.replace(" ", "_")).inc()
+
+    def _query_changed(self, event: QueryChanged) -> None:
+        if event.error:
+            self._errors.labels(event.table, event.error).inc()
+        if event.state == "stopped":
+            with suppress(KeyError):  # it never ran
+                self._query_up.remove(event.table, event.role)
+        else:
+            self._query_up.labels(event.table, event.role).set(event.state == "running")
 
     def _request(self, event: StoreRequested) -> None:
         table, operation = event.table, event.operation

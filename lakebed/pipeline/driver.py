@@ -116,6 +116,7 @@ def _launch(section: SparkSection, s3: bool, handle: int, log: Path) -> Any:
         server.handle_error = lambda *_: None  # prints a traceback when the JVM ends first
     master = section.master or LOCAL_MASTER
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault(*sessions.PATIENCE)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     conf = SparkConf(loadDefaults=False)

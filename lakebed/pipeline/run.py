@@ -2,8 +2,8 @@
 
 1. The metrics port is taken and the table opened or created before Spark starts: what is wrong there is told at once.
 2. The queries start. A sampler thread takes the table's figures now and then; the caller is told after every look.
-3. A query that failed with an error that says "try again" is started again, later each time; so is one that Spark
-   ended for a reason of its own (a worker that died), less often. Any other error of lakebed ends the run.
+3. A query that fails is started again, later each time, as long as the cause may pass (``lakebed.failures``): ingest here,
+   maintenance by itself. Any other error ends the run.
 4. The stop: ingest ends after the batch that is running; maintenance goes on until the tail is empty; then Spark ends.
    A batch that had just begun is left alone: the next run does it again, under the same batch id, so it counts once.
 """
@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lakebed import events
-from lakebed.errors import LakebedError, Retry
+from lakebed.errors import LakebedError
+from lakebed.failures import PROOF_SECONDS, Health, Restarts, failure_in, failure_of
 from lakebed.ingest.kafka_lag import lag_by_topic
 from lakebed.monitoring.metrics import Metrics, MetricsServer
 from lakebed.monitoring.progress import Figures, Progress
 from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.checkpoint import take_checkpoint
 from lakebed.pipeline.driver import Abandoned, Driver, spark_driver
-from lakebed.pipeline.failures import failure_in, failure_of
 from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
 from lakebed.pipeline.sources import QUERY_NAME, open_source, start_ingest
 from lakebed.pipeline.target import open_or_create
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from lakebed.compaction.maintenance import Maintenance
+
 Role = Literal["ingest", "maintain"]
 Phase = Literal["starting Spark", "running", "trying again", "stopping"]
 LOOK_SECONDS = 0.25
@@ -44,9 +46,6 @@ SAMPLE_SECONDS = 1.0
 SAMPLE_SHARE = 0.05  # of the time, at most, goes into sampling the table
 BATCH_SECONDS_MAX = 15.0
 DRAIN_SECONDS_MAX = 10.0
-RETRIES_MAX = 10
-RESTARTS_MAX = 3
-RETRY_SECONDS_MAX = 30.0
 
 _logger = logging.getLogger("lakebed.run")
 
@@ -124,9 +123,12 @@ class _Run:
         self._roles: tuple[Role, ...] = (
             (only,) if only else (("ingest", "maintain") if pipeline.maintain else ("ingest",))
         )
-        self._queries: dict[Role, StreamingQuery] = {}
-        self._failures: dict[Role, int] = {}
-        self._again_at: dict[Role, float] = {}
+        self._ingest: StreamingQuery | None = None
+        self._maintenance: Maintenance | None = None
+        self._health = Health(table.path, QUERY_NAME)
+        self._restarts = Restarts()
+        self._again_at: float | None = None
+        self._started_at = 0.0
         self._batches_at_failure = 0
         self._state: TableState | None = None
         self._sampler = table._sampler()
@@ -148,8 +150,10 @@ class _Run:
         try:
             with self._sampling():
                 if not stop.is_set():
-                    for role in self._roles:
-                        self._start(role, spark)
+                    if "ingest" in self._roles:
+                        self._start_ingest(spark)
+                    if "maintain" in self._roles:
+                        self._maintenance = self._table.maintain(spark)
                     self._watch_queries(spark, stop, duration_seconds)
                 self.look("stopping")
                 self._end_ingest()
@@ -162,16 +166,16 @@ class _Run:
 
     # -- while it runs -----------------------------------------------------------------------------------------------
 
-    def _start(self, role: Role, spark: SparkSession) -> None:
+    def _start_ingest(self, spark: SparkSession) -> None:
         try:
-            if role == "ingest":
-                self._queries[role] = start_ingest(self._pipeline, self._table, spark)
-            else:
-                self._queries[role] = self._table.maintain(spark)
-        except LakebedError:
-            raise
+            self._ingest = start_ingest(self._pipeline, self._table, spark)
+        except LakebedError as error:
+            self._ingest_failed(error)
         except Exception as error:  # Spark's: its text is in the JVM, and must be asked for as long as that lives
-            raise failure_in(str(error), role) from None
+            self._ingest_failed(failure_in(str(error), QUERY_NAME))
+        self._started_at = time.monotonic()
+        if self._health.error is None:
+            self._health.runs()
 
     def _watch_queries(self, spark: SparkSession, stop: threading.Event, duration_seconds: float | None) -> None:
         began = time.monotonic()
@@ -183,33 +187,46 @@ class _Run:
                 self._progress.restart_clock()
             if going and duration_seconds is not None and now - began >= duration_seconds:
                 return
-            for role in self._roles:
-                self._care_for(role, spark)
-            self.look("trying again" if self._again_at else "running")
+            self._care_for_ingest(spark)
+            self._care_for_maintenance()
+            waits = self._health.error or (self._maintenance is not None and self._maintenance.trouble)
+            self.look("trying again" if waits else "running")
             stop.wait(LOOK_SECONDS)
 
-    def _care_for(self, role: Role, spark: SparkSession) -> None:
-        if role in self._again_at:
-            if time.monotonic() >= self._again_at[role]:
-                del self._again_at[role]
-                self._start(role, spark)
-            return
-        query = self._queries[role]
-        if query.isActive:
-            return
-        error = failure_of(query, role) or LakebedError(f"the {role} query was stopped by somebody else")
-        self._progress.failed(self._pipeline.document.redact(str(error)))
-        self._metrics.failed(self._table.path, error)
+    def _care_for_ingest(self, spark: SparkSession) -> None:
+        if self._again_at is not None:
+            if time.monotonic() >= self._again_at:
+                self._again_at = None
+                self._start_ingest(spark)
+        elif self._ingest is not None and not self._ingest.isActive:
+            stopped = LakebedError("the ingest query was stopped by somebody else")
+            self._ingest_failed(failure_of(self._ingest, QUERY_NAME) or stopped)
+        elif self._health.error is not None and (
+            self._progress.figures().batches > self._batches_at_failure
+            or time.monotonic() - self._started_at >= PROOF_SECONDS
+        ):
+            self._health.runs()
+
+    def _ingest_failed(self, error: LakebedError) -> None:
+        """Note when to start again. Raises the error if that is of no use."""
+        told = type(error)(self._pipeline.document.redact(str(error)))
+        self._progress.failed(str(told))
         batches = self._progress.figures().batches
-        if batches > self._batches_at_failure:  # it got somewhere meanwhile
-            self._failures[role] = 0
+        pause = self._restarts.pause_seconds(error, got_on=batches > self._batches_at_failure)
         self._batches_at_failure = batches
-        self._failures[role] = self._failures.get(role, 0) + 1
-        if self._failures[role] > _restarts_max(error):
+        if pause is None:
+            self._health.failed(told)
             raise error
-        pause = min(RETRY_SECONDS_MAX, 2.0 ** (self._failures[role] - 1))
-        _logger.warning("%s starts again in %.0f s: %s", role, pause, self._pipeline.document.redact(str(error)))
-        self._again_at[role] = time.monotonic() + pause
+        self._health.waits(told, pause)
+        self._again_at = time.monotonic() + pause
+
+    def _care_for_maintenance(self) -> None:
+        if self._maintenance is None:
+            return
+        if not self._maintenance.isActive:
+            raise self._maintenance.exception() or LakebedError("the maintain query was stopped by somebody else")
+        if self._maintenance.trouble is not None:
+            self._progress.failed(self._pipeline.document.redact(str(self._maintenance.trouble)))
 
     @contextmanager
     def _sampling(self) -> Iterator[None]:
@@ -235,7 +252,7 @@ class _Run:
             thread.join(timeout=5)
 
     def _tell_lag(self) -> None:
-        query = self._queries.get("ingest")
+        query = self._ingest
         if query is None or not isinstance(self._pipeline.source, KafkaSection):
             return
         with suppress(Exception):  # Spark may be on its way out
@@ -246,7 +263,7 @@ class _Run:
     # -- the stop ----------------------------------------------------------------------------------------------------
 
     def _end_ingest(self) -> None:
-        query = self._queries.get("ingest")
+        query = self._ingest
         if query is None:
             return
         batches = self._progress.figures().batches
@@ -258,9 +275,10 @@ class _Run:
                 break
             time.sleep(0.02)
         _stop(query)
+        self._health.stopped()
 
     def _end_maintenance(self) -> None:
-        query = self._queries.get("maintain")
+        query = self._maintenance
         if query is None:
             return
         deadline = time.monotonic() + DRAIN_SECONDS_MAX
@@ -276,18 +294,12 @@ class _Run:
             self._table.settle()
 
     def _stop_all(self) -> None:
-        for query in self._queries.values():
-            _stop(query)
+        for query in (self._ingest, self._maintenance):
+            if query is not None:
+                _stop(query)
 
 
-def _restarts_max(error: LakebedError) -> int:
-    """How often in a row a query may start again after such an error."""
-    if isinstance(error, Retry):
-        return RETRIES_MAX
-    return RESTARTS_MAX if type(error) is LakebedError else 0
-
-
-def _stop(query: StreamingQuery) -> None:
+def _stop(query: StreamingQuery | Maintenance) -> None:
     try:
         query.stop()
     except Exception as error:  # Spark may be gone, or the batch does not end: the next run carries on either way

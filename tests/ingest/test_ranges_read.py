@@ -12,12 +12,12 @@ from pyspark.errors import StreamingQueryException
 
 import lakebed
 from lakebed.errors import InvalidInput
+from lakebed.failures import failure_in
 from lakebed.ingest.debezium import DebeziumJson
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
 from lakebed.ingest.generator_source import GeneratorSource
 from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.source import RangeChanges
-from lakebed.pipeline.failures import failure_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -173,6 +173,16 @@ STORIES = {
         resolved=25,
         told="1",
     ),
+    "a query that does not come back": Case(
+        "LakebedQueryDown",
+        {'lakebed_query_up{role="maintain"}': "1x4 0x15 1x10", 'lakebed_query_up{role="ingest"}': "1x40"},
+        silent=8,
+        fires=11,
+        resolved=22,
+    ),
+    "a query that starts again": Case(
+        "LakebedQueryDown", {'lakebed_query_up{role="maintain"}': "1 0 0 1 0 1 1"}, 5, None
+    ),
     "records that can't be rows": Case(
         "LakebedQuarantineGrowing",
         {"lakebed_quarantine_rows": "0x20 5x60"},

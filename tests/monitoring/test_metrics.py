@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from lakebed import create, events
-from lakebed.errors import DataLoss, MissingPrerequisite
+from lakebed.errors import MissingPrerequisite
 from lakebed.events import (
     BatchCommitted,
     BatchReplayed,
@@ -27,6 +27,7 @@ from lakebed.events import (
     MutationEnded,
     MutationFailed,
     OffsetsLost,
+    QueryChanged,
     Settled,
     SourceLagged,
     StoreRequested,
@@ -89,6 +90,8 @@ EVENTS = (
     StoreRequested("t", "get_tail", "throttled"),
     TaskMeasured("t", "merge", 2.5, 300 << 20, 7 << 20),
     SourceLagged("t", "orders", 42),
+    QueryChanged("t", "maintain", "running"),
+    QueryChanged("t", "ingest", "failed", "DataLoss", "gone"),
 )
 
 
@@ -97,7 +100,6 @@ def fed() -> Metrics:
     for event in EVENTS:
         metrics(event)
     metrics.observe("t", STATE)
-    metrics.failed("t", DataLoss("gone"))
     return metrics
 
 
@@ -177,6 +179,8 @@ def test_events_are_counted() -> None:
     assert registry.get_sample_value("lakebed_merge_failures_total", table | {"kind": "merge", "parked": "yes"}) == 1
     assert registry.get_sample_value("lakebed_freshness_seconds_sum", table | {"stage": "visible"}) == 1.0
     assert registry.get_sample_value("lakebed_errors_total", table | {"error": "DataLoss"}) == 1
+    up = [registry.get_sample_value("lakebed_query_up", table | {"role": role}) for role in ("ingest", "maintain")]
+    assert up == [0, 1]
 
 
 def test_a_level_that_is_empty_again_shows_no_parts() -> None:

@@ -1,0 +1,158 @@
+"""What failed starts again as long as the cause may pass, and everybody is told meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed import errors, events
+from lakebed.errors import Contention, Corrupt, DataLoss, InvalidInput, LakebedError, MissingPrerequisite, Retry
+from lakebed.failures import PAUSE_SECONDS_MAX, UNKNOWN_FAILURES_MAX, Health, Restarts, failure_in, unwell_here
+from lakebed.manifest.stores.local import LocalLogStore
+from lakebed.manifest.table_log import TableLog
+from lakebed.monitoring.metrics import Metrics
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+
+
+@pytest.mark.parametrize("error", [Retry("x"), errors.StoreUnavailable("x"), Contention("x")])
+def test_what_passes_is_tried_again_without_end_later_each_time(error: LakebedError) -> None:
+    restarts = Restarts()
+    pauses = [restarts.pause_seconds(error, got_on=False) for _ in range(3000)]
+    assert pauses[:7] == [1, 2, 4, 8, 16, PAUSE_SECONDS_MAX, PAUSE_SECONDS_MAX]
+    assert set(pauses[5:]) == {PAUSE_SECONDS_MAX}
+    assert restarts.pause_seconds(error, got_on=True) == 1
+
+
+def test_what_nobody_knows_is_tried_again_a_bounded_number_of_times_in_a_row() -> None:
+    restarts = Restarts()
+    for _ in range(3):
+        tries = [
+            restarts.pause_seconds(LakebedError("x"), got_on=number == 0) for number in range(UNKNOWN_FAILURES_MAX)
+        ]
+        assert None not in tries
+    assert restarts.pause_seconds(LakebedError("x"), got_on=False) is None
+
+
+@pytest.mark.parametrize("kind", [Corrupt, InvalidInput, DataLoss, MissingPrerequisite, errors.QuarantineRefused])
+def test_what_never_passes_is_not_tried_again(kind: type[LakebedError]) -> None:
+    assert Restarts().pause_seconds(kind("x"), got_on=True) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org.apache.spark.SparkException: Python worker failed to connect back.\n\tat org.apache",
+        "java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back after 60000 ms",
+        "pyspark.errors.exceptions.base.PySparkRuntimeError: [CANNOT_OPEN_SOCKET] Can not open socket: [timed out].",
+        "Caused by: java.net.SocketTimeoutException: Accept timed out\n\tat x",
+        "java.util.concurrent.TimeoutException: Futures timed out after [120 seconds]",
+        "Job aborted due to stage failure: ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
+    ],
+)
+def test_what_spark_says_when_something_was_slow_or_lost_passes(text: str) -> None:
+    error = failure_in(text, "maintain")
+    assert isinstance(error, Retry) and "the maintain query failed: " in str(error)
+    assert Restarts().pause_seconds(error, got_on=False) == 1
+
+
+def test_the_cause_that_is_told_goes_before_what_spark_says() -> None:
+    text = "Python worker failed to connect back.\nlakebed.errors.Corrupt: the file x is missing"
+    assert isinstance(failure_in(text, "maintain"), Corrupt)
+
+
+def test_a_query_that_fails_is_seen_in_log_metrics_and_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
+    metrics = Metrics()
+    end = events.listen(metrics)
+    labels = {"table": table.path, "role": "maintain"}
+
+    def seen() -> tuple[float | None, list[str]]:
+        up = metrics.registry.get_sample_value("lakebed_query_up", labels)
+        return up, [f"{finding.severity.value}: {finding.what}" for finding in table.status().findings]
+
+    try:
+        health = Health(table.path, "maintain")
+        health.runs()
+        assert seen() == (1, [])
+        health.waits(Retry("no worker"), 4)
+        told = "the maintain query of this process failed, and starts again within 4 s: no worker"
+        assert seen() == (0, [f"warning: {told}"])
+        health.runs()
+        assert seen() == (1, [])
+        health.failed(Corrupt("it is broken"))
+        assert seen() == (0, ["critical: the maintain query of this process has ended: it is broken"])
+        count = metrics.registry.get_sample_value
+        assert count("lakebed_errors_total", {"table": table.path, "error": "Retry"}) == 1
+        assert count("lakebed_errors_total", {"table": table.path, "error": "Corrupt"}) == 1
+        health.stopped()
+        assert seen() == (None, []) and unwell_here(table.path) == []
+    finally:
+        end()
+    assert [(record.levelno, record.getMessage().split(": ")[-1]) for record in caplog.records] == [
+        (logging.WARNING, "no worker"),
+        (logging.ERROR, "it is broken"),
+    ]
+
+
+class SilentStore(LocalLogStore):
+    """A store that does not answer its next ``left`` requests."""
+
+    left = 0
+
+    def _answer(self) -> None:
+        if self.left:
+            self.left -= 1
+            raise errors.StoreUnavailable("no answer")
+
+    def read(self, name: str) -> bytes:
+        self._answer()
+        return super().read(name)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self._answer()
+        return super().put_if_absent(name, data)
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_maintenance_without_spark_outlives_any_time_in_which_the_store_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("lakebed.failures.PAUSE_SECONDS_MAX", 0.01)
+    writer = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
+    store = SilentStore(writer.path)
+    table = lakebed.Table(writer.path, TableLog(store, sleep=lambda seconds: None))
+    stop = threading.Event()
+    waited: list[events.Event] = []
+    end = events.listen(lambda event: waited.append(event) if isinstance(event, events.QueryChanged) else None)
+    thread = threading.Thread(target=table._follow, args=(stop,))
+    thread.start()
+    try:
+        wait_until(lambda: bool(waited))
+        store.left = 100
+        writer.apply(pa.table({"id": [1], "v": [1]}, SCHEMA))
+        wait_until(lambda: not store.left and not writer._log.refresh().tail)
+        states = [event.state for event in waited if isinstance(event, events.QueryChanged)]
+        assert states.count("waiting") > 20 and states[0] == states[-1] == "running"
+    finally:
+        stop.set()
+        thread.join()
+        end()
+    assert unwell_here(table.path) == []
