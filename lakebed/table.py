@@ -622,8 +622,10 @@ class Table:
     def changes(self, from_version: int, to_version: int | None = None, spark: SparkSession | None = None) -> DataFrame:
         """The change rows of the versions from ``from_version`` to ``to_version`` (both included; default: the newest).
 
-        Columns: the table's, then ``_change_type`` (``upsert`` or ``delete``), ``_commit_version``,
-        ``_commit_timestamp``. As a stream: ``spark.readStream.format("lakebed_changes").option("path", …)``.
+        Columns: the table's, then ``_change_type`` (``upsert``, ``delete``, or ``truncate`` without values),
+        ``_change_sequence`` if what orders the changes is no column of the table, ``_commit_version``, ``_commit_timestamp``.
+        A change that lacks values its source did not send stands, whole, in the version that settles it.
+        As a stream: ``spark.readStream.format("lakebed_changes").option("path", …)``.
         """
         from lakebed.view.changes import changes_dataframe
 

@@ -91,6 +91,11 @@ class Part:
         return replace(self, deletion_vector=deletion_vector, stats=stats)
 
 
+def part_domain(path: str) -> str:
+    """The name under which the log has a change part."""
+    return PART_DOMAIN_PREFIX + path.rsplit("/", 1)[-1].removesuffix(".parquet")
+
+
 @dataclass(frozen=True, slots=True)
 class ChangePart:
     """A part of the tail: a ``domainMetadata`` of the log. ``version`` and ``ordinal`` give its place in the order of changes.
@@ -113,7 +118,7 @@ class ChangePart:
 
     @property
     def domain(self) -> str:
-        return PART_DOMAIN_PREFIX + self.path.rsplit("/", 1)[-1].removesuffix(".parquet")
+        return part_domain(self.path)
 
     @property
     def order(self) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from lakebed.settings import suggest
 RESERVED_PREFIX = "_lakebed_"
 _TAKEN_NAMES = {
     "_change_type": "the rows of changes()",
+    "_change_sequence": "the rows of changes()",
     "_commit_version": "the rows of changes()",
     "_commit_timestamp": "the rows of changes()",
     "_tmp_metadata_row_index": "Spark's reader of Parquet",

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lakebed.errors import Corrupt
-from lakebed.manifest.actions import PART_DOMAIN_PREFIX, AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart
+from lakebed.manifest.actions import AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart, part_domain
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.table_state import Recent
 
@@ -178,7 +178,7 @@ def figures_of(commit: Commit) -> CommitFigures:
             rows, size = rows + action.part.rows, size + action.part.bytes
         elif isinstance(action, AddPart):
             part = action.part
-            if part.path not in leaving and _domain(part.path) not in settled:
+            if part.path not in leaving and part_domain(part.path) not in settled:
                 rows, size = rows + part.rows, size + part.bytes
             if part.deletion_vector and part.deletion_vector.storage != "i":
                 vectors += part.deletion_vector.bytes
@@ -187,7 +187,3 @@ def figures_of(commit: Commit) -> CommitFigures:
         commit.timestamp_ms, operation_label(operation), writer, size + vectors, rows if ingests else 0,
         size if ingests else 0,
     )  # fmt: skip
-
-
-def _domain(path: str) -> str:
-    return PART_DOMAIN_PREFIX + path.rsplit("/", 1)[-1].removesuffix(".parquet")

@@ -4,7 +4,15 @@
     spark.readStream.format("lakebed_changes").option("path", "lake/orders").option("startingVersion", 0).load()
 
 The rows are the changes as they were committed, newest per key within a part: those that a later sequence made void are
-among them. A truncate stands as a row of its own kind with no values. What a commit does to rows of the base otherwise (a
+among them, so a copy of a table with ``sequence_by`` needs the sequence too. Where that is no column of the table, the
+rows have it as ``_change_sequence``.
+
+A change that lacks values its source did not send (``parts.missing``) is no row of the version that brought it: nobody knows
+the row before the tail is settled. The settle completes it, and the whole row stands as a change of the settle's version. By then
+a newer change may be in the tail, and may have been a row of an earlier version: then the completed row is left out, so
+that whoever applies the rows in their order has the newest at the end.
+
+A truncate stands as a row of its own kind with no values. What a commit does to rows of the base otherwise (a
 mutation of a table without keys, a partition detached, attached or replaced) stands as the deletes of the rows that
 lived before it and not after it, then the upserts of those that live only after it.
 """
@@ -24,21 +32,33 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from lakebed.errors import InvalidInput, MissingPrerequisite, VersionNotFound
-from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain, RemovePart
+from lakebed.manifest.actions import (
+    AddChangePart,
+    AddPart,
+    ChangePart,
+    Commit,
+    Domain,
+    Part,
+    RemoveChangePart,
+    RemovePart,
+    part_domain,
+)
 from lakebed.manifest.schema import check_new_names
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.changes import DELETE, OP_COLUMN
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, TableShape, shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
-from lakebed.parts.sql import named, scan_of, sql_type
-from lakebed.parts.storage import open_part_storage
+from lakebed.parts.sql import aliases, by_place, named, registered, scan_of, sql_type
+from lakebed.parts.storage import PartStorage, open_part_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TRUNCATE_DOMAIN = "lakebed.truncate"
 _VERSIONS_PER_BATCH_MAX = 1000
+CHANGE_SEQUENCE = "_change_sequence"
+_IS_WHOLE = " where coalesce(len({}), 0) = 0"
 _EXTRA = [
     pa.field("_change_type", pa.string()),
     pa.field("_commit_version", pa.int64()),
@@ -80,7 +100,7 @@ class ChangesSource(DataSource):
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return from_arrow_schema(_schema(TableLog(open_store(self._path())).refresh().schema))
+        return from_arrow_schema(_schema(shape_of(TableLog(open_store(self._path())).refresh())))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _ChangesReader(self._path(), self._option("startingVersion", 0), self._option("endingVersion", -1))
@@ -100,17 +120,20 @@ class ChangesSource(DataSource):
 class _Version(InputPartition):
     """The change rows of a version: where they are. Made once by the planner, so that tasks need not read the log."""
 
-    def __init__(self, commit: Commit, schema: pa.Schema) -> None:
+    def __init__(self, commit: Commit, shape: TableShape) -> None:
         self.version = commit.version
         self.timestamp_ms = commit.timestamp_ms
-        self.schema = schema
+        self.shape = shape
         self.truncates = (commit.info is not None and commit.info.operation == "TRUNCATE") or any(
             isinstance(action, Domain) and action.domain == _TRUNCATE_DOMAIN and not action.removed
             for action in commit.actions
         )
         self.change_parts = [action.part for action in commit.actions if isinstance(action, AddChangePart)]
         base = [action for action in commit.actions if isinstance(action, (AddPart, RemovePart)) and action.data_change]
+        self.completed: list[Part] = []
+        self.newer: list[ChangePart] = []  # of completed rows: what was in the tail after the settle
         if commit.info is not None and commit.info.operation == "SETTLE":
+            self.completed = _completed(commit)
             base = []  # the changes that it settles were change rows of their own version
         self.before = {action.path: action for action in base if isinstance(action, RemovePart)}
         self.after = {action.part.path: action.part for action in base if isinstance(action, AddPart)}
@@ -121,11 +144,36 @@ class _Version(InputPartition):
 def versions_with_changes(path: str, first: int, last: int) -> list[_Version]:
     """The versions in the range, both ends included, that have change rows. Raises VersionNotFound."""
     log = TableLog(open_store(path))
-    schema = log.refresh().schema
-    versions = [_Version(commit, schema) for commit in log.commits(first, last)]
-    return [
-        version for version in versions if version.truncates or version.change_parts or version.before or version.after
-    ]
+    shape = shape_of(log.refresh())
+    found: list[_Version] = []
+    tail: dict[str, ChangePart] | None = None  # followed from the first version on that asks for it
+    for commit in log.commits(first, last):
+        version = _Version(commit, shape)
+        if tail is not None:
+            _follow(tail, commit)
+        if version.completed:
+            if tail is None:
+                tail = dict(log.at_version(commit.version).tail)
+            version.newer = list(tail.values())
+        if version.truncates or version.change_parts or version.completed or version.before or version.after:
+            found.append(version)
+    return found
+
+
+def _completed(commit: Commit) -> list[Part]:
+    """The parts of a settle that are neither change parts which joined the base, nor marked anew."""
+    settled = {action.domain for action in commit.actions if isinstance(action, RemoveChangePart)}
+    marked = {action.path for action in commit.actions if isinstance(action, RemovePart)}
+    added = [action.part for action in commit.actions if isinstance(action, AddPart)]
+    return [part for part in added if part.path not in marked and part_domain(part.path) not in settled]
+
+
+def _follow(tail: dict[str, ChangePart], commit: Commit) -> None:
+    for action in commit.actions:
+        if isinstance(action, AddChangePart):
+            tail[action.part.domain] = action.part
+        elif isinstance(action, RemoveChangePart):
+            tail.pop(action.domain, None)
 
 
 class _ChangesReader(DataSourceReader):
@@ -163,9 +211,14 @@ class _ChangesStream(DataSourceStreamReader):
         return _read(self._path, partition)
 
 
-def _schema(schema: pa.Schema) -> pa.Schema:
-    check_new_names(schema)  # a table of another writer may have such columns
-    return pa.schema([field.with_nullable(True) for field in schema] + _EXTRA)
+def _schema(shape: TableShape) -> pa.Schema:
+    check_new_names(shape.schema)  # a table of another writer may have such columns
+    sequence = [pa.field(CHANGE_SEQUENCE, pa.int64())] if _hides_sequence(shape) else []
+    return pa.schema([*(field.with_nullable(True) for field in shape.schema), *_EXTRA[:1], *sequence, *_EXTRA[1:]])
+
+
+def _hides_sequence(shape: TableShape) -> bool:
+    return shape.sequence_column == SEQUENCE_COLUMN
 
 
 def _read(path: str, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -176,25 +229,10 @@ def _read(path: str, partition: InputPartition) -> Iterator[pa.RecordBatch]:
 def read_version(path: str, version: _Version) -> Iterator[pa.RecordBatch]:
     """The change rows of a version. Raises VersionNotFound if its parts are gone."""
     storage = open_part_storage(path)
-    connection = connect()
-    storage.attach(connection)
+    reading = _Reading(version, storage)
     if version.truncates:
-        nothing = pa.table({field.name: pa.nulls(1, field.type) for field in version.schema})
-        yield from _with_commit(nothing, pa.repeat(pa.scalar("truncate"), 1), version)
-
-    columns = {field.name: sql_type(field.type) for field in version.schema}
-
-    def read(path: str, constants: Mapping[str, str | None], columns: Mapping[str, str] = columns) -> pa.Table:
-        try:
-            found = connection.sql(scan_of([storage.duckdb_url(path)], columns, constants)).to_arrow_table()
-        except Exception as error:
-            if "No files found" in str(error) or isinstance(error, FileNotFoundError):
-                raise VersionNotFound(
-                    f"the change rows of version {version.version} are no longer kept: {path} is gone"
-                ) from error
-            raise
-        return named(found, list(columns))
-
+        nothing = pa.table({field.name: pa.nulls(1, field.type) for field in version.shape.schema})
+        yield from _told(nothing, pa.repeat(pa.scalar("truncate"), 1), version)
     dead_rows = DeadRows(storage)
     for kind, there, elsewhere in (
         ("delete", version.before, version.after),
@@ -204,16 +242,83 @@ def read_version(path: str, version: _Version) -> Iterator[pa.RecordBatch]:
             dead, other = dead_rows.of(part), elsewhere.get(path)
             if other is not None and dead_rows.of(other) <= dead:
                 continue  # every row that lives here lives there too
-            table = read(path, part.partition_values or {})
+            table = reading.base(part)
             rows = _alive(dead, len(table))
             if other is not None:
                 rows &= ~_alive(dead_rows.of(other), len(table))
             table = table.filter(pa.array(rows))
-            yield from _with_commit(table, pa.repeat(pa.scalar(kind), len(table)), version)
+            yield from _told(table, pa.repeat(pa.scalar(kind), len(table)), version)
+    for completed in version.completed:
+        table = reading.without_newer(reading.base(completed))
+        yield from _told(table, pa.repeat(pa.scalar("upsert"), len(table)), version)
     for change_part in version.change_parts:
-        table = read(change_part.path, {}, columns | {OP_COLUMN: "VARCHAR"})
+        table = reading.changes(change_part)
         kinds = pc.if_else(pc.equal(table[OP_COLUMN], DELETE), pa.scalar("delete"), pa.scalar("upsert"))
-        yield from _with_commit(table.select(version.schema.names), kinds, version)
+        yield from _told(table, kinds, version)
+
+
+class _Reading:
+    """Reads the parts of one version, each with the columns of change rows."""
+
+    def __init__(self, version: _Version, storage: PartStorage) -> None:
+        self._version = version
+        self._shape = version.shape
+        self._storage = storage
+        self._connection = connect()
+        storage.attach(self._connection)
+
+    def base(self, part: Part | RemovePart) -> pa.Table:
+        """A part of the base, dead rows too."""
+        return self._read(part, {}, "")
+
+    def changes(self, part: ChangePart) -> pa.Table:
+        """The whole changes of a change part, and their operation."""
+        return self._read(part, {OP_COLUMN: "VARCHAR"}, _IS_WHOLE if part.incomplete else "")
+
+    def _read(self, part: Part | RemovePart | ChangePart, also: Mapping[str, str], where: str) -> pa.Table:
+        kinds = {field.name: sql_type(field.type) for field in self._shape.schema} | dict(also)
+        told = list(kinds)
+        if _hides_sequence(self._shape):
+            kinds[SEQUENCE_COLUMN] = "BIGINT"
+            told.append(CHANGE_SEQUENCE)
+        read = list(aliases(kinds).values())
+        if where:
+            kinds[UNAVAILABLE_COLUMN] = "VARCHAR[]"
+            where = where.format(aliases(kinds)[UNAVAILABLE_COLUMN])
+        constants = {} if isinstance(part, ChangePart) else part.partition_values or {}
+        scan = scan_of([self._storage.duckdb_url(part.path)], kinds, constants)
+        return named(self._query(f"select {', '.join(read)} from ({scan}){where}", [part]), told)
+
+    def without_newer(self, completed: pa.Table) -> pa.Table:
+        """Completed rows but for those whose key has a whole change in the tail that is newer."""
+        if not self._version.newer:
+            return completed
+        shape = self._shape
+        kinds = {name: sql_type(shape.schema.field(name).type) for name in shape.keys}
+        same = [f"t.{alias} = c.{alias}" for alias in aliases(kinds).values()]
+        probes = by_place(completed, shape.keys).append_column("place", pa.array(np.arange(len(completed))))
+        if shape.sequence_column is not None:
+            sequence = completed[CHANGE_SEQUENCE if _hides_sequence(shape) else shape.sequence_column]
+            kinds[shape.sequence_column] = sql_type(sequence.type)
+            probes = probes.append_column("sequence", sequence)
+            same.append(f"t.{aliases(kinds)[shape.sequence_column]} >= c.sequence")
+        kinds[UNAVAILABLE_COLUMN] = "VARCHAR[]"
+        scan = scan_of([self._storage.duckdb_url(part.path) for part in self._version.newer], kinds, {})
+        tail = f"(select * from ({scan}){_IS_WHOLE.format(aliases(kinds)[UNAVAILABLE_COLUMN])})"
+        with registered(self._connection, "lakebed_completed", probes) as name:
+            query = f"select place from {name} c anti join {tail} t on {' and '.join(same)} order by place"
+            return completed.take(self._query(query, self._version.newer)["place"])
+
+    def _query(self, query: str, parts: Sequence[Part | RemovePart | ChangePart]) -> pa.Table:
+        try:
+            return self._connection.sql(query).to_arrow_table()
+        except Exception as error:
+            if "No files found" in str(error) or isinstance(error, FileNotFoundError):
+                gone = ", ".join(part.path for part in parts if not self._storage.exists(part.path))
+                raise VersionNotFound(
+                    f"the change rows of version {self._version.version} are no longer kept: {gone} is gone"
+                ) from error
+            raise
 
 
 def _alive(dead: BitMap64, rows: int) -> npt.NDArray[np.bool_]:
@@ -222,10 +327,15 @@ def _alive(dead: BitMap64, rows: int) -> npt.NDArray[np.bool_]:
     return alive
 
 
-def _with_commit(table: pa.Table, kinds: Any, version: _Version) -> Iterator[pa.RecordBatch]:
-    count = len(table)
-    table = table.append_column("_change_type", kinds)
-    table = table.append_column("_commit_version", pa.repeat(pa.scalar(version.version), count))
-    stamp = pa.scalar(version.timestamp_ms * 1000, pa.timestamp("us", "UTC"))
-    table = table.append_column("_commit_timestamp", pa.repeat(stamp, count))
-    yield from table.cast(_schema(version.schema)).to_batches()
+def _told(table: pa.Table, kinds: Any, version: _Version) -> Iterator[pa.RecordBatch]:
+    """Rows with what they are and whose, in the columns of change rows."""
+    count, schema = len(table), _schema(version.shape)
+    known = {
+        "_change_type": kinds,
+        "_commit_version": pa.repeat(pa.scalar(version.version), count),
+        "_commit_timestamp": pa.repeat(pa.scalar(version.timestamp_ms * 1000, pa.timestamp("us", "UTC")), count),
+    }
+    for name in {*version.shape.schema.names, CHANGE_SEQUENCE} & {*table.column_names}:
+        known[name] = table[name]
+    columns = [known.get(field.name, pa.nulls(count, field.type)) for field in schema]
+    yield from pa.table(columns, names=schema.names).cast(schema).to_batches()

@@ -1,0 +1,219 @@
+"""A copy that is made from the change rows of a table equals the table.
+
+``LAKEBED_SEEDS=500 pytest tests/view/test_a_copy_of_changes.py`` runs more random worlds; a failing one names its seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.compaction.merge import Merger
+from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.parts.engine import connect
+from lakebed.parts.merge import merge_parts
+from lakebed.view.changes import CHANGE_SEQUENCE, read_version, versions_with_changes
+from tests.compaction.interrupted import before_its_commits
+from tests.oracle import Row, in_order
+
+SEEDS = int(os.environ.get("LAKEBED_SEEDS", "4"))
+SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("small", pa.int64()), ("large", pa.string())])
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def change(id: int, small: int, large: str | None = None, op: str = "u", **more: Any) -> Row:
+    """Without ``large`` the source did not send it."""
+    unsent = ["large"] if large is None and op == "u" else None
+    row = {"id": id, "region": "eu", "small": small, "large": large, OP_COLUMN: op, UNAVAILABLE_COLUMN: unsent}
+    return {**row, "seq": 0, **more}
+
+
+def as_arrow(changes: list[Row], table: lakebed.Table) -> pa.Table:
+    schema = table.schema.append(pa.field(OP_COLUMN, pa.string()))
+    schema = schema.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
+    if "seq" not in schema.names:
+        schema = schema.append(pa.field("seq", pa.int64()))
+    return pa.Table.from_pylist([{name: one[name] for name in schema.names} for one in changes], schema)
+
+
+class Copy:
+    """What everybody would write: apply the rows in their order, empty the copy at a truncate."""
+
+    def __init__(self, table: lakebed.Table, folder: Path, sequence_by: str | None = None) -> None:
+        self.table = table
+        self.copy = lakebed.create(folder, table.schema, keys=["id"], sequence_by=sequence_by)
+        self.next = 0
+
+    def follow(self) -> None:
+        for version in versions_with_changes(self.table.path, self.next, self.table.version):
+            for batch in read_version(self.table.path, version):
+                rows = pa.Table.from_batches([batch])
+                if rows["_change_type"][0].as_py() == "truncate":
+                    self.copy.truncate()
+                    continue
+                self.copy.apply(rows, apply_as_deletes="_change_type = 'delete'")
+        self.next = self.table.version + 1
+
+    def rows(self) -> list[Row]:
+        return in_order(self.copy.to_arrow().to_pylist())
+
+
+def rows_of(table: lakebed.Table) -> list[Row]:
+    return in_order(table.to_arrow().to_pylist())
+
+
+def change_rows(table: lakebed.Table, version: int) -> list[tuple[Any, ...]]:
+    found = versions_with_changes(table.path, version, version)
+    rows = [row for each in found for batch in read_version(table.path, each) for row in batch.to_pylist()]
+    return [(row["_change_type"], row["id"], row["small"], row["large"]) for row in rows]
+
+
+def test_a_change_that_lacks_values_stands_whole_in_the_version_that_settles_it(tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
+    table.apply(as_arrow([change(1, 1, "LARGE"), change(2, 1, "OTHER")], table))
+    table.settle()
+    came = table.apply(as_arrow([change(1, 2), change(3, 3, "whole")], table))
+    assert change_rows(table, came) == [("upsert", 3, 3, "whole")]
+    settled = table.settle().version
+    assert change_rows(table, settled) == [("upsert", 1, 2, "LARGE")]
+
+
+@pytest.mark.parametrize("newer", [change(1, 9, "whole"), change(1, 9, None, "d")])
+def test_a_completed_row_is_left_out_where_a_newer_change_was_told_before(newer: Row, tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
+    table.apply(as_arrow([change(1, 1, "LARGE"), change(2, 1, "LARGE")], table))
+    table.settle()
+    copy = Copy(table, tmp_path / "copy")
+    table.apply(as_arrow([change(1, 2), change(2, 2)], table))
+    other = lakebed.open(table.path)
+    with before_its_commits(table, lambda: other.apply(as_arrow([newer], table))):
+        settled = table.settle().version
+    assert table._log.refresh().tail, "the newer change came too late for the settle"
+    assert change_rows(table, settled) == [("upsert", 2, 2, "LARGE")]
+    copy.follow()
+    assert copy.rows() == rows_of(table)
+
+
+def test_a_sequence_that_is_no_column_is_told_beside_the_rows(tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"], sequence_by="seq")
+    version = table.apply(as_arrow([change(1, 1, "a", seq=7), change(2, 1, None, "d", seq=8)], table))
+    (found,) = versions_with_changes(table.path, version, version)
+    (batch,) = read_version(table.path, found)
+    assert batch.schema.names == [
+        *SCHEMA.names, "_change_type", CHANGE_SEQUENCE, "_commit_version", "_commit_timestamp",
+    ]  # fmt: skip
+    assert batch[CHANGE_SEQUENCE].to_pylist() == [7, 8]
+
+
+class World:
+    """A table under random treatment, and a copy that follows it."""
+
+    def __init__(self, seed: int, folder: Path, sequence: str | None) -> None:
+        self.random = random.Random(seed)
+        schema = SCHEMA.append(pa.field("seq", pa.int64())) if sequence == "column" else SCHEMA
+        self.sequence = sequence
+        self.table = lakebed.create(
+            folder / "table", schema, keys=["id"], partition_by=["region"], sequence_by="seq" if sequence else None
+        )
+        self.other = lakebed.open(self.table.path)
+        self.copy = Copy(self.table, folder / "copy", {"column": "seq", "hidden": CHANGE_SEQUENCE}.get(sequence or ""))
+        self.detached: list[str] = []
+        self.serial = 0
+
+    def some_changes(self) -> list[Row]:
+        rng, out = self.random, []
+        for _ in range(rng.choice([1, 3, 8])):
+            self.serial += 1
+            id, op = rng.randrange(10), "d" if rng.random() < 0.2 else "u"
+            large = f"{self.serial}" if rng.random() < 0.5 else None
+            seq = self.serial - rng.choice([0, 0, 0, 5, 20])
+            region = rng.choice(["eu", "us"])
+            out.append(change(id, self.serial, large, op, seq=seq, region=region))
+        return out
+
+    def apply(self, table: lakebed.Table) -> None:
+        table.apply(as_arrow(self.some_changes(), table))
+
+    def step(self) -> None:
+        rng, table = self.random, self.table
+        actions = [
+            "apply",
+            "apply",
+            "apply",
+            "settle",
+            "settle late",
+            "merge",
+            "mutate",
+            "truncate",
+            "follow",
+            "follow",
+        ]
+        action = rng.choice([*actions, "detach", "attach", "replace"] if not self.sequence else actions)
+        if action == "apply":
+            self.apply(table)
+        elif action == "settle":
+            table.settle()
+        elif action == "settle late":
+            self.apply(table)
+            with before_its_commits(table, lambda: self.apply(self.other)):
+                table.settle()
+        elif action == "merge":
+            merge(table)
+        elif action == "mutate":
+            if rng.random() < 0.5:
+                table.delete(f"small % 5 = {rng.randrange(5)}")
+            else:
+                table.update({"small": "small + 1"}, f"small % 5 = {rng.randrange(5)}")
+        elif action == "truncate" and rng.random() < 0.3:
+            table.truncate()
+        elif action == "detach" and not self.detached:
+            table.settle()
+            if any(part.partition_values == {"region": "eu"} for part in table._log.refresh().parts.values()):
+                self.detached.append(table.detach_partition({"region": "eu"}))
+        elif action == "attach" and self.detached:
+            table.delete("true")  # so that no key of it is live
+            table.attach_partition(self.detached.pop())
+        elif action == "replace":
+            live = set(table.to_arrow(where="region <> 'us'")["id"].to_pylist())
+            new = {id: change(id, self.serial, "new", region="us") for id in range(10) if id not in live}
+            table.replace_partition({"region": "us"}, as_arrow(list(new.values()), table).select(table.schema.names))
+        elif action == "follow":
+            self.copy.follow()
+            self.check()
+
+    def check(self) -> None:
+        """What lacks values is a row of no version until it is settled."""
+        if not any(part.incomplete for part in self.table._log.refresh().tail.values()):
+            assert self.copy.rows() == rows_of(self.table)
+
+
+@pytest.mark.parametrize("sequence", [None, "column", "hidden"])
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_copy_equals_its_table_whatever_happens_to_it(seed: int, sequence: str | None, tmp_path: Path) -> None:
+    world = World(seed, tmp_path, sequence)
+    for _ in range(25):
+        world.step()
+    world.table.settle()
+    world.copy.follow()
+    world.check()
+
+
+def merge(table: lakebed.Table) -> None:
+    table.settle()
+    paths: dict[str, list[str]] = {}
+    for part in table._log.refresh().parts.values():
+        paths.setdefault(str(part.partition_values), []).append(part.path)
+    for some in paths.values():
+        if len(some) > 1:
+            merger = Merger(table._log, table._storage, table._dead_rows, "replica")
+            merger.run(sorted(some), 1, lambda out: lambda sources, shape: merge_parts(sources, shape, out, connect()))
