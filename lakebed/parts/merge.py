@@ -70,7 +70,7 @@ from lakebed.parts.sql import (
 from lakebed.parts.storage import PartStorage
 from lakebed.parts.stretches import STRETCHES_MAX, Stretches
 from lakebed.parts.unreadable import reason, require_store
-from lakebed.parts.write import PART_ROWS_MAX, ROW_GROUP_ROWS, delta_stats, told_terms, with_order_bounds
+from lakebed.parts.write import PART_ROWS_MAX, ROW_GROUP_ROWS, delta_stats, told_terms, with_told_ends
 from lakebed.parts.write_arrow import write_tables
 from lakebed.sortkey.order_values import key_at, order_values
 
@@ -373,7 +373,7 @@ class _Merge:
         )
         stats_json = delta_stats(rows, stats, self._shape.schema)
         if ends:
-            stats_json = with_order_bounds(stats_json, told, *ends)
+            stats_json = with_told_ends(stats_json, told, *ends)
         return MergedPart(
             path, rows, size, stats_json, len(dead), bool(len(dead)), dead, piece, self._shape.order_version, checksum
         )

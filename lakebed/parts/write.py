@@ -35,6 +35,7 @@ ROW_GROUP_ROWS = 40_960
 PART_ROWS_MAX = 1_000_000
 _SAMPLE_ROWS = 2048
 _STRING_BOUND_CHARACTERS = 32
+_STRING_TOLD_CHARACTERS = 256  # of a sort key: so long may be what all texts begin with, as URLs do
 _HIGHEST_CHARACTER = "\U0010ffff"
 
 
@@ -101,7 +102,7 @@ def _write_one(
     )
     stats = delta_stats(count, column_stats, shape.schema)
     if told := told_terms(shape):
-        stats = with_order_bounds(stats, told, key_at(rows, int(order[0]), told), key_at(rows, int(order[-1]), told))
+        stats = with_told_ends(stats, told, key_at(rows, int(order[0]), told), key_at(rows, int(order[-1]), told))
     deletes = pc.sum(pc.equal(rows[OP_COLUMN], DELETE)).as_py() if OP_COLUMN in rows.column_names else 0
     incomplete = 0
     if UNAVAILABLE_COLUMN in rows.column_names:
@@ -190,13 +191,41 @@ def delta_stats(rows: int, column_stats: Mapping[str, Mapping[str, str]], schema
 
 
 def told_terms(shape: TableShape) -> tuple[SortTerm, ...]:
-    """The terms whose first and last values a part tells: none if it is sorted by one column, whose bounds say all.
+    """The terms whose first and last values a part may tell: none if it is sorted by one column of whole numbers or decimals.
 
-    Those of floating-point columns don't: with NaN or an infinity among the values there are none.
+    Its bounds say all. Those of floating-point columns don't: with NaN or an infinity among the values there are none. Those of
+    timestamps lie on milliseconds, those of texts are cut (``with_told_ends``).
     """
     terms = order_columns(shape.schema, shape.order_by, shape.partition_by, shape.sort_key_frame)
-    says_all = [term.name for term in terms] == [name for term in terms[:1] for name in term.columns]
-    return () if says_all and not any(pa.types.is_floating(term.type) for term in terms) else terms
+    is_exact = all(pa.types.is_integer(term.type) or pa.types.is_decimal(term.type) for term in terms)
+    return () if _is_one_column(terms) and is_exact else terms
+
+
+def _is_one_column(terms: Sequence[SortTerm]) -> bool:
+    """Whether the order is that of one column, ascending with nulls first."""
+    return [term.name for term in terms] == [name for term in terms[:1] for name in term.columns]
+
+
+def with_told_ends(stats: str, told: Sequence[SortTerm], first: Sequence[pa.Scalar], last: Sequence[pa.Scalar]) -> str:
+    """Statistics that also tell the first and the last sort key of a sorted part, unless its column's bounds say as much."""
+    if _is_one_column(told) and all(map(_is_whole_in_bounds, (*first, *last))):
+        return stats
+    return with_order_bounds(stats, told, first, last)
+
+
+def _is_whole_in_bounds(value: pa.Scalar) -> bool:
+    """Whether the bounds of a column hold such a value as it is."""
+    if pa.types.is_string(value.type):
+        return not value.is_valid or len(value.as_py()) <= _STRING_BOUND_CHARACTERS
+    return bool(pa.types.is_date(value.type)) and _is_of_known_years(value)
+
+
+def _is_of_known_years(value: pa.Scalar) -> bool:
+    try:
+        value.as_py()
+    except (ValueError, OverflowError):  # beyond the years that Python knows
+        return False
+    return True
 
 
 def with_order_bounds(
@@ -215,15 +244,17 @@ def _tuple_bound(order: Sequence[SortTerm], row: Sequence[pa.Scalar], is_upper: 
     """The row's values as far as they can be told; one that is cut is the last."""
     out: list[Any] = []
     for term, scalar in zip(order, row, strict=True):
-        try:
-            value = scalar.as_py()
-        except (ValueError, OverflowError):  # beyond the years that Python knows
+        is_max = is_upper != term.is_descending
+        if not _is_of_known_years(scalar):
+            out += [] if (scalar.value > 0) == is_max else [_nearest_known(scalar)]
             break
+        value = scalar.as_py()
         if value is None or isinstance(value, int):
             out.append(value)
         elif isinstance(value, str):
-            out.append(_string_bound(value, is_upper != term.is_descending))
-            if out[-1] != value:
+            bound = _string_bound(value, is_max, _STRING_TOLD_CHARACTERS)
+            out += [] if bound is None else [bound]
+            if bound != value:
                 break
         elif isinstance(value, datetime.date):
             out.append(value.isoformat())
@@ -234,6 +265,12 @@ def _tuple_bound(order: Sequence[SortTerm], row: Sequence[pa.Scalar], is_upper: 
         else:
             break
     return out
+
+
+def _nearest_known(scalar: pa.Scalar) -> str:
+    """Of the moments and days that Python knows the one next to this one, which it doesn't."""
+    of: type[datetime.date] = datetime.date if pa.types.is_date(scalar.type) else datetime.datetime
+    return (of.max if scalar.value > 0 else of.min).isoformat()
 
 
 def _bound(text: str, kind: pa.DataType, is_max: bool) -> Any:
@@ -254,11 +291,17 @@ def _bound(text: str, kind: pa.DataType, is_max: bool) -> Any:
     return None
 
 
-def _string_bound(text: str, is_max: bool) -> str:
-    """A maximum is cut where the character that goes is not the highest one, so that the highest one is above it."""
-    cut = _STRING_BOUND_CHARACTERS
+def _string_bound(text: str, is_max: bool, characters: int = _STRING_BOUND_CHARACTERS) -> str | None:
+    """The text cut to so many characters.
+
+    A maximum is cut where the character that goes is not the highest one, so that the highest one is above it; None if there is
+    no such place within as many characters again.
+    """
+    cut = characters
     while is_max and text[cut : cut + 1] == _HIGHEST_CHARACTER:
         cut += 1
+    if cut > 2 * characters:
+        return None
     if len(text) <= cut:
         return text
     return text[:cut] + _HIGHEST_CHARACTER if is_max else text[:cut]
@@ -277,6 +320,7 @@ def _timestamp_bound(text: str, kind: pa.DataType, is_max: bool) -> str | None:
             try:
                 moment += datetime.timedelta(milliseconds=1)
             except OverflowError:  # the last millisecond of the year 9999 has none after it
-                return None
-    out = moment.replace(tzinfo=None).isoformat(timespec="milliseconds")
+                moment = datetime.datetime.max
+    is_last = moment.microsecond % 1000
+    out = moment.replace(tzinfo=None).isoformat(timespec="microseconds" if is_last else "milliseconds")
     return out + "Z" if kind.tz else out

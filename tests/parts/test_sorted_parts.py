@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import random
 from collections.abc import Sequence
@@ -140,6 +141,55 @@ def test_a_part_tells_its_first_and_last_key_where_the_bounds_of_its_columns_say
         assert (ORDER_BOUNDS in stats) == is_told
         if is_told:
             assert stats[ORDER_BOUNDS]["columns"] == [term.name for term in terms] == key
+
+
+_URL = "https://www.example.com/products/"
+_MOMENT = dt.datetime(2024, 1, 1)
+
+
+@pytest.mark.parametrize("order", ["", " desc", " nulls last"])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.string(), [_URL * 5 + f"{number:03}" for number in range(40)]),
+        (pa.string(), ["a" * 200 + "\U0010ffff" * 300 + str(number) for number in range(3)] + ["b", "c", "d"]),
+        (pa.timestamp("us"), [_MOMENT + dt.timedelta(microseconds=number) for number in range(40)]),
+        (pa.timestamp("us", "UTC"), [_MOMENT + dt.timedelta(microseconds=number) for number in range(40)]),
+        (pa.timestamp("us"), [dt.datetime.min, *[_MOMENT] * 3, *[dt.datetime.max] * 8]),
+        (pa.timestamp("us"), [-(2**62), *range(30), *[2**62 + number for number in range(8)]]),
+        (pa.date32(), [-(2**31), *range(30), *[2**30 + number for number in range(8)]]),
+    ],
+)
+def test_parts_of_a_merge_overlap_in_no_more_than_one_value_however_alike_values_are(
+    kind: pa.DataType, values: list[Any], order: str, tmp_path: Path
+) -> None:
+    schema = pa.schema([("value", kind)])
+    shape = TableShape(schema, sort_key=("value" + order,))
+    terms = order_columns(schema, shape.order_by, ())
+    rows = pa.table({"value": pa.array([*values, None], kind)}, schema)
+    parts = merged(tmp_path, [written(tmp_path, rows, shape)], shape, rows_max=4)
+    ranges = [range_of(part.stats, terms) for part in parts]
+    beyond = {-(2**62), -(2**31), 2**62, 2**30} & set(values)
+    overlapping = sum(right.lower < left.upper for left, right in itertools.pairwise(ranges))
+    assert overlapping <= (2 if beyond or "\U0010ffff" in str(values[0]) else 0), ranges
+    assert len(parts[0].stats) < 4_000, "what all texts begin with is not kept without end"
+
+
+def test_a_part_sorted_by_short_texts_tells_no_more_than_the_bounds_of_its_column(tmp_path: Path) -> None:
+    schema = pa.schema([("value", pa.string())])
+    for text, is_told in (("a" * 32, False), ("a" * 33, True)):
+        part = written(tmp_path, pa.table({"value": [None, "", text]}, schema), TableShape(schema, sort_key=("value",)))
+        assert (ORDER_BOUNDS in orjson.loads(part.stats or "")) == is_told
+
+
+def test_the_last_moment_of_the_year_9999_leaves_a_column_its_bounds(tmp_path: Path) -> None:
+    schema = pa.schema([("value", pa.timestamp("us"))])
+    rows = pa.table({"value": [_MOMENT, dt.datetime.max]}, schema)
+    part = written(tmp_path, rows, TableShape(schema))
+    assert orjson.loads(part.stats or "")["maxValues"] == {"value": "9999-12-31T23:59:59.999999"}
+    latest = dt.datetime.max.replace(tzinfo=dt.timezone.utc)
+    found = range_of(part.stats, order_columns(schema, ["value"], ()))
+    assert found.upper == (1, latest) and found.lower == (1, _MOMENT.replace(tzinfo=dt.timezone.utc))
 
 
 def test_a_part_of_another_sort_key_is_placed_by_its_columns_alone(tmp_path: Path) -> None:
