@@ -55,6 +55,21 @@ class MinusZero(int):
         return "-0"
 
 
+class Repeated(dict[str, Any]):
+    """An object that names members twice. The last one counts, but as a text it is all of them."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    return members if len(members) == len(pairs) else Repeated(pairs)
+
+
 def _whole(text: str) -> int | Number:
     if text == "-0":
         return MinusZero()
@@ -65,8 +80,10 @@ def _stand_in(name: str) -> Number:
     return Number(TOO_DEEP if name == "-Infinity" else name)
 
 
-DECODER = json.JSONDecoder(parse_float=Number, parse_int=_whole, parse_constant=Number)
-_SECOND_DECODER = json.JSONDecoder(parse_float=Number, parse_int=_whole, parse_constant=_stand_in)
+DECODER = json.JSONDecoder(parse_float=Number, parse_int=_whole, parse_constant=Number, object_pairs_hook=_object)
+_SECOND_DECODER = json.JSONDecoder(
+    parse_float=Number, parse_int=_whole, parse_constant=_stand_in, object_pairs_hook=_object
+)
 
 
 def parse(text: bytes) -> Any:
@@ -124,7 +141,8 @@ def written(value: Any, level: int = 0) -> str:
         raise Unreadable(TOO_DEEP)
     if isinstance(value, list):
         return f"[{','.join([written(item, level + 1) for item in value])}]"
-    return f"{{{','.join([f'{encode_basestring(key)}:{written(item, level + 1)}' for key, item in value.items()])}}}"
+    pairs = value.pairs if isinstance(value, Repeated) else value.items()
+    return f"{{{','.join([f'{encode_basestring(key)}:{written(item, level + 1)}' for key, item in pairs])}}}"
 
 
 def is_unicode(text: str) -> bool:

@@ -59,8 +59,10 @@ def test_a_number_in_a_text_column_is_the_text_as_it_came(number: str, written: 
     ]
     changes = DebeziumJson(SHAPE).decode(records([*beside, *values])).changes
     assert changes["text"].to_pylist()[len(beside) :] == [written, f'{{"a":[{written}]}}']
-    rows = JsonRows(SHAPE).decode(records([f'{{"id":1,"text":{{"a":[{number},null,true,"é\\n"]}}}}'])).changes
-    assert rows["text"].to_pylist() == [f'{{"a":[{written},null,true,"é\\n"]}}']
+    rows = (
+        JsonRows(SHAPE).decode(records([f'{{"id":1,"text":{{"a":[{number},null,true,"é\\n"],"b":1,"a":2}}}}'])).changes
+    )
+    assert rows["text"].to_pylist() == [f'{{"a":[{written},null,true,"é\\n"],"b":1,"a":2}}']
 
 
 @pytest.mark.parametrize(
