@@ -487,3 +487,24 @@ def test_validate_names_what_is_wrong_with_a_sort_key(tmp_path: Path) -> None:
         InvalidInput, match="character 6: year takes a date or a timestamp, and the column 'name' is string"
     ):
         validate(str(file))
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "asks"),
+    [
+        ("{kind: debezium-json}", "array<decimal(9,2)>", True),
+        ("{kind: debezium-json, decimal_text: string}", "decimal(9,2)", False),
+        ("{kind: debezium-json}", "double", False),
+        ("json", "decimal(9,2)", False),
+    ],
+)
+def test_validate_asks_how_decimals_come_if_nothing_tells(
+    form: str, kind: str, asks: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "p.yml"
+    file.write_text(
+        f"table: {{path: {tmp_path}/t, keys: [id], schema: {{id: long, price: '{kind}'}}}}\n"
+        f"source: {{kind: files, folder: {tmp_path}}}\nformat: {form}\n"
+    )
+    validate(str(file))
+    assert ("# price: unless events hold schemas" in capsys.readouterr().out) is asks

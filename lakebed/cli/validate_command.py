@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import pyarrow as pa
 import yaml
 
 from lakebed import table as tables
@@ -24,7 +25,7 @@ def validate(file: str) -> int:
     """Raises LakebedError for what is wrong; else prints the settings."""
     pipeline = load(file)
     try:
-        note = _against_table(pipeline)
+        note, columns = _against_table(pipeline)
     except LakebedError as error:
         raise type(error)(pipeline.document.redact(str(error))) from None
     print(
@@ -34,6 +35,8 @@ def validate(file: str) -> int:
         end="",
     )
     print(f"# {shown(pipeline.document.redact(note))}")
+    if question := _open_question(pipeline, columns):
+        print(f"# {shown(question)}")
     return exit_codes.OK
 
 
@@ -54,19 +57,35 @@ def meaning(pipeline: Pipeline) -> dict[str, Any]:
     return out
 
 
-def _against_table(pipeline: Pipeline) -> str:
+def _against_table(pipeline: Pipeline) -> tuple[str, pa.Schema]:
+    """What a run would find, and the columns it would write."""
     try:
         table = tables.open(pipeline.table.path)
     except TableNotFound:
         columns = pipeline.table.columns
         if columns is None:
-            return f"no table at {pipeline.table.path}, and no table.schema to create it with: a run would fail"
+            return (
+                f"no table at {pipeline.table.path}, and no table.schema to create it with: a run would fail",
+                pa.schema([]),
+            )
         parse_sort_key(pipeline.table.sort_key, canonical_schema(columns))
         open_source(pipeline, columns)
-        return f"fine; the table at {pipeline.table.path} will be created"
+        return f"fine; the table at {pipeline.table.path} will be created", canonical_schema(columns)
     check(pipeline, table)
     open_source(pipeline, table.schema)
-    return f"fine; the table at {pipeline.table.path} is there, at version {table.version}"
+    return f"fine; the table at {pipeline.table.path} is there, at version {table.version}", table.schema
+
+
+def _open_question(pipeline: Pipeline, columns: pa.Schema) -> str | None:
+    """What the file leaves to a rule that may put records aside."""
+    decimals = [column.name for column in columns if "decimal128(" in str(column.type)]
+    form = getattr(pipeline.format, "decimal_text", None)
+    if pipeline.source_kind == "generator" or pipeline.format_kind != "debezium-json" or form != "auto" or not decimals:
+        return None
+    return (
+        f"{', '.join(decimals)}: unless events hold schemas, say with format.decimal_text how decimals come; with auto, a text "
+        "that may be digits or base64, such as 1234, goes to the quarantine"
+    )
 
 
 def _plain(value: Any, document: Document, name: str) -> Any:
