@@ -91,11 +91,11 @@ CUT = Cut((Truncate("shop.orders", 9, 0, 1_700_000_000_500_000, lsn=500),))
 
 
 def check(decoder: Decoder, table: pa.Table) -> None:
-    for cut in (NO_CUT, CUT):
-        fast = decoder.decode(table, cut)
-        with only_one_by_one():
-            slow = decoder.decode(table, cut)
-        assert_same(fast, slow)
+    cut = CUT if table.num_rows % 2 else NO_CUT
+    fast = decoder.decode(table, cut)
+    with only_one_by_one():
+        slow = decoder.decode(table, cut)
+    assert_same(fast, slow)
 
 
 @settings(max_examples=300, deadline=None)

@@ -153,8 +153,11 @@ def send_all(topic: Topic, places: Places, *what: int | str, first: int = 1, tim
 
 
 @pytest.mark.parametrize("places", [postgres, mysql, oracle])
-def test_in_one_partition_what_comes_after_a_truncate_at_the_same_time_stays(places: Places, reader: Reader) -> None:
-    topic = Topic()
+@pytest.mark.parametrize("keys", [["id"], []])
+def test_in_one_partition_what_comes_after_a_truncate_at_the_same_time_stays(
+    places: Places, keys: list[str], tmp_path: Path
+) -> None:
+    reader, topic = Reader(lakebed.create(tmp_path / "t", COLUMNS, keys=keys)), Topic()
     send_all(topic, places, 1, 2)
     reader.read(topic)
     send_all(topic, places, 3, "t", 4, "t", 5, first=3)

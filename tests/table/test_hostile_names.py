@@ -36,6 +36,7 @@ REFUSED = [
     "_lakebed_op",
     "_LAKEBED_Seq",
     "_change_type",
+    "_Change_Sequence",
     "_Commit_Version",
     "_commit_timestamp",
     "_tmp_metadata_row_index",
