@@ -32,9 +32,11 @@ from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.set_sort_key import set_sort_key
+from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
 from lakebed.parts.changes import shape_of
 from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.expression import Expression
 from tests.simulation.auditor import COUNTED_DOMAIN, COUNTED_PROPERTY, RETENTION_SECONDS, Auditor
 from tests.simulation.files import Objects, Row, SimulatedStorage, by_partition
 from tests.simulation.stand_ins import VALUES, Change
@@ -73,7 +75,7 @@ class Cast:
         """The table as an actor opens it."""
         world = self.world
         store = FailingStore(self.log_files, world, actor, self.auditor.landed, self.auditor.gone)
-        log = TableLog(store, clock=lambda: world.now, sleep=lambda seconds: world.sleep(actor, seconds))
+        log = TableLog(store, clock=lambda: world.clock(actor), sleep=lambda seconds: world.sleep(actor, seconds))
         return log, SimulatedStorage(self.objects, world, actor, self.auditor, self.log_files, self.folder)
 
     def next_serial(self) -> int:
@@ -158,11 +160,28 @@ def plain_writer(cast: Cast) -> Callable[[Actor], None]:
     return live
 
 
+def sleeper(cast: Cast) -> Callable[[Actor], None]:
+    """Appends to the version that it saw long ago, which may have left the log since."""
+
+    def live(actor: Actor) -> None:
+        log, storage = cast.open(actor)
+        while not cast.world.closing:
+            cast.world.begin_anew(actor)
+            with suppress(StoreUnavailable):
+                known = log.refresh()
+                for _ in range(cast.world.random.randrange(60)):
+                    cast.world.pause(actor)
+                _append(cast, log, storage, actor, None, known)
+
+    return live
+
+
 def _append(
-    cast: Cast, log: TableLog, storage: SimulatedStorage, actor: Actor, batch: Transaction | None
-) -> Outcome | None:
+    cast: Cast, log: TableLog, storage: SimulatedStorage, actor: Actor, batch: Transaction | None,
+    known: Snapshot | None = None,
+) -> Outcome | None:  # fmt: skip
     try:
-        shape = shape_of(log.refresh())  # the sort key may change before the commit
+        shape = shape_of(known or log.refresh())  # the sort key may change before the commit
         written = [storage.write_rows(piece, shape) for piece in by_partition(cast.new_rows(with_deletes=True))]
         if batch:
             cast.auditor.batches.update((part.path, (batch.app_id, batch.version)) for part in written)
@@ -170,7 +189,7 @@ def _append(
             AddChangePart(part.change_part(ordinal)) if cast.keyed else AddPart(part.base_part(has_op_column=False))
             for ordinal, part in enumerate(written)
         ]
-        snapshot = log.refresh()
+        snapshot = known or log.refresh()
         outcome = log.commit(snapshot, actions, CommitInfo("WRITE", "", blind_append=True), BLIND, batch)
     except StoreUnavailable:
         return None
@@ -193,11 +212,11 @@ def mutator(cast: Cast) -> Callable[[Actor], None]:
 
 def _mutate(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage) -> None:
     number, remainder = cast.next_serial(), cast.world.random.randrange(4)
-    assignments = {"v": "an expression"} if cast.world.random.random() < 0.5 else None
-    mutation = Change(f"m{number}", assignments, lambda row: (row.value or 0) % 4 == remainder, number)
+    assignments = {"v": Expression("an expression", {})} if cast.world.random.random() < 0.5 else None
+    mutation = Change(Expression(f"m{number}", {}), assignments, lambda row: (row.value or 0) % 4 == remainder, number)
     assert number < VALUES
     called = cast.auditor.newest.version
-    cast.auditor.mutations[mutation.where] = mutation, called
+    cast.auditor.mutations[mutation.where.text] = mutation, called
     try:
         if cast.keyed:
             result = mutate(log, storage, lambda *_: None, mutation)  # type: ignore[arg-type]
@@ -292,7 +311,7 @@ def holder(cast: Cast) -> Callable[[Actor], None]:
                 )  # what a cleanup is most likely to want
                 version = oldest if cast.world.random.random() < 0.6 else cast.world.random.randint(0, newest)
                 seconds = cast.world.random.choice((60, 900, 10**6))
-                until = cast.world.now + seconds
+                until = cast.world.now + seconds - 2 * cast.world.skew_seconds
                 with hold(log, version, seconds):
                     cast.world.counts["held"] += 1
                     for _ in range(cast.world.random.choice((1, 3, 6))):

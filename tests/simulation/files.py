@@ -7,6 +7,7 @@ real ones do, so whatever decides, commits, carries over and deletes is the real
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -304,15 +305,19 @@ def merge_rows(
         rows = [row for row, _, _ in piece]
         if out is reading:
             path, size = (written := reading.write_rows(rows, shape)).path, written.bytes
+            checksum = written.checksum
         else:
             reading.world.files += 1
             path, data = f"_lakebed/part-{reading.world.files}.parquet", encode(rows)
             place, size = os.path.join(out.root, path), len(data)
             os.makedirs(os.path.dirname(place), exist_ok=True)
             Path(place).write_bytes(data)
+            checksum = zlib.crc32(data)
         provenance = Provenance(
             np.array([ordinal for _, ordinal, _ in piece], np.uint16), np.array([at for _, _, at in piece], np.uint32)
         )
         version = shape.order_version
-        merged.append(MergedPart(path, len(rows), size, stats(rows), 0, False, BitMap64(), provenance, version))
+        merged.append(
+            MergedPart(path, len(rows), size, stats(rows), 0, False, BitMap64(), provenance, version, checksum)
+        )
     return merged

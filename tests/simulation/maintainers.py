@@ -62,7 +62,7 @@ def replica(cast: Cast) -> Callable[[Actor], None]:
     def live(actor: Actor) -> None:
         log, storage = cast.open(actor)
         lease_seconds = cast.world.random.choice((LEASE_SECONDS, LEASE_SECONDS, 10 * RETENTION_SECONDS))
-        merger = Merger(log, storage, DeadRows(storage), actor.name, lambda: cast.world.now, lease_seconds)
+        merger = Merger(log, storage, DeadRows(storage), actor.name, lambda: cast.world.clock(actor), lease_seconds)
         while not cast.world.closing:
             cast.world.begin_anew(actor)
             try:
@@ -81,7 +81,7 @@ def reclusterer(cast: Cast) -> Callable[[Actor], None]:
 
     def live(actor: Actor) -> None:
         log, storage = cast.open(actor)
-        merger = Merger(log, storage, DeadRows(storage), actor.name, lambda: cast.world.now, LEASE_SECONDS)
+        merger = Merger(log, storage, DeadRows(storage), actor.name, lambda: cast.world.clock(actor), LEASE_SECONDS)
 
         def make(cancelled: object, progress: object) -> Callable[[PartStorage], Kernel]:
             cast.world.begin_anew(actor)  # one merge of the job is over, the next one begins
@@ -123,7 +123,9 @@ def volatile_replica(cast: Cast, host: str, on_host: int) -> Callable[[Actor], N
         if on_host == 1:
             _treat_disk(cast, actor, base)
         try:
-            merger = VolatileMerger(log, storage, DeadRows(storage), base, lambda: cast.world.now, LEASE_SECONDS)
+            merger = VolatileMerger(
+                log, storage, DeadRows(storage), base, lambda: cast.world.clock(actor), LEASE_SECONDS
+            )
         except Retry:
             return
         places = sorted(os.listdir(base))
@@ -192,7 +194,7 @@ def _check_overlay(cast: Cast, log: TableLog, storage: SimulatedStorage, merger:
 
 def _merge(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, merger: Merger | VolatileMerger) -> None:
     snapshot = log.refresh()
-    seen, taken = merger.sight(snapshot, int(cast.world.now * 1000))
+    seen, taken = merger.sight(snapshot, int(cast.world.clock(actor) * 1000))
     chosen = _chosen(cast, seen, taken)
     if not chosen:
         cast.world.pause(actor)
@@ -210,7 +212,7 @@ def _kernel(cast: Cast, actor: Actor, storage: SimulatedStorage, replica: str) -
     def kernel(out: PartStorage) -> Kernel:
         def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
             claim, beat = cast.beats[replica]
-            actor.claim, actor.claimed_until = claim.domain, claim.lease_ms / 1000
+            actor.claim, actor.claimed_until = claim.domain, claim.lease_ms / 1000 - 2 * cast.world.skew_seconds
             rows_max = cast.world.random.choice((4, 1000))
             merged = merge_rows(sources, shape, out, storage, rows_max) if cast.world.random.random() < 0.5 else None
             for _ in range(cast.world.random.choice((0, 2, 5, 40))):
@@ -246,7 +248,7 @@ def partitioner(cast: Cast) -> Callable[[Actor], None]:
         locator = Locator(storage)
         partitions = Partitions(
             log, storage, DeadRows(storage), lambda: settle_all(log, storage), lambda shape: locator,
-            lambda: cast.world.now,
+            lambda: cast.world.clock(actor),
         )  # fmt: skip
         while not cast.world.closing:
             cast.world.begin_anew(actor)

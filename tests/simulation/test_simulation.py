@@ -21,9 +21,9 @@ from lakebed.manifest.actions import Commit, Domain, Transaction
 from lakebed.manifest.claims import Claim, claimed_paths
 from lakebed.manifest.conflicts import BLIND, Conflict, ConflictKind, Touch, find_conflict
 from lakebed.manifest.leaving import leaving
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.snapshot import Snapshot, apply
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
-from lakebed.manifest.table_log import TableLog
+from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.parts.materialized import MaterializedFolder
 from lakebed.parts.provenance import Provenance
 from tests.simulation.run import simulate
@@ -224,7 +224,15 @@ def a_replica_that_fails_to_start_keeps_its_place(broken: pytest.MonkeyPatch) ->
     broken.setattr(volatile.VolatileMerger, "_take_up", started)
 
 
+def a_commit_is_not_looked_at_again(broken: pytest.MonkeyPatch) -> None:
+    def verified(self: TableLog, read: Snapshot, known: Snapshot, ours: Commit) -> Committed:
+        return Committed(ours.version, apply(known, ours))
+
+    broken.setattr(TableLog, "_verified", verified)
+
+
 BREAKS: Mapping[Break, str] = {
+    a_commit_is_not_looked_at_again: "committed: version",
     a_merge_forgets_what_died_meanwhile: "B1|B2",
     an_upload_forgets_what_died_meanwhile: "B1|B2",
     two_claims_on_one_part: "P1|P4",

@@ -9,10 +9,13 @@ What may happen at a store operation, drawn from the seed:
 - it fails before it did anything, or after it did it (the answer was lost);
 - a put is delayed: its answer is lost, and it lands some steps later, perhaps when its writer has long gone on;
 - its actor is cut off for a while: all its operations fail, before or after they did what they do;
-- its actor crashes just before or just after it, losing everything it had in memory, and starts anew.
+- its actor crashes just before or just after it, losing everything it had in memory, and starts anew;
+- its actor stops before it for as long as others need for hundreds of steps, and goes on as if nothing had been.
 An object is never torn and ``put_if_absent`` is atomic: that is what the stores promise and their own tests check.
 
-Now and then the clock jumps by days, past every retention. A cleanup relies on no writer taking that long from writing a
+Every actor has a clock of its own (``clock``), which is wrong by up to ``skew_seconds`` either way, and is set anew now and then.
+
+Now and then the time jumps by days, past every retention. A cleanup relies on no writer taking that long from writing a
 file to committing it, unless a live claim protects the file. So a jump waits until nobody has such a file (``jump``), and lets
 nobody begin one meanwhile.
 """
@@ -48,6 +51,8 @@ class Faults:
     crash: float = 0.01
     outage: float = 0.004
     outage_operations: int = 24
+    stop: float = 0.004
+    stop_steps: int = 500
 
 
 class Crash(BaseException):
@@ -69,6 +74,8 @@ class Actor:
     crashed: bool = False  # whatever its code still tries to do, the process is gone
     cut_off: int = 0  # operations that are still to fail
     cut_short: bool = False  # the run was over before it was
+    stopped_until: int = 0  # the step until which it does not go on
+    clock_error: float | None = None  # seconds that its clock is ahead
     uncommitted: set[str] = field(default_factory=set)  # files it wrote that no commit names yet
     claim: str = ""  # the entry of the log that protects them, if there is one
     claimed_until: float = 0.0
@@ -79,8 +86,9 @@ class Actor:
 class World:
     """The clock, the actors and the faults of one run."""
 
-    def __init__(self, seed: int, faults: Faults) -> None:
+    def __init__(self, seed: int, faults: Faults, skew_seconds: float = 0.0) -> None:
         self.seed = seed
+        self.skew_seconds = skew_seconds
         self.random = random.Random(seed)
         self.faults = faults
         self.now = START
@@ -95,6 +103,7 @@ class World:
         self._delayed: list[tuple[str, Callable[[], object]]] = []
         self._over = threading.Lock()
         self._steps_left = 0
+        self._step = 0
         self._failure: BaseException | None = None
 
     def add(self, name: str, body: Callable[[Actor], None], weight: float = 1.0) -> None:
@@ -122,6 +131,12 @@ class World:
         waiting = [actor.name for actor in self._actors if not actor.finished or actor.cut_short]
         assert not waiting, f"{waiting} did not finish though nothing fails any more"
 
+    def clock(self, actor: Actor) -> float:
+        """What an actor's clock says."""
+        if actor.clock_error is None or (self.skew_seconds and self.random.random() < 0.005):
+            actor.clock_error = self.random.uniform(-self.skew_seconds, self.skew_seconds) if self.skew_seconds else 0.0
+        return self.now + actor.clock_error
+
     def note(self, actor: str, text: str) -> None:
         """A line of the trace, which is printed when the run fails."""
         self.trace.append(f"{self.now - START:9.2f} {actor:>12} {text}")
@@ -131,6 +146,9 @@ class World:
         self._end_if_stopped(actor)
         if actor.crashed:
             raise Crash
+        if not self.closing and self.random.random() < self.faults.stop:
+            self.counts["stop"] += 1
+            actor.stopped_until = self._step + self.random.randrange(self.faults.stop_steps)
         following = None if self.stopped or self._failure else self._draw()
         if following is not actor:
             (following.baton if following else self._over).release()
@@ -255,6 +273,7 @@ class World:
         """Who goes on; None if the run is over. Before that, delayed puts may land."""
         while True:
             self._steps_left -= 1
+            self._step += 1
             if self._steps_left == 0 and not self.closing:
                 self.closing, self._steps_left = True, STEPS_MAX_TO_QUIESCE
             ready = [actor for actor in self._actors if not actor.finished]
@@ -265,6 +284,8 @@ class World:
                 self.note("network", f"lands {what}")
                 self._audited(land)
             elif ready:
+                going = [actor for actor in ready if actor.stopped_until <= self._step or self.closing]
+                ready = going or ready
                 return self.random.choices(ready, [actor.weight for actor in ready])[0]
 
     def _live(self, actor: Actor) -> None:
@@ -277,6 +298,7 @@ class World:
                 except Crash:
                     actor.crashed = False
                 self.begin_anew(actor)
+                actor.clock_error = None
                 if self.closing:
                     break
                 self.pause(actor)
