@@ -5,25 +5,40 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import duckdb
 import pyarrow as pa
 
-from lakebed.errors import Contention, InvalidInput, StoreUnavailable, TableExists
-from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part
+from lakebed.errors import Contention, InvalidInput, StoreUnavailable, TableExists, Unsupported
+from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part, is_ours
 from lakebed.manifest.conflicts import Touch
-from lakebed.manifest.creation import check_adoptable, check_settings, protocol_for, required_properties
+from lakebed.manifest.creation import (
+    check_adoptable,
+    check_adoptable_partitions,
+    check_settings,
+    protocol_for,
+    required_properties,
+)
+from lakebed.manifest.schema import RESERVED_PREFIX, is_reserved
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stores.roots import local_file
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Unknown
+from lakebed.parts.arrow_source import damaged
 from lakebed.parts.engine import connect
-from lakebed.parts.sql import aliases, by_place, parquet, registered
+from lakebed.parts.sql import aliases, by_place, file_literal, literal, registered
 from lakebed.parts.storage import PartStorage, open_part_storage
+from lakebed.parts.unreadable import reason, require_store
 from lakebed.settings import PREFIX, SORT_KEY_FRAME, TableSettings
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 from lakebed.table import Table, column_names, open
 from lakebed.version import ENGINE
 
 _ATTEMPTS_MAX = 10
+_FOOTERS_AT_ONCE = 8
+_READERS = 8
+_NANOS = "'TimestampType%NANOS=Nano%'"
 
 
 def convert(
@@ -32,7 +47,8 @@ def convert(
     """Adopt an existing Delta table without rewriting its files; from then on only lakebed writes to it.
 
     The keys are declared, and checked: no null, no value twice. Raises TableNotFound, InvalidInput naming a duplicate
-    key, Unsupported naming a feature or property that lakebed lacks, Contention if others keep committing.
+    key, Unsupported naming a feature or property that lakebed lacks, Corrupt naming a file that is missing or damaged,
+    Contention if others keep committing.
     """
     settings = TableSettings(
         keys=column_names(keys, "keys"), sort_key=column_names(sort_key, "sort_key"), sequence_by=sequence_by
@@ -45,15 +61,17 @@ def convert(
         if GATE_FEATURE in snapshot.protocol.writer_features:
             raise TableExists(f"the table at {table.path} is lakebed's already; open it with lakebed.open")
         check_adoptable(snapshot)
+        check_adoptable_partitions(snapshot)
         check_settings(settings, snapshot.schema)
         frame = frame_properties(parse_sort_key(settings.sort_key, snapshot.schema), snapshot)
         settings = replace(settings, sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
+        counted = _checked(snapshot, storage)
         if settings.keys:
             _check_unique(table.to_arrow(list(settings.keys), version=snapshot.version), settings.keys)
         protocol = protocol_for(snapshot.schema)
         # The commit is held against the table as it makes it: its own protocol, not the plain one before.
         read = replace(snapshot, protocol=protocol)
-        actions = _adopting(snapshot, settings, _counted(snapshot, storage))
+        actions = _adopting(snapshot, settings, counted)
         info = CommitInfo("CONVERT", "", parameters={"keys": list(settings.keys)}, engine=ENGINE)
         outcome = log.commit(read, [protocol, *actions], info, Touch(whole_table=True, looked_up_keys=True))
         if isinstance(outcome, Committed):
@@ -77,17 +95,62 @@ def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Par
     return actions
 
 
-def _counted(snapshot: Snapshot, storage: PartStorage) -> list[Part]:
-    """Parts whose log entry lacks the number of rows, with it: deletion vectors need it."""
+def _checked(snapshot: Snapshot, storage: PartStorage) -> list[Part]:
+    """Parts of which the log does not tell the right number of rows, with it: deletion vectors need it.
+
+    Every footer is read. Raises Corrupt naming a file that is missing, damaged or not as long as the log says; Unsupported.
+    """
+    parts = list(snapshot.parts.values())
+    for part in parts:
+        if "://" in part.path and local_file(part.path) is None:
+            raise Unsupported(
+                f"the table has a file outside its folder, {part.path}: it is a shallow clone; copy its files first (deep clone)"
+            )
+    for path in {part.deletion_vector.file_path() for part in parts if part.deletion_vector} - {None}:
+        if not storage.exists(str(path)):
+            raise damaged(str(path), "there is no such file of deletion vectors")
+    groups = [parts[start : start + _FOOTERS_AT_ONCE] for start in range(0, len(parts), _FOOTERS_AT_ONCE)]
+    with ThreadPoolExecutor(_READERS) as pool:
+        counted = [rows for group in pool.map(lambda group: _rows_of(group, storage), groups) for rows in group]
+    return [
+        replace(part, rows=rows, stats=f'{{"numRecords":{rows}}}').marked(part.deletion_vector)
+        for part, rows in zip(parts, counted, strict=True)
+        if part.rows != rows
+    ]
+
+
+def _rows_of(parts: Sequence[Part], storage: PartStorage) -> list[int]:
+    """How many rows each file has, by its footer."""
     connection = connect()
     storage.attach(connection)
-    out = []
-    for part in snapshot.parts.values():
-        if part.rows < 0:
-            url = parquet(storage.duckdb_url(part.path))
-            [(rows,)] = connection.execute(f"select count(*) from {url}").fetchall()
-            out.append(replace(part, rows=rows, stats=f'{{"numRecords":{rows}}}'))
-    return out
+    urls = [storage.duckdb_url(part.path) for part in parts]
+    files = f"[{', '.join(map(file_literal, urls))}]"
+    try:
+        footers = f"select file_name, num_rows, file_size_bytes from parquet_file_metadata({files})"
+        told = {url: (rows, size) for url, rows, size in connection.execute(footers).fetchall()}
+        odd = connection.execute(
+            f"select file_name, name, type = 'INT64' from parquet_schema({files}) "
+            f"where type = 'INT64' and logical_type like {_NANOS} or starts_with(lower(name), {literal(RESERVED_PREFIX)})"
+        ).fetchall()
+    except duckdb.Error as error:
+        require_store(error)
+        if len(parts) > 1:  # one after the other, to name the one
+            return [rows for part in parts for rows in _rows_of([part], storage)]
+        raise damaged(parts[0].path, reason(error)) from error
+    for part, url in zip(parts, urls, strict=True):
+        if told[url][1] != part.bytes:
+            raise damaged(part.path, f"it has {told[url][1]:,} bytes and the log says {part.bytes:,}")
+    for url, column, is_nanos in odd:
+        where = f"the column {column!r} of {storage.path_of_url(url)}"
+        if is_reserved(column):
+            if not is_ours(storage.path_of_url(url)):
+                raise Unsupported(f"{where} has a name that only lakebed gives; write the file anew without it first")
+        elif is_nanos:
+            raise Unsupported(
+                f"{where} is in nanoseconds, which Spark does not read and a table can't hold; write the file anew in "
+                "microseconds first"
+            )
+    return [told[url][0] for url in urls]
 
 
 def _check_unique(rows: pa.Table, keys: Sequence[str]) -> None:

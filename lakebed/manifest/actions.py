@@ -33,6 +33,7 @@ _PARENT = "lakebedParent"
 _ATTEMPT = "lakebedAttempt"
 _LOOSE = re.compile(r'"tightBounds"\s*:\s*false')
 _TIGHT = re.compile(r',?\s*"tightBounds"\s*:\s*true')
+_NO_COLUMNS = '{"type":"struct","fields":[]}'
 _PATH_SAFE = "/!$&'()*+,;=:@-._~"
 
 
@@ -514,7 +515,7 @@ def metadata_to_json(metadata: Metadata) -> dict[str, Any]:
 def metadata_from_json(body: Mapping[str, Any]) -> Metadata:
     return Metadata(
         id=body["id"],
-        schema_string=body["schemaString"],
+        schema_string=body.get("schemaString") or _NO_COLUMNS,  # another writer may fill it in later
         partition_columns=tuple(body.get("partitionColumns") or ()),
         configuration=body.get("configuration") or {},
         created_ms=body.get("createdTime"),

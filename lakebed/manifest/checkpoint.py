@@ -23,6 +23,7 @@ from lakebed.manifest import actions as act
 from lakebed.manifest.actions import AddChangePart, AddPart, Domain, Metadata, Part, Protocol, RemovePart, Transaction
 from lakebed.manifest.snapshot import Snapshot
 
+_INT96_UNIT = "ms"  # as exact as statistics are; Delta keeps no other times in it
 _STRINGS = pa.map_(pa.string(), pa.string())
 _VECTOR = pa.struct(
     [
@@ -140,7 +141,9 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
     timestamp_ms, digest = 0, ""
     for file in files:
         try:
-            table = pq.ParquetFile(pa.BufferReader(file), pre_buffer=False).read(use_threads=False)
+            table = pq.ParquetFile(
+                pa.BufferReader(file), pre_buffer=False, coerce_int96_timestamp_unit=_INT96_UNIT
+            ).read(use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise Corrupt(f"the checkpoint of version {version} can't be read: {error}") from error
         said = table.schema.metadata or {}
@@ -204,6 +207,7 @@ def _rows(column: pa.ChunkedArray, known: pa.StructType) -> Iterator[dict[str, A
 
 def _statistics(array: pa.StructArray) -> list[str | None]:
     """The text of statistics that another writer keeps as a struct (``delta.checkpoint.writeStatsAsStruct``)."""
+    array = array.cast(_in_utc(array.type))
     try:
         rows = array.to_pylist()
     except (ValueError, OverflowError):  # a time that Python lacks
@@ -212,6 +216,13 @@ def _statistics(array: pa.StructArray) -> list[str | None]:
             [array.field(name) for name in without], without, mask=array.is_null()
         ).to_pylist()
     return [None if row is None else orjson.dumps(_told(row)).decode() for row in rows]
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """The type with the zone that Arrow does not give a time of Spark's old kind (INT96)."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    return pa.timestamp(_INT96_UNIT, "UTC") if kind == pa.timestamp(_INT96_UNIT) else kind
 
 
 def _told(value: Any) -> Any:

@@ -116,6 +116,16 @@ def check_adoptable(snapshot: Snapshot) -> None:
             raise Unsupported(f"a column of the table has {marker}, which lakebed does not keep; drop it first")
 
 
+def check_adoptable_partitions(snapshot: Snapshot) -> None:
+    """Raises Unsupported naming a partition column whose values text can't hold exactly."""
+    for name in snapshot.metadata.partition_columns:
+        if pa.types.is_binary(snapshot.schema.field(name).type):
+            raise Unsupported(
+                f"the table is partitioned by {name!r}, which is binary: writers differ on how the log spells such a value, and "
+                "not every value can be spelled; write the table anew without that partition column first"
+            )
+
+
 def _check_partitioning(partition_by: Sequence[str], schema: pa.Schema) -> None:
     if len(partition_by) == len(schema):
         raise InvalidSchema("partition_by names every column; at least one must be left in the files")

@@ -32,7 +32,7 @@ from lakebed.manifest.snapshot import Snapshot, apply, follows, statistics_of, w
 from lakebed.sortkey.known import KnownStatistics
 
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
-READER_FEATURES = frozenset({"deletionVectors", "timestampNtz"})
+READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck"})
 _RELIST_SECONDS = 60.0
 _LOAD_ATTEMPTS_MAX = 5
 _ENABLED = "delta.inCommitTimestampEnablementVersion"  # from this version on times of commits grow

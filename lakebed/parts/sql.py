@@ -126,7 +126,7 @@ def constant(text: str | None, kind: str) -> str:
     if not text:
         return f"null::{kind}"
     if kind == "BLOB":
-        return literal("".join(f"\\x{byte:02X}" for byte in text.encode("latin-1"))) + "::blob"
+        return literal("".join(f"\\x{byte:02X}" for byte in text.encode())) + "::blob"
     return f"cast({literal(text)} as {kind})"
 
 

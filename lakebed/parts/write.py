@@ -21,6 +21,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.errors import InvalidChanges
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, TableShape
 from lakebed.parts.order import sort_order
@@ -168,8 +169,17 @@ def partition_text(value: Any) -> str | None:
     if isinstance(value, decimal.Decimal):
         return format(value, "f")  # str would write small ones with an exponent
     if isinstance(value, bytes):
-        return str(value, "latin-1")
+        return _partition_of_bytes(value)
     return str(value)
+
+
+def _partition_of_bytes(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise InvalidChanges(
+            f"a partition has the value {value!r}; only bytes that are UTF-8 can stand in the log"
+        ) from None
 
 
 def delta_stats(rows: int, column_stats: Mapping[str, Mapping[str, str]], schema: pa.Schema) -> str:

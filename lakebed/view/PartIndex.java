@@ -187,7 +187,7 @@ public final class PartIndex implements FileIndex {
     }
 
     private Object partitionValue(String text, DataType type) throws Exception {
-        if (type.equals(BinaryType$.MODULE$)) return text.getBytes("ISO-8859-1");
+        if (type.equals(BinaryType$.MODULE$)) return text.getBytes("UTF-8");
         if (text.isEmpty()) return null;
         Literal literal = Literal.create(UTF8String.fromString(text), StringType$.MODULE$);
         Object value = new Cast(literal, type, scala.Option.apply(timeZone)).eval(null);

@@ -179,7 +179,7 @@ def _create_side_table(
     for name in partition_columns:
         texts = [file.partition_values[name] or None for file in files]
         if pa.types.is_binary(schema.field(name).type):
-            columns[name] = pa.array([None if text is None else text.encode("latin-1") for text in texts], pa.binary())
+            columns[name] = pa.array([None if text is None else text.encode() for text in texts], pa.binary())
         else:
             columns[name] = pa.array(texts, pa.string())
         outputs.append(f"cast({quote(name)} as {kinds[name]}) as {quote(name)}")
