@@ -792,6 +792,9 @@ def changes_frame(
     if apply_as_deletes is not None and not shape.keys:
         raise InvalidInput("apply_as_deletes needs a table with keys; this one has none, so it can only be appended to")
     known = set(changes.columns)
+    for name in known:
+        if changes.columns.count(name) > 1:
+            raise InvalidChanges(f"the changes have the column {name!r} more than once; leave one of them out")
     for name in except_columns:
         if name not in known:
             raise InvalidInput(f"except_column_list names {name!r}, which the changes lack")

@@ -235,8 +235,8 @@ class Partitions:
         shape = shape_of(self._log.refresh())
         values = partition_values(partition, shape)
         connection = connect()
-        names = [name for name in rows.column_names if not is_reserved(name)]
-        prepared = prepare(rows.select(names), shape, connection)
+        hidden = [name for name in rows.column_names if is_reserved(name)]
+        prepared = prepare(rows.drop_columns(hidden) if hidden else rows, shape, connection)
         if len(newest_per_key(prepared, shape, connection)) < len(prepared):
             raise InvalidInput(f"the rows for partition {_spell(values)} hold a key twice")
         written = list(write_parts(prepared, shape, self._storage))

@@ -104,6 +104,22 @@ def check_columns(names: Iterable[str], schema: pa.Schema, purpose: str) -> None
         seen.add(name)
 
 
+def _check_fields(kind: pa.DataType, path: str) -> None:
+    """Of the structs at any depth below a column."""
+    if pa.types.is_struct(kind):
+        if not kind.num_fields:
+            raise InvalidSchema(f"column {path!r} is a struct without fields, which no Parquet file can hold")
+        seen: set[str] = set()
+        for child in kind:
+            if child.name.lower() in seen:
+                raise InvalidSchema(f"two fields of {path!r} are named {child.name!r} (names differ by more than case)")
+            seen.add(child.name.lower())
+    if pa.types.is_nested(kind):
+        for at in range(kind.num_fields):
+            child = kind.field(at)
+            _check_fields(child.type, f"{path}.{child.name}" if pa.types.is_struct(kind) else path)
+
+
 def is_reserved(name: str) -> bool:
     """Whether only lakebed may give a column this name."""
     return name.lower().startswith(RESERVED_PREFIX)
@@ -120,6 +136,7 @@ def _check_names(schema: pa.Schema) -> None:
         if is_reserved(name):
             raise InvalidSchema(f"column {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved")
     for field in schema:
+        _check_fields(field.type, field.name)
         for name in _names_within(field):
             if not name or any(character in _FORBIDDEN_CHARACTERS for character in name):
                 raise InvalidSchema(

@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.expression import expression, mistakes
+from lakebed.parts.fitting import fitted
+from lakebed.parts.nested import first_missing, nullable
 from lakebed.parts.sql import aliases, by_place, registered
 from lakebed.settings import suggest
 from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
@@ -109,19 +111,22 @@ def prepare(
             raise InvalidInput(
                 f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out"
             )
-    deletes = _delete_mask(changes, connection, apply_as_deletes)
+    twice = sorted({name for name in changes.column_names if changes.column_names.count(name) > 1})
+    if twice:
+        raise InvalidChanges(f"the changes have the column {twice[0]!r} more than once; leave one of them out")
     names, columns = [], []
     for field in shape.schema:
         names.append(field.name)
         if field.name in except_columns:
-            columns.append(pa.nulls(len(changes), field.type))
+            columns.append(pa.nulls(len(changes), nullable(field.type)))
         elif field.name in changes.column_names:
-            columns.append(_cast(changes[field.name], field.type, field.name))
+            columns.append(fitted(changes[field.name], field.type, field.name))
         else:
             raise InvalidChanges(
                 f"the changes lack the column {field.name!r} of the table{suggest(field.name, changes.column_names)}; "
                 "add it (null where there is no value)"
             )
+    deletes = _delete_mask(changes, connection, apply_as_deletes)
     if not shape.keys and deletes is not None and pc.any(deletes).as_py():
         row = int(pc.index(deletes, True).as_py())
         raise InvalidChanges(f"row {row} of the changes is a delete, but the table has no keys to tell what it deletes")
@@ -187,27 +192,12 @@ def _delete_mask(
     return mask["d"]
 
 
-def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
-    if column.type == kind:
-        return column
-    try:
-        if (
-            pa.types.is_timestamp(kind)
-            and pa.types.is_timestamp(column.type)
-            and (kind.tz is None) != (column.type.tz is None)
-        ):
-            raise pa.ArrowInvalid("one has a time zone and the other has none")
-        return column.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidChanges(f"column {name!r}: {column.type} does not fit the table's {kind}: {error}") from None
-
-
 def _hidden_sequence(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """A sequence that is no column of the table is kept as a 64-bit integer; timestamps as microseconds."""
     if pa.types.is_timestamp(column.type):
-        return _cast(column, pa.timestamp("us", column.type.tz), name).cast(pa.int64())
+        return fitted(column, pa.timestamp("us", column.type.tz), name).cast(pa.int64())
     if pa.types.is_integer(column.type):
-        return _cast(column, pa.int64(), name)
+        return fitted(column, pa.int64(), name)
     raise InvalidChanges(
         f"sequence_by names {name!r}, which is {column.type}; a sequence that is not a column of the table must be an "
         "integer or a timestamp"
@@ -231,6 +221,17 @@ def _check_nulls(changes: pa.Table, shape: TableShape, deletes: pa.ChunkedArray 
         if pc.any(missing).as_py():
             row = int(pc.index(missing, True).as_py())
             raise InvalidChanges(f"column {field.name!r} is NOT NULL but has no value in row {row} of the changes")
+    for field in shape.schema:
+        upserts = changes[field.name]
+        if (found := first_missing(upserts, field.type)) is None:
+            continue
+        if deletes is not None:
+            upserts = pc.if_else(deletes, pa.scalar(None, upserts.type), upserts)
+            found = first_missing(upserts, field.type)
+        if found is not None:
+            raise InvalidChanges(
+                f"{f'{field.name}.{found[1]}'!r} is NOT NULL but has no value in row {found[0]} of the changes"
+            )
     sequence = shape.sequence_column
     if sequence and changes[sequence].null_count:
         row = int(pc.index(pc.is_null(changes[sequence]), True).as_py())
@@ -250,7 +251,14 @@ def _empty_partitions_as_null(changes: pa.Table, shape: TableShape) -> pa.Table:
     for name in shape.partition_by:
         if pa.types.is_string(changes.schema.field(name).type):
             index = changes.column_names.index(name)
-            column = pc.if_else(pc.equal(changes[name], ""), pa.scalar(None, pa.string()), changes[name])
+            is_empty = pc.equal(changes[name], "")
+            if name in shape.keys and pc.any(is_empty).as_py():
+                row = int(pc.index(is_empty, True).as_py())
+                raise InvalidChanges(
+                    f"key column {name!r} is '' in row {row} of the changes; the table is partitioned by it, an empty "
+                    "partition is null to every reader, and a key must have a value"
+                )
+            column = pc.if_else(is_empty, pa.scalar(None, pa.string()), changes[name])
             changes = changes.set_column(index, name, column)
     return changes
 

@@ -63,6 +63,7 @@ def records_of_unwhole(unwhole: Unwhole, shape: TableShape) -> pa.Table:
 def rows_as_json(rows: pa.Table) -> list[dict[str, object]]:
     """The rows as values that JSON has. Texts are made by DuckDB: Python lacks some times and decimals."""
     plain = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean)
+    rows = pa.table({name: _as_text(rows[name]) for name in rows.column_names})
     columns = [
         alias if any(kind(field.type) for kind in plain) else f"{alias}::varchar"
         for field, alias in zip(rows.schema, aliases(rows.column_names).values(), strict=True)
@@ -72,3 +73,12 @@ def rows_as_json(rows: pa.Table) -> list[dict[str, object]]:
         found = connection.sql(f"select {', '.join(columns)} from {name}").to_arrow_table()
     as_json: list[dict[str, object]] = named(found, rows.column_names).to_pylist()
     return as_json
+
+
+def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column; as bytes if it claims to be a text and is none, which DuckDB does not take."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return column.cast(pa.binary()) if pa.types.is_string(column.type) else pa.nulls(len(column))
+    return column

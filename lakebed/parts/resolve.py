@@ -44,6 +44,7 @@ from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.missing import Completed, complete, ranked, required_columns
+from lakebed.parts.nested import as_declared
 from lakebed.parts.quarantine import Unwhole
 from lakebed.parts.sql import aliases, by_place, literal, named, parquet_of, registered, scan_of, sql_type
 from lakebed.parts.storage import PartStorage
@@ -283,7 +284,9 @@ def _row_schema(newest: pa.Table, shape: TableShape) -> pa.Schema:
 def _as_rows(piece: pa.Table, schema: pa.Schema) -> pa.Table:
     """The piece with these columns; one that it lacks is null."""
     columns = [
-        piece[field.name].cast(field.type) if field.name in piece.column_names else pa.nulls(len(piece), field.type)
+        as_declared(piece[field.name], field.type)
+        if field.name in piece.column_names
+        else pa.nulls(len(piece), field.type)
         for field in schema
     ]
     return pa.table(columns, schema=schema)

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from lakebed.errors import InvalidChanges
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, TableShape
+from lakebed.parts.nested import nullable
 from lakebed.parts.order import sort_order
 from lakebed.parts.sql import quote
 from lakebed.parts.storage import PartStorage
@@ -91,9 +92,8 @@ def write_parts(rows: pa.Table, shape: TableShape, storage: PartStorage) -> Iter
 def _write_one(
     rows: pa.Table, values: Mapping[str, str | None], shape: TableShape, storage: PartStorage
 ) -> WrittenPart:
-    # A delete has nulls where the table allows none, and Arrow writes none below a null struct whose fields take none.
-    schema = pa.schema([_nullable(field) for field in rows.schema])
-    rows = rows.cast(schema) if any(map(pa.types.is_nested, schema.types)) else pa.table(rows.columns, schema)
+    # A delete has nulls where the table allows none, and so has a struct that is null.
+    rows = rows.cast(pa.schema([pa.field(field.name, nullable(field.type)) for field in rows.schema]))
     dictionary = _repetitive(rows)
     terms = shape.terms
     order = sort_order(rows, terms) if terms else np.arange(len(rows))
@@ -120,18 +120,6 @@ def _write_one(
         shape.order_version,
         checksum,
     )
-
-
-def _nullable(field: pa.Field) -> pa.Field:
-    """The field with nulls allowed, and in all that it holds but the keys of maps."""
-    kind = field.type
-    if pa.types.is_struct(kind):
-        kind = pa.struct([_nullable(member) for member in kind])
-    elif pa.types.is_map(kind):
-        kind = pa.map_(kind.key_field, _nullable(kind.item_field))
-    elif pa.types.is_list(kind):
-        kind = pa.list_(_nullable(kind.value_field))
-    return field.with_type(kind).with_nullable(True)
 
 
 def _repetitive(rows: pa.Table) -> list[str]:

@@ -35,6 +35,7 @@ import pyarrow as pa
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.manifest.stores.roots import local_file
 from lakebed.parts.expression import Expression, mistakes
+from lakebed.parts.nested import table_as_declared
 from lakebed.parts.sql import EVALUATED_FIRST, parquet_of, parquet_to_join, quote
 from lakebed.view.scan_file import ScanFile
 
@@ -83,7 +84,7 @@ def to_arrow(
         paths = (local_file(file.path) or file.path for file in files)
         with mistakes(f"where={where.text!r}", paths) if where else nullcontext():
             found = cursor.sql(query).to_arrow_table()
-    return found.cast(wanted) if names else found.select([])
+    return table_as_declared(found, wanted) if names else found.select([])
 
 
 def without_dead_rows(files: Sequence[ScanFile], run: Callable[[bool], T]) -> T:

@@ -49,6 +49,7 @@ from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, TableShape, shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
+from lakebed.parts.nested import table_as_declared
 from lakebed.parts.sql import aliases, by_place, named, registered, scan_of, sql_type
 from lakebed.parts.storage import PartStorage, open_part_storage
 
@@ -338,4 +339,4 @@ def _told(table: pa.Table, kinds: Any, version: _Version) -> Iterator[pa.RecordB
     for name in {*version.shape.schema.names, CHANGE_SEQUENCE} & {*table.column_names}:
         known[name] = table[name]
     columns = [known.get(field.name, pa.nulls(count, field.type)) for field in schema]
-    yield from pa.table(columns, names=schema.names).cast(schema).to_batches()
+    yield from table_as_declared(pa.table(columns, names=schema.names), schema).to_batches()
