@@ -35,6 +35,7 @@ from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.parts.changes import (
     DELETE,
     HIDDEN_TYPES,
+    OLDEST_SEQUENCE,
     OP_COLUMN,
     SEQUENCE_COLUMN,
     UPSERT,
@@ -50,7 +51,6 @@ from lakebed.parts.unreadable import naming_unreadable
 from lakebed.parts.write import WrittenPart, write_parts
 
 ATTEMPTS_MAX = 50
-_OLDEST_SEQUENCE = -(2**63)
 MUTATIONS_SCHEMA = pa.schema(
     [
         ("version", pa.int64()),
@@ -182,7 +182,7 @@ def _write(
     if shape.sequence_column == SEQUENCE_COLUMN:
         hidden.append(pa.field(SEQUENCE_COLUMN, pa.int64()))
         # A row that another writer left before the table was converted has none: it is older than all that have one.
-        columns.append(f"coalesce({SEQUENCE_COLUMN}, {_OLDEST_SEQUENCE}) as {SEQUENCE_COLUMN}")
+        columns.append(f"coalesce({SEQUENCE_COLUMN}, {OLDEST_SEQUENCE}) as {SEQUENCE_COLUMN}")
     operation = DELETE if mutation.assignments is None else UPSERT
     query = (
         f"select {', '.join(columns)}, {literal(operation)} as {OP_COLUMN} "

@@ -30,6 +30,8 @@ SEQUENCE_COLUMN = "_lakebed_seq"
 UNAVAILABLE_COLUMN = "_lakebed_unavailable"
 HIDDEN_TYPES = {OP_COLUMN: pa.string(), SEQUENCE_COLUMN: pa.int64(), UNAVAILABLE_COLUMN: pa.list_(pa.string())}
 UPSERT, DELETE = "u", "d"
+OLDEST_SEQUENCE = -(2**63)
+"""In place of a hidden sequence that a row lacks since another writer left it there: older than all that have one."""
 _CALENDAR_DAYS = -719_162, 2_932_897
 """The first day of the year 1, and that of the year 10000, since the epoch."""
 

@@ -46,7 +46,15 @@ from lakebed.manifest.actions import (
 from lakebed.manifest.schema import check_new_names
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, TableShape, shape_of
+from lakebed.parts.changes import (
+    DELETE,
+    OLDEST_SEQUENCE,
+    OP_COLUMN,
+    SEQUENCE_COLUMN,
+    UNAVAILABLE_COLUMN,
+    TableShape,
+    shape_of,
+)
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect
 from lakebed.parts.nested import table_as_declared
@@ -283,6 +291,8 @@ class _Reading:
             kinds[SEQUENCE_COLUMN] = "BIGINT"
             told.append(CHANGE_SEQUENCE)
         read = list(aliases(kinds).values())
+        if _hides_sequence(self._shape):
+            read[-1] = f"coalesce({read[-1]}, {OLDEST_SEQUENCE})"
         if where:
             kinds[UNAVAILABLE_COLUMN] = "VARCHAR[]"
             where = where.format(aliases(kinds)[UNAVAILABLE_COLUMN])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 import lakebed
 from lakebed.compaction.merge import Merger
@@ -113,6 +114,18 @@ def test_a_sequence_that_is_no_column_is_told_beside_the_rows(tmp_path: Path) ->
         *SCHEMA.names, "_change_type", CHANGE_SEQUENCE, "_commit_version", "_commit_timestamp",
     ]  # fmt: skip
     assert batch[CHANGE_SEQUENCE].to_pylist() == [7, 8]
+
+
+def test_rows_that_another_writer_left_are_older_than_all_that_have_a_sequence(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", pa.table([[1, 2], ["eu"] * 2, [1, 2], ["a", "b"]], schema=SCHEMA))
+    table = lakebed.convert(tmp_path / "t", keys=["id"], sequence_by="seq")
+    copy = Copy(table, tmp_path / "copy", CHANGE_SEQUENCE)
+    table.apply(as_arrow([change(1, 5, "new", seq=-7)], table))
+    copy.follow()
+    assert copy.rows() == rows_of(table)
+    table.delete("true")
+    copy.follow()
+    assert copy.rows() == rows_of(table) == []
 
 
 class World:
