@@ -38,7 +38,7 @@ import pyarrow as pa
 from lakebed.compaction.read_commits import commits_since
 from lakebed.errors import Contention, Corrupt, InvalidInput, StoreUnavailable, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, CommitInfo, Domain, RemoveChangePart, RemovePart
-from lakebed.manifest.claims import claims_of
+from lakebed.manifest.claims import LEASE_MS_MAX, claims_of
 from lakebed.manifest.conflicts import Touch
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.leases import EXPIRED_DOMAIN, first_unexpired, leased_versions, leases_of, mark
@@ -241,7 +241,11 @@ def _keep(
     else:
         unnamed_before_ms = min(unnamed_before_ms, oldest.timestamp_ms - write_seconds * 1000)
     named.update(_named_by_held(log, leased_versions(newest.domains, now_ms), first))
-    under_way = [claim.since_ms for claim in claims_of(newest.domains).values() if claim.lease_ms >= unnamed_before_ms]
+    under_way = [  # by the clock of who claimed, which may be a day off
+        claim.since_ms - LEASE_MS_MAX
+        for claim in claims_of(newest.domains).values()
+        if claim.lease_ms >= unnamed_before_ms - LEASE_MS_MAX
+    ]
     spell = _Spelling(storage)
     removed = {path for action in oldest.removed.values() for path in (action.path, _vector(action.deletion_vector))}
     return Kept(

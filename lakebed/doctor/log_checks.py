@@ -45,6 +45,7 @@ _AT_ONCE = 256
 _READERS = 8
 _FORGET_EVERY = 100
 _OURS = "lakebed/"
+_CLOCKS_DIFFER_SECONDS = 600
 _RESTORE = "restore {} from a copy of the store"
 
 
@@ -301,6 +302,13 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
                 f"the claim of {claim.replica} on {len(claim.sources)} parts was left behind: its lease ended "
                 f"{late_seconds:,.0f} s ago, and nobody has taken it out, so nobody maintains the table",
                 f"lakebed maintain {path}",
+            )  # fmt: skip
+        if -late_seconds > LEASE_SECONDS + _CLOCKS_DIFFER_SECONDS:
+            yield warning(
+                "claim", claim.domain,
+                f"the claim of {claim.replica} on {len(claim.sources)} parts ends in {-late_seconds / 3600:,.1f} hours, and a "
+                f"lease lasts {LEASE_SECONDS:.0f} seconds: that machine's clock is ahead, or this one's is behind",
+                "set the clocks right (NTP); if it ends within a day it keeps its parts until then, else it counts as ended",
             )  # fmt: skip
     places: dict[tuple[int, int], str] = {}
     for part in snapshot.tail_in_order():

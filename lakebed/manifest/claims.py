@@ -9,7 +9,9 @@ Invariants
   new one; no clock is needed to check that.
 
 A claim holds until its lease ends; its replica extends it while it lives (a heartbeat). A lease that has ended gives
-others the right to take the sources over, nothing more: until somebody does, the claim may still be completed.
+others the right to take the sources over, nothing more: until somebody does, the claim may still be completed. A lease is
+minutes long. One that ends more than a day from now was written by a clock that is ahead, and counts as ended: else a replica
+that died would keep its parts from everybody until then.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from lakebed.manifest.snapshot import Snapshot
 
 CLAIM_DOMAIN_PREFIX = "lakebed.claim."
+LEASE_MS_MAX = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Claim:
 
     def is_live(self, now_ms: int) -> bool:
         """Whether the lease holds."""
-        return now_ms < self.lease_ms
+        return now_ms < self.lease_ms <= now_ms + LEASE_MS_MAX
 
     def to_action(self) -> Domain:
         """What puts the claim into the log, or extends its lease."""

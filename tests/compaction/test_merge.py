@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -531,3 +532,17 @@ def test_compacting_ends_though_parts_reach_across_values_of_the_first_sort_colu
     monkeypatch.setattr(Compactor, "_merge", counted)
     table.compact()
     assert table.clustering_information()["max_depth"][0].as_py() <= 2, "neighbours may share a key"
+
+
+def test_a_dead_replica_whose_clock_was_a_year_ahead_keeps_nobody_from_its_parts(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), False), ("v", pa.int64())])
+    table = lakebed.create(tmp_path / "t", schema, keys=["id"], properties={"lakebed.read_budget": "2"})
+    for number in range(12):
+        ids = list(range(number, 200, 3))
+        table.apply(pa.table({"id": ids, "v": [number] * len(ids)}, schema=schema))
+        table.settle()
+    ahead = Merger(table._log, table._storage, table._dead_rows, "ahead", lambda: time.time() + 365 * 86_400)
+    assert isinstance(ahead.claim(list(table._log.refresh().parts), 1), tuple)
+    assert table.status().claims_live == 0
+    assert table.compact().merges > 0
+    assert table.to_arrow().num_rows == 200 and not table.claims().num_rows

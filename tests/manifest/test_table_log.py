@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
@@ -470,6 +471,33 @@ def test_a_version_is_found_by_its_time() -> None:
         assert log.version_at(commit.timestamp_ms + 1) == version
     with pytest.raises(VersionNotFound, match="oldest version"):
         log.version_at(0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_times_of_another_writer_that_go_back_or_are_missing_do_not_mislead(seed: int) -> None:
+    """A version is the newest at a time from the latest of its own time and all before it, as in Delta's own readers."""
+    rng, store = random.Random(seed), MemoryLogStore()
+    log = new_log(store=store)
+    times = [log.refresh().timestamp_ms]
+    for version in range(1, 12):
+        time_ms = rng.choice([0, times[0] + rng.randrange(-5, 40)])
+        text = b'{"commitInfo":{"timestamp":%d}}' % time_ms if time_ms else b'{"txn":{"appId":"x","version":1}}'
+        store.put(commit_name(version), text)
+        times.append(max(times[-1], time_ms))
+    read = TableLog(store).refresh()
+    enabled = {"delta.inCommitTimestampEnablementVersion": "12"}
+    metadata = replace(read.metadata, configuration=dict(read.metadata.configuration) | enabled)
+    log._clock = lambda: (times[-1] + 1) / 1000
+    committed(log.commit(log.refresh(), [metadata], INFO, BLIND))
+    for number in range(6):
+        committed(log.commit(log.refresh(), [change_part(str(number))], INFO, BLIND))
+    times += [commit.timestamp_ms for commit in log.commits(12, 18)]
+    assert times == sorted(times)
+    for time_ms in range(times[0], times[-1] + 3):
+        expected = max(version for version, at in enumerate(times) if at <= time_ms)
+        assert log.version_at(time_ms) == expected
+    with pytest.raises(VersionNotFound):
+        log.version_at(times[0] - 1)
 
 
 def test_a_log_that_is_not_there_is_named() -> None:

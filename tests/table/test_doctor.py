@@ -121,6 +121,13 @@ def leave_a_claim_behind(table: lakebed.Table) -> str:
     return claimed[0].domain
 
 
+def claim_by_a_clock_that_is_ahead(table: lakebed.Table) -> str:
+    merger = Merger(log_of(table), table._storage, table._dead_rows, "ahead", clock=lambda: time.time() + 20 * 3600)
+    claimed = merger.claim([base(table).path], 1)
+    assert isinstance(claimed, tuple)
+    return claimed[0].domain
+
+
 def damage_a_deletion_vector(table: lakebed.Table) -> str:
     vector = base(table, dirty=True).deletion_vector
     name = vector.file_path() if vector else None
@@ -202,6 +209,9 @@ BROKEN = {
     "commit cut at a line's end": Broken(lose_the_last_action, "M1", "it is cut off: it has"),
     "duplicate key": Broken(put_a_key_in_twice, "B1", "is live 2 times", rows_only=True),
     "stale claim": Broken(leave_a_claim_behind, "claim", "left behind", severity=Severity.WARNING),
+    "claim of a clock that is ahead": Broken(
+        claim_by_a_clock_that_is_ahead, "claim", "clock is ahead", severity=Severity.WARNING
+    ),
     "bad deletion vector": Broken(damage_a_deletion_vector, "vector", "checksum", rows_only=True),
     "wrong statistics": Broken(tell_wrong_statistics, "S1", "statistics of 'id' are wrong", rows_only=True),
     "unsorted part": Broken(shuffle_a_part, "S1", "not in the order of (region, at)", rows_only=True),
