@@ -23,7 +23,7 @@ is, the first that differs deciding,
 None of the earlier ones rises then: what is written has rows, none but those of the inputs, sorted as the table says, in parts
 that span the blocks of all inputs. All are whole numbers, and bounded: 1 to 3 by 0. No block range reaches beyond those that
 there are, so 4 is at least minus the rows times the versions. There are never more parts than there are rows and, at the start,
-parts without; so 5 is at least minus the rows times twice the binary digits of that sum. So without new commits there is a last
+parts without; so 5 is at least minus the rows times twice the binary digits of that sum. So without other commits there is a last
 merge, under any policy, budget or threshold, and also where these change from one hour to the next. A settle makes the tail
 shorter, which no merge makes longer. Plans of one round share no part, and the measure is a sum over parts: each of the merges at
 work at once lowers it. How many parts a merge writes, and where they say that they lie, makes no difference.

@@ -1,7 +1,4 @@
-"""Worlds that hunt for merges without end: a table whose statistics are an adversary's, and real tables with hostile sort keys.
-
-``measure_of`` is written down here once more, from the docstring of ``lakebed.compaction.measure``, by nothing but parts.
-"""
+"""Worlds that hunt for merges without end: tables whose statistics are an adversary's, real ones with hostile sort keys."""
 
 from __future__ import annotations
 
@@ -26,27 +23,12 @@ from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.passes import passes_after
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.settings import TableSettings
-from tests.compaction.tables import MB, stats, table
+from tests.compaction.tables import MB, measure_of, stats, table
 
 HOUR_MS = 3_600_000
 NOW = 100_000 * HOUR_MS
 POLICIES = ("auto", "bin-pack", "tiered", "leveled", "recluster")
 MERGES_MAX = 5_000  # of a world whose measure allows far fewer; not to wait for ever where something is wrong
-
-
-def measure_of(snapshot: Snapshot, now_ms: int) -> tuple[int, int, int, int, int]:
-    """What every merge lowers."""
-    settings = snapshot.settings
-    version = settings.sort_key_version if settings.sort_key or settings.keys else None
-    parts = list(snapshot.parts.values())
-    full = [item for item in parts if item.rows > 0]
-    return (
-        sum(item.rows <= 0 for item in parts),
-        sum(item.rows for item in full),
-        sum(item.rows for item in full if item.sort_key_version != version),
-        -sum(item.rows * (item.max_block - item.min_block) for item in full),
-        -sum(item.rows * item.passes for item in full),
-    )
 
 
 # -- an adversary's statistics ---------------------------------------------------------------------------------------
@@ -138,9 +120,9 @@ def merges_until_the_end(seed: int) -> int:
         else:
             found = plan(snapshot, (), now_ms).plans
         for done in found:
-            before = measure_of(snapshot, now_ms)
+            before = measure_of(snapshot)
             snapshot = hostilely_merged(snapshot, done, world, bounds, f"merged-{merges}", now_ms)
-            after = measure_of(snapshot, now_ms)
+            after = measure_of(snapshot)
             assert after < before, f"seed {seed}: {done.why} left the measure at {after}, from {before}"
             merges += 1
         assert merges < MERGES_MAX, f"seed {seed}: {merges} merges and no end"
@@ -238,6 +220,6 @@ def _merges(table: lakebed.Table, told: str) -> int:
             return merges
         merger.run(found.inputs, found.level, kernel(lambda: False, lambda rows: None))
         merges += 1
-        before, after = measure_of(snapshot, now_ms), measure_of(log.refresh(), now_ms)
+        before, after = measure_of(snapshot), measure_of(log.refresh())
         assert after < before, f"{told}: {found.why} left the measure at {after}, from {before}"
         assert merges < MERGES_MAX, f"{told}: {merges} merges and no end"

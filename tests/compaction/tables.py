@@ -51,3 +51,18 @@ def table(
     return Snapshot(
         9, 0, Protocol(3, 7), metadata, {item.path: item for item in parts}, {item.domain: item for item in tail}
     )
+
+
+def measure_of(snapshot: Snapshot) -> tuple[int, int, int, int, int]:
+    """What every merge lowers, as the docstring of ``lakebed.compaction.measure`` has it."""
+    settings = snapshot.settings
+    version = settings.sort_key_version if settings.sort_key or settings.keys else None
+    parts = list(snapshot.parts.values())
+    full = [item for item in parts if item.rows > 0]
+    return (
+        sum(item.rows <= 0 for item in parts),
+        sum(item.rows for item in full),
+        sum(item.rows for item in full if item.sort_key_version != version),
+        -sum(item.rows * (item.max_block - item.min_block) for item in full),
+        -sum(item.rows * item.passes for item in full),
+    )

@@ -8,6 +8,7 @@ The fold here shares no code with ``lakebed.manifest``: it reads the JSON lines.
   dictionary. So settles, merges, uploads, claims and cleanups change none (P3, S2). A mutation is right if it was worked out
   at some version since it was called, and what came after it stands.
 - P1, P4: what a claim names is in the base, and is named by no other claim; no claim names what left the table for good.
+- E1: a merge or upload lowers the measure that says that merges come to an end.
 - S1: a part that says which version of the sort key its rows are sorted by is sorted by it.
 - What the commit names lies in the store. The mark of the expired versions passes none that is within retention.
 - The numbered invariants of ``lakebed.manifest.invariants`` hold for the commit.
@@ -20,14 +21,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lakebed.manifest.actions import decode_commit
+from lakebed.manifest.actions import AddPart, Commit, Domain, RemovePart, decode_commit
 from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.deletion_vector import DeletionVector, unpack
 from lakebed.manifest.invariants import violations
 from lakebed.manifest.snapshot import Snapshot, apply
+from tests.compaction.tables import measure_of
 from tests.simulation.files import Objects, Row, decode, sort_key
 from tests.simulation.stand_ins import Change
 from tests.simulation.world import Actor, World
@@ -196,6 +198,7 @@ class Auditor:
         if self._snapshot is not None:
             broken = violations(self._snapshot, commit)
             assert not broken, f"version {version} breaks {broken}"
+            self._merges_come_to_an_end(self._snapshot, commit, info["operation"])
         self._snapshot = apply(self._snapshot, commit)
         found = state_of(self._snapshot)
         assert found == after, f"version {version} is applied as {found}, not {after}"
@@ -251,6 +254,20 @@ class Auditor:
                 keys = [sort_key(self._sort_keys[int(version)])(row) for row in decode(self._data[path])]
                 assert keys == sorted(keys), f"S1: {path} is not sorted by version {version} of the sort key"
                 self.world.counts[f"sorted by version {min(2, int(version))}"] += 1
+
+    def _merges_come_to_an_end(self, before: Snapshot, commit: Commit, operation: str) -> None:
+        """Each lowers the measure, but for one of which a source left while it was at work: its last rows had died."""
+        if operation not in ("MERGE", "UPLOAD"):
+            return
+        removed = [action.path for action in commit.actions if isinstance(action, RemovePart)]
+        ended = [action.domain for action in commit.actions if isinstance(action, Domain) and action.removed]
+        sources = [path for name in ended for path in json.loads(before.domains[name])["sources"]]
+        if sorted(removed) != sorted(sources):
+            return
+        added = [action.part for action in commit.actions if isinstance(action, AddPart)]
+        was = measure_of(replace(before, parts={path: before.parts[path] for path in removed}))
+        now = measure_of(replace(before, parts={part.path: part for part in added}))
+        assert now < was, f"E1: {operation} {commit.version} makes of the measure {was} {now}"
 
     def _files_are_there(self, after: State) -> None:
         named = {*after.base, *after.tail, *_files_of(after.base.values())}

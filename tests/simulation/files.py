@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ from pyroaring import BitMap64
 from lakebed.errors import LakebedError
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.log_store import LogStore
+from lakebed.manifest.passes import passes_after
 from lakebed.parts.changes import TableShape
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.merge import MergedPart, MergeSource
@@ -170,8 +172,9 @@ class SimulatedStorage:
         self.write_bytes(path, data)
         deletes = sum(row.value is None for row in rows)
         modified_ms = int(self.world.now * 1000)
+        told = stats(rows, self.world)
         return WrittenPart(
-            path, len(rows), len(data), deletes, 0, values_of(rows), stats(rows), modified_ms, shape.order_version
+            path, len(rows), len(data), deletes, 0, values_of(rows), told, modified_ms, shape.order_version
         )
 
 
@@ -200,15 +203,16 @@ def sort_key(columns: Sequence[str]) -> Callable[[Row], tuple[tuple[bool, Any], 
     return lambda row: tuple((row[place] is not None, row[place] or 0) for place in places)
 
 
-def stats(rows: Sequence[Row]) -> str:
-    """What the log says of a part's rows."""
+def stats(rows: Sequence[Row], world: World) -> str:
+    """What the log says of a part's rows. In some worlds bounds are as coarse as those of texts that begin alike."""
+    grain = 1000 if world.seed % 8 == 5 else 1
     columns: dict[str, list[int | None]] = {"k": [row.key for row in rows], "v": [row.value for row in rows]}
     known = {name: [value for value in values if value is not None] for name, values in columns.items()}
     return orjson.dumps(
         {
             "numRecords": len(rows),
-            "minValues": {name: min(values) for name, values in known.items() if values},
-            "maxValues": {name: max(values) for name, values in known.items() if values},
+            "minValues": {name: min(values) // grain * grain for name, values in known.items() if values},
+            "maxValues": {name: -(-max(values) // grain) * grain for name, values in known.items() if values},
             "nullCount": {name: len(rows) - len(values) for name, values in known.items()},
         }
     ).decode()
@@ -317,7 +321,7 @@ def merge_rows(
             np.array([ordinal for _, ordinal, _ in piece], np.uint16), np.array([at for _, _, at in piece], np.uint32)
         )
         version = shape.order_version
-        merged.append(
-            MergedPart(path, len(rows), size, stats(rows), 0, False, BitMap64(), provenance, version, checksum)
-        )
-    return merged
+        told = stats(rows, reading.world)
+        merged.append(MergedPart(path, len(rows), size, told, 0, False, BitMap64(), provenance, version, checksum))
+    passes = passes_after([source.part for source in sources], len(found), shape.order_version)
+    return [replace(part, passes=passes) for part in merged]

@@ -114,6 +114,15 @@ def a_merge_says_it_is_sorted_by_the_newest_sort_key(broken: pytest.MonkeyPatch)
     broken.setattr(Merger, "_actions", stamped)
 
 
+def a_merge_forgets_its_passes(broken: pytest.MonkeyPatch) -> None:
+    actions = Merger._actions
+
+    def forgetting(self: Merger, claim: Claim, sources: Any, merged: Any, died: Any, snapshot: Snapshot) -> Any:
+        return actions(self, claim, sources, [replace(part, passes=0) for part in merged], died, snapshot)
+
+    broken.setattr(Merger, "_actions", forgetting)
+
+
 def an_upload_forgets_what_died_meanwhile(broken: pytest.MonkeyPatch) -> None:
     commit = Merger.commit
 
@@ -241,7 +250,8 @@ BREAKS: Mapping[Break, str] = {
     a_cleanup_of_the_log_overlooks_who_begins_to_hold: "G1",
     a_cleanup_overlooks_the_tail: "G1",
     a_cleanup_ends_versions_too_early: "G1",
-    a_merge_says_it_is_sorted_by_the_newest_sort_key: "S1",
+    a_merge_says_it_is_sorted_by_the_newest_sort_key: "S1|E1",
+    a_merge_forgets_its_passes: "E1",
     a_cleanup_overlooks_detached_parts: "G1",
     a_drop_deletes_at_once: "G1",
     careless("attach"): "",
