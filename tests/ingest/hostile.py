@@ -14,12 +14,14 @@ from random import Random
 
 import pyarrow as pa
 
+from lakebed.errors import LakebedError
 from lakebed.ingest.debezium import DebeziumJson
 from lakebed.ingest.json_rows import JsonRows
 from lakebed.ingest.json_values import JsonOptions
 from lakebed.ingest.shape import RECORD_SCHEMA, ChangeShape, Decoder
 from lakebed.ingest.truncates import NO_CUT, Cut, Truncate
 from lakebed.parts.changes import TableShape
+from lakebed.sortkey.sort_key import parse_sort_key
 
 PLACEHOLDER = "__debezium_unavailable_value"
 POWERS = [sign * 2**k + step for k in (7, 8, 15, 31, 53, 62, 63, 64) for sign in (1, -1) for step in (-1, 0, 1)]
@@ -270,7 +272,22 @@ class Hostile:
             cut = Cut(
                 (Truncate("t", self.rng.choice([0, 1]), 40, 1_700_000_000_030_000, lsn=self.rng.choice([None, 50])),)
             )
-        return Case(TableShape(schema, keys, (), sequence, partition), decoder, records, cut)
+        return Case(TableShape(schema, keys, self._sort_key(schema), sequence, partition), decoder, records, cut)
+
+    def _sort_key(self, schema: pa.Schema) -> tuple[str, ...]:
+        names = [self.rng.choice(schema.names) for _ in range(2)]
+        function = self.rng.choice(
+            ["{}", "{}", "date({})", "year({})", "hour({}) desc", "substr({}, 1, 2)", "bucket(7, {})", "{} desc"]
+        )
+        term = function.format(names[0])
+        key = self.rng.choice(
+            [(), (), (term, names[1]), (f"zorder({', '.join(names)})",), (f"hilbert({', '.join(names)})",)]
+        )
+        try:
+            parse_sort_key(key, schema)
+        except LakebedError:  # no such function of such a column
+            return ()
+        return key
 
     def _type(self, levels: int) -> pa.DataType:
         simple: list[pa.DataType] = [

@@ -98,7 +98,7 @@ def check(decoder: Decoder, table: pa.Table) -> None:
     assert_same(fast, slow)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(VALUES, st.sampled_from([None, "source.lsn", "small", "kafka.offset"]), st.booleans())
 def test_events_are_read_the_same_by_columns_and_one_by_one(
     values: list[Any], sequence_by: str | None, keyed: bool
