@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from lakebed.manifest.deletion_vector import DeletionVector
+from lakebed.manifest.own_checksum import ZEROS, require_whole, with_checksum
 
 _TAG_LEVEL = "lakebed.level"
 _TAG_MIN_BLOCK = "lakebed.min_block"
@@ -27,7 +28,7 @@ _TAG_OP_COLUMN = "lakebed.op_column"
 _TAG_DELETES_MS = "lakebed.deletes_ms"
 _TAG_CHECKSUM = "lakebed.crc32"
 PART_DOMAIN_PREFIX = "lakebed.part."
-_ACTIONS = "lakebedActions"
+_CHECKSUM = b'\n{"commitInfo":{"lakebedChecksum":"'  # at the start of a line, where no text can stand
 _TABLE = "lakebedTable"
 _PARENT = "lakebedParent"
 _ATTEMPT = "lakebedAttempt"
@@ -270,26 +271,26 @@ def at_version(action: Action, version: int) -> Action:
 
 
 def encode_commit(actions: tuple[Action, ...]) -> bytes:
-    """A commit file: a JSON object a line. Its ``commitInfo`` counts them, so that a file that lost its end is no commit."""
-    lines = [to_json(action) for action in actions]
-    for line in lines:
-        if "commitInfo" in line:
-            line["commitInfo"][_ACTIONS] = len(lines)
-    return b"\n".join(map(orjson.dumps, lines)) + b"\n"
+    """A commit file: a JSON object a line. A ``commitInfo`` begins with the checksum of the file."""
+    lines = []
+    for action in actions:
+        line = to_json(action)
+        if isinstance(action, CommitInfo):
+            line = {"commitInfo": {"lakebedChecksum": ZEROS.decode(), **line["commitInfo"]}}
+        lines.append(orjson.dumps(line))
+    data = b"\n".join([b"", *lines, b""])
+    return (with_checksum(data, _CHECKSUM) if _CHECKSUM in data else data)[1:]
 
 
 def decode_commit(version: int, data: bytes) -> Commit:
     """The commit of a file's bytes; actions that state nothing for us are left out. Raises ValueError if it is no whole one.
 
-    A commit has at least one action (Delta's rule), and one of lakebed's as many as it says.
+    A commit has at least one action (Delta's rule), and one of lakebed's the bytes that it was written with.
     """
+    require_whole(b"\n" + data, _CHECKSUM)
     lines = [orjson.loads(line) for line in data.splitlines() if line.strip()]
     if not lines:
         raise ValueError(f"it is empty: {len(data)} bytes, and no action")
-    for line in lines:
-        said = (line.get("commitInfo") or {}).get(_ACTIONS, len(lines))
-        if said != len(lines):
-            raise ValueError(f"it is cut off: it has {len(lines)} of its {said} actions")
     return Commit(
         version, tuple([action for line in lines if (action := from_json(line)) is not None]), digest_of(data)
     )

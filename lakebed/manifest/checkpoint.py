@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from lakebed.errors import Corrupt, Unsupported
 from lakebed.manifest import actions as act
 from lakebed.manifest.actions import AddChangePart, AddPart, Domain, Metadata, Part, Protocol, RemovePart, Transaction
+from lakebed.manifest.own_checksum import ZEROS, require_whole, with_checksum
 from lakebed.manifest.snapshot import Snapshot
 
 _INT96_UNIT = "ms"  # as exact as statistics are; Delta keeps no other times in it
@@ -102,6 +103,7 @@ _SCHEMA = pa.schema(
 
 _DIGEST = b"lakebed.commit"
 _TIMESTAMP = b"lakebed.timestamp"
+_CHECKSUM = b"lakebed.crc32="  # in the footer's last field
 
 
 def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
@@ -128,9 +130,11 @@ def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
         )
         at += len(rows)
     out = io.BytesIO()
-    schema = _SCHEMA.with_metadata({_DIGEST: snapshot.digest, _TIMESTAMP: str(snapshot.timestamp_ms)})
-    pq.write_table(pa.table([arrays[name] for name in _SCHEMA.names], schema=schema), out, compression="zstd")
-    return out.getvalue(), total
+    said = {_DIGEST: snapshot.digest, _TIMESTAMP: str(snapshot.timestamp_ms), "lakebed.checksum": _CHECKSUM + ZEROS}
+    schema = _SCHEMA.with_metadata(said)
+    rows = pa.table([arrays[name] for name in _SCHEMA.names], schema=schema)
+    pq.write_table(rows, out, compression="zstd")
+    return with_checksum(out.getvalue(), _CHECKSUM), total
 
 
 def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
@@ -141,10 +145,11 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
     timestamp_ms, digest = 0, ""
     for file in files:
         try:
+            require_whole(file, _CHECKSUM)
             table = pq.ParquetFile(
                 pa.BufferReader(file), pre_buffer=False, coerce_int96_timestamp_unit=_INT96_UNIT
             ).read(use_threads=False)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise Corrupt(f"the checkpoint of version {version} can't be read: {error}") from error
         said = table.schema.metadata or {}
         digest, timestamp_ms = said.get(_DIGEST, b"").decode(), int(said.get(_TIMESTAMP, 0))
