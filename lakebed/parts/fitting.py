@@ -145,8 +145,12 @@ _FAMILIES: tuple[Callable[[pa.DataType], bool], ...] = (_is_number, _is_text_or_
 
 
 def _may_round(given: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether Arrow's checked cast may give another value: between decimals and floating point, and of a time to its day."""
+    """Whether Arrow's checked cast may give another value: between decimals and floating point, of a time to its day, and
+    of a decimal to so high a scale that the digits leave the type's bits, which Arrow may not see.
+    """
     is_decimal, is_float = pa.types.is_decimal, pa.types.is_floating
+    if is_decimal(given) and is_decimal(kind) and given.precision + kind.scale - given.scale > 38:
+        return True
     if (is_decimal(given) and is_float(kind)) or (is_float(given) and is_decimal(kind)):
         return True
     return bool(pa.types.is_date(kind) and pa.types.is_timestamp(given))

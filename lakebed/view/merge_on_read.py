@@ -345,6 +345,8 @@ def _as(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     out = values.cast(kind)
     if pa.types.is_date(kind) and pa.types.is_timestamp(values.type) and not out.cast(values.type).equals(values):
         raise ValueError("a date is sought by a time of day")
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(values.type) and not out.cast(values.type).equals(values):
+        raise ValueError("a decimal has no place in the column")  # Arrow does not see digits that leave the type's bits
     return out
 
 
