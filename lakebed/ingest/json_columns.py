@@ -25,8 +25,9 @@ import pyarrow.json as pj
 from lakebed.ingest.base64_columns import to_binary, to_decimal
 from lakebed.ingest.decimal_columns import fitted, of_digits, parsed_as
 from lakebed.ingest.json_text import Number
-from lakebed.ingest.json_values import MICROS_BELOW, MILLIS_BELOW, TIMESTAMP_MIN, JsonOptions
+from lakebed.ingest.json_values import MICROS_BELOW, MILLIS_BELOW, JsonOptions
 from lakebed.ingest.meanings import Kind, Meaning
+from lakebed.parts.fitting import TIMESTAMP_MIN
 
 JsonType = Literal["string", "number", "bool", "object", "array"]
 TICKS_OF_KIND = {Kind.TIME_MS: ("ms", 10**3), Kind.TIME_US: ("us", 10**6), Kind.TIME_NS: ("ns", 10**9)}

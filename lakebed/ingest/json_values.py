@@ -24,13 +24,12 @@ import pyarrow as pa
 
 from lakebed.ingest.json_text import Number, Unreadable, is_unicode, shown, written
 from lakebed.ingest.meanings import INTEGER, PLAIN, Kind, Meaning
+from lakebed.parts.fitting import TIMESTAMP_MIN
 
 TimestampUnit = Literal["auto", "ms", "us", "ns"]
 DecimalText = Literal["auto", "precise", "string"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-TIMESTAMP_MIN = -9_223_372_022_400_000_000
-"""The first microsecond that DuckDB can write as text. An earlier one, cast to text, ends every query of its database."""
 MILLIS_BELOW, MICROS_BELOW = 10**14, 10**17
 """``timestamp_unit: auto``: an epoch number below the first is milliseconds, below the second microseconds."""
 

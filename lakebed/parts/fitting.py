@@ -19,6 +19,9 @@ import pyarrow.compute as pc
 from lakebed.errors import InvalidChanges
 from lakebed.parts.nested import nullable
 
+TIMESTAMP_MIN = -9_223_372_022_400_000_000
+"""The first microsecond that DuckDB can write as text. An earlier one without zone, cast to text, ends every query of its
+database."""
 _WHAT_TO_DO = "convert it before it is applied"
 
 
@@ -29,7 +32,7 @@ def fitted(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedA
     """
     column, declared, kind = _decoded(column), kind, nullable(kind)
     if column.type == kind:
-        return _utf8(column, kind, name)
+        return _in_calendar(_utf8(column, kind, name), name)
     why = _refusal(column.type, kind, "")
     if why is not None:
         raise InvalidChanges(
@@ -48,7 +51,24 @@ def fitted(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedA
         raise InvalidChanges(
             f"column {name!r}: {column.type} does not fit the table's {declared}: {said}; {_WHAT_TO_DO}"
         ) from None
-    return _utf8(out, kind, name)
+    return _in_calendar(_utf8(out, kind, name), name)
+
+
+def has_early_times(column: pa.ChunkedArray) -> bool:
+    """Whether it holds timestamps without zone before ``TIMESTAMP_MIN``."""
+    if not pa.types.is_timestamp(column.type) or column.type.tz is not None or column.type.unit != "us":
+        return False
+    return bool(pc.any(pc.less(column.cast(pa.int64()), TIMESTAMP_MIN)).as_py())
+
+
+def _in_calendar(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    if has_early_times(column):
+        early = pc.less(column.cast(pa.int64()), TIMESTAMP_MIN)
+        row = int(pc.index(early, True).as_py())
+        raise InvalidChanges(
+            f"column {name!r} is before the year -290308 in row {row}, where timestamps begin; use a null"
+        )
+    return column
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lakebed.parts.changes import UNAVAILABLE_COLUMN, TableShape
 from lakebed.parts.engine import connect
+from lakebed.parts.fitting import has_early_times
 from lakebed.parts.sql import aliases, by_place, named, registered
 
 QUARANTINE_SUFFIX = "_quarantine"
@@ -76,7 +77,9 @@ def rows_as_json(rows: pa.Table) -> list[dict[str, object]]:
 
 
 def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column; as bytes if it claims to be a text and is none, which DuckDB does not take."""
+    """The column; as bytes if it claims to be a text and is none, which DuckDB does not take, nor very early times."""
+    if has_early_times(column):
+        return column.cast(pa.string())
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:

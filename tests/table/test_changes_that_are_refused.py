@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,8 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidChanges, InvalidSchema
+from lakebed.ingest.batch_writer import RowChanges
+from lakebed.parts.changes import TableShape
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -36,6 +39,24 @@ def test_a_text_that_is_not_utf8_is_refused(table: lakebed.Table) -> None:
     with pytest.raises(InvalidChanges, match="'v'"):
         table.apply(pa.table({"id": [1, 2], "v": not_text(pa.large_string())}))
     assert table.version == 0
+
+
+def test_a_time_that_no_query_could_show_is_refused_or_set_aside(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
+    times = pa.array([-9_223_372_022_400_000_000, -9_223_372_022_400_000_001], pa.int64()).view(pa.timestamp("us"))
+    rows = pa.table({"id": [1, 2], "at": times})
+    table = lakebed.create(tmp_path / "t", schema, keys=["id"])
+    with pytest.raises(InvalidChanges, match="column 'at' is before the year -290308 in row 1"):
+        table.apply(rows)
+    [decoded] = RowChanges(TableShape(schema, ("id",)))(
+        iter([pa.record_batch([rows.to_struct_array().chunk(0)], ["row"])])
+    )
+    assert decoded.changes["id"].to_pylist() == [1]
+    assert "out of range" in json.loads(decoded.quarantined["value"][0].as_py())["at"]
+    table.apply(rows.slice(0, 1))
+    assert table.query('select cast("at" as varchar) as shown from t', "t")["shown"].to_pylist() == [
+        "290309-12-22 (BC) 00:00:00"
+    ]
 
 
 def test_a_number_is_no_time(tmp_path: Path) -> None:
