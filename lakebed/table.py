@@ -813,13 +813,41 @@ def changes_frame(
                 f"the changes lack the column {field.name!r} of the table; add it (null where there is no value)"
             )
     if shape.keys:
-        deleted = f"coalesce(cast(({apply_as_deletes}) as boolean), false)" if apply_as_deletes else "false"
+        deleted = "false"
+        if apply_as_deletes is not None:
+            _require_spark_expression(changes, apply_as_deletes)
+            deleted = f"coalesce(cast(({apply_as_deletes}\n) as boolean), false)"
         columns.append(f"case when {deleted} then 'd' else 'u' end as {OP_COLUMN}")
     if shape.sequence_by is not None and shape.sequence_column == SEQUENCE_COLUMN:
         if shape.sequence_by not in known:
             raise InvalidChanges(f"the changes lack the column {shape.sequence_by!r}, which sequence_by names")
         columns.append(f"{_quoted(shape.sequence_by)} as {SEQUENCE_COLUMN}")
-    return changes.selectExpr(f"struct({', '.join(columns)}) as row")
+    try:
+        return changes.selectExpr(f"struct({', '.join(columns)}) as row")
+    except Exception as error:
+        if apply_as_deletes is None or not _is_of_spark(error):
+            raise
+        raise InvalidInput(f"apply_as_deletes={apply_as_deletes!r} can't be evaluated: {_first_line(error)}") from None
+
+
+def _require_spark_expression(frame: DataFrame, text: str) -> None:
+    """Raises InvalidInput if Spark does not read the text by itself as one expression: no bracket in it closes one of ours."""
+    try:
+        frame.sparkSession._jsparkSession.sessionState().sqlParser().parseExpression(text)
+    except Exception as error:
+        if not _is_of_spark(error):
+            raise
+        raise InvalidInput(f"apply_as_deletes={text!r} is not one SQL expression: {_first_line(error)}") from None
+
+
+def _is_of_spark(error: Exception) -> bool:
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), "no reason given")
 
 
 def _quoted(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,9 @@ import pytest
 import lakebed
 from lakebed.errors import Corrupt, InvalidInput
 from tests.oracle import in_order
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string()), ("v", pa.int64())])
 
@@ -135,6 +139,26 @@ def test_a_damaged_file_is_no_mistake_in_the_users_sql(table: lakebed.Table) -> 
     ):
         with pytest.raises(Corrupt, match="missing or damaged"):
             call()
+
+
+@pytest.mark.slow
+def test_what_deletes_in_a_dataframe_is_one_expression_of_sparks(tmp_path: Path, spark: SparkSession) -> None:
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
+    frame = spark.createDataFrame([(1, "a", 1, "u"), (2, "b", 1, "d")], "id long, s string, v long, op string")
+    for text in (
+        "op = 'd') or (true",
+        "op as x",
+        "op; select 1",
+        "",
+        "op = ",
+        "explode(array(1)) = 1",
+        "sum(v) > 1",
+        "nope = 1",
+    ):
+        with pytest.raises(InvalidInput, match="apply_as_deletes="):
+            table.apply(frame, apply_as_deletes=text)
+    table.apply(frame, apply_as_deletes="op = 'd' -- of the source")
+    assert table.to_arrow()["id"].to_pylist() == [1]
 
 
 # -- dead rows ---------------------------------------------------------------------------------------------------------
