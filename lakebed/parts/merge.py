@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput, LakebedError, StoreUnavailable
@@ -493,19 +495,20 @@ class _Merge:
 
         By the footers, and by the first rows of the largest source.
         """
-        files = ", ".join(file_literal(source.url) for source in self._sources)
-        leaves = self._cursor.execute(
-            "select replace(path_in_schema, ', ', '.'), sum(total_uncompressed_size), "
-            "2 * sum(num_values) filter (dictionary_page_offset is not null) > sum(num_values) "
-            f"from parquet_metadata([{files}]) group by 1 order by 1"
-        ).fetchall()
+        size, values, in_dictionary = 0, Counter[str](), Counter[str]()
+        for source in self._sources:
+            footer = pq.read_metadata(source.url)  # DuckDB would convert all statistics too, and fails on some
+            for group in map(footer.row_group, range(footer.num_row_groups)):
+                for leaf in map(group.column, range(group.num_columns)):
+                    size += leaf.total_uncompressed_size
+                    values[leaf.path_in_schema] += leaf.num_values
+                    in_dictionary[leaf.path_in_schema] += leaf.num_values if leaf.has_dictionary_page else 0
         rows = sum(map(len, self._wanted))
         largest = max(self._sources, key=lambda source: source.part.bytes)
         first = self._cursor.sql(f"select * from {parquet(largest.url)} limit {_SAMPLE_ROWS}").to_arrow_table()
-        size = sum(int(bytes_) for _, bytes_, _ in leaves)
         row_bytes = int(max(size / max(rows, 1), first.nbytes / max(len(first), 1))) + 1
         widths = {name: first[name].nbytes // max(len(first), 1) + 1 for name in first.column_names}
-        return row_bytes, widths, [path for path, _, in_dictionary in leaves if in_dictionary]
+        return row_bytes, widths, sorted(path for path in values if 2 * in_dictionary[path] > values[path])
 
     def _delete_rows(self, source: MergeSource, rows: int) -> _Flags:
         scan = parquet_of([source.url], {OP_COLUMN: ("op", "VARCHAR")})

@@ -156,7 +156,7 @@ _MOMENT = dt.datetime(2024, 1, 1)
         (pa.timestamp("us"), [_MOMENT + dt.timedelta(microseconds=number) for number in range(40)]),
         (pa.timestamp("us", "UTC"), [_MOMENT + dt.timedelta(microseconds=number) for number in range(40)]),
         (pa.timestamp("us"), [dt.datetime.min, *[_MOMENT] * 3, *[dt.datetime.max] * 8]),
-        (pa.timestamp("us"), [-(2**62), *range(30), *[2**62 + number for number in range(8)]]),
+        (pa.timestamp("us"), [-(2**63), *range(30), *[2**62 + number for number in range(8)]]),
         (pa.date32(), [-(2**31), *range(30), *[2**30 + number for number in range(8)]]),
     ],
 )
@@ -169,7 +169,7 @@ def test_parts_of_a_merge_overlap_in_no_more_than_one_value_however_alike_values
     rows = pa.table({"value": pa.array([*values, None], kind)}, schema)
     parts = merged(tmp_path, [written(tmp_path, rows, shape)], shape, rows_max=4)
     ranges = [range_of(part.stats, terms) for part in parts]
-    beyond = {-(2**62), -(2**31), 2**62, 2**30} & set(values)
+    beyond = {-(2**63), -(2**31), 2**62, 2**30} & set(values)
     overlapping = sum(right.lower < left.upper for left, right in itertools.pairwise(ranges))
     assert overlapping <= (2 if beyond or "\U0010ffff" in str(values[0]) else 0), ranges
     assert len(parts[0].stats) < 4_000, "what all texts begin with is not kept without end"
