@@ -330,8 +330,9 @@ class Table:
         """Commit one batch of changes; returns the version.
 
         ``changes``: the table's columns plus those that ``apply_as_deletes`` (a SQL expression such as ``"op = 'd'"``)
-        and ``sequence_by`` name; other columns are ignored. Later rows of a key win unless ``sequence_by`` says
-        otherwise. ``except_column_list``: columns of the changes that are not taken over (they become null).
+        and ``sequence_by`` name; other columns are ignored. A column comes in the table's type, or in one whose values can mean
+        one thing only in it (``parts.fitting``). Later rows of a key win unless ``sequence_by`` says otherwise.
+        ``except_column_list``: columns of the changes that are not taken over (they become null).
         ``batch_id``: a batch with this id is committed once: numbers must increase, over all writers of the table; a text is
         remembered for seven days. A replay writes nothing and returns the newest version. Raises InvalidChanges (nothing was
         committed), StoreUnavailable, Contention.
