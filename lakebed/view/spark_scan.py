@@ -183,11 +183,11 @@ def _entry(file: ScanFile, schema_json: str) -> list[Any]:
     dead = None
     if file.dead:
         dead = base64.b64encode(layout_of_dead_rows(file.dead, file.rows, file.path)).decode()
-    return [_identity(file), file.path, file.bytes, dict(file.partition_values), dead, _trusted(file, schema_json)]
+    return [_identity(file), file.path, file.bytes, dict(file.partition_values), dead, told_to_spark(file, schema_json)]
 
 
-def _trusted(file: ScanFile, schema_json: str) -> str | None:
-    """The statistics without bounds that don't hold for every value; without anything if others wrote them in their own way."""
+def told_to_spark(file: ScanFile, schema_json: str) -> str | None:
+    """A file's statistics without the bounds that don't hold for every value; nothing if others wrote them in a way of their own."""
     if file.stats is None or is_ours(file.path):
         return file.stats
     schema = schema_from_json(schema_json)

@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.manifest.schema import schema_to_json
 from lakebed.parts.changes import TableShape
 from lakebed.parts.locate import ScanLocator
+from lakebed.view.scan_file import ScanFile
+from lakebed.view.spark_scan import told_to_spark
 from tests.table.others import File, table_of_others
 
 NAN = math.nan
@@ -133,6 +137,23 @@ def settle_without_index(target: lakebed.Table) -> None:
     locator: Callable[[TableShape], ScanLocator] = lambda shape: ScanLocator(shape, target._storage)  # noqa: E731
     target._settling_locator = locator  # type: ignore[method-assign, assignment]
     assert target.settle().commits == 1
+
+
+def test_spark_s_index_is_told_only_bounds_that_hold() -> None:
+    schema = pa.schema(
+        [("id", pa.int64()), ("x", pa.float64()), ("d", pa.decimal128(38, 10)), ("m", pa.decimal128(9, 2))]
+    )
+    bounds = {"id": 2**53 + 1, "x": 1.5, "d": 1.5, "m": 1.25}
+    stats = orjson.dumps({"numRecords": 1, "minValues": bounds, "maxValues": bounds, "nullCount": {"x": 0}}).decode()
+
+    def told(path: str, stats: str | None) -> str | None:
+        return told_to_spark(ScanFile(path, 1, 1, stats=stats), schema_to_json(schema))
+
+    trusted = {"id": 2**53 + 1, "m": 1.25}
+    expected = {"numRecords": 1, "minValues": trusted, "maxValues": trusted, "nullCount": {"x": 0}}
+    assert orjson.loads(told("part-0.parquet", stats) or "") == expected
+    assert told("_lakebed/0.parquet", stats) == stats
+    assert told("part-0.parquet", '{"minValues":{"x":NaN}}') is told("part-0.parquet", None) is None
 
 
 @pytest.mark.parametrize("told", WAYS.values(), ids=WAYS.keys())
