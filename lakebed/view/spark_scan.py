@@ -187,7 +187,7 @@ def _entry(file: ScanFile, schema_json: str) -> list[Any]:
 
 
 def told_to_spark(file: ScanFile, schema_json: str) -> str | None:
-    """A file's statistics without the bounds that don't hold for every value; nothing if others wrote them in a way of their own."""
+    """A file's statistics without the bounds that do not hold for every value; none where they are no JSON."""
     if file.stats is None or is_ours(file.path):
         return file.stats
     schema = schema_from_json(schema_json)
