@@ -3,8 +3,8 @@
 1. lakebed's own error comes out of the text of Spark's (``failure_in``). What Spark says when a worker, an executor or a
    socket was slow is a Retry: nothing is wrong.
 2. Whether the query starts again is decided by the cause (``Restarts``). A Retry passes: again without end, later each time.
-   A plain LakebedError is one of Spark's own of which nobody knows: again, but a bounded number of times in a row. Any other
-   (bad settings, corrupt, lost records) never passes: the query has ended.
+   A plain LakebedError is one of Spark's own of which nobody knows: again, if it ever started, but a bounded number of times
+   in a row. Any other (bad settings, corrupt, lost records) never passes: the query has ended.
 3. Every change is told in the log, as an event (so in the metrics), and in ``lakebed.status`` of this process (``Health``).
 """
 
@@ -21,7 +21,7 @@ from lakebed.errors import LakebedError, Retry
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-UNKNOWN_FAILURES_MAX = 10
+UNKNOWN_FAILURES_MAX = 5
 PAUSE_SECONDS_MAX = 30.0
 PROOF_SECONDS = 30
 """A query that failed runs again when it has done some work, or was up for so long: its start alone proves nothing yet."""
@@ -73,12 +73,14 @@ class Restarts:
 
     def __init__(self) -> None:
         self._failures = 0
+        self.has_started = False
+        """Whether it ever started. What it fails with before, and of which nothing is known, is how it was asked for."""
 
     def pause_seconds(self, error: LakebedError, got_on: bool) -> float | None:
         """How long to wait first; None: it does not start again. ``got_on``: it did some of its work since the last failure."""
         self._failures = 1 if got_on else self._failures + 1
-        is_unknown = type(error) is LakebedError
-        if not isinstance(error, Retry) and (not is_unknown or self._failures > UNKNOWN_FAILURES_MAX):
+        may_pass = type(error) is LakebedError and self.has_started and self._failures <= UNKNOWN_FAILURES_MAX
+        if not isinstance(error, Retry) and not may_pass:
             return None
         return float(min(PAUSE_SECONDS_MAX, 2 ** min(self._failures - 1, 10)))
 

@@ -33,6 +33,8 @@ def test_what_passes_is_tried_again_without_end_later_each_time(error: LakebedEr
 
 def test_what_nobody_knows_is_tried_again_a_bounded_number_of_times_in_a_row() -> None:
     restarts = Restarts()
+    assert restarts.pause_seconds(LakebedError("x"), got_on=False) is None, "it could not even be started"
+    restarts.has_started = True
     for _ in range(3):
         tries = [
             restarts.pause_seconds(LakebedError("x"), got_on=number == 0) for number in range(UNKNOWN_FAILURES_MAX)

@@ -132,6 +132,7 @@ class Maintenance:
             return self._failed(error, got_on=False)
         except Exception as error:
             return self._failed(failure_in(str(error), QUERY), got_on=False)
+        self._restarts.has_started = True
         if self._failure is None:
             self._health.runs()  # else a round says so, or time
         return None

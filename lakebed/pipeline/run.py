@@ -173,6 +173,8 @@ class _Run:
             self._ingest_failed(error)
         except Exception as error:  # Spark's: its text is in the JVM, and must be asked for as long as that lives
             self._ingest_failed(failure_in(str(error), QUERY_NAME))
+        else:
+            self._restarts.has_started = True
         self._started_at = time.monotonic()
         if self._health.error is None:
             self._health.runs()
