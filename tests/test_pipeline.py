@@ -245,7 +245,7 @@ def test_any_path_can_be_maintained(path: str) -> None:
     assert maintenance_of(path).table.path == path
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(
         st.sampled_from(

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lakebed
@@ -141,6 +141,7 @@ _counts = st.integers(1, 10**18 - 1)
 _seconds = st.integers(0, INTERVAL_SECONDS_MAX)
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.builds(
         TableSettings,
@@ -152,8 +153,8 @@ _seconds = st.integers(0, INTERVAL_SECONDS_MAX)
         st.sampled_from(["", "22:00-06:00"]), st.booleans(), _seconds, _counts,
     )
 )  # fmt: skip
-def test_settings_come_out_of_the_log_as_they_went_in(settings: TableSettings) -> None:
-    assert parse_settings(settings.to_properties()) == settings
+def test_settings_come_out_of_the_log_as_they_went_in(found: TableSettings) -> None:
+    assert parse_settings(found.to_properties()) == found
 
 
 def test_the_greatest_settings_break_nothing(table: lakebed.Table) -> None:
