@@ -9,7 +9,8 @@ table became empty: the last of its commits that took something away had a versi
    lakebed's in the log mentions. A snapshot gives it for the oldest version, the commits after it give the rest.
 3. List the table's files, and hold each against that set; only what may go is kept in memory. A file goes as *expired* if
    the oldest kept version remembers its removal. Any other file without a name may be of a writer that has not committed
-   yet, so it goes (*orphan*, *temporary*) only when it is older than writing takes, and than the oldest claim under way.
+   yet, so it goes (*orphan*, *temporary*) only when it is older than writing takes, and than the oldest claim under way: by
+   the clock of the store, which stamped it. How long writing may take is a constant, whatever the table's properties say.
    What readers tell planners (``parts.reads``) is of use for an hour, and then goes as *temporary*.
 4. Read first, commit, then act: move the mark (``manifest.leases``), which ends older versions for readers. What the
    commits up to the mark's own name, and what the leases among them hold, stays.
@@ -474,7 +475,18 @@ def _expire(
     held_before = {lease.version for lease in leases_of(kept.newest.domains)}
     named.update(_named_by_held(log, leased_versions(now.domains, log.now_ms()) - held_before, kept.first))
     spelled = set(map(_Spelling(storage), named))
-    return now, [file for file in doomed if file.path not in spelled]
+    return now, [file for file in _old_by_the_store(log, storage, kept, doomed) if file.path not in spelled]
+
+
+def _old_by_the_store(log: TableLog, storage: PartStorage, kept: Kept, doomed: Sequence[Doomed]) -> list[Doomed]:
+    """The doomed without those of no name that the store's own clock calls young: a clock that is ahead makes files look old."""
+    unnamed = {
+        file.path for file in doomed if file.reason != "expired" and not file.path.startswith(f"{READS_FOLDER}/")
+    }
+    if not unnamed:
+        return list(doomed)
+    before_ms = kept.unnamed_before_ms - max(0, log.now_ms() - int(storage.now() * 1000))
+    return [file for file in doomed if file.path not in unnamed or (file.modified_ms or 0) < before_ms]
 
 
 def _move_mark(log: TableLog, first: int) -> Snapshot:

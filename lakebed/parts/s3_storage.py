@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 import duckdb
@@ -172,6 +173,10 @@ class S3PartStorage:
     def list(self, prefix: str = "") -> Iterator[tuple[str, int, float]]:
         """See ``PartStorage``."""
         return self._reader.list(prefix)
+
+    def now(self) -> float:
+        """See ``PartStorage``."""
+        return self._reader.now()
 
 
 class RangeReader:
@@ -341,6 +346,15 @@ class RangeReader:
             return StoreUnavailable(f"delete of s3://{self.place.bucket}/{answer['Key']} failed: {error}")
         found = explain(error, "delete", self.place, answer["Key"])
         return found if isinstance(found, LakebedError) else None
+
+    def now(self) -> float:
+        """The time that the server's answer tells: the end of that second."""
+
+        def send(client: Any, _: dict[str, str]) -> tuple[str, int, int]:
+            request = {"Bucket": self.place.bucket, "Prefix": self.place.key(""), "MaxKeys": 1}
+            return client.list_objects_v2(**request)["ResponseMetadata"]["HTTPHeaders"]["date"], 0, 0
+
+        return parsedate_to_datetime(self._ask("list", "", send)).timestamp() + 1
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, float]]:
         """All objects whose path begins with ``prefix``, page by page."""

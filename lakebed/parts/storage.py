@@ -119,6 +119,10 @@ class PartStorage(Protocol):
         """
         ...
 
+    def now(self) -> float:
+        """The time by the clock that stamps the files here, in epoch seconds. Raises StoreUnavailable."""
+        ...
+
 
 def open_part_storage(root: str | os.PathLike[str]) -> PartStorage:
     """The storage of a root: a local path or ``s3://bucket/prefix``. No request is made, nothing is created."""
@@ -244,6 +248,17 @@ class LocalPartStorage:
     def delete_many(self, paths: Sequence[str]) -> dict[str, LakebedError]:
         """See ``PartStorage``."""
         return delete_each(self.delete, paths)
+
+    def now(self) -> float:
+        """See ``PartStorage``. A network file system has a clock of its own."""
+        place = temporary_path(os.path.join(self.root, "now"))
+        try:
+            with open(place, "wb") as file:
+                return os.fstat(file.fileno()).st_mtime
+        except OSError as error:
+            raise StoreUnavailable(f"{self.root} can't be written to ({error}); check the disk") from error
+        finally:
+            _unlink_quietly(place)
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, int, float]]:
         """See ``PartStorage``."""

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from lakebed.manifest.claims import Claim
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.leases import first_unexpired, leases_of
 from lakebed.parts import dead_rows
-from lakebed.parts.storage import PartStorage, delete_each, open_part_storage
+from lakebed.parts.storage import LocalPartStorage, PartStorage, delete_each, open_part_storage
 from tests.infra.s3 import S3Server
 from tests.oracle import Row, in_order
 from tests.table.test_every_version_equals_the_oracle import World, close, make_world, step
@@ -39,6 +40,7 @@ from tests.table.test_every_version_equals_the_oracle import World, close, make_
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "30"))
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 HOUR, DAY = 3600, 86_400
+NOW_OF_THE_DISK = LocalPartStorage.now
 NOW = 4_000_000_000.0  # far ahead of the disk's clock: every file is old, so that only its name can save it
 NO_TIME = "0 seconds"
 
@@ -54,6 +56,12 @@ class Clock:
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def store_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk's clock is no earlier than the table's, which these tests set."""
+    monkeypatch.setattr(LocalPartStorage, "now", lambda self: 2 * NOW)
 
 
 @pytest.fixture(autouse=True)
@@ -452,6 +460,29 @@ def test_a_short_retention_is_refused(tmp_path: Path, call: str) -> None:
     with pytest.raises(InvalidInput, match="short retention"):
         getattr(table, call)(timedelta(seconds=-1), allow_short_retention=True)
     getattr(table, call)("59 minutes", allow_short_retention=True)
+
+
+@pytest.mark.parametrize("call", ["expire_snapshots", "vacuum", "remove_orphan_files", "a running maintenance"])
+def test_a_clock_days_ahead_takes_no_file_that_the_store_calls_young(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalPartStorage, "now", NOW_OF_THE_DISK)
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
+    for day in range(3):
+        table.apply(rows_of(day))
+        table.settle()
+    names = ("_lakebed/part-young.parquet", "_lakebed/deletion_vector_young.bin", "_lakebed/.lakebed-tmp-young")
+    young = [put(table, name, timedelta(hours=1)) for name in names]
+    old = put(table, "_lakebed/part-old.parquet", timedelta(days=5))
+    table._log._clock = lambda: time.time() + 30 * DAY
+    table.apply(rows_of(4))
+    if call == "a running maintenance":
+        TidyUp(table._log, storage_of(table)).round()
+    else:
+        getattr(table, call)(dry_run=False)
+    assert all(file.exists() for file in young)
+    assert not old.exists() or call == "a running maintenance"
+    assert table.to_arrow().num_rows
 
 
 @pytest.mark.parametrize("call", ["expire_snapshots", "vacuum", "remove_orphan_files", "a running maintenance"])

@@ -11,9 +11,16 @@ import pytest
 import lakebed
 from lakebed.compaction.cleanup import TidyUp, overdue
 from lakebed.doctor.file_checks import look_for_orphans
-from tests.compaction.test_cleanup import DAY, SCHEMA, Clock, at, put, rows_of, storage_of, written_now
+from lakebed.parts.storage import LocalPartStorage
+from tests.compaction.test_cleanup import DAY, NOW, SCHEMA, Clock, at, put, rows_of, storage_of, written_now
 
 HOUR = DAY // 24
+
+
+@pytest.fixture(autouse=True)
+def store_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk's clock is no earlier than the table's, which these tests set."""
+    monkeypatch.setattr(LocalPartStorage, "now", lambda self: 2 * NOW)
 
 
 @pytest.mark.parametrize("seed", range(4))

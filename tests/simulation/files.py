@@ -158,6 +158,9 @@ class SimulatedStorage:
         found = self.world.operate(self.actor, f"list {prefix}", lambda: list(self.objects.data.items()))
         return iter([(path, len(data), at) for path, (data, at) in found if path.startswith(prefix)])
 
+    def now(self) -> float:
+        return self.world.now
+
     def rows(self, path: str) -> tuple[Row, ...]:
         """The rows of a file here, or of a materialized part."""
         if path.startswith("file://"):

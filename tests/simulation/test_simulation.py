@@ -214,7 +214,7 @@ def a_mutation_overlooks_claimed_parts(broken: pytest.MonkeyPatch) -> None:
     dying = mutate_unkeyed._dying
 
     def of_free_parts(snapshot: Snapshot, *arguments: Any) -> Any:
-        taken = claimed_paths(snapshot, 0)
+        taken = claimed_paths(snapshot, snapshot.timestamp_ms)
         free = {path: part for path, part in snapshot.parts.items() if path not in taken}
         return dying(replace(snapshot, parts=free), *arguments)
 

@@ -117,7 +117,7 @@ def step(world: World, folder: Path) -> None:
         merge_some(world, merger, *merger.sight(snapshot, snapshot.timestamp_ms))
     elif action == "volatile merge":
         replica = volatile_merger(world)
-        merge_some(world, replica, *replica.sight(table._log.refresh(), 0))
+        merge_some(world, replica, *replica.sight(table._log.refresh(), table._log.now_ms()))
     elif action == "upload":
         for result in volatile_merger(world).upload_due(UploadRules(1, 0, 1, 1)):
             assert result.end is not End.CLAIMED
