@@ -83,6 +83,12 @@ class LogReader:
                 known = without_expired(self._load(None, None), self.now_ms())
             raise StoreUnavailable("the log changed faster than it could be read")
 
+    def _refresh_anew(self) -> Snapshot:
+        """The newest snapshot, when what was known has left the log."""
+        with self._lock:
+            self._newest, self._checkpointed = None, -1
+        return self.refresh()
+
     def _forward(self, known: Snapshot) -> Snapshot | None:
         """The newest snapshot, from a known one on; None if that is not in the log any more."""
         newest = known
@@ -104,6 +110,8 @@ class LogReader:
             return newest
         if version > newest.version:
             newest = self.refresh()
+        if version > newest.version and not self._stands(newest):
+            newest = self._refresh_anew()
         if not 0 <= version <= newest.version:
             raise VersionNotFound(f"there is no version {version}: the newest is {newest.version}")
         if version == newest.version:
@@ -118,8 +126,11 @@ class LogReader:
         Times of lakebed's commits grow. Those of another writer may go back, or be missing: such a version counts from the
         latest time before it.
         """
-        newest = self.refresh()
-        oldest = self.oldest_version()
+        newest, oldest = self.refresh(), self.oldest_version()
+        if oldest > newest.version:
+            newest, oldest = self._refresh_anew(), self.oldest_version()
+        if oldest > newest.version:
+            raise VersionNotFound("the log was cleaned while it was read; ask again")
         ordered = min(newest.version, max(oldest, _number(newest.metadata.configuration.get(_ENABLED))))
         times: list[int] = []
         for version in range(oldest, ordered + 1):

@@ -446,6 +446,21 @@ def test_a_writer_that_slept_through_a_cleanup_does_not_take_a_name_that_became_
     assert committed(asleep.commit(outcome.snapshot, [change_part("late")], INFO, BLIND)).version == 33
 
 
+@pytest.mark.parametrize("by_time", [False, True])
+def test_a_reader_all_of_whose_versions_were_cleaned_finds_newer_ones(by_time: bool) -> None:
+    store = MemoryLogStore()
+    log, now = new_log(store=store), 1_800_000_000.0
+    reader = TableLog(store, lambda: now)
+    reader.refresh()
+    for number in range(7):
+        committed(log.commit(log.refresh(), [change_part(f"p{number}")], INFO, BLIND))
+    log.write_checkpoint(log.refresh())
+    committed(log.commit(log.refresh(), [change_part("after")], INFO, BLIND))
+    assert log.clean_before(7) > 0
+    assert reader.refresh().version == 0, "the name of the next version is free, and it has not listed the log again"
+    assert (reader.version_at(log.now_ms()) if by_time else reader.at_version(8).version) == 9 - (not by_time)
+
+
 def test_the_time_of_commits_grows_when_the_clock_does_not() -> None:
     times = iter([1000.0, 1000.0, 1000.0, 990.0, 990.0, 990.0])
     log = TableLog(MemoryLogStore(), lambda: next(times, 980.0), sleep=lambda seconds: None)

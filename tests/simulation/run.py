@@ -106,6 +106,10 @@ class _Storage(SimulatedStorage):
     def __init__(self, cast: Cast, world: World, actor: Actor) -> None:
         super().__init__(cast.objects, world, actor, cast.auditor, cast.log_files, cast.folder)
         world.now, world.files = cast.world.now, cast.world.files + 1_000_000
+        self.cast = cast
+
+    def now(self) -> float:
+        return self.cast.world.now
 
 
 def _final_check(cast: Cast, log: TableLog, storage: SimulatedStorage) -> None:
