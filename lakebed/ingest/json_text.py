@@ -37,15 +37,18 @@ class Number:
     def __init__(self, text: str) -> None:
         self.text = text
 
+    def literal(self) -> str:
+        """The text. Raises ``Unreadable`` if it is no number of JSON's: those end with a digit."""
+        if not self.text[-1].isdigit():
+            raise Unreadable(f"{self.text} is no JSON number")
+        return self.text
+
     def decimal(self) -> Decimal:
         """Its exact value. Raises ``Unreadable`` if it has none."""
         try:
-            value = Decimal(self.text)
+            return Decimal(self.literal())
         except InvalidOperation:  # an exponent beyond those of Decimal
             raise Unreadable(f"{shown(self)} is out of range") from None
-        if not value.is_finite():
-            raise Unreadable(f"{self.text} is no JSON number")
-        return value
 
 
 class MinusZero(int):
@@ -131,8 +134,7 @@ def written(value: Any, level: int = 0) -> str:
         case str():
             return encode_basestring(value)
         case Number():
-            value.decimal()
-            return value.text
+            return value.literal()
         case None | bool():
             return json.dumps(value)
         case int():

@@ -149,8 +149,7 @@ def _floating(value: Any, target: pa.DataType, meaning: Meaning, options: JsonOp
             raise _mismatch(value, str(target))
         text = value
     elif isinstance(value, Number):
-        value.decimal()
-        text = value.text
+        text = value.literal()
     elif isinstance(value, int) and not isinstance(value, bool):
         text = repr(value)
     else:

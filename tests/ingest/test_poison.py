@@ -50,6 +50,7 @@ def test_hostile_records_never_stop_the_task_and_are_read_the_same_by_columns_an
         ("1E+2", "1E+2"),
         ("0.1234567890123456789", "0.1234567890123456789"),
         ("9" * 5000, "9" * 5000),
+        ("1e-99999999999999999999", "1e-99999999999999999999"),
     ],
 )
 def test_a_number_in_a_text_column_is_the_text_as_it_came(number: str, written: str, beside: list[Any]) -> None:
