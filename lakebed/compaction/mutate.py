@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from lakebed.compaction.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
 from lakebed.errors import Contention, StoreUnavailable, VersionNotFound
-from lakebed.manifest.actions import AddChangePart, ChangePart
+from lakebed.manifest.actions import AddChangePart, ChangePart, Part
 from lakebed.manifest.conflicts import Touch, takes_rows_away
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
@@ -43,6 +43,7 @@ from lakebed.parts.changes import (
     prepare,
     shape_of,
 )
+from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.engine import connect
 from lakebed.parts.expression import Expression
 from lakebed.parts.sql import aliases, literal, named, scan_of, sql_type
@@ -97,7 +98,8 @@ def mutate(log: TableLog, storage: PartStorage, rows_for_sql: RowsForSql, mutati
         read = log.refresh()
         shape = shape_of(read)
         mutation.check(shape)
-        with naming_unreadable(_paths(read)):
+        parts: list[Part | ChangePart] = [*read.parts.values(), *read.tail.values()]
+        with naming_damaged(parts, storage), naming_unreadable(part.path for part in parts):
             pending: _Pending | None = _write(mutation, read, shape, storage, rows_for_sql)
         while pending is not None:
             seconds = time.perf_counter() - started

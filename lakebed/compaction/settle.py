@@ -30,6 +30,7 @@ from lakebed.manifest.conflicts import Touch
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.parts.changes import TableShape, shape_of
+from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.quarantine import records_of_unwhole
@@ -88,7 +89,8 @@ def settle(
             return replace(result, version=snapshot.version, seconds=time.perf_counter() - started)
         shape = shape_of(snapshot)
         found = locator(shape)
-        with naming_unreadable([*snapshot.parts, *(part.path for part in change_parts)]):
+        read: list[Part | ChangePart] = [*change_parts, *snapshot.parts.values()]
+        with naming_damaged(read, storage), naming_unreadable(part.path for part in read):
             resolution = resolve(snapshot.parts, change_parts, shape, storage, dead_rows, found)
         actions, step = _actions(snapshot, resolution, shape, storage, dead_rows)
         _quarantine(resolution, shape, set_aside)

@@ -14,12 +14,13 @@ from __future__ import annotations
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakebed.errors import StoreUnavailable
+from lakebed.errors import LakebedError, StoreUnavailable
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.parts.arrow_source import damaged, is_local
 from lakebed.parts.own_folders import temporary_folder
@@ -72,6 +73,22 @@ def stage(part: Part | ChangePart, storage: PartStorage, place: Path) -> None:
         raise StoreUnavailable(f"{part.path} can't be copied to {place} ({error}); free space there") from error
     if part.checksum is None:
         verify_pages(part.path, str(place))
+
+
+@contextmanager
+def naming_damaged(parts: Iterable[Part | ChangePart], storage: PartStorage) -> Iterator[None]:
+    """For what reads these parts without comparing checksums: if it fails and nobody says why, the parts are compared.
+
+    Raises Corrupt, naming the first that is damaged. That reads all of them, after a failure that should never be.
+    """
+    try:
+        yield
+    except LakebedError:
+        raise
+    except Exception:
+        for part in parts:
+            verify(part, storage)
+        raise
 
 
 def checksum_of(local_path: str) -> int:

@@ -24,12 +24,13 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed import events
-from lakebed.errors import Corrupt, InvalidInput
-from lakebed.manifest.actions import Part
+from lakebed.errors import Corrupt, InvalidInput, LakebedError
+from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stale import stale_parts
 from lakebed.manifest.stores.roots import local_file
 from lakebed.parts.changes import TableShape, shape_of
+from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.engine import connect, connect_alone
 from lakebed.parts.expression import Expression, connection_for, expression, mistakes, require_query, require_text
@@ -98,7 +99,7 @@ class TableView:
         from lakebed.view.spark_scan import reads_in, scan  # readers without Spark need not wait for its import
 
         on_this_host = str(spark.sparkContext.master).startswith("local")
-        with naming_unreadable(_paths(snapshot)):
+        with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
             pinned = self._pin(snapshot, on_this_host)
         metadata = snapshot.metadata
         frame = scan(
@@ -189,16 +190,20 @@ class TableView:
 
     def _read(self, snapshot: Snapshot, read: Callable[[_Pinned], pa.Table]) -> pa.Table:
         """Read with this host's materialized parts, and if one of them is damaged, without."""
-        with naming_unreadable(_paths(snapshot)):
+        with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
             pinned = self._pin(snapshot)
             local = [path for file in pinned.files if (path := local_file(file.path))]
             try:
                 with naming_unreadable(local):
                     return read(pinned)
-            except Corrupt as error:
-                if not any(path in str(error) for path in local):
+            except LakebedError as error:
+                if not (isinstance(error, Corrupt) and any(path in str(error) for path in local)):
                     raise
                 _logger.warning("a read goes round a materialized part: %s", error)
+            except Exception as error:
+                if not local:
+                    raise
+                _logger.warning("a read goes round materialized parts: %s", error)
             return read(self._pin(snapshot, on_this_host=False))
 
     def rows_for_sql(
@@ -352,4 +357,8 @@ def _as(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 def _paths(snapshot: Snapshot) -> list[str]:
     """The files of base and tail."""
-    return [*snapshot.parts, *(part.path for part in snapshot.tail.values())]
+    return [part.path for part in _parts(snapshot)]
+
+
+def _parts(snapshot: Snapshot) -> list[Part | ChangePart]:
+    return [*snapshot.parts.values(), *snapshot.tail.values()]

@@ -155,7 +155,7 @@ def _adopted(
     for _ in range(rng.choice([1, 4, 12])):
         row = {
             one.name: rng.choice(
-                [v for v in one.values if v != "" and not (v is None and one.name == settings["sequence_by"])]
+                [v for v in one.values if v != "" and not (v is None and one.name == settings["sequence_by"])] or ["x"]
             )
             for one in columns
         }
