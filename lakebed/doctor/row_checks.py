@@ -275,7 +275,8 @@ class RowChecks:
                         self._register(connection, [_scan_file(part, self._dead_rows.of(part))], schema)
                         connection.execute(f"insert into lakebed_keys {live}")
                     self._progress("keys of parts", done, len(base))
-                grouped = f"select {listed} from lakebed_keys group by {listed} having count(*) > 1"
+                told = " and ".join(f"{place} is not null" for place in alias.values())  # a null was told by step 2
+                grouped = f"select {listed} from lakebed_keys where {told} group by {listed} having count(*) > 1"
                 counted = f"select *, count(*) over () as total from ({grouped})"
                 found = connection.sql(f"{counted} order by {listed} limit {_DUPLICATES_TOLD}").to_arrow_table()
         except Corrupt as error:

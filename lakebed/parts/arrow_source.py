@@ -83,7 +83,7 @@ class ArrowSource:
                 yield file
         except pa.ArrowMemoryError:
             raise
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the latter: a name in a damaged footer
             raise damaged(self._path, str(error)) from error
 
 

@@ -108,7 +108,7 @@ def verify_pages(path: str, local_path: str) -> None:
                 pass
     except (pa.ArrowMemoryError, pa.ArrowNotImplementedError):  # the latter: a type or codec that Arrow lacks
         return
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the latter: a name in a damaged footer
         raise damaged(path, str(error)) from error
 
 
