@@ -88,6 +88,15 @@ def _names(commits: list[int], checkpoints: list[int], path: str) -> Iterator[Fi
     for before, after in pairwise(commits):
         if after == before + 1:
             continue
+        if commits[0] > 0 and not any(version <= before for version in checkpoints):
+            what = (
+                f"version {before} lies below the log, which begins with {after}: a writer that slept while the log was cleaned "
+                "put it there, and died before it took it back; it is no version of the table"
+            )
+            yield warning(
+                "M1", commit_name(before), what, f"nothing: the next cleanup deletes it; or lakebed maintain {path}"
+            )
+            continue
         missing = f"version {before + 1}" if after == before + 2 else f"versions {before + 1} to {after - 1}"
         lost = f"the log has a gap: {missing} {'is' if after == before + 2 else 'are'} missing between {before} and {after}"
         where, remedy = commit_name(before + 1), _RESTORE.format(commit_name(before + 1))

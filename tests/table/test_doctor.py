@@ -304,6 +304,26 @@ def test_a_gap_that_a_later_checkpoint_makes_up_for_is_a_warning(table: lakebed.
     assert (finding.check, finding.severity) == ("M1", Severity.WARNING)
 
 
+def test_a_commit_that_came_too_late_and_was_left_behind_is_named_and_cleaned(table: lakebed.Table) -> None:
+    late = place(table, commit_name(2)).read_bytes()
+    rows = table.to_arrow().num_rows
+    log = log_of(table)
+    log.write_checkpoint(log.refresh())
+    table.set_properties({"lakebed.read_budget": "5"})
+    assert log.clean_before(log.refresh().version) > 0
+    place(table, commit_name(2)).write_bytes(late)
+    for findings in (examine(table.path, deep=True).findings, observer(table.path).look().findings):
+        [finding] = findings
+        assert (finding.check, finding.severity, finding.where) == ("M1", Severity.WARNING, commit_name(2))
+        assert "it is no version of the table" in finding.what
+    assert lakebed.open(table.path).to_arrow().num_rows == rows
+    log.write_checkpoint(log.refresh())
+    table.set_properties({"lakebed.read_budget": "6"})
+    log.clean_before(log.refresh().version)
+    assert not place(table, commit_name(2)).exists()
+    assert examine(table.path).findings == ()
+
+
 def test_a_checkpoint_that_is_not_what_the_log_gives_is_named(table: lakebed.Table) -> None:
     log, part = log_of(table), base(table)
     snapshot = log.refresh()
