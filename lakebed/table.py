@@ -533,7 +533,8 @@ class Table:
         """Checkpoint, and delete log files that nothing within ``lakebed.log_retention`` needs; returns how many."""
         snapshot = self._log.refresh()
         self._log.write_checkpoint(snapshot)
-        return self._log.clean(snapshot.settings.log_retention_seconds)
+        now_ms = cleanup.time_of_cleaning(self._log, self._storage)
+        return self._log.clean(snapshot.settings.log_retention_seconds, now_ms)
 
     def expire_snapshots(
         self, older_than: str | timedelta | None = None, retain_last: int = 1, dry_run: bool = True,

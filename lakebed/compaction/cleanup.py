@@ -76,7 +76,7 @@ class Kept:
     ``first``: the oldest version within retention; ``newest``: the snapshot that was read; ``named``: files that kept
     versions name; ``removed``: files whose removal ``first`` remembers; ``unnamed_before_ms``: other files younger than
     this stay (epoch milliseconds); ``everywhere``: the table has files of other writers, anywhere below its root;
-    ``reads_before_ms``: counts of reads younger than this stay.
+    ``now_ms``: the time that ages are judged by; ``reads_before_ms``: counts of reads younger than this stay.
     """
 
     first: int
@@ -85,6 +85,7 @@ class Kept:
     removed: AbstractSet[str]
     unnamed_before_ms: int
     everywhere: bool
+    now_ms: int = 0
     reads_before_ms: int = 0
 
 
@@ -109,16 +110,16 @@ def expire_snapshots(
     if retain_last < 1:
         raise InvalidInput(f"retain_last is {retain_last}; it must be at least 1: the newest version always stays")
     seconds = _retention(log, older_than_seconds, allow_short_retention)
-    kept = _keep(log, storage, seconds, _write_seconds(older_than_seconds), retain_last)
+    kept = _keep(log, storage, time_of_cleaning(log, storage), seconds, _write_seconds(older_than_seconds), retain_last)
     doomed = _look(log, storage, kept)
     if dry_run:
-        return _table([*_log_files(log, storage, _log_floor(log, kept.first, kept.newest)), *doomed])
+        return _table([*_log_files(log, storage, _log_floor(kept, kept.newest)), *doomed])
     now, doomed = _expire(log, storage, kept, doomed, always=True)
-    floor = _log_floor(log, kept.first, now)
+    floor = _log_floor(kept, now)
     log_files = _log_files(log, storage, floor)
     if log_files:
         log.write_checkpoint(log.at_version(floor))
-        log.clean_before(floor)
+        log.clean_before(floor, kept.now_ms)
     return _table([*log_files, *_delete(storage, doomed)])
 
 
@@ -128,7 +129,7 @@ def vacuum(
 ) -> pa.Table:  # fmt: skip
     """See ``Table.vacuum``. A row a file that went, or would go (CLEANED_SCHEMA)."""
     seconds = _retention(log, retention_seconds, allow_short_retention)
-    kept = _keep(log, storage, seconds, _write_seconds(retention_seconds))
+    kept = _keep(log, storage, time_of_cleaning(log, storage), seconds, _write_seconds(retention_seconds))
     doomed = _look(log, storage, kept)
     return _table(doomed if dry_run else _delete(storage, _expire(log, storage, kept, doomed)[1]))
 
@@ -141,7 +142,7 @@ def remove_orphan_files(
     if older_than_seconds is not None:
         _require_long(older_than_seconds, allow_short_retention)
     older_than = WRITE_SECONDS_MAX if older_than_seconds is None else older_than_seconds
-    kept = _keep(log, storage, _retention(log, None, True), older_than)
+    kept = _keep(log, storage, time_of_cleaning(log, storage), _retention(log, None, True), older_than)
     doomed = [file for file in _look(log, storage, kept) if file.reason != "expired"]
     return _table(doomed if dry_run else _delete(storage, _expire(log, storage, kept, doomed)[1]))
 
@@ -152,7 +153,7 @@ def overdue(log: TableLog, storage: PartStorage) -> list[Doomed]:
     Lists the table. Raises Corrupt as a cleanup does, Contention, StoreUnavailable.
     """
     seconds = _retention(log, None, True)
-    kept = _keep(log, storage, seconds, WRITE_SECONDS_MAX, every_commit=False)
+    kept = _keep(log, storage, log.now_ms(), seconds, WRITE_SECONDS_MAX, every_commit=False)
     then_ms = log.now_ms() - int(_OVERDUE_SECONDS * 1000)
     first = _current_at(log, then_ms - seconds * 1000)  # the mark may have moved since, and no listing come after it
     if first < kept.newest.version:
@@ -181,7 +182,8 @@ class TidyUp:
     def round(self) -> int:
         """One round; returns how many files were deleted. ``DELETIONS_MAX`` of them: there may be more."""
         seconds = _retention(self._log, None, True)
-        kept = _keep(self._log, self._storage, seconds, WRITE_SECONDS_MAX, every_commit=False)
+        now_ms = time_of_cleaning(self._log, self._storage)
+        kept = _keep(self._log, self._storage, now_ms, seconds, WRITE_SECONDS_MAX, every_commit=False)
         started = self._clock()
         lists = self._listed_at is None or started - self._listed_at >= _LIST_SECONDS
         try:
@@ -224,12 +226,19 @@ def _require_long(seconds: int, allow_short: bool) -> None:
         )
 
 
+def time_of_cleaning(log: TableLog, storage: PartStorage) -> int:
+    """The time that a cleanup judges ages by, in epoch milliseconds: its own, or the store's if that is earlier.
+
+    So what stamps files also says when they are old, and a clock that is wrong can only keep things longer.
+    """
+    return min(log.now_ms(), int(storage.now() * 1000))
+
+
 def _keep(
-    log: TableLog, storage: PartStorage, retention_seconds: int, write_seconds: int, retain_last: int = 1,
+    log: TableLog, storage: PartStorage, now_ms: int, retention_seconds: int, write_seconds: int, retain_last: int = 1,
     every_commit: bool = True,
 ) -> Kept:  # fmt: skip
     newest = log.refresh()
-    now_ms = log.now_ms()
     first = _first_kept(log, newest, now_ms - retention_seconds * 1000, retain_last)
     try:
         oldest = log.at_version(first)
@@ -256,6 +265,7 @@ def _keep(
         frozenset(map(spell, filter(None, removed))),
         min([unnamed_before_ms, *under_way]),
         _CONVERTED in newest.metadata.configuration,
+        now_ms,
         now_ms - WINDOW_SECONDS * 1000,
     )
 
@@ -470,30 +480,19 @@ def _expire(
     log: TableLog, storage: PartStorage, kept: Kept, doomed: Sequence[Doomed], always: bool = False
 ) -> tuple[Snapshot, list[Doomed]]:
     """Move the mark if something is doomed (or ``always``); returns the snapshot then, and what may still go."""
-    now = _move_mark(log, kept.first if doomed or always else 0)
+    now = _move_mark(log, kept.first if doomed or always else 0, kept.now_ms)
     named = set(_named_since(log, kept.newest.version, now.version))
     held_before = {lease.version for lease in leases_of(kept.newest.domains)}
-    named.update(_named_by_held(log, leased_versions(now.domains, log.now_ms()) - held_before, kept.first))
+    named.update(_named_by_held(log, leased_versions(now.domains, kept.now_ms) - held_before, kept.first))
     spelled = set(map(_Spelling(storage), named))
-    return now, [file for file in _old_by_the_store(log, storage, kept, doomed) if file.path not in spelled]
+    return now, [file for file in doomed if file.path not in spelled]
 
 
-def _old_by_the_store(log: TableLog, storage: PartStorage, kept: Kept, doomed: Sequence[Doomed]) -> list[Doomed]:
-    """The doomed without those of no name that the store's own clock calls young: a clock that is ahead makes files look old."""
-    unnamed = {
-        file.path for file in doomed if file.reason != "expired" and not file.path.startswith(f"{READS_FOLDER}/")
-    }
-    if not unnamed:
-        return list(doomed)
-    before_ms = kept.unnamed_before_ms - max(0, log.now_ms() - int(storage.now() * 1000))
-    return [file for file in doomed if file.path not in unnamed or (file.modified_ms or 0) < before_ms]
-
-
-def _move_mark(log: TableLog, first: int) -> Snapshot:
+def _move_mark(log: TableLog, first: int, now_ms: int) -> Snapshot:
     """The newest snapshot, with the mark at or after a version and without leases that have ended."""
     for _ in range(_ATTEMPTS_MAX):
         snapshot = log.refresh()
-        ended = [lease for lease in leases_of(snapshot.domains) if not lease.is_live(log.now_ms())]
+        ended = [lease for lease in leases_of(snapshot.domains) if not lease.is_live(now_ms)]
         actions = [lease.ended() for lease in ended]
         if first_unexpired(snapshot.domains) < first:
             actions.append(mark(first))
@@ -512,9 +511,9 @@ def _move_mark(log: TableLog, first: int) -> Snapshot:
 # -- 5. act ----------------------------------------------------------------------------------------------------------
 
 
-def _log_floor(log: TableLog, first: int, now: Snapshot) -> int:
+def _log_floor(kept: Kept, now: Snapshot) -> int:
     """The oldest version whose log files stay."""
-    return min([first, *leased_versions(now.domains, log.now_ms())])
+    return min([kept.first, *leased_versions(now.domains, kept.now_ms)])
 
 
 def _log_files(log: TableLog, storage: PartStorage, floor: int) -> list[Doomed]:

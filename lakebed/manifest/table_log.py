@@ -369,41 +369,46 @@ class TableLog(LogReader):
             self.store.put(LAST_CHECKPOINT, orjson.dumps(hint))
         self._checkpointed = max(self._checkpointed, snapshot.version)
 
-    def clean(self, retention_seconds: int) -> int:
-        """Delete commits and checkpoints that no version within retention needs; returns how many files went."""
+    def clean(self, retention_seconds: int, now_ms: int | None = None) -> int:
+        """Delete commits and checkpoints that no version within retention needs; returns how many files went.
+
+        ``now_ms``: the time that ages are judged by (default: the log's clock).
+        """
+        now_ms = self.now_ms() if now_ms is None else now_ms
         try:
-            return self.clean_before(self.version_at(self.now_ms() - retention_seconds * 1000))
+            return self.clean_before(self.version_at(now_ms - retention_seconds * 1000), now_ms)
         except VersionNotFound:  # all is within, or another cleanup was faster
             return 0
 
-    def clean_before(self, version: int) -> int:
+    def clean_before(self, version: int, now_ms: int | None = None) -> int:
         """Delete commits and checkpoints that neither a version from this one on nor a leased one needs; returns how many.
 
         The newest checkpoint at or before these versions stays, and everything after it, the two newest commits at least; what
         is older goes, one file after the other, oldest first: step 5 of a commit rests on that, and a crash in between leaves a
         log without gaps. The mark moves first (``leases``), so that no reader begins to hold what is about to go.
         """
+        now_ms = self.now_ms() if now_ms is None else now_ms
         newest = self.refresh()
         last = min(version, newest.version - _NEWEST_KEPT + 1)
         if not self.files_before(max((each for each in self._files(0).checkpoints if each <= last), default=0)):
             return 0
         try:
-            kept = self._checkpoint_before(last, newest)
+            kept = self._checkpoint_before(last, newest, now_ms)
             if not self.files_before(kept):
                 return 0
-            names = self.files_before(self._checkpoint_before(kept, self._mark_at(kept)))
+            names = self.files_before(self._checkpoint_before(kept, self._mark_at(kept), now_ms))
         except FileNotFoundError:  # another cleanup was faster
             return 0
         for name in names:
             self.store.delete(name)
         return len(names)
 
-    def _checkpoint_before(self, version: int, now: Snapshot) -> int:
+    def _checkpoint_before(self, version: int, now: Snapshot, now_ms: int) -> int:
         """The newest checkpoint at or before a version and all that are leased, 0 for none.
 
         It is read: what comes before it goes only if it holds that, and is of this table.
         """
-        first = min([version, *leased_versions(now.domains, self.now_ms())])
+        first = min([version, *leased_versions(now.domains, now_ms)])
         checkpoints = self._files(0).checkpoints
         for each in sorted((each for each in checkpoints if each <= first), reverse=True):
             if self._stands(self._read_checkpoint(each, checkpoints[each])):

@@ -46,8 +46,8 @@ NO_TIME = "0 seconds"
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = NOW
+    def __init__(self, now: float = NOW) -> None:
+        self.now = now
 
     def __call__(self) -> float:
         return self.now
@@ -271,7 +271,10 @@ def test_the_same_holds_on_s3(seed: int, s3: S3Server) -> None:
     run_cleaned_world(seed + 1000, cast(Path, Prefix(f"s3://{s3.create_bucket()}/lake")), steps=15)
 
 
-def test_on_s3_orphans_and_expired_files_go(s3: S3Server) -> None:
+def test_on_s3_orphans_and_expired_files_go(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lakebed.parts.s3_storage import S3PartStorage
+
+    monkeypatch.setattr(S3PartStorage, "now", lambda self: 2 * NOW)
     clock = Clock()
     table = at(lakebed.create(f"s3://{s3.create_bucket()}/t", SCHEMA, keys=["id"]), clock)
     storage_of(table).write_bytes("_lakebed/nobody.parquet", b"x")
@@ -460,6 +463,22 @@ def test_a_short_retention_is_refused(tmp_path: Path, call: str) -> None:
     with pytest.raises(InvalidInput, match="short retention"):
         getattr(table, call)(timedelta(seconds=-1), allow_short_retention=True)
     getattr(table, call)("59 minutes", allow_short_retention=True)
+
+
+@pytest.mark.parametrize("clean", ["expire_snapshots", "vacuum", "clean_log", "_tidy"])
+def test_a_cleanup_whose_clock_is_a_year_ahead_ends_no_version_and_no_hold(
+    clean: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalPartStorage, "now", lambda self: NOW)
+    table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), Clock(NOW - DAY))
+    for number in range(4):
+        table.apply(rows_of(number))
+        table.settle()
+    with table.hold(3, seconds=5 * DAY):
+        late = at(lakebed.open(tmp_path / "t"), Clock(NOW + 365 * DAY))
+        getattr(late, clean)(**({} if clean in ("clean_log", "_tidy") else {"dry_run": False}))
+        for version in range(1, 9):
+            assert f"day {(version - 1) // 2}" in table.to_arrow(["v"], version=version)["v"].to_pylist()
 
 
 @pytest.mark.parametrize("call", ["expire_snapshots", "vacuum", "remove_orphan_files", "a running maintenance"])

@@ -76,6 +76,7 @@ class World:
     trace: list[str] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
     caches: int = 0
+    log_is_cleaned: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -404,6 +405,7 @@ def clean(world: World, environment: pytest.MonkeyPatch) -> None:
     elif kind == "orphans":
         other.remove_orphan_files(dry_run=False)
     else:
+        world.log_is_cleaned = True  # lakebed.log_retention may be a second
         other.clean_log()
 
 
@@ -443,6 +445,7 @@ def look(world: World) -> None:
         try:
             found = table.to_arrow(version=version)
         except VersionNotFound:
+            assert world.log_is_cleaned, f"version {version} is within every retention"
             return
         same(world, found, rows)
     elif kind == "foreign" and not table._log.refresh().tail:
