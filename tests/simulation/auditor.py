@@ -20,6 +20,7 @@ After every checkpoint, M2: what it decodes to is the state that was folded for 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -256,7 +257,7 @@ class Auditor:
                 self.world.counts[f"sorted by version {min(2, int(version))}"] += 1
 
     def _merges_come_to_an_end(self, before: Snapshot, commit: Commit, operation: str) -> None:
-        """Each lowers the measure, but for one of which a source left while it was at work: its last rows had died."""
+        """Each lowers the measure, unless others commit while it is at work: a source's last rows die, or the sort key is new."""
         if operation not in ("MERGE", "UPLOAD"):
             return
         removed = [action.path for action in commit.actions if isinstance(action, RemovePart)]
@@ -265,6 +266,8 @@ class Auditor:
         if sorted(removed) != sorted(sources):
             return
         added = [action.part for action in commit.actions if isinstance(action, AddPart)]
+        if any((part.sort_key_version or math.inf) < before.settings.sort_key_version for part in added):
+            return
         was = measure_of(replace(before, parts={path: before.parts[path] for path in removed}))
         now = measure_of(replace(before, parts={part.path: part for part in added}))
         assert now < was, f"E1: {operation} {commit.version} makes of the measure {was} {now}"
