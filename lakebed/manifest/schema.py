@@ -25,6 +25,7 @@ _TAKEN_NAMES = {
     "_commit_version": "the rows of changes()",
     "_commit_timestamp": "the rows of changes()",
     "_tmp_metadata_row_index": "Spark's reader of Parquet",
+    "_metadata": "Spark, whose Delta reader takes it for what it adds by itself",
 }
 _FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
 _PRIMITIVES: dict[str, pa.DataType] = {

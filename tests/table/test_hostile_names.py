@@ -40,6 +40,7 @@ REFUSED = [
     "_Commit_Version",
     "_commit_timestamp",
     "_tmp_metadata_row_index",
+    "_Metadata",
 ]
 FOLDERS = ("parts", "view", "compaction", "doctor", "ingest", "sortkey", "manifest")
 KEYS_A_TABLE = 30
