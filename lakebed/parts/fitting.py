@@ -55,16 +55,32 @@ def fitted(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedA
 
 
 def has_early_times(column: pa.ChunkedArray) -> bool:
-    """Whether it holds timestamps without zone before ``TIMESTAMP_MIN``."""
-    if not pa.types.is_timestamp(column.type) or column.type.tz is not None or column.type.unit != "us":
-        return False
-    return bool(pc.any(pc.less(column.cast(pa.int64()), TIMESTAMP_MIN)).as_py())
+    """Whether it holds timestamps without zone before ``TIMESTAMP_MIN``, at any depth."""
+    return _holds(_is_time_without_zone, column.type) and any(map(_any_early, column.chunks))
+
+
+def _any_early(values: pa.Array) -> bool:
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return any(map(_any_early, values.flatten()))
+    if pa.types.is_map(kind):
+        first, last = (
+            values.offsets[0].as_py(),
+            values.offsets[-1].as_py(),
+        )  # of a slice, the keys are those of the whole
+        return _any_early(values.keys[first:last]) or _any_early(values.items[first:last])
+    if pa.types.is_list(kind):
+        return _any_early(values.flatten())
+    return _is_time_without_zone(kind) and bool(pc.any(pc.less(values.cast(pa.int64()), TIMESTAMP_MIN)).as_py())
+
+
+def _is_time_without_zone(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.tz is None and kind.unit == "us")
 
 
 def _in_calendar(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     if has_early_times(column):
-        early = pc.less(column.cast(pa.int64()), TIMESTAMP_MIN)
-        row = int(pc.index(early, True).as_py())
+        row = next(row for row in range(len(column)) if has_early_times(column.slice(row, 1)))
         raise InvalidChanges(
             f"column {name!r} is before the year -290308 in row {row}, where timestamps begin; use a null"
         )
@@ -77,7 +93,7 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _utf8(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
     """The column, whose texts are UTF-8. Arrow takes it on trust, and a part that was written can't be read again."""
-    if _holds_text(kind):
+    if _holds(pa.types.is_string, kind):
         try:
             column.validate(full=True)
         except pa.ArrowInvalid as error:
@@ -94,10 +110,11 @@ def _is_valid(column: pa.ChunkedArray) -> bool:
     return True
 
 
-def _holds_text(kind: pa.DataType) -> bool:
+def _holds(wanted: Callable[[pa.DataType], bool], kind: pa.DataType) -> bool:
+    """Whether the type, or one within it at any depth, is such a type."""
     if pa.types.is_nested(kind):
-        return any(_holds_text(kind.field(at).type) for at in range(kind.num_fields))
-    return bool(pa.types.is_string(kind))
+        return any(_holds(wanted, kind.field(at).type) for at in range(kind.num_fields))
+    return bool(wanted(kind))
 
 
 def _refusal(given: pa.DataType, kind: pa.DataType, place: str) -> str | None:

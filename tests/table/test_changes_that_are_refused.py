@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,6 +40,31 @@ def test_a_text_that_is_not_utf8_is_refused(table: lakebed.Table) -> None:
     with pytest.raises(InvalidChanges, match="'v'"):
         table.apply(pa.table({"id": [1, 2], "v": not_text(pa.large_string())}))
     assert table.version == 0
+
+
+@pytest.mark.parametrize(
+    "within",
+    [
+        lambda times: pa.StructArray.from_arrays([times], ["t"]),
+        lambda times: pa.ListArray.from_arrays([0, 1, 2], times),
+        lambda times: pa.MapArray.from_arrays([0, 1, 2], pa.array(["k", "k"]), times),
+    ],
+)
+def test_a_time_that_no_query_could_show_is_refused_or_set_aside_within_others(
+    within: Callable[[pa.Array], pa.Array], tmp_path: Path
+) -> None:
+    nested = within(pa.array([0, -9_223_372_022_400_000_001], pa.int64()).view(pa.timestamp("us")))
+    schema = pa.schema([("id", pa.int64()), ("at", nested.type)])
+    rows = pa.table({"id": [1, 2], "at": nested})
+    table = lakebed.create(tmp_path / "t", schema, keys=["id"])
+    with pytest.raises(InvalidChanges, match="column 'at' is before the year -290308 in row 1"):
+        table.apply(rows)
+    [decoded] = RowChanges(TableShape(table.schema, ("id",)))(
+        iter([pa.record_batch([rows.to_struct_array().chunk(0)], ["row"])])
+    )
+    assert decoded.changes["id"].to_pylist() == [1]
+    assert b"-9223372022400000001" in decoded.quarantined["value"][0].as_py()
+    table.apply(rows.slice(0, 1))
 
 
 def test_a_time_that_no_query_could_show_is_refused_or_set_aside(tmp_path: Path) -> None:
