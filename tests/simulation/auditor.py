@@ -142,8 +142,8 @@ class Auditor:
     def held(self) -> list[int]:
         """Versions that readers hold now."""
         leases = [json.loads(text) for name, text in self.newest.domains.items() if name.startswith(LEASE_PREFIX)]
-        latest_ms = (self.world.now + 2 * self.world.skew_seconds) * 1000  # it ends as early as clocks may differ
-        return [lease["version"] for lease in leases if latest_ms < lease["until_ms"]]
+        now_ms = self.world.now * 1000  # a cleanup ends none before that, whatever its own clock says
+        return [lease["version"] for lease in leases if now_ms < lease["until_ms"]]
 
     def names(self, version: int) -> frozenset[str]:
         """All files that a reader of a version needs."""
@@ -293,8 +293,9 @@ class Auditor:
             return
         mark, earlier = int(json.loads(text)["before"]), self.mark()
         assert mark > earlier, f"G1: the mark moves from {earlier} back to {mark}"
-        latest = self.world.now + self.world.skew_seconds  # what the cleanup's clock may say
-        horizon_ms = (latest - min(RETENTION_SECONDS, self.log_retention_seconds)) * 1000
+        horizon_ms = (
+            self.world.now - min(RETENTION_SECONDS, self.log_retention_seconds)
+        ) * 1000  # by the store's clock
         within = max((version for version, at in self._times_ms.items() if at <= horizon_ms), default=0)
         assert mark <= within, f"G1: the mark moves to {mark}, but version {within} is within retention"
 

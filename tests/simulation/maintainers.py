@@ -9,7 +9,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from lakebed.compaction.cleanup import TidyUp, expire_snapshots, remove_orphan_files, vacuum
+from lakebed.compaction.cleanup import TidyUp, expire_snapshots, remove_orphan_files, time_of_cleaning, vacuum
 from lakebed.compaction.merge import Cancelled, End, Kernel, Merger, MergeResult
 from lakebed.compaction.partitions import Partitions, detached_of
 from lakebed.compaction.recluster_job import ReclusterJob
@@ -293,7 +293,7 @@ def caretaker(cast: Cast) -> Callable[[Actor], None]:
     """Writes checkpoints and cleans the log."""
 
     def live(actor: Actor) -> None:
-        log, _ = cast.open(actor)
+        log, storage = cast.open(actor)
         for _ in range(6):
             if cast.world.closing:
                 return
@@ -302,7 +302,7 @@ def caretaker(cast: Cast) -> Callable[[Actor], None]:
                 cast.auditor.require(snapshot, f"{actor.name} refreshed")
                 log.write_checkpoint(snapshot)
                 if cast.world.random.random() < 0.7:
-                    log.clean(cast.auditor.log_retention_seconds)
+                    log.clean(cast.auditor.log_retention_seconds, time_of_cleaning(log, storage))
             except StoreUnavailable:
                 pass
             rest(cast, actor, 24)
@@ -360,6 +360,6 @@ def put_in_order(cast: Cast, log: TableLog, storage: SimulatedStorage) -> None:
     if cast.keyed:
         settle_all(log, storage)
     vacuum(log, storage, RETENTION_SECONDS, dry_run=False)
-    world.now += 4 * DAY_SECONDS
+    world.now += 16 * DAY_SECONDS  # all holds have ended
     vacuum(log, storage, RETENTION_SECONDS, dry_run=False)
     remove_orphan_files(log, storage, RETENTION_SECONDS, dry_run=False)
