@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec, TopicMetadata
@@ -19,6 +19,7 @@ Partitions = dict[tuple[str, int], int]
 """(topic, partition) to an offset."""
 LOOK_SECONDS = 5.0
 TRY_AGAIN_SECONDS = 0.2
+T = TypeVar("T")
 
 
 class KafkaCluster:
@@ -39,19 +40,26 @@ class KafkaCluster:
 
     def look(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
         """The partitions that the settings mean, and the ids of their topics, as far as the brokers tell them."""
+
+        def there() -> tuple[dict[str, TopicMetadata], list[str]]:
+            metadata = self._metadata().topics
+            return metadata, topics_there(metadata, self._settings, self._seen)
+
+        metadata, topics = self._patiently(there)
+        self._seen.update(topics)
+        partitions = [(topic, number) for topic in topics for number in sorted(metadata[topic].partitions)]
+        return partitions, self._ids(topics)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """The answer, when there is one: leaders move, and new topics are not everywhere at once. Raises Retry after a while."""
         until = time.monotonic() + self._settings.timeout_seconds
         while True:
             try:
-                metadata = self._metadata().topics
-                topics = topics_there(metadata, self._settings, self._seen)
-                break
+                return ask()
             except Retry:
                 if time.monotonic() >= until:
                     raise
                 time.sleep(TRY_AGAIN_SECONDS)
-        self._seen.update(topics)
-        partitions = [(topic, number) for topic in topics for number in sorted(metadata[topic].partitions)]
-        return partitions, self._ids(topics)
 
     def _metadata(self) -> ClusterMetadata:
         """Of all topics, not ours by name: asking for a topic by name may create it."""
@@ -66,9 +74,7 @@ class KafkaCluster:
         ids = {}
         described = self._admin.describe_topics(TopicCollection(topics), request_timeout=self._settings.timeout_seconds)
         for topic, answer in described.items():
-            with suppress(
-                KafkaException
-            ):  # a broker or an ACL that does not tell it: only offsets reveal a new topic then
+            with suppress(KafkaException):  # one that is not told: only offsets reveal that the topic is another
                 ids[topic] = str(answer.result().topic_id)
         return ids
 
@@ -100,8 +106,9 @@ class KafkaCluster:
         return listed
 
     def _offsets(self, wanted: Mapping[tuple[str, int], OffsetSpec]) -> Partitions:
-        if not wanted:
-            return {}
+        return self._patiently(lambda: self._offsets_now(wanted)) if wanted else {}
+
+    def _offsets_now(self, wanted: Mapping[tuple[str, int], OffsetSpec]) -> Partitions:
         level = IsolationLevel.READ_COMMITTED if self._settings.reads_committed else IsolationLevel.READ_UNCOMMITTED
         answers = self._admin.list_offsets(
             {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()},

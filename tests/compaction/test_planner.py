@@ -450,11 +450,12 @@ def test_settings_travel_as_properties() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("read_budget", "0", "at least 1"), ("read_budget", "²", "whole number"), ("merge", "fast", "auto, bin-pack, tiered"),
+        ("read_budget", "0", "from 1 to"), ("read_budget", "²", "whole number"), ("merge", "fast", "auto, bin-pack, tiered"),
         ("merge_first", "oldest", "newest, lightest"), ("purge_dead_ratio", "30%", "above 0"),
         ("purge_dead_ratio", "nan", "above 0"), ("plan_bytes_max", "1000", "twice lakebed.target_part_bytes"),
-        ("off_peak", "22-6", "22:00-06:00"), ("off_peak", "24:00-06:00", "22:00-06:00"), ("off_peak", "06:00-06:00", "no part"),
-        ("settle_after_age", "soon", "no interval"), ("volatile", "yes", "on, off"),
+        ("off_peak", "22-6", "22:00-06:00"), ("off_peak", "24:00-06:00", "22:00-06:00"),
+        ("off_peak", "06:00-06:00", "part of the day"),
+        ("settle_after_age", "soon", "an interval"), ("volatile", "yes", "on, off"),
         ("target_part_bytes", "128MB", "whole number"),
     ],
 )  # fmt: skip

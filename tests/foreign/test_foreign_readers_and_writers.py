@@ -186,6 +186,9 @@ def test_a_vacuum_that_overlooks_the_gate_deletes_nothing_that_is_needed(
             spark.sql(f"vacuum delta.`{path}` retain 0 hours").collect()
         finally:
             spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+    # lakebed takes an edited commit for damage, so it gets its own log back, and looks at the files.
+    shutil.rmtree(tmp_path / "copy" / "_delta_log")
+    shutil.copytree(tmp_path / "t" / "_delta_log", tmp_path / "copy" / "_delta_log")
     vacuumed = lakebed.open(path)
     snapshot = vacuumed._log.refresh()
     for part in [*snapshot.parts.values(), *snapshot.tail.values()]:
@@ -207,6 +210,7 @@ def without_gate(folder: Path, is_kept: Callable[[str], bool]) -> None:
     first = folder / "_delta_log" / f"{0:020d}.json"
     lines = [orjson.loads(line) for line in first.read_bytes().splitlines()]
     for line in lines:
+        line.get("commitInfo", {}).pop("lakebedChecksum", None)
         if "protocol" in line:
             line["protocol"]["writerFeatures"] = list(filter(is_kept, line["protocol"]["writerFeatures"]))
     first.write_bytes(b"\n".join(map(orjson.dumps, lines)) + b"\n")

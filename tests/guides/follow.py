@@ -171,7 +171,7 @@ class Reader:
         else:
             assert self._pipeline, f"{block}: a piece of a pipeline file, and no whole one before it"
             file = f"piece-{block.line}.yml"
-            self._write(file, yaml.safe_dump(_merged(self._pipeline, document)))
+            self._write(file, yaml.safe_dump(_merged(self._pipeline, document), sort_keys=False))
         with contextlib.redirect_stdout(io.StringIO()) as said:
             validate(file)
         assert "fine" in said.getvalue(), f"{block}: {said.getvalue()}"
