@@ -19,6 +19,7 @@ import pytest
 
 import lakebed
 from lakebed.cli import main
+from lakebed.parts.storage import LocalPartStorage
 
 SCHEMA = pa.schema(
     [
@@ -242,8 +243,9 @@ def put_reads(table: lakebed.Table, seconds: int, data: bytes) -> Path:
     return place
 
 
-def test_reads_count_for_an_hour_and_their_files_go_then(table: lakebed.Table) -> None:
+def test_reads_count_for_an_hour_and_their_files_go_then(table: lakebed.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = table._log._clock = Clock()
+    monkeypatch.setattr(LocalPartStorage, "now", lambda storage: clock())
     table.to_arrow(where="id < 10")
     published(table)
     other = lakebed.open(table.path)
@@ -256,8 +258,11 @@ def test_reads_count_for_an_hour_and_their_files_go_then(table: lakebed.Table) -
         assert len(files_of_reads(table)) == len(counted)
 
 
-def test_a_running_maintenance_removes_old_files_of_reads(table: lakebed.Table) -> None:
+def test_a_running_maintenance_removes_old_files_of_reads(
+    table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = table._log._clock = Clock()
+    monkeypatch.setattr(LocalPartStorage, "now", lambda storage: clock())
     table._tidy_up.round()  # the one that lists everything
     table.to_arrow(where="id < 10")
     published(table)
