@@ -5,6 +5,7 @@ A server that can't be started is a failure, never a skip: a test that did not r
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 # So that `tests.infra` is found whatever way pytest was started.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from lakebed import events
 from tests.infra.debezium import DebeziumServer
 from tests.infra.fault_proxy import FaultProxy
 from tests.infra.kafka import KafkaServer
@@ -41,6 +43,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_a_test_goes_on_listening() -> Iterator[None]:
+    """Whoever listens to events or logging for a test does so no longer than the test."""
+    root = logging.getLogger()
+    listeners, level, handlers = list(events._listeners), root.level, list(root.handlers)
+    yield
+    events._listeners[:] = listeners
+    root.setLevel(level)
+    for handler in set(root.handlers).difference(handlers):
+        root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
