@@ -29,9 +29,9 @@ from lakebed.ingest.source import RangeChanges
 from lakebed.manifest.actions import AddChangePart, RemoveChangePart
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.engine import connect
 from lakebed.parts.sql import parquet
-from lakebed.parts.storage import open_part_storage
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import open_part_storage
 from tests.infra.kafka import KafkaServer
 
 

@@ -22,11 +22,11 @@ import numpy as np
 
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
-from lakebed.compaction.planner import plan
 from lakebed.ingest.debezium import DebeziumJson
 from lakebed.ingest.generator import COLUMNS, OrderStream
 from lakebed.ingest.generator import KEYS as ORDER_KEYS
 from lakebed.ingest.shape import ChangeShape
+from lakebed.planning.planner import plan
 
 EVENTS = 50_000
 CLOCK_MICROS = 1_700_000_000_000_000

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.parts.key_index import KeyIndex
+from lakebed.keyindex.key_index import KeyIndex
 
 BATCH = 20_000
 PART_ROWS = 1_000_000

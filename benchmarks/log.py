@@ -15,9 +15,9 @@ import pyarrow as pa
 from benchmarks.workload import table
 from lakebed.manifest.actions import AddPart, CommitInfo, Part
 from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.creation import create_log
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 
 _STATS = (

@@ -19,8 +19,8 @@ import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload
 from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
 from lakebed.parts.changes import prepare, shape_of
-from lakebed.parts.engine import connect
 from lakebed.parts.write import WrittenPart
+from lakebed.storage.engine import connect
 
 
 def make(path: str, base: int, parts: int, rows: int) -> None:

@@ -31,10 +31,10 @@ from pyroaring import BitMap64
 
 from benchmarks.workload import KEYS, SCHEMA, SORT_KEY, Workload, table
 from lakebed.parts.changes import TableShape
-from lakebed.parts.engine import connect
 from lakebed.parts.merge import MergeSource, merge_parts
-from lakebed.parts.storage import open_part_storage
 from lakebed.parts.write import write_parts
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import open_part_storage
 
 MEMORY_BYTES_MAX = 512 << 20
 SHAPE = TableShape(SCHEMA, tuple(KEYS), tuple(SORT_KEY))

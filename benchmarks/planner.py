@@ -10,9 +10,9 @@ import random
 import time
 
 from benchmarks.workload import table
-from lakebed.compaction.planner import plan
 from lakebed.manifest.actions import Part
-from tests.compaction import tables
+from lakebed.planning.planner import plan
+from tests.planning import tables
 
 MB = 1 << 20
 NOW_MS = 1_900_000_000_000

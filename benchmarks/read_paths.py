@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lakebed
 from benchmarks.fresh_read import AGGREGATE, SELECTIVE
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, table
-from lakebed.parts.engine import connect
+from lakebed.storage.engine import connect
 from lakebed.view.arrow_scan import register_view
 from lakebed.view.scan_file import ScanFile
 from lakebed.view.spark_scan import scan

@@ -24,12 +24,12 @@ import numpy as np
 import lakebed
 from benchmarks.workload import SCHEMA, SORT_KEY, Workload, table
 from lakebed.compaction.kernels import MEMORY_BYTES_MAX
-from lakebed.compaction.plan import PlanKind
-from lakebed.compaction.planner import plan
-from lakebed.parts.engine import connect
 from lakebed.parts.expression import expression
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.write import ROW_GROUP_ROWS
+from lakebed.planning.plan import PlanKind
+from lakebed.planning.planner import plan
+from lakebed.storage.engine import connect
 
 _START_US, _STEP_US = 1_750_000_000_000_000, 100_000
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
-from lakebed.manifest.stores.counters import OperationCount, StoreCounters
+from lakebed.storage.counters import OperationCount, StoreCounters
 from tests.infra.s3 import S3Server, aws_environment
 
 PART_ROWS = 250_000

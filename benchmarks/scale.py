@@ -32,14 +32,14 @@ import pyarrow as pa
 import lakebed
 from benchmarks.scrape import filled, one
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, table
-from lakebed.compaction.planner import plan
 from lakebed.manifest.actions import AddPart, CommitInfo, Transaction
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import Committed, TableLog
-from lakebed.parts.engine import connect
 from lakebed.parts.expression import expression
 from lakebed.parts.part_filter import parts_that_may_match
+from lakebed.planning.planner import plan
+from lakebed.storage.engine import connect
 
 Costs = dict[str, float]
 RUN_ROWS = 1_000_000

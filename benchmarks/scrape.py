@@ -21,12 +21,12 @@ import pyarrow as pa
 
 import lakebed
 from benchmarks.workload import median, p95, table
-from lakebed.doctor.sampler import Sampler
+from lakebed.health.sampler import Sampler
 from lakebed.manifest.actions import AddPart, CommitInfo, Part
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.monitoring.metrics import Metrics
-from tests.compaction.tables import part
+from tests.planning.tables import part
 
 SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), ("region", pa.string())])
 COMMITS = 100

@@ -30,8 +30,8 @@ from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.table_log import Committed
 from lakebed.ui.server import PageServer
 from lakebed.ui.watch import Watched
-from tests.compaction.tables import part
 from tests.infra.chromium import browser
+from tests.planning.tables import part
 
 COMMITS = 100
 ANSWERS = ("tables", "table", "levels", "timeline", "part")

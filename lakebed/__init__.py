@@ -13,10 +13,10 @@ from lakebed.version import __version__
 if TYPE_CHECKING:
     from lakebed import errors, events
     from lakebed.adopt import convert
-    from lakebed.compaction.mutation import MutationResult
     from lakebed.compaction.recluster_job import ReclusterResult
     from lakebed.compaction.service import CompactResult
     from lakebed.compaction.settle import SettleResult
+    from lakebed.operations.mutation import MutationResult
     from lakebed.session import spark
     from lakebed.table import Table, create, open
 
@@ -38,7 +38,7 @@ __all__ = [
 # Loaded when first asked for: each of Spark's Python workers imports some module of lakebed, and needs few of these.
 _HOMES = {
     "CompactResult": "lakebed.compaction.service",
-    "MutationResult": "lakebed.compaction.mutation",
+    "MutationResult": "lakebed.operations.mutation",
     "ReclusterResult": "lakebed.compaction.recluster_job",
     "SettleResult": "lakebed.compaction.settle",
     "Table": "lakebed.table",

@@ -14,24 +14,24 @@ import pyarrow as pa
 from lakebed.errors import Contention, InvalidInput, StoreUnavailable, TableExists, Unsupported
 from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part, is_ours
 from lakebed.manifest.conflicts import Touch
-from lakebed.manifest.creation import (
+from lakebed.manifest.schema import RESERVED_PREFIX, is_reserved
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import GATE_FEATURE, Committed, Unknown
+from lakebed.operations.create import (
     check_adoptable,
     check_adoptable_partitions,
     check_settings,
     protocol_for,
     required_properties,
 )
-from lakebed.manifest.schema import RESERVED_PREFIX, is_reserved
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores.roots import local_file
-from lakebed.manifest.table_log import GATE_FEATURE, Committed, Unknown
 from lakebed.parts.arrow_source import damaged
-from lakebed.parts.engine import connect
 from lakebed.parts.sql import aliases, by_place, file_literal, literal, registered
-from lakebed.parts.storage import PartStorage, open_part_storage
-from lakebed.parts.unreadable import reason, require_store
 from lakebed.settings import PREFIX, SORT_KEY_FRAME, TableSettings
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
+from lakebed.storage.engine import connect
+from lakebed.storage.file_errors import reason, require_store
+from lakebed.storage.part_storage import PartStorage, open_part_storage
+from lakebed.storage.roots import local_file
 from lakebed.table import Table, column_names, open
 from lakebed.version import ENGINE
 

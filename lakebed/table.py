@@ -22,24 +22,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakebed import events
-from lakebed.compaction import cleanup
 from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.follow import follow
-from lakebed.compaction.hold import hold
-from lakebed.compaction.mutate import mutate, unsettled_mutations
-from lakebed.compaction.mutate_unkeyed import mutate_unkeyed
-from lakebed.compaction.mutation import Mutation, MutationResult
-from lakebed.compaction.partitions import Partitions, detached_table
-from lakebed.compaction.plan_table import plan_table
-from lakebed.compaction.planner import reason_to_settle
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress, ReclusterResult
 from lakebed.compaction.service import Compaction, CompactResult
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.wide import WideLocator
-from lakebed.doctor.examination import Examination, examine
-from lakebed.doctor.exporter import Exporter
-from lakebed.doctor.sampler import Sampler
-from lakebed.doctor.status import Observer, Status
 from lakebed.errors import (
     Contention,
     InvalidChanges,
@@ -48,6 +36,10 @@ from lakebed.errors import (
     TableExists,
     TableNotFound,
 )
+from lakebed.health.examination import Examination, examine
+from lakebed.health.exporter import Exporter
+from lakebed.health.sampler import Sampler
+from lakebed.health.status import Observer, Status
 from lakebed.ingest.batch_writer import (
     BatchResult,
     RowChanges,
@@ -58,27 +50,32 @@ from lakebed.ingest.batch_writer import (
     write_dataframe,
 )
 from lakebed.ingest.stream import Ingest
+from lakebed.keyindex.key_index import KeyIndex
 from lakebed.manifest.actions import ChangePart, Commit, CommitInfo, Transaction
 from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.creation import create_log
 from lakebed.manifest.leases import require_unexpired
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.schema import SparkSchema, canonical_schema
-from lakebed.manifest.set_sort_key import set_sort_key
 from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot
 from lakebed.manifest.store_probe import probe
 from lakebed.manifest.stores import open_store
-from lakebed.manifest.stores.roots import spark_path
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown, require_writable
+from lakebed.operations import cleanup
+from lakebed.operations.create import create_log
+from lakebed.operations.hold import hold
+from lakebed.operations.mutate import mutate, unsettled_mutations
+from lakebed.operations.mutate_unkeyed import mutate_unkeyed
+from lakebed.operations.mutation import Mutation, MutationResult
+from lakebed.operations.partitions import Partitions, detached_table
+from lakebed.operations.set_sort_key import set_sort_key
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, TableShape, prepare, shape_of
 from lakebed.parts.dead_rows import DeadRows
-from lakebed.parts.engine import connect, connect_sealed
-from lakebed.parts.key_index import KeyIndex
 from lakebed.parts.locate import IndexLocator, KeyLocator, ScanLocator, payload_types
 from lakebed.parts.materialized import LocalParts, own_folder
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.reads import Reads
-from lakebed.parts.storage import PartStorage, open_part_storage
+from lakebed.planning.plan_table import plan_table
+from lakebed.planning.planner import reason_to_settle
 from lakebed.settings import (
     check_changeable,
     check_creatable,
@@ -87,6 +84,9 @@ from lakebed.settings import (
     suggest,
     wrong_properties,
 )
+from lakebed.storage.engine import connect, connect_sealed
+from lakebed.storage.part_storage import PartStorage, open_part_storage
+from lakebed.storage.roots import spark_path
 from lakebed.version import ENGINE
 from lakebed.view import clustering, metadata_tables
 from lakebed.view.merge_on_read import TableView

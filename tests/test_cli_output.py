@@ -16,8 +16,8 @@ import lakebed
 from lakebed.cli import display, exit_codes, health_commands, logs, main
 from lakebed.cli.escapes import shown, shown_lines
 from lakebed.cli.output import json_lines
-from lakebed.doctor.finding import critical
 from lakebed.errors import InvalidInput
+from lakebed.health.finding import critical
 from lakebed.monitoring.progress import Ages, Figures
 from lakebed.pipeline.run import Look
 from lakebed.pipeline.settings import maintenance_of

@@ -20,13 +20,13 @@ from rich.text import Text
 from lakebed.cli.escapes import shown
 from lakebed.cli.output import print_table, told_bytes
 from lakebed.errors import LakebedError
-from lakebed.manifest.stores.roots import parse_root
 from lakebed.monitoring.event_log import Value, log_fields
 from lakebed.monitoring.progress import Ages
 from lakebed.monitoring.table_state import TableState
 from lakebed.parts.sql import quote
 from lakebed.pipeline.run import Look, Outcome
 from lakebed.pipeline.settings import Pipeline
+from lakebed.storage.roots import parse_root
 
 LINE_SECONDS = 5.0
 SAMPLE_ROWS = 5

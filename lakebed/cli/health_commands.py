@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from lakebed.doctor.finding import Finding
-    from lakebed.doctor.status import Status
+    from lakebed.health.finding import Finding
+    from lakebed.health.status import Status
 
 WATCH_SECONDS = 2.0
 _STYLES = {"ok": "green", "warning": "yellow", "critical": "red"}
@@ -38,8 +38,8 @@ def status(options: argparse.Namespace) -> int:
 def doctor(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
     from lakebed.cli.progress import progress
-    from lakebed.doctor.examination import FINDINGS_MAX, examine
-    from lakebed.doctor.finding import Severity, finding_table
+    from lakebed.health.examination import FINDINGS_MAX, examine
+    from lakebed.health.finding import Severity, finding_table
 
     with progress("opening the table", options.log_format) as tell:
         found = examine(options.path, options.deep, tell)
@@ -79,7 +79,7 @@ def compactions(options: argparse.Namespace) -> int:
 
 
 def _show(found: Status, form: str) -> int:
-    from lakebed.doctor.finding import Severity
+    from lakebed.health.finding import Severity
 
     if form == "json":
         print(shown(json.dumps(_jsonable(found), ensure_ascii=False)), flush=True)

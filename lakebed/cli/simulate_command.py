@@ -9,11 +9,11 @@ import pyarrow as pa
 from lakebed.cli import exit_codes
 from lakebed.cli.output import Format, print_rows
 from lakebed.cli.progress import progress
-from lakebed.compaction.recorded import recorded_workload
-from lakebed.compaction.simulator import Order, Simulation, Workload, plot, simulate, steady
 from lakebed.errors import InvalidInput
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
+from lakebed.planning.simulator import Order, Simulation, Workload, plot, simulate, steady
+from lakebed.planning.workload_from_log import recorded_workload
 from lakebed.settings import parse_settings
 
 

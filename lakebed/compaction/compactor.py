@@ -23,12 +23,12 @@ from typing import Protocol
 
 from lakebed import events
 from lakebed.compaction.merge import Cancelled, End, Kernel, MergeResult
-from lakebed.compaction.plan import Plan, PlanKind, Planning
-from lakebed.compaction.planner import plan as make_plans
 from lakebed.errors import LakebedError, Retry
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.storage import PartStorage
+from lakebed.planning.plan import Plan, PlanKind, Planning
+from lakebed.planning.planner import plan as make_plans
+from lakebed.storage.part_storage import PartStorage
 
 IDLE_SECONDS = 5.0
 FAILURES_MAX = 4

@@ -15,11 +15,11 @@ from lakebed.compaction.compactor import KernelMaker
 from lakebed.compaction.merge import Cancelled, Kernel
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.changes import TableShape
-from lakebed.parts.engine import connect
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
-from lakebed.parts.storage import PartStorage, open_part_storage
-from lakebed.parts.task_cost import measured
-from lakebed.parts.task_requests import counted, tell
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage, open_part_storage
+from lakebed.telemetry.task_cost import measured
+from lakebed.telemetry.task_requests import counted, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

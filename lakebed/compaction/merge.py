@@ -38,7 +38,7 @@ from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog,
 from lakebed.parts.changes import TableShape, shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.merge import MergedPart, MergeSource
-from lakebed.parts.storage import PartStorage
+from lakebed.storage.part_storage import PartStorage
 from lakebed.version import ENGINE
 
 LEASE_SECONDS = 120.0

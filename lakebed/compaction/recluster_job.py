@@ -22,18 +22,16 @@ from dataclasses import dataclass, field, replace
 
 from lakebed.compaction.compactor import Compactor, KernelMaker, MergeWorker
 from lakebed.compaction.merge import End, Kernel, MergeResult
-from lakebed.compaction.mutation import Mutation
-from lakebed.compaction.plan import Plan, PlanKind, Planning
-from lakebed.compaction.recluster_rounds import Estimate, depth_by_level, estimate, round_plans
 from lakebed.errors import InvalidInput, StoreUnavailable
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.changes import shape_of
-from lakebed.parts.engine import connect
-from lakebed.parts.expression import expression
+from lakebed.parts.expression import check_condition, expression
 from lakebed.parts.part_filter import parts_that_may_match
-from lakebed.parts.storage import LocalPartStorage, PartStorage
+from lakebed.planning.plan import Plan, PlanKind, Planning
+from lakebed.planning.rounds import Estimate, depth_by_level, estimate, round_plans
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import LocalPartStorage, PartStorage
 
 _WAIT_SECONDS = 2.0
 
@@ -104,7 +102,7 @@ class ReclusterJob:
                 "set one with set_sort_key (lakebed set-sort-key)"
             )
         if self._where is not None:
-            Mutation(self._where).check(shape_of(snapshot))
+            check_condition(self._where, snapshot.schema)
         self._until = snapshot.version
         self._estimate = Estimate()
         self._round: tuple[PlanKind, int] | None = None

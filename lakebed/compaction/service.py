@@ -14,15 +14,15 @@ from lakebed import events
 from lakebed.compaction.compactor import Compactor, KernelMaker, Running
 from lakebed.compaction.kernels import local_kernel, spark_kernel
 from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, End, Merger, MergeResult
-from lakebed.compaction.plan import Planning
-from lakebed.compaction.planner import plan
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.reads import Reads
-from lakebed.parts.storage import PartStorage
+from lakebed.planning.plan import Planning
+from lakebed.planning.planner import plan
+from lakebed.storage.part_storage import PartStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -35,9 +35,9 @@ from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.quarantine import records_of_unwhole
 from lakebed.parts.resolve import Resolution, resolve
-from lakebed.parts.storage import PartStorage
-from lakebed.parts.unreadable import naming_unreadable
 from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.part_storage import PartStorage
 
 if TYPE_CHECKING:
     from lakebed.manifest.deletion_vector import DeletionVector

@@ -35,7 +35,7 @@ from lakebed.parts.changes import shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.materialized import Materialized, MaterializedFolder, Stand, overlay, own_folder
 from lakebed.parts.provenance import Provenance
-from lakebed.parts.storage import PartStorage
+from lakebed.storage.part_storage import PartStorage
 
 _logger = logging.getLogger("lakebed.volatile")
 

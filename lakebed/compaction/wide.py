@@ -15,9 +15,9 @@ import pyarrow as pa
 from lakebed.manifest.actions import Part
 from lakebed.parts.changes import TableShape
 from lakebed.parts.locate import KeyLocator, ScanLocator, lookup_schema
-from lakebed.parts.storage import open_part_storage
-from lakebed.parts.task_cost import measured
-from lakebed.parts.task_requests import counted, tell
+from lakebed.storage.part_storage import open_part_storage
+from lakebed.telemetry.task_cost import measured
+from lakebed.telemetry.task_requests import counted, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

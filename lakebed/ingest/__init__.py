@@ -1,0 +1,1 @@
+"""Sources, decoders, and the writer that commits batches of changes."""

@@ -41,14 +41,14 @@ from lakebed.manifest.leaving import everything_leaving
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.parts.changes import TableShape, prepare, shape_of
-from lakebed.parts.engine import connect
 from lakebed.parts.missing import newest_in_layers
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, rows_as_json
 from lakebed.parts.sql import parquet
-from lakebed.parts.storage import open_part_storage
-from lakebed.parts.task_cost import measured
-from lakebed.parts.task_requests import counted, tell
 from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import open_part_storage
+from lakebed.telemetry.task_cost import measured
+from lakebed.telemetry.task_requests import counted, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakebed.errors import InvalidInput
 from lakebed.ingest.source import Carries
-from lakebed.manifest.stores.roots import spark_path
+from lakebed.storage.roots import spark_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

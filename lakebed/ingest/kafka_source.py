@@ -36,7 +36,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from lakebed.errors import DataLoss, InvalidInput
-from lakebed.ingest.backpressure import Brake
+from lakebed.ingest.batch_limit import BatchLimit
 from lakebed.ingest.kafka_cluster import KafkaCluster, Partitions
 from lakebed.ingest.kafka_range import consume_range
 from lakebed.ingest.kafka_settings import KafkaSettings
@@ -112,7 +112,7 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, settings: KafkaSettings, table: str | None = None) -> None:
         self._settings = settings
-        self._brake = Brake(table)
+        self._batch_limit = BatchLimit(table)
         self._cluster = KafkaCluster(settings)
         self._ids: dict[str, str] = {}
         self._known: list[tuple[str, int]] = []
@@ -231,7 +231,7 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends of a batch that takes no more than the limits."""
         waiting = {p: max(0, self._ends.get(p, offset) - offset) for p, offset in positions.items()}
         total = sum(waiting.values())
-        records = self._brake.limit(total)
+        records = self._batch_limit.limit(total)
         if not isinstance(limit, ReadAllAvailable):
             records = min(records, self._settings.max_records_per_batch or total)
             if self._settings.max_bytes_per_batch is not None and total:

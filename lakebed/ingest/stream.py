@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from lakebed import events
 from lakebed.errors import QuarantineRefused
-from lakebed.ingest.backpressure import pressure
 from lakebed.ingest.batch_writer import (
     ChangeStream,
     WriteTask,
@@ -28,6 +27,7 @@ from lakebed.manifest.actions import Transaction
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import shape_of
+from lakebed.planning.backpressure import pressure
 from lakebed.version import ENGINE
 
 if TYPE_CHECKING:

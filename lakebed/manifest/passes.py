@@ -2,7 +2,7 @@
 
 The rows of a part come from the commits of its block range. A merge of parts of several block ranges brings rows of more commits
 together. One of a single block range sorts the same rows once more, as each pass of an external merge sort does, and a number
-of passes is enough. A part counts them in ``passes``; a merge that changed anything else begins at 0. ``compaction.measure``
+of passes is enough. A part counts them in ``passes``; a merge that changed anything else begins at 0. ``planning.measure``
 says what for.
 """
 

@@ -1,7 +1,7 @@
 """What a table looks like at one moment, in figures: for gauges and for the display.
 
 ``table_state`` counts what a snapshot says by itself. What takes the planner or the commits of the last hour is added by
-``doctor.sampler``; until then it is None, or empty.
+``health.sampler``; until then it is None, or empty.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Rows of parts: writing, finding, comparing, resolving, merging them."""

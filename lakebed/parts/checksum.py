@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from lakebed.errors import LakebedError, StoreUnavailable
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.parts.arrow_source import damaged, is_local
-from lakebed.parts.own_folders import temporary_folder
-from lakebed.parts.storage import PartStorage
+from lakebed.storage.part_storage import PartStorage
+from lakebed.storage.process_folders import temporary_folder
 
 _BLOCK_BYTES = 1 << 20
 _OBJECT_BLOCK_BYTES = 24 << 20  # more than the cache of ranges keeps of one read, so it pushes nothing out

@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import Part, RemovePart
 from lakebed.manifest.deletion_vector import DeletionVector, inline, pack, unpack
-from lakebed.parts.storage import PartStorage
+from lakebed.storage.part_storage import PartStorage
 
 _BYTES_MAX = 64 << 20
 _BITMAP_BYTES = 1024  # of a bitmap in memory, beside what it is when stored

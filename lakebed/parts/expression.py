@@ -25,11 +25,13 @@ from functools import lru_cache
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from lakebed.errors import InvalidInput
-from lakebed.parts.engine import connect, connect_sealed
-from lakebed.parts.storage import PartStorage
-from lakebed.parts.unreadable import naming_unreadable
+from lakebed.parts.sql import registered
+from lakebed.storage.engine import connect, connect_sealed
+from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.part_storage import PartStorage
 
 _PLAIN = frozenset(
     {"BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION", "LAMBDA"}
@@ -79,6 +81,22 @@ def expression(given: object, named: str) -> Expression:
         if found is not None:
             raise InvalidInput(f"{named}={text!r} has {found}; it must be one expression over the columns of one row")
     return Expression(text, tree)
+
+
+def condition(where: Expression) -> str:
+    """A boolean expression that is never null."""
+    return f"coalesce({where.sql}::boolean, false)"
+
+
+def check_condition(where: Expression, schema: pa.Schema) -> None:
+    """Raises InvalidInput for a condition that can't be evaluated on rows of this schema."""
+    nothing = schema.empty_table()
+    with (
+        connect_sealed() as connection,
+        registered(connection, "lakebed_nothing", nothing),
+        mistakes(f"where={where.text!r}"),
+    ):
+        connection.sql(f"select 1 from lakebed_nothing where {condition(where)}")
 
 
 def parsed(text: str, told: str) -> Node:

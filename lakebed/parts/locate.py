@@ -15,14 +15,14 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.keyindex.key_index import KeyIndex
 from lakebed.manifest.actions import Part, is_ours
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
-from lakebed.parts.engine import connect
-from lakebed.parts.key_index import KeyIndex
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.positions import find_positions
 from lakebed.parts.sql import aliases, by_place, literal, registered, scan_of, sql_type
-from lakebed.parts.storage import PartStorage
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage
 
 _BATCH_ROWS = 262_144
 

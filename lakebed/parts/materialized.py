@@ -32,9 +32,9 @@ from lakebed.manifest.deletion_vector import inline
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.checksum import checksum_of
 from lakebed.parts.merge import MergedPart
-from lakebed.parts.own_folders import lock_folder
 from lakebed.parts.provenance import Provenance
-from lakebed.parts.storage import LocalPartStorage
+from lakebed.storage.part_storage import LocalPartStorage
+from lakebed.storage.process_folders import lock_folder
 
 GRACE_SECONDS = 3600.0
 _DESCRIPTION = "claim.json"

@@ -14,7 +14,7 @@ bit, and with them the delete rows that a source ``keeps_deletes``. No byte of a
 3. *Cut.* Each output part is a piece of that order, and each piece one stretch or more, of at most a fifth of the limit. In a
    source that is sorted a stretch is a range of rows, so most row groups of the source are not read.
    Where that would read row groups again and again (short parts, or parts in another order), they are all read once first,
-   and each row is set aside with its stretch (``parts.stretches``): an external sort by distribution.
+   and each row is set aside with its stretch (``storage.spill_buckets``): an external sort by distribution.
 4. *Write.* The rows of a stretch are read, source after source, and taken to their places, which the provenance tells:
    nothing is sorted twice. They are taken and written by row groups. The stretches of a part go to one file.
 
@@ -55,7 +55,6 @@ from lakebed.parts.arrow_source import ArrowSource, Rows, damaged, is_local
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
 from lakebed.parts.checksum import stage, verify_local, verify_pages
 from lakebed.parts.order import is_whole, key_numbers, sort_order
-from lakebed.parts.own_folders import temporary_folder
 from lakebed.parts.provenance import SOURCES_MAX, Provenance
 from lakebed.parts.sql import (
     aliases,
@@ -69,12 +68,13 @@ from lakebed.parts.sql import (
     scan_of,
     sql_type,
 )
-from lakebed.parts.storage import PartStorage
-from lakebed.parts.stretches import STRETCHES_MAX, Stretches
-from lakebed.parts.unreadable import reason, require_store
 from lakebed.parts.write import PART_ROWS_MAX, ROW_GROUP_ROWS, delta_stats, told_terms, with_told_ends
 from lakebed.parts.write_arrow import write_tables
 from lakebed.sortkey.order_values import key_at, order_values
+from lakebed.storage.file_errors import reason, require_store
+from lakebed.storage.part_storage import PartStorage
+from lakebed.storage.process_folders import temporary_folder
+from lakebed.storage.spill_buckets import STRETCHES_MAX, Stretches
 
 PART_BYTES_MAX = 128 << 20
 _ORDINAL, _ROW = "_lakebed_source", "_lakebed_row"

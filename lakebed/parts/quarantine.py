@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakebed.parts.changes import UNAVAILABLE_COLUMN, TableShape
-from lakebed.parts.engine import connect
 from lakebed.parts.fitting import has_early_times
 from lakebed.parts.sql import aliases, by_place, named, registered
+from lakebed.storage.engine import connect
 
 QUARANTINE_SUFFIX = "_quarantine"
 QUARANTINE_SCHEMA = pa.schema(

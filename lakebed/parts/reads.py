@@ -14,7 +14,7 @@ small files beside the parts.
    first read, then at most once a minute, and when the process ends. Who may not write there counts for itself alone.
 3. A planner (``of``) lists the folder at most once a minute, from the name of an hour ago on, and adds up what it finds. A file
    never changes, so each is read once; of very many, the newest.
-4. Cleanup deletes files that are older than an hour (``compaction.cleanup``).
+4. Cleanup deletes files that are older than an hour (``operations.cleanup``).
 """
 
 from __future__ import annotations

@@ -41,13 +41,13 @@ from lakebed.parts.changes import (
     TableShape,
 )
 from lakebed.parts.dead_rows import DeadRows
-from lakebed.parts.engine import connect
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.missing import Completed, complete, ranked, required_columns
 from lakebed.parts.nested import as_declared
 from lakebed.parts.quarantine import Unwhole
 from lakebed.parts.sql import aliases, by_place, literal, named, parquet_of, registered, scan_of, sql_type
-from lakebed.parts.storage import PartStorage
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage
 
 # Beside the keys and the sequence: where a row of the tail is, and what it is.
 _PART, _ROW, _DELETED, _INCOMPLETE = "_lakebed_part", "_lakebed_row", "_lakebed_deleted", "_lakebed_incomplete"

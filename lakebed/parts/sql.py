@@ -18,7 +18,7 @@ from functools import lru_cache
 import duckdb
 import pyarrow as pa
 
-from lakebed.parts.engine import WILDCARDS, connect
+from lakebed.storage.engine import WILDCARDS, connect
 
 EVALUATED_FIRST = "limit 9223372036854775807"
 """At the end of a subquery: no expression of the query around it is evaluated on rows that the subquery leaves out.

@@ -27,11 +27,11 @@ from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, TableSh
 from lakebed.parts.nested import nullable
 from lakebed.parts.order import sort_order
 from lakebed.parts.sql import quote
-from lakebed.parts.storage import PartStorage
 from lakebed.parts.write_arrow import write_tables
 from lakebed.sortkey.order_values import key_at
 from lakebed.sortkey.ranges import ORDER_BOUNDS, order_columns
 from lakebed.sortkey.sort_key import SortTerm
+from lakebed.storage.part_storage import PartStorage
 
 ROW_GROUP_ROWS = 40_960
 PART_ROWS_MAX = 1_000_000

@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 from lakebed.errors import StoreUnavailable
 from lakebed.parts.checksum import checksum_of
 from lakebed.parts.sql import quote
-from lakebed.parts.storage import PartStorage
 from lakebed.sortkey.sort_key import SortTerm
+from lakebed.storage.part_storage import PartStorage
 
 PAGE_ROWS = 8192
 _FALSE_POSITIVES = 0.1  # of row groups that lack the value; one in a hundred would take twice the bytes

@@ -17,8 +17,8 @@ from typing import Any
 from lakebed.errors import InvalidInput, LakebedError, Unsupported
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.stores import open_store
-from lakebed.manifest.stores.roots import parse_root
 from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
+from lakebed.storage.roots import parse_root
 
 SOURCE_FILE = "lakebed_source.json"
 

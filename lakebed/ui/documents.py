@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakebed.compaction.plan import Planning
-from lakebed.doctor.finding import Finding, Severity, worst
-from lakebed.doctor.status import Status
+from lakebed.health.finding import Finding, Severity, worst
+from lakebed.health.status import Status
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.monitoring.table_state import Recent, TableState
+from lakebed.planning.plan import Planning
 from lakebed.ui.texts import blotted, cut
 
 FINDINGS_MAX = 20

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from lakebed.compaction.plan_of_parts import partition_of, spelled
 from lakebed.errors import Corrupt, TableNotFound, Unsupported, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Part, RemoveChangePart, RemovePart
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import WINDOW_SECONDS, CommitFigures, figures_of
+from lakebed.planning.plan_of_parts import partition_of, spelled
 from lakebed.sortkey.ranges import order_columns
 from lakebed.ui.texts import cut, shown
 

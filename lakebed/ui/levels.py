@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lakebed.compaction.plan import Partition
-from lakebed.compaction.plan_of_parts import spelled
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.planning.plan import Partition
+from lakebed.planning.plan_of_parts import spelled
 from lakebed.sortkey.ranges import Bound, Range, order_columns
 from lakebed.ui.texts import cut
 from lakebed.view.clustering import readable

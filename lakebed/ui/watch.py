@@ -23,17 +23,17 @@ from typing import Any
 
 import orjson
 
-from lakebed.compaction.planner import plan
-from lakebed.doctor.sampler import with_optimum
-from lakebed.doctor.status import Observer
 from lakebed.errors import Corrupt, LakebedError, Retry, TableNotFound, Unsupported
+from lakebed.health.sampler import with_optimum
+from lakebed.health.status import Observer
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import RecentCommits
 from lakebed.monitoring.table_state import table_state
 from lakebed.parts.reads import Reads
-from lakebed.parts.storage import open_part_storage
+from lakebed.planning.planner import plan
+from lakebed.storage.part_storage import open_part_storage
 from lakebed.table import observer
 from lakebed.ui import documents
 from lakebed.ui.history import History

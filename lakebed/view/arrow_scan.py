@@ -33,10 +33,10 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import Corrupt, InvalidInput
-from lakebed.manifest.stores.roots import local_file
 from lakebed.parts.expression import Expression, mistakes
 from lakebed.parts.nested import table_as_declared
 from lakebed.parts.sql import EVALUATED_FIRST, parquet_of, parquet_to_join, quote
+from lakebed.storage.roots import local_file
 from lakebed.view.scan_file import ScanFile
 
 T = TypeVar("T")

@@ -56,10 +56,10 @@ from lakebed.parts.changes import (
     shape_of,
 )
 from lakebed.parts.dead_rows import DeadRows
-from lakebed.parts.engine import connect
 from lakebed.parts.nested import table_as_declared
 from lakebed.parts.sql import aliases, by_place, named, registered, scan_of, sql_type
-from lakebed.parts.storage import PartStorage, open_part_storage
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage, open_part_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -28,11 +28,9 @@ from lakebed.errors import Corrupt, InvalidInput, LakebedError
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stale import stale_parts
-from lakebed.manifest.stores.roots import local_file
 from lakebed.parts.changes import TableShape, shape_of
 from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.dead_rows import DeadRows
-from lakebed.parts.engine import connect, connect_alone
 from lakebed.parts.expression import Expression, connection_for, expression, mistakes, require_query, require_text
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.materialized import Materialized, overlay
@@ -40,8 +38,10 @@ from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
 from lakebed.parts.query_reads import parts_that_a_query_reads
 from lakebed.parts.reads import Reads
 from lakebed.parts.resolve import Resolution, resolve
-from lakebed.parts.storage import PartStorage
-from lakebed.parts.unreadable import naming_unreadable
+from lakebed.storage.engine import connect, connect_alone
+from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.part_storage import PartStorage
+from lakebed.storage.roots import local_file
 from lakebed.view.arrow_scan import register_view, to_arrow, without_dead_rows
 from lakebed.view.scan_file import ScanFile
 

@@ -23,8 +23,8 @@ from lakebed.compaction.merge import End, Merger
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.manifest.claims import claims_of
-from lakebed.manifest.stores.s3_client import ATTEMPTS_MAX
-from lakebed.parts.s3_storage import S3PartStorage
+from lakebed.storage.s3_client import ATTEMPTS_MAX
+from lakebed.storage.s3_part_storage import S3PartStorage
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
 

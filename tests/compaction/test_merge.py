@@ -25,9 +25,9 @@ from lakebed.manifest.conflicts import Touch
 from lakebed.manifest.stores.local import LocalLogStore
 from lakebed.manifest.table_log import Committed, Outcome, TableLog, Unknown
 from lakebed.parts.changes import TableShape
-from lakebed.parts.engine import connect
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
-from lakebed.parts.storage import PartStorage
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
 ALL = UploadRules(bytes_min=0, age_seconds=0, local_bytes_max=0, sources_max=0)

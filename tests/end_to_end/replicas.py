@@ -30,11 +30,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
-from lakebed.compaction.cleanup import _named_by
 from lakebed.manifest.actions import Commit, Domain
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.invariants import violations
 from lakebed.manifest.snapshot import Snapshot, apply
+from lakebed.operations.cleanup import _named_by
 from tests.end_to_end.progress import wait_until
 from tests.end_to_end.replica_process import READY, SCHEMA, TRY_AGAIN, changes_of, committed
 from tests.infra.downloads import REPOSITORY

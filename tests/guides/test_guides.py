@@ -24,7 +24,7 @@ import yaml
 from deltalake import write_deltalake
 
 import lakebed
-from lakebed.manifest.stores.s3_client import s3_client
+from lakebed.storage.s3_client import s3_client
 from tests.guides.follow import Circumstances, Reader
 from tests.guides.orders import orders_table
 from tests.guides.pages import ROOT, Block, Command, blocks_of, commands_of

@@ -24,8 +24,8 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 import lakebed
-from lakebed.doctor.examination import examine
 from lakebed.errors import InvalidInput, LakebedError, VersionNotFound
+from lakebed.health.examination import examine
 from tests.hostile.vocabulary import hostile_names
 from tests.table.values import KEYS, PARTITIONS, TYPES
 

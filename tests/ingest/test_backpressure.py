@@ -9,8 +9,9 @@ import pytest
 
 import lakebed
 from lakebed.compaction.merge import Merger, MergeResult
-from lakebed.ingest import backpressure
-from lakebed.ingest.backpressure import DELAY_SECONDS_MAX, Brake, Pressure, pressure
+from lakebed.ingest.batch_limit import BatchLimit
+from lakebed.planning import backpressure
+from lakebed.planning.backpressure import DELAY_SECONDS_MAX, Pressure, pressure
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -73,14 +74,14 @@ def test_batches_become_smaller_than_they_were_without_pressure(
     table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backpressure, "TAIL_PARTS_MAX", 4)
-    brake = Brake(table.path)
-    assert brake.limit(1000) == 1000
+    limit = BatchLimit(table.path)
+    assert limit.limit(1000) == 1000
     add(table, 8)
-    assert brake.limit(5000) == 500 and brake.limit(300) == 300
+    assert limit.limit(5000) == 500 and limit.limit(300) == 300
     table.settle()
-    assert brake.limit(5000) == 5000
+    assert limit.limit(5000) == 5000
 
 
 def test_without_a_table_nothing_is_limited(tmp_path: Path) -> None:
-    assert Brake(None).limit(10**9) == 10**9
-    assert Brake(str(tmp_path / "not there yet")).limit(10**9) == 10**9
+    assert BatchLimit(None).limit(10**9) == 10**9
+    assert BatchLimit(str(tmp_path / "not there yet")).limit(10**9) == 10**9

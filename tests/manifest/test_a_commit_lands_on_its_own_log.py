@@ -20,12 +20,12 @@ import pytest
 from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound
 from lakebed.manifest.actions import AddPart, Commit, CommitInfo, Part, Transaction
 from lakebed.manifest.conflicts import BLIND, ConflictKind
-from lakebed.manifest.creation import create_log
 from lakebed.manifest.log_files import LOG_FOLDER, LogFiles
 from lakebed.manifest.log_reader import LogReader
 from lakebed.manifest.snapshot import Snapshot, apply, follows
 from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog, Unknown
+from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 
 INFO = CommitInfo("TEST", "", blind_append=True)

@@ -21,9 +21,9 @@ import pytest
 from lakebed.errors import InvalidInput, MissingPrerequisite, StoreUnavailable, Unsupported
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore, open_store
-from lakebed.manifest.stores.counters import OperationCount, StoreCounters
-from lakebed.manifest.stores.roots import LocalRoot, S3Root, parse_root
-from lakebed.manifest.stores.s3_client import s3_client
+from lakebed.storage.counters import OperationCount, StoreCounters
+from lakebed.storage.roots import LocalRoot, S3Root, parse_root
+from lakebed.storage.s3_client import s3_client
 from tests.infra.fault_proxy import Fault, FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
 from tests.manifest.unsafe_s3 import Behaviour, UnsafeS3

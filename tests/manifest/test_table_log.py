@@ -26,12 +26,12 @@ from lakebed.manifest.actions import (
 )
 from lakebed.manifest.checkpoint import decode_checkpoint, encode_checkpoint
 from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
-from lakebed.manifest.creation import create_log
 from lakebed.manifest.deletion_vector import bitmap, inline
 from lakebed.manifest.leases import Lease
 from lakebed.manifest.snapshot import Snapshot, without_expired
 from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog, Unknown, checkpoint_name, commit_name
+from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 from lakebed.sortkey import known
 from lakebed.sortkey.ranges import order_columns

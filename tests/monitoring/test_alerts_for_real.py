@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from lakebed import Table, create, events
-from lakebed.ingest.backpressure import TAIL_PARTS_MAX
 from lakebed.monitoring.dashboards import content
 from lakebed.monitoring.metrics import Metrics
+from lakebed.planning.backpressure import TAIL_PARTS_MAX
 from lakebed.table import exporter_of
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.prometheus import PrometheusServer

@@ -21,8 +21,8 @@ from lakebed.cli import exit_codes, main
 from lakebed.cli import progress as module
 from lakebed.cli.health_commands import _watch
 from lakebed.cli.progress import progress
-from lakebed.doctor.status import Status
 from lakebed.errors import StoreUnavailable
+from lakebed.health.status import Status
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 

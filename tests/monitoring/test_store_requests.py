@@ -16,7 +16,7 @@ from lakebed.ingest.shape import Decoded
 from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.changes import TableShape
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
-from lakebed.parts.task_requests import tell
+from lakebed.telemetry.task_requests import tell
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
 from tests.monitoring.requests_of_tasks import BATCHES

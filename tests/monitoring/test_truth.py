@@ -20,7 +20,7 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.doctor.exporter import Exporter
+from lakebed.health.exporter import Exporter
 from lakebed.monitoring.metrics import Metrics
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])

@@ -26,7 +26,7 @@ from typing import Any
 
 import lakebed
 from lakebed import events
-from lakebed.doctor.exporter import Exporter
+from lakebed.health.exporter import Exporter
 from lakebed.monitoring.metrics import Metrics
 from tests.infra.downloads import REPOSITORY
 from tests.infra.fault_proxy import FaultProxy, Traffic

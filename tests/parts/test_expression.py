@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.errors import InvalidInput
-from lakebed.parts import engine
-from lakebed.parts.engine import connect, connect_sealed
 from lakebed.parts.expression import connection_for, expression, mistakes, require_query
 from lakebed.parts.sql import parquet, registered
-from lakebed.parts.storage import LocalPartStorage
+from lakebed.storage import engine
+from lakebed.storage.engine import connect, connect_sealed
+from lakebed.storage.part_storage import LocalPartStorage
 
 ROWS = pa.table(
     {

@@ -9,14 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lakebed.keyindex.key_index import KeyIndex
 from lakebed.manifest.actions import Part
 from lakebed.parts.changes import TableShape
-from lakebed.parts.engine import connect
-from lakebed.parts.key_index import KeyIndex
 from lakebed.parts.locate import IndexLocator, ScanLocator
 from lakebed.parts.part_filter import parts_that_may_overlap
-from lakebed.parts.storage import open_part_storage
 from lakebed.parts.write import write_parts
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import open_part_storage
 
 SHAPE = TableShape(pa.schema([("id", pa.int64())]), ("id",))
 

@@ -22,12 +22,12 @@ from lakebed.errors import Corrupt, InvalidInput
 from lakebed.manifest.actions import Part
 from lakebed.parts import merge, write
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
-from lakebed.parts.engine import connect
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.parts.provenance import Provenance
-from lakebed.parts.storage import open_part_storage
 from lakebed.parts.write import write_parts
 from lakebed.sortkey.ranges import is_point, order_columns, range_of
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import open_part_storage
 from tests.table.values import TYPES
 
 SCHEMA = pa.schema(

@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.errors import InvalidInput
-from lakebed.parts.engine import connect
-from lakebed.parts.key_index import KeyIndex
+from lakebed.keyindex.key_index import KeyIndex
 from lakebed.parts.positions import find_positions
+from lakebed.storage.engine import connect
 
 
 def write(path: Path, row_group_rows: int = 1000, **columns: Any) -> str:
@@ -222,7 +222,7 @@ def test_what_does_not_fit_into_memory_spills(tmp_path: Path) -> None:
 def test_a_forked_child_makes_its_own_database_and_ends_well() -> None:
     program = """
         import os, sys
-        from lakebed.parts.engine import connect
+        from lakebed.storage.engine import connect
         connection = connect()
         connection.execute("CREATE TABLE t AS SELECT 1")
         connection.close()

@@ -16,10 +16,10 @@ import pytest
 from lakebed.manifest.actions import Part
 from lakebed.parts import write
 from lakebed.parts.changes import OP_COLUMN, TableShape, newest_per_key, prepare
-from lakebed.parts.engine import connect
 from lakebed.parts.part_filter import parts_that_may_overlap
-from lakebed.parts.storage import open_part_storage
 from lakebed.parts.write import write_parts
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import open_part_storage
 
 UTC = dt.timezone.utc
 SCHEMA = pa.schema(

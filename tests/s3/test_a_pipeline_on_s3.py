@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import lakebed
-from lakebed.manifest.stores.s3_client import s3_client
 from lakebed.pipeline.checkpoint import SOURCE_FILE
+from lakebed.storage.s3_client import s3_client
 from tests.infra.s3 import S3Server
 
 FILE = """

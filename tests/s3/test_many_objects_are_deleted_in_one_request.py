@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidInput, StoreUnavailable
-from lakebed.manifest.stores.s3_client import ATTEMPTS_MAX
-from lakebed.parts import s3_storage
-from lakebed.parts.storage import PartStorage, open_part_storage
+from lakebed.storage import s3_part_storage as s3_storage
+from lakebed.storage.part_storage import PartStorage, open_part_storage
+from lakebed.storage.s3_client import ATTEMPTS_MAX
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server, aws_environment
 from tests.manifest.unsafe_s3 import Behaviour, UnsafeS3

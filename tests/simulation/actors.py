@@ -13,9 +13,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lakebed.compaction.hold import hold
-from lakebed.compaction.mutate import mutate
-from lakebed.compaction.mutate_unkeyed import mutate_unkeyed
 from lakebed.errors import Corrupt, Retry, StoreUnavailable, VersionNotFound
 from lakebed.manifest.actions import (
     Action,
@@ -31,9 +28,12 @@ from lakebed.manifest.claims import Claim
 from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.schema import schema_to_json
-from lakebed.manifest.set_sort_key import set_sort_key
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
+from lakebed.operations.hold import hold
+from lakebed.operations.mutate import mutate
+from lakebed.operations.mutate_unkeyed import mutate_unkeyed
+from lakebed.operations.set_sort_key import set_sort_key
 from lakebed.parts.changes import shape_of
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.expression import Expression

@@ -30,7 +30,7 @@ from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.deletion_vector import DeletionVector, unpack
 from lakebed.manifest.invariants import violations
 from lakebed.manifest.snapshot import Snapshot, apply
-from tests.compaction.tables import measure_of
+from tests.planning.tables import measure_of
 from tests.simulation.files import Objects, Row, decode, sort_key
 from tests.simulation.stand_ins import Change
 from tests.simulation.world import Actor, World

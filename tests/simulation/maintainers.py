@@ -9,20 +9,20 @@ from functools import partial
 
 import pyarrow as pa
 
-from lakebed.compaction.cleanup import TidyUp, expire_snapshots, remove_orphan_files, time_of_cleaning, vacuum
 from lakebed.compaction.merge import Cancelled, End, Kernel, Merger, MergeResult
-from lakebed.compaction.partitions import Partitions, detached_of
 from lakebed.compaction.recluster_job import ReclusterJob
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import Corrupt, InvalidInput, Retry, StoreUnavailable, VersionNotFound
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
+from lakebed.operations.cleanup import TidyUp, expire_snapshots, remove_orphan_files, time_of_cleaning, vacuum
+from lakebed.operations.partitions import Partitions, detached_of
 from lakebed.parts.changes import TableShape
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.materialized import overlay
 from lakebed.parts.merge import MergedPart, MergeSource
-from lakebed.parts.storage import PartStorage
+from lakebed.storage.part_storage import PartStorage
 from tests.simulation.actors import PARTITIONS, Cast, forgive, rest
 from tests.simulation.auditor import RETENTION_SECONDS
 from tests.simulation.files import Locator, SimulatedStorage, live_rows, merge_rows

@@ -14,19 +14,20 @@ from unittest.mock import patch
 
 from pyroaring import BitMap64
 
-from lakebed.compaction import merge, mutate, mutate_unkeyed, partitions, read_commits, recluster_job, settle
+from lakebed.compaction import merge, recluster_job, settle
 from lakebed.compaction.merge import Merger
-from lakebed.compaction.mutation import Mutation
-from lakebed.manifest import log_reader
+from lakebed.manifest import log_reader, read_commits
 from lakebed.manifest.actions import ChangePart, Commit, Part, decode_commit
 from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.claims import Claim
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.operations import mutate, mutate_unkeyed, partitions
+from lakebed.operations.mutation import Mutation
 from lakebed.parts import dead_rows
 from lakebed.parts.changes import TableShape
 from lakebed.parts.dead_rows import DeadRows
-from lakebed.parts.storage import PartStorage
 from lakebed.parts.write import WrittenPart
+from lakebed.storage.part_storage import PartStorage
 from tests.simulation import files
 from tests.simulation.files import Row, of
 from tests.simulation.world import World

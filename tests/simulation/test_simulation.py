@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from lakebed.compaction import cleanup, mutate_unkeyed, partitions, volatile
+from lakebed.compaction import volatile
 from lakebed.compaction.merge import Merger
 from lakebed.manifest import invariants, table_log
 from lakebed.manifest.actions import Commit, Domain, Transaction
@@ -24,6 +24,7 @@ from lakebed.manifest.leaving import leaving
 from lakebed.manifest.snapshot import Snapshot, apply
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
 from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.operations import cleanup, mutate_unkeyed, partitions
 from lakebed.parts.materialized import MaterializedFolder
 from lakebed.parts.provenance import Provenance
 from tests.simulation.run import simulate

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import lakebed
-from lakebed.doctor.examination import examine
 from lakebed.errors import Corrupt
+from lakebed.health.examination import examine
 
 FLIPS = int(os.environ.get("LAKEBED_FLIPS", "40"))
 """Damaged files a test; for more: ``LAKEBED_FLIPS=5000 pytest tests/table/test_damaged_files.py``."""

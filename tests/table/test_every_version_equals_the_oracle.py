@@ -22,9 +22,9 @@ from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import VersionNotFound
 from lakebed.manifest.snapshot import Snapshot, replay
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, TableShape
-from lakebed.parts.engine import connect
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
-from lakebed.parts.storage import PartStorage
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage
 from tests.oracle import Oracle, Row, in_order
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "40"))

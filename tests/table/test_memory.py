@@ -26,8 +26,8 @@ from lakebed.manifest import log_reader, snapshot
 from lakebed.monitoring import recent_commits
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
-from lakebed.parts import engine
 from lakebed.sortkey import known
+from lakebed.storage import engine
 from lakebed.table import Table
 
 ROWS = 2_000

@@ -182,7 +182,7 @@ def test_a_sort_key_set_while_it_runs_is_the_one_that_all_parts_have_in_the_end(
 def test_a_batch_that_was_written_before_the_sort_key_changed_is_committed_in_the_old_order(filled: Filled) -> None:
     from lakebed.ingest.batch_writer import commit_written, write_arrow
     from lakebed.parts.changes import prepare, shape_of
-    from lakebed.parts.engine import connect
+    from lakebed.storage.engine import connect
 
     read = filled.table._log.refresh()
     rows = pa.table({"id": [100_001, 100_000], "place": [1, 2], "value": ["b", "a"]}, SCHEMA)

@@ -13,10 +13,10 @@ import lakebed
 from lakebed.manifest.actions import Action, CommitInfo, Transaction
 from lakebed.manifest.claims import Claim
 from lakebed.manifest.conflicts import BLIND, Touch
-from lakebed.manifest.creation import create_log
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import Committed, Outcome, TableLog
+from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 from lakebed.version import ENGINE
 

@@ -13,7 +13,7 @@ from lakebed.manifest.actions import Part
 from lakebed.settings import TableSettings
 from lakebed.ui import levels as module
 from lakebed.ui.levels import STATES, levels
-from tests.compaction.tables import UNORDERED, change_part, part, table
+from tests.planning.tables import UNORDERED, change_part, part, table
 
 NOBODY: frozenset[str] = frozenset()
 SORTED = TableSettings(keys=("key",), sort_key_version=1)

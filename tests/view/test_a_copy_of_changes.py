@@ -17,10 +17,10 @@ from deltalake import write_deltalake
 import lakebed
 from lakebed.compaction.merge import Merger
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
-from lakebed.parts.engine import connect
 from lakebed.parts.merge import merge_parts
+from lakebed.storage.engine import connect
 from lakebed.view.changes import CHANGE_SEQUENCE, read_version, versions_with_changes
-from tests.compaction.interrupted import before_its_commits
+from tests.operations.interrupted import before_its_commits
 from tests.oracle import Row, in_order
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "4"))

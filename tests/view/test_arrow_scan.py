@@ -12,8 +12,8 @@ import pytest
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput
-from lakebed.parts.engine import connect
 from lakebed.parts.expression import expression
+from lakebed.storage.engine import connect
 from lakebed.view.arrow_scan import register_view, to_arrow
 from lakebed.view.scan_file import ScanFile
 from tests.view.conftest import SCHEMA, Parts, random_rows, same_rows

@@ -13,7 +13,7 @@ from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
 from lakebed.ingest.truncates import Truncate
 from lakebed.manifest.actions import Transaction
 from lakebed.parts.changes import prepare, shape_of
-from lakebed.parts.engine import connect
+from lakebed.storage.engine import connect
 from lakebed.view.changes import read_version, versions_with_changes
 
 if TYPE_CHECKING:

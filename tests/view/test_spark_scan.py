@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.errors import Corrupt
-from lakebed.parts.engine import connect
+from lakebed.storage.engine import connect
 from lakebed.view.arrow_scan import to_arrow
 from lakebed.view.spark_scan import layout_of_dead_rows, scan
 from tests.view.conftest import SCHEMA, Parts, committed_files, random_rows, same_rows

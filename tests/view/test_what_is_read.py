@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import lakebed
-from lakebed.parts.engine import connect
 from lakebed.parts.write import ROW_GROUP_ROWS
+from lakebed.storage.engine import connect
 from tests.view.damage import keep_row_groups
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("ts", pa.int64()), ("x", pa.float64())])

@@ -10,7 +10,7 @@ from lakebed.errors import MissingPrerequisite
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.stores.local import LocalLogStore
 from lakebed.manifest.stores.memory import MemoryLogStore
-from lakebed.manifest.stores.roots import LocalRoot, parse_root
+from lakebed.storage.roots import LocalRoot, parse_root
 
 if TYPE_CHECKING:
     from lakebed.manifest.stores.s3 import S3LogStore

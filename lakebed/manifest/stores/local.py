@@ -13,15 +13,12 @@ from __future__ import annotations
 
 import errno
 import os
-import uuid
-from typing import NoReturn
 
-from lakebed.errors import InvalidInput, StoreUnavailable, Unsupported
-from lakebed.manifest.stores.counters import RequestCounter, StoreCounters
+from lakebed.errors import Unsupported
+from lakebed.storage.counters import RequestCounter, StoreCounters
+from lakebed.storage.local_files import fsync_folder, make_folders, raise_for, temporary_path
 
-TEMPORARY_PREFIX = ".lakebed-tmp-"
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
-_NOT_ALLOWED = {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EPERM}
 
 
 class LocalLogStore:
@@ -54,7 +51,7 @@ class LocalLogStore:
                     f"{os.path.dirname(path)!r} is on a file system without hard links, so two writers could both take"
                     " one version; put the table on a disk that has them (ext4, xfs, APFS, NFS) or on S3"
                 ) from error
-            _fail(error, path)
+            raise_for(error, path)
         finally:
             _remove_temporary(temporary)
         fsync_folder(os.path.dirname(path))
@@ -69,7 +66,7 @@ class LocalLogStore:
             os.replace(temporary, path)
         except OSError as error:
             _remove_temporary(temporary)
-            _fail(error, path)
+            raise_for(error, path)
         fsync_folder(os.path.dirname(path))
 
     def read(self, name: str) -> bytes:
@@ -80,7 +77,7 @@ class LocalLogStore:
                 data = file.read()
         except OSError as error:
             self._counter.count("read", failures=1)
-            _fail(error, path)
+            raise_for(error, path)
         self._counter.count("read", bytes_read=len(data))
         return data
 
@@ -94,7 +91,7 @@ class LocalLogStore:
         except FileNotFoundError:
             return []
         except OSError as error:
-            _fail(error, path)
+            raise_for(error, path)
         return sorted(names)
 
     def delete(self, name: str) -> None:
@@ -106,44 +103,7 @@ class LocalLogStore:
         except FileNotFoundError:
             return
         except OSError as error:
-            _fail(error, path)
-
-
-def make_folders(folder: str) -> None:
-    """Make a folder and those above it, each entry durable."""
-    if os.path.isdir(folder):
-        return
-    parent = os.path.dirname(folder)
-    if parent != folder:
-        make_folders(parent)
-    try:
-        os.mkdir(folder)
-    except FileExistsError:
-        if not os.path.isdir(folder):
-            raise InvalidInput(f"{folder!r} is a file, so no table can lie below it; choose another path") from None
-    except OSError as error:
-        _fail(error, folder)
-    fsync_folder(parent)
-
-
-def fsync_folder(folder: str) -> None:
-    """Make the entries of a folder durable."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno == errno.EINVAL:
-            return  # some network file systems have no fsync of folders; their entries are durable when made
-        raise StoreUnavailable(f"could not make the entries of {folder!r} durable ({error}); check the disk") from error
-
-
-def temporary_path(path: str) -> str:
-    """A hidden name beside ``path`` that no other writer uses; the ending is kept, since some writers look at it."""
-    ending = os.path.splitext(path)[1]
-    return os.path.join(os.path.dirname(path), f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{ending}")
+            raise_for(error, path)
 
 
 def _write_temporary(path: str, data: bytes) -> str:
@@ -164,7 +124,7 @@ def _write_temporary(path: str, data: bytes) -> str:
             os.close(descriptor)
     except OSError as error:
         _remove_temporary(temporary)
-        _fail(error, path)
+        raise_for(error, path)
     return temporary
 
 
@@ -173,16 +133,3 @@ def _remove_temporary(temporary: str) -> None:
         os.unlink(temporary)
     except OSError:
         return  # a hidden file that stays is never listed, and a vacuum removes it
-
-
-def _fail(error: OSError, path: str) -> NoReturn:
-    if isinstance(error, FileNotFoundError):
-        try:
-            raise error
-        finally:
-            del (
-                error
-            )  # or else this frame and the error hold each other, and all frames below with what they have in hand
-    if error.errno in _NOT_ALLOWED:
-        raise InvalidInput(f"{path!r} can't be used ({error.strerror}); check the path and its permissions") from error
-    raise StoreUnavailable(f"{path!r} failed ({error.strerror}); check the disk and its free space") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from lakebed.manifest.stores.counters import RequestCounter, StoreCounters
+from lakebed.storage.counters import RequestCounter, StoreCounters
 
 
 class MemoryLogStore:

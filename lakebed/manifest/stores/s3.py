@@ -20,9 +20,9 @@ from urllib3.exceptions import HTTPError
 
 from lakebed import events
 from lakebed.errors import StoreUnavailable
-from lakebed.manifest.stores.counters import RequestCounter, StoreCounters
-from lakebed.manifest.stores.roots import S3Root
-from lakebed.manifest.stores.s3_client import (
+from lakebed.storage.counters import RequestCounter, StoreCounters
+from lakebed.storage.roots import S3Root
+from lakebed.storage.s3_client import (
     ATTEMPTS_MAX,
     attempt_again,
     backoff_seconds,

@@ -1,0 +1,88 @@
+"""The doctor: every invariant that can be checked on a real table is checked, and what breaks it is named.
+
+1. The log (``log_checks``): all commits and checkpoints that are kept.
+2. The files of the newest version that can be read (``file_checks``), and files that nothing names.
+3. With ``deep``, the rows of all its parts (``row_checks``).
+
+Nothing is changed, and nobody is kept from writing: what is looked at is one version. A table whose log is broken can't be
+opened, so it is examined by its path.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import islice
+
+from lakebed.errors import TableNotFound
+from lakebed.health.file_checks import look_at_files, look_for_orphans
+from lakebed.health.finding import Finding, Severity, worst
+from lakebed.health.log_checks import Progress, look_at_log, state_findings
+from lakebed.health.row_checks import RowChecks
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import TableLog
+from lakebed.storage.part_storage import PartStorage, open_part_storage
+
+FINDINGS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was looked at, and what is wrong. ``version`` is the one whose files were looked at, -1 if none can be read."""
+
+    path: str
+    version: int
+    deep: bool
+    commits: int
+    checkpoints: int
+    parts: int
+    rows: int
+    findings: tuple[Finding, ...]
+    seconds: float
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of the findings."""
+        return worst(self.findings)
+
+
+def _no_progress(what: str, done: int, of: int) -> None:
+    return None
+
+
+def examine(path: str, deep: bool = False, progress: Progress = _no_progress) -> Examination:
+    """Examine the table at a path. At most ``FINDINGS_MAX`` findings of each kind are told.
+
+    Raises TableNotFound, StoreUnavailable, Contention.
+    """
+    storage = open_part_storage(path)
+    return examine_log(path, TableLog(open_store(storage.root)), storage, deep, progress)
+
+
+def examine_log(
+    path: str, log: TableLog, storage: PartStorage, deep: bool = False, progress: Progress = _no_progress
+) -> Examination:
+    """``examine``, of a log that nobody else uses; ``path`` is what findings call the table."""
+    started = time.perf_counter()
+    if not any(log.versions()):
+        raise TableNotFound(f"there is no table at {path}")
+    look = look_at_log(log, path, True, progress)
+    findings = look.findings[:FINDINGS_MAX]
+    snapshot = look.newest
+    rows = 0
+    if snapshot is not None:
+        findings += state_findings(snapshot, path, log.now_ms())
+        progress("files", 0, 1)
+        findings += islice(look_at_files(snapshot, storage), FINDINGS_MAX)
+        if look.is_whole and not any(finding.check in ("M1", "M2") for finding in findings):
+            findings += islice(look_for_orphans(log, storage, path), FINDINGS_MAX)
+        if deep:
+            bad = {finding.where for finding in findings if finding.check in ("G1", "file", "vector")}
+            checks = RowChecks(snapshot, storage, path, progress, bad)
+            findings += islice(checks.run(), FINDINGS_MAX)
+            rows = checks.rows
+    ordered = sorted(findings, key=lambda finding: finding.severity is not Severity.CRITICAL)
+    return Examination(
+        path, snapshot.version if snapshot else -1, deep, look.commits, look.checkpoints,
+        len(snapshot.parts) + len(snapshot.tail) if snapshot else 0, rows, tuple(ordered), time.perf_counter() - started,
+    )  # fmt: skip

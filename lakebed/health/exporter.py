@@ -1,0 +1,89 @@
+"""The gauges of many tables, without a pipeline. It holds no state and writes nothing.
+
+1. Each table has a thread, which opens it and takes its figures every ``interval_seconds``. A look that fails says why, once for
+   each new reason; the next one begins from scratch, unless the store was only away.
+2. A look that takes too long can't be cut short: the table is called down until it ends. No other table waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from lakebed.errors import LakebedError, Retry, TableNotFound
+from lakebed.health.sampler import Sampler
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import TableLog
+from lakebed.monitoring.metrics import Metrics
+from lakebed.storage.part_storage import open_part_storage
+
+SLOW_SECONDS = 30.0
+_DEAR_SHARE = 0.1
+_LOG_SHARE = 0.1
+_logger = logging.getLogger("lakebed.exporter")
+
+
+class Exporter:
+    """Looks at tables until ``close``; what it sees is in ``metrics``."""
+
+    def __init__(self, paths: Sequence[str], metrics: Metrics, volatile: Path, interval_seconds: float) -> None:
+        """``volatile``: where materialized parts are on this host. Raises InvalidInput for a path that can't be one."""
+        self._metrics = metrics
+        self._volatile = volatile
+        self._interval_seconds = interval_seconds
+        self._done = threading.Event()
+        self._began: dict[str, float] = {}
+        roots = list(dict.fromkeys(open_part_storage(path).root for path in paths))
+        self._threads = [
+            threading.Thread(target=self._follow, args=(root,), name=f"lakebed-exporter-{number}", daemon=True)
+            for number, root in enumerate(roots)
+        ]
+        self._threads.append(threading.Thread(target=self._watch, name="lakebed-exporter-watch", daemon=True))
+        for root in roots:
+            metrics.down(root)
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End, without waiting for looks that are under way."""
+        self._done.set()
+
+    def _follow(self, root: str) -> None:
+        sampler: Sampler | None = None
+        said = ""
+        while not self._done.is_set():
+            self._began[root] = time.monotonic()
+            try:
+                sampler = sampler or self._sampler(root)
+                self._metrics.observe(root, sampler.sample())
+                said = ""
+            except Exception as error:  # whatever is wrong with one table, the others go on
+                sampler = sampler if isinstance(error, Retry) else None
+                self._metrics.down(root)
+                now = "there is no table" if isinstance(error, TableNotFound) else str(error)
+                if now != said:
+                    said = now
+                    _logger.warning("%s: %s", root, said, exc_info=not isinstance(error, LakebedError))
+            del self._began[root]
+            self._done.wait(self._interval_seconds)
+
+    def _sampler(self, root: str) -> Sampler:
+        seconds = self._interval_seconds * _LOG_SHARE
+        return Sampler(root, TableLog(open_store(root)), self._volatile, share=_DEAR_SHARE, log_seconds=seconds)
+
+    def _watch(self) -> None:
+        told: set[str] = set()
+        while not self._done.wait(1.0):
+            now = time.monotonic()
+            late = {root for root, began in list(self._began.items()) if now - began > SLOW_SECONDS}
+            for root in late:
+                self._metrics.down(root)
+            for root in sorted(late - told):
+                _logger.warning("%s: a look at it has taken more than %.0f s", root, SLOW_SECONDS)
+            told = late

@@ -1,0 +1,100 @@
+"""Whether the files that a version names are there, each as large as the log says, and which files nothing names.
+
+The table is listed once; what is kept in memory is what the version names. Orphans are told by the cleanup itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from lakebed.errors import Corrupt, Unsupported
+from lakebed.health.finding import Finding, critical, warning
+from lakebed.manifest.actions import Part
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
+from lakebed.operations import cleanup
+from lakebed.operations.partitions import detached_of
+from lakebed.storage.part_storage import PartStorage
+
+_FOLDER = "_lakebed/"
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a version says of a file; ``bytes`` is None where it does not say how large it is."""
+
+    what: str
+    bytes: int | None = None
+
+
+def look_at_files(snapshot: Snapshot, storage: PartStorage) -> list[Finding]:
+    """G1: files of base, tail, deletion vectors and detached partitions that are missing, or of another size."""
+    named, nameless = _named_by(snapshot)
+    sizes = dict.fromkeys(named, -1)
+    for path, size, _ in storage.list(_FOLDER if all(path.startswith(_FOLDER) for path in named) else ""):
+        if path in sizes:
+            sizes[path] = size
+    compared = [finding for path in named for finding in _compared(path, named[path], sizes[path], snapshot, storage)]
+    return [*nameless, *compared]
+
+
+def _compared(path: str, said: _Named, size: int, snapshot: Snapshot, storage: PartStorage) -> Iterator[Finding]:
+    if size < 0:  # it may have a name that the listing spells in another way
+        try:
+            size = storage.size(path)
+        except FileNotFoundError:
+            yield critical(
+                "G1", path, f"the file is missing; version {snapshot.version} needs it: it is {said.what}",
+                f"restore {path} from a copy of the store; versions before it can be read (table.to_arrow(version=…))",
+            )  # fmt: skip
+            return
+    if said.bytes is not None and size != said.bytes:
+        yield critical(
+            "file", path, f"the file has {size:,} bytes and the log says {said.bytes:,}: it was cut off or replaced",
+            f"restore {path} from a copy of the store",
+        )  # fmt: skip
+
+
+def _named_by(snapshot: Snapshot) -> tuple[dict[str, _Named], list[Finding]]:
+    """Files by their paths, and a finding for each part whose deletion vector has a name that can't be read."""
+    named: dict[str, _Named] = {}
+    for part in snapshot.tail_in_order():
+        named[part.path] = _Named(f"a change part of version {part.version}", part.bytes)
+    nameless = [*_add(named, snapshot.parts.values(), "a part of the base")]
+    with suppress(ValueError, KeyError, TypeError):  # such an entry is told by ``state_findings``
+        for one in detached_of(snapshot).values():
+            nameless += _add(named, one.parts, f"a part of the detached partition {one.name}")
+    return named, nameless
+
+
+def _add(named: dict[str, _Named], parts: Iterable[Part], what: str) -> Iterator[Finding]:
+    for part in parts:
+        if "://" in part.path:  # another table's file, where this storage can't look
+            continue
+        named[part.path] = _Named(what, part.bytes)
+        try:
+            vector = part.deletion_vector.file_path() if part.deletion_vector else None
+        except Corrupt as error:
+            yield critical(
+                "vector", part.path, f"which of its rows are dead is not known: the log names no deletion vector: {error}",
+                "read an older version, and write the table anew from it",
+            )  # fmt: skip
+            continue
+        if vector is not None:
+            named[vector] = _Named(f"the deletion vector of {part.path}")
+
+
+def look_for_orphans(log: TableLog, storage: PartStorage, path: str) -> Iterator[Finding]:
+    """Files without a name that running maintenance would have deleted by now. Raises Contention, StoreUnavailable."""
+    try:
+        found = cleanup.overdue(log, storage)
+    except (Corrupt, Unsupported) as error:
+        yield warning("orphan", "", str(error), f"lakebed timeline {path}")
+        return
+    for file in found:
+        what = f"no version within retention names the file, and maintenance would have deleted it by now: {file.bytes:,} bytes"
+        yield warning(
+            "orphan", file.path, what, f"lakebed maintain {path}, or lakebed remove-orphan-files --no-dry-run {path}"
+        )

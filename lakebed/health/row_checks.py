@@ -1,0 +1,355 @@
+"""What only the rows of parts show. Part by part, then the keys of all parts together, which DuckDB keeps on disk if need be.
+
+1. The deletion vector decodes, marks as many rows as it says, and no row that is not there. The file is what was written
+   (``parts.checksum``): of files that others wrote as far as their pages tell.
+2. The file has as many rows as the log says; its statistics hold for every live row (S1); columns that are NOT NULL have no null;
+   the rows that are deletes are as many as the log says, and all dead in the base (B1).
+3. The rows are in the order of the table's sort key, and within the first and last key that the part tells (S1). Parts that are
+   sorted by an earlier sort key, or by none that is known, are left out.
+4. A change part has a key once (B2).
+5. A key is live at most once in the base (B1).
+6. The tail is resolved as a settle would (B2).
+
+A part that can't be read is reported, and left out of steps 5 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from lakebed.errors import Corrupt
+from lakebed.health.finding import Finding, critical
+from lakebed.health.log_checks import Progress
+from lakebed.manifest.actions import ChangePart, Part
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts.arrow_source import damaged
+from lakebed.parts.changes import DELETE, OP_COLUMN, shape_of
+from lakebed.parts.checksum import verify
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.locate import ScanLocator
+from lakebed.parts.order import sort_order
+from lakebed.parts.part_filter import trusts_bounds
+from lakebed.parts.resolve import resolve
+from lakebed.parts.sql import aliases, literal, named, parquet, quote, scan_of, sql_type
+from lakebed.parts.write import told_terms, with_order_bounds
+from lakebed.sortkey.order_values import key_at
+from lakebed.sortkey.ranges import ORDER_BOUNDS, range_of
+from lakebed.sortkey.statistics import comparable, has_bounds, highest, lowest, parsed_stats
+from lakebed.storage.engine import connect
+from lakebed.storage.file_errors import naming_unreadable, reason
+from lakebed.storage.part_storage import PartStorage
+from lakebed.view.arrow_scan import register_view
+from lakebed.view.scan_file import ScanFile
+
+_BATCH_ROWS = 262_144
+_TAIL_ROWS = 2_000_000
+_DUPLICATES_TOLD = 20
+_RESTORE = "restore {} from a copy of the store"
+
+
+class RowChecks:
+    """The checks of one version. ``rows``: how many rows of parts were looked at so far."""
+
+    def __init__(
+        self, snapshot: Snapshot, storage: PartStorage, path: str, progress: Progress, known_bad: Collection[str] = ()
+    ) -> None:
+        """``known_bad``: files that are not to be read: they were reported already."""
+        self._snapshot = snapshot
+        self._storage = storage
+        self._path = path
+        self._progress = progress
+        self._shape = shape_of(snapshot)
+        self._dead_rows = DeadRows(storage)
+        self._known_bad = known_bad
+        self._unreadable = set(known_bad)
+        self.rows = 0
+
+    def run(self) -> Iterator[Finding]:
+        """Everything. Raises StoreUnavailable."""
+        tail = self._snapshot.tail_in_order()
+        parts: list[Part | ChangePart] = [*sorted(self._snapshot.parts.values(), key=lambda part: part.path), *tail]
+        for done, part in enumerate(parts, 1):
+            if part.path not in self._known_bad:
+                yield from self._part(part)
+            self._progress("parts", done, len(parts))
+        if not self._shape.keys:
+            return
+        yield from self._keys_are_live_once()
+        yield from self._tail_resolves(tail)
+
+    # -- a part ------------------------------------------------------------------------------------------------------
+
+    def _part(self, part: Part | ChangePart) -> Iterator[Finding]:
+        try:
+            dead = self._dead_rows.of(part) if isinstance(part, Part) else BitMap64()
+        except Corrupt as error:
+            self._unreadable.add(part.path)
+            if _vector_file(part) not in self._known_bad:
+                yield self._bad_vector(part, str(error))
+            return
+        if dead and 0 <= part.rows <= dead.max():
+            self._unreadable.add(part.path)
+            yield self._bad_vector(part, f"it marks row {dead.max()}, but the part has {part.rows} rows")
+            return
+        try:
+            self._storage.forget(part.path)
+            verify(part, self._storage)
+            with naming_unreadable([part.path]), connect() as connection:
+                self._storage.attach(connection)
+                yield from self._contents(part, dead, connection)
+        except Corrupt as error:
+            self._unreadable.add(part.path)
+            yield critical("file", part.path, str(error), _RESTORE.format(part.path))
+        except duckdb.Error as error:  # whatever it trips over, it is this file
+            self._unreadable.add(part.path)
+            yield critical("file", part.path, str(damaged(part.path, reason(error))), _RESTORE.format(part.path))
+
+    def _bad_vector(self, part: Part | ChangePart, said: str) -> Finding:
+        vector = _vector_file(part)
+        what = f"the deletion vector of {part.path} is bad, so which of its rows are dead is not known: {said}"
+        remedy = _RESTORE.format(vector) if vector else "read an older version, and write the table anew from it"
+        return critical("vector", vector or part.path, what, remedy)
+
+    def _contents(
+        self, part: Part | ChangePart, dead: BitMap64, connection: duckdb.DuckDBPyConnection
+    ) -> Iterator[Finding]:
+        [(rows,)] = connection.sql(f"select count(*) from {self._scan(part)}").fetchall()
+        self.rows += rows
+        if rows != part.rows:
+            self._unreadable.add(part.path)
+            what = f"the file has {rows:,} rows and the log says {part.rows:,}"
+            yield critical("file", part.path, what, _RESTORE.format(part.path))
+            return
+        yield from self._statistics(part, dead, connection)
+        if isinstance(part, ChangePart) or part.has_op_column:
+            yield from self._deletes(part, dead, connection)
+        if self._shape.terms and part.sort_key_version == self._shape.order_version:
+            yield from self._order(part, connection)
+        if isinstance(part, ChangePart) and self._shape.keys and not part.incomplete:
+            kinds = {name: sql_type(self._shape.schema.field(name).type) for name in self._shape.keys}
+            keys = scan_of([self._storage.duckdb_url(part.path)], kinds, {})
+            grouped = f"select 1 from ({keys}) group by {', '.join(aliases(kinds).values())} having count(*) > 1"
+            [(twice,)] = connection.sql(f"select count(*) from ({grouped})").fetchall()
+            if twice:
+                what = f"{twice:,} keys stand in the change part more than once: which row is newest is not told"
+                yield critical("B2", part.path, what, f"read version {part.version - 1}, and apply the batch again")
+
+    def _scan(self, part: Part | ChangePart) -> str:
+        return parquet(self._storage.duckdb_url(part.path))
+
+    def _statistics(
+        self, part: Part | ChangePart, dead: BitMap64, connection: duckdb.DuckDBPyConnection
+    ) -> Iterator[Finding]:
+        """2. Also NOT NULL, for rows that are live."""
+        stats = parsed_stats(part.stats) if part.stats else {}
+        fields = [field for field in self._shape.schema if field.name not in part.partition_values]
+        if not fields or len(dead) == part.rows:
+            return
+        self._register(connection, [_scan_file(part, dead)], self._shape.schema)
+        outputs = ["count(*)"]
+        for field in fields:
+            name = quote(field.name)
+            bounds = f"min({name}), max({name})" if has_bounds(field.type) else "null, null"
+            outputs.append(f"count({name}), {bounds}")
+        found = connection.sql(f"select {', '.join(outputs)} from lakebed_live").to_arrow_table()
+        live = found.column(0)[0].as_py()
+        nulls = stats.get("nullCount") or {}
+        for at, field in enumerate(fields):
+            filled = found.column(1 + 3 * at)[0].as_py()
+            empty = live - filled
+            said = nulls.get(field.name)
+            if isinstance(said, int) and (
+                empty > said or filled > part.rows - said
+            ):  # of a struct Delta counts its leaves
+                yield self._wrong_statistics(
+                    part, field.name, f"{said:,} nulls, but {empty:,} of {live:,} live rows are null"
+                )
+            if empty and not field.nullable and isinstance(part, Part):
+                what = f"the column {field.name!r} is NOT NULL, and {empty:,} live rows have no value"
+                yield critical("schema", part.path, what, f"lakebed delete {self._path} --where '{field.name} is null'")
+            if filled and has_bounds(field.type):
+                broken = _bounds_broken(field, found.column(2 + 3 * at)[0], found.column(3 + 3 * at)[0], part, stats)
+                if broken:
+                    yield self._wrong_statistics(part, field.name, broken)
+
+    def _wrong_statistics(self, part: Part | ChangePart, column: str, what: str) -> Finding:
+        said = f"its statistics of {column!r} are wrong, so queries may leave rows out: they say {what}"
+        return critical("S1", part.path, said, self._write_anew())
+
+    def _write_anew(self) -> str:
+        """How every part is sorted and written anew, statistics included: there is no merge of one part that asks for none."""
+        order, settings = self._shape.order_by, self._snapshot.settings
+        if not order:
+            return "read the table (table.to_arrow()), and write it anew"
+        other = "" if settings.sort_key else f" '{quote(order[0])} desc'"
+        back = "".join(f" '{text}'" for text in settings.sort_key)
+        change = f"lakebed set-sort-key {self._path}"
+        return f"{change}{other} && {change}{back} && lakebed recluster --final {self._path}"
+
+    def _deletes(
+        self, part: Part | ChangePart, dead: BitMap64, connection: duckdb.DuckDBPyConnection
+    ) -> Iterator[Finding]:
+        is_delete = f"{quote(OP_COLUMN)} = {literal(DELETE)}"
+        [(deletes,)] = connection.sql(f"select count(*) from {self._scan(part)} where {is_delete}").fetchall()
+        if deletes != part.deletes:
+            what = f"{deletes:,} of its rows are deletes, and the log says {part.deletes:,}"
+            yield critical("B1", part.path, what, _RESTORE.format(part.path))
+        if not deletes or isinstance(part, ChangePart):
+            return
+        schema = pa.schema([(OP_COLUMN, pa.string())])
+        self._register(connection, [_scan_file(part, dead)], schema)
+        [(live,)] = connection.sql(f"select count(*) from lakebed_live where {is_delete}").fetchall()
+        if live:
+            what = f"{live:,} of its rows are deletes that are not marked dead: readers show them as rows"
+            yield critical("B1", part.path, what, "read an older version, and write the table anew from it")
+
+    def _register(self, connection: duckdb.DuckDBPyConnection, files: Sequence[ScanFile], schema: pa.Schema) -> None:
+        register_view(connection, "lakebed_live", self._storage, files, schema)
+
+    def _order(self, part: Part | ChangePart, connection: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
+        """3. Batch by batch, the last row of one standing before the next."""
+        terms, told = self._shape.terms, told_terms(self._shape)
+        names = list(dict.fromkeys(name for term in terms for name in term.columns))
+        fields = [self._shape.schema.field(name).with_nullable(True) for name in names]
+        kinds = {field.name: sql_type(field.type) for field in fields}
+        scan = scan_of([self._storage.duckdb_url(part.path)], kinds, {})
+        last: pa.Table | None = None
+        row = 0
+        for batch in connection.sql(scan).to_arrow_reader(_BATCH_ROWS):
+            table = named(pa.Table.from_batches([batch]), names).cast(pa.schema(fields))
+            if last is None and told:
+                yield from self._told_end(part, table, 0)
+            joined = pa.concat_tables([last, table]) if last is not None else table
+            order = sort_order(joined, terms)
+            wrong = np.flatnonzero(order != np.arange(len(order)))
+            if len(wrong):
+                found = row - (last is not None) + int(wrong[0])
+                order_by = ", ".join(self._shape.order_by)
+                what = f"its rows are not in the order of ({order_by}): row {found:,} is not where it belongs"
+                yield critical("S1", part.path, what, self._write_anew())
+                return
+            row += len(table)
+            last = joined.slice(len(joined) - 1)
+        if last is not None and told:
+            yield from self._told_end(part, last, 1)
+
+    def _told_end(self, part: Part | ChangePart, rows: pa.Table, end: int) -> Iterator[Finding]:
+        """The first (``end`` 0) or the last key against what the part tells of it; as exact as bounds are kept."""
+        told = told_terms(self._shape)
+        stats = parsed_stats(part.stats) if part.stats else {}
+        if ORDER_BOUNDS not in stats or stats[ORDER_BOUNDS]["columns"] != [term.name for term in told]:
+            return
+        from_key = key_at(rows, 0, told)
+        said = range_of(part.stats, told)
+        found = range_of(with_order_bounds('{"numRecords":1}', told, from_key, from_key), told)
+        if said.lower > found.upper if end == 0 else said.upper < found.lower:
+            what = f"the {'last' if end else 'first'} sort key that its statistics tell is not that of its rows"
+            yield critical("S1", part.path, what, self._write_anew())
+
+    # -- all parts together ------------------------------------------------------------------------------------------
+
+    def _readable_base(self) -> dict[str, Part]:
+        return {path: part for path, part in self._snapshot.parts.items() if path not in self._unreadable}
+
+    def _keys_are_live_once(self) -> Iterator[Finding]:
+        """5. The keys of all live rows go into one table, part by part; only those that stand twice are looked up again."""
+        base = self._readable_base()
+        keys = list(self._shape.keys)
+        alias = aliases(keys)
+        listed = ", ".join(alias.values())
+        live = f"select {', '.join(f'{quote(name)} as {place}' for name, place in alias.items())} from lakebed_live"
+        schema = pa.schema([self._shape.schema.field(name) for name in keys])
+        try:
+            with naming_unreadable(base), connect() as connection:
+                self._storage.attach(connection)
+                self._register(connection, [], schema)
+                connection.execute(f"create or replace temp table lakebed_keys as {live}")
+                for done, part in enumerate(base.values(), 1):
+                    if part.live_rows:
+                        self._register(connection, [_scan_file(part, self._dead_rows.of(part))], schema)
+                        connection.execute(f"insert into lakebed_keys {live}")
+                    self._progress("keys of parts", done, len(base))
+                told = " and ".join(f"{place} is not null" for place in alias.values())  # a null was told by step 2
+                grouped = f"select {listed} from lakebed_keys where {told} group by {listed} having count(*) > 1"
+                counted = f"select *, count(*) over () as total from ({grouped})"
+                found = connection.sql(f"{counted} order by {listed} limit {_DUPLICATES_TOLD}").to_arrow_table()
+        except Corrupt as error:
+            yield critical("file", "", str(error), f"lakebed doctor --deep {self._path}")
+            return
+        if not len(found):
+            return
+        total = found["total"][0].as_py()
+        twice = named(found.drop_columns(["total"]), keys).cast(schema)
+        hits = ScanLocator(self._shape, self._storage).lookup(base, twice).to_pylist()
+        for probe, key in enumerate(twice.to_pylist()):
+            rows = sorted(
+                (hit["part"], hit["row"])
+                for hit in hits
+                if hit["probe"] == probe and hit["row"] not in self._dead_rows.of(base[hit["part"]])
+            )
+            places = ", ".join(f"row {row:,} of {part}" for part, row in rows)
+            said = ", ".join(f"{name} = {value!r}" for name, value in key.items())
+            what = f"the key {said} is live {len(rows)} times: {places}"
+            if probe + 1 == _DUPLICATES_TOLD and total > _DUPLICATES_TOLD:
+                what += f"; and {total - _DUPLICATES_TOLD:,} more keys"
+            remedy = "apply the right row of that key again (table.apply), and settle: every older one dies"
+            yield critical("B1", rows[0][0] if rows else "", what, remedy)
+
+    def _tail_resolves(self, tail: Sequence[ChangePart]) -> Iterator[Finding]:
+        """6. In pieces, as a settle takes it."""
+        base = self._readable_base()
+        locator = ScanLocator(self._shape, self._storage)
+        for piece in _pieces([part for part in tail if part.path not in self._unreadable]):
+            try:
+                with naming_unreadable([*base, *(part.path for part in piece)]):
+                    resolve(base, piece, self._shape, self._storage, self._dead_rows, locator)
+            except Corrupt as error:
+                what = f"the tail can't be settled: {error}"
+                yield critical("B2", piece[0].path, what, f"lakebed settle {self._path} tells when it is mended")
+                return
+
+
+def _pieces(tail: Sequence[ChangePart]) -> Iterator[list[ChangePart]]:
+    piece: list[ChangePart] = []
+    for part in tail:
+        if piece and sum(each.rows for each in piece) + part.rows > _TAIL_ROWS:
+            yield piece
+            piece = []
+        piece.append(part)
+    if piece:
+        yield piece
+
+
+def _vector_file(part: Part | ChangePart) -> str | None:
+    return part.deletion_vector.file_path() if isinstance(part, Part) and part.deletion_vector else None
+
+
+def _scan_file(part: Part | ChangePart, dead: BitMap64) -> ScanFile:
+    return ScanFile(part.path, part.bytes, part.rows, part.partition_values, dead or None)
+
+
+def _bounds_broken(
+    field: pa.Field, low: pa.Scalar, high: pa.Scalar, part: Part | ChangePart, stats: Mapping[str, Any]
+) -> str | None:
+    """What a column's bounds say and live rows deny; None if they hold, or nobody looks at them."""
+    kind = field.type
+    if not trusts_bounds(part.path, kind):
+        return None
+    least, most = (stats.get("minValues") or {}).get(field.name), (stats.get("maxValues") or {}).get(field.name)
+    try:
+        first, last = low.as_py(), high.as_py()
+        if least is not None and (value := comparable(first, kind)) is not None and value < lowest(least, kind):
+            return f"no value below {least}, but a live row has {first}"
+        if most is not None and last != last:
+            return f"no value above {most}, but a live row has NaN"
+        if most is not None and (value := comparable(last, kind)) is not None and value > highest(most, kind):
+            return f"no value above {most}, but a live row has {last}"
+    except (ValueError, OverflowError):  # a time that Python lacks
+        return None
+    return None

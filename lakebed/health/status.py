@@ -1,0 +1,331 @@
+"""One screen: is the table well, and if not, what is wrong, why, and what to do.
+
+1. What changes slowly is looked at once a minute: the names in the log, the commits that the newest version is made of, whether
+   the files of that version are there, the quarantine.
+2. What changes with every commit is looked at each time: the newest snapshot, and what the planner says of it.
+No part is opened. What only rows show is asked of the doctor (``deep``).
+
+What counts as wrong follows from what the table, its planner and its writers hold themselves to:
+
+- tail: the planner would have settled it one lease (120 s) ago;
+- backpressure: ingest gives way, by its own bounds (``planning.backpressure``);
+- backlog: the planner would merge, purge or resort parts that are older than a lease, and no claim is live: nobody merges;
+- depth: more than twice ``lakebed.read_budget``, though claims are live: merges can't keep up;
+- claim: its lease ended more than a lease ago, when any replica would have taken it out;
+- log: three checkpoint intervals without a checkpoint; files that a cleanup would have deleted one ``lakebed.log_retention`` ago;
+- quarantine: a record in it;
+- query: ingest or maintenance of this very process failed, and waits or has ended;
+- and all that ``log_checks`` and ``file_checks`` find.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from lakebed.compaction.merge import LEASE_SECONDS
+from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unsupported, VersionNotFound
+from lakebed.failures import unwell_here
+from lakebed.health.examination import examine_log
+from lakebed.health.file_checks import look_at_files
+from lakebed.health.finding import Finding, Severity, critical, warning, worst
+from lakebed.health.log_checks import look_at_log, state_findings
+from lakebed.manifest.claims import claims_of
+from lakebed.manifest.leases import first_unexpired, leased_versions, leases_of
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stale import stale_parts
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import LOG_FOLDER, TableLog
+from lakebed.parts.materialized import LocalParts
+from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.parts.reads import Reads
+from lakebed.planning.backpressure import pressure
+from lakebed.planning.plan import Planning
+from lakebed.planning.planner import plan, reason_to_settle
+from lakebed.storage.part_storage import open_part_storage
+
+SLOW_SECONDS = 60.0
+_CHECKPOINTS_LATE = 3
+_PLANS_TOLD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The figures of one moment, and what is wrong. Ages are in seconds; None where there is nothing to be of an age.
+
+    ``parts_by_level``: parts of the base. ``volatile_claims``: claims whose output is on some replica's disk;
+    ``materialized_parts``: such outputs on this host. ``will_do`` and ``waits``: what the planner says. ``unsorted_parts``: parts
+    of the base that are not, as far as is known, sorted by the table's sort key. ``waiting_parts``: those of them that an earlier
+    sort key sorted, and that maintenance will sort again; ``waiting_part_reads``: how often they were read in the last hour.
+    ``version`` is -1 if no version can be read.
+    """
+
+    path: str
+    version: int = -1
+    age_seconds: float | None = None
+    rows: int = 0
+    dead_rows: int = 0
+    bytes: int = 0
+    parts_by_level: Mapping[int, int] = field(default_factory=dict)
+    volatile_claims: int = 0
+    materialized_parts: int = 0
+    tail_parts: int = 0
+    tail_rows: int = 0
+    tail_bytes: int = 0
+    tail_age_seconds: float | None = None
+    depth: int = 0
+    read_budget: int = 0
+    claims_live: int = 0
+    claims_expired: int = 0
+    backlog_bytes: int = 0
+    will_do: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
+    quarantined: int = 0
+    oldest_version: int | None = None
+    versions_held: int = 0
+    log_files: int = 0
+    log_bytes: int = 0
+    unsorted_parts: int = 0
+    waiting_parts: int = 0
+    waiting_part_reads: int = 0
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of the findings; ``OK``: the table is healthy."""
+        return worst(self.findings)
+
+    @property
+    def parts(self) -> int:
+        """Parts of the base."""
+        return sum(self.parts_by_level.values())
+
+    @property
+    def dead_share(self) -> float:
+        """Dead rows among all rows of the base."""
+        return self.dead_rows / (self.rows + self.dead_rows) if self.dead_rows else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """What is looked at once a minute."""
+
+    snapshot: Snapshot | None
+    is_whole: bool
+    findings: tuple[Finding, ...]
+    oldest_version: int | None = None
+    newest_checkpoint: int = 0
+    log_files: int = 0
+    log_bytes: int = 0
+    quarantined: int = 0
+
+
+class Observer:
+    """Looks at one table again and again. It has a log of its own, so a table that can't be opened can be looked at too."""
+
+    def __init__(self, path: str, volatile: Path, clock: Callable[[], float] = time.time) -> None:
+        """``volatile``: where materialized parts are on this host, a folder a table."""
+        self._path = path.rstrip("/") or path
+        self._storage = open_part_storage(path)
+        self._log = TableLog(open_store(self._storage.root), clock)
+        self._reads = Reads(self._log)
+        self._volatile = volatile
+        self._slow: _Slow | None = None
+        self._slow_at = 0.0
+
+    def look(self, deep: bool = False) -> Status:
+        """The status now. ``deep``: with all that the doctor finds in the rows. Raises TableNotFound, StoreUnavailable."""
+        slow, snapshot = self._slow, None
+        if slow is not None and slow.is_whole and time.monotonic() - self._slow_at < SLOW_SECONDS:
+            try:
+                snapshot = self._log.refresh()
+            except Corrupt:
+                slow = None
+        else:
+            slow = None
+        if slow is None:
+            slow = self._slow = self._look_slowly()
+            self._slow_at = time.monotonic()
+            snapshot = slow.snapshot
+        findings = list(slow.findings)
+        if snapshot is not None:
+            findings += state_findings(snapshot, self._path, self._log.now_ms())
+        if deep:
+            examined = examine_log(self._path, self._log, self._storage, True).findings
+            told = {(finding.check, finding.where) for finding in examined}
+            findings = [*examined, *(each for each in findings if (each.check, each.where) not in told)]
+        if any(finding.check == "M1" and not finding.where for finding in findings):
+            snapshot = None  # entries of ours that can't be read: no figure could be trusted
+        status = Status(self._path) if snapshot is None else self._figures(snapshot, slow)
+        if snapshot is not None:
+            findings += self._judged(status, snapshot, slow)
+        findings += self._unwell_here()
+        ordered = sorted(findings, key=lambda finding: finding.severity is not Severity.CRITICAL)
+        return replace(status, findings=tuple(ordered))
+
+    # -- 1. once a minute ----------------------------------------------------------------------------------------------
+
+    def _look_slowly(self) -> _Slow:
+        commits, checkpoints = self._log.versions()
+        if not commits and not checkpoints:
+            raise TableNotFound(f"there is no table at {self._path}")
+        found = look_at_log(self._log, self._path, False, lambda what, done, of: None)
+        findings, snapshot = found.findings, found.newest
+        if snapshot is None:
+            return _Slow(None, False, tuple(findings))
+        findings += look_at_files(snapshot, self._storage)
+        findings += self._late_cleanup(snapshot)
+        quarantined = 0
+        try:
+            quarantined = self._quarantined()
+        except LakebedError as error:
+            beside = self._storage.root + QUARANTINE_SUFFIX
+            findings.append(warning("quarantine", beside, f"it can't be read: {error}", f"lakebed doctor {beside}"))
+        log_files = [size for _, size, _ in self._storage.list(f"{LOG_FOLDER}/")]
+        return _Slow(
+            snapshot, found.is_whole, tuple(findings), self._log.oldest_version(), max(checkpoints, default=0),
+            len(log_files), sum(log_files), quarantined,
+        )  # fmt: skip
+
+    def _late_cleanup(self, snapshot: Snapshot) -> Iterator[Finding]:
+        retention_seconds = snapshot.settings.log_retention_seconds
+        try:
+            version = self._log.version_at(self._log.now_ms() - 2 * retention_seconds * 1000)
+            version = min([version, *leased_versions(snapshot.domains, self._log.now_ms())])
+            base = max((each for each in self._log.versions()[1] if each <= version), default=0)
+        except (VersionNotFound, Corrupt, Unsupported):
+            return
+        files = self._log.files_before(base)
+        if files:
+            yield warning(
+                "log", "", f"{len(files):,} files of the log are past twice lakebed.log_retention: nobody cleans up",
+                f"lakebed maintain {self._path}",
+            )  # fmt: skip
+
+    def _quarantined(self) -> int:
+        """Rows of the table beside this one; 0 if there is none."""
+        try:
+            beside = TableLog(open_store(self._storage.root + QUARANTINE_SUFFIX)).refresh()
+        except TableNotFound:
+            return 0
+        tail = sum(part.rows for part in beside.tail.values())
+        return tail + sum(part.live_rows for part in beside.parts.values())
+
+    # -- 2. each time --------------------------------------------------------------------------------------------------
+
+    def _figures(self, snapshot: Snapshot, slow: _Slow) -> Status:
+        now_ms = self._log.now_ms()
+        base, tail, settings = snapshot.parts.values(), snapshot.tail.values(), snapshot.settings
+        claims = claims_of(snapshot.domains)
+        live = [claim for claim in claims.values() if claim.is_live(now_ms)]
+        reads = self._reads.of(snapshot)
+        planning = plan(snapshot, {path for claim in live for path in claim.sources}, now_ms, reads=reads)
+        has_order = bool(settings.sort_key or settings.keys)
+        local = LocalParts(self._volatile / snapshot.metadata.id).load()
+        oldest = None if slow.oldest_version is None else max(slow.oldest_version, first_unexpired(snapshot.domains))
+        return Status(
+            path=self._path,
+            version=snapshot.version,
+            age_seconds=max(0, now_ms - snapshot.timestamp_ms) / 1000,
+            rows=sum(part.live_rows for part in base),
+            dead_rows=sum(part.dead_rows for part in base),
+            bytes=sum(part.bytes for part in base) + sum(part.bytes for part in tail),
+            parts_by_level=dict(sorted(Counter(part.level for part in base).items())),
+            volatile_claims=sum(claim.volatile for claim in live),
+            materialized_parts=sum(len(one.parts) for one in local if one.claim.id in claims),
+            tail_parts=len(tail),
+            tail_rows=sum(part.rows for part in tail),
+            tail_bytes=sum(part.bytes for part in tail),
+            tail_age_seconds=max(0, now_ms - min(part.modified_ms for part in tail)) / 1000 if tail else None,
+            depth=planning.depth_max,
+            read_budget=settings.read_budget,
+            claims_live=len(live),
+            claims_expired=len(claims) - len(live),
+            backlog_bytes=planning.backlog_bytes,
+            will_do=tuple(_told(planning)),
+            waits=tuple(f"{refusal.count:,} {refusal.why}" for refusal in planning.refusals),
+            quarantined=slow.quarantined,
+            oldest_version=oldest,
+            versions_held=sum(lease.is_live(now_ms) for lease in leases_of(snapshot.domains)),
+            log_files=slow.log_files,
+            log_bytes=slow.log_bytes,
+            unsorted_parts=sum(part.sort_key_version != settings.sort_key_version for part in base) if has_order else 0,
+            waiting_parts=len(stale_parts(snapshot)),
+            waiting_part_reads=sum(reads.values()),
+        )
+
+    def _judged(self, status: Status, snapshot: Snapshot, slow: _Slow) -> Iterator[Finding]:
+        settings, path = snapshot.settings, self._path
+        maintain = f"lakebed maintain {path}"
+        earlier_ms = self._log.now_ms() - int(LEASE_SECONDS * 1000)
+        is_old = (status.tail_age_seconds or 0) > LEASE_SECONDS
+        if is_old and reason_to_settle(snapshot, earlier_ms) and (why := self._was_due(snapshot, earlier_ms)):
+            what = f"the tail should have been settled {LEASE_SECONDS:.0f} s ago ({why}); nobody does, or can't keep up"
+            yield warning("tail", "", what, f"{maintain} (or, once: lakebed settle {path})")
+        pressed = pressure(snapshot)
+        if pressed.factor > 1:
+            what = (
+                f"ingest slows down to a {pressed.factor:.1f}th, because of too many {pressed.reason.replace('_', ' ')}"
+            )
+            yield critical("backpressure", "", what, f"{maintain} (one more, or on a larger machine)")
+        if not status.claims_live:
+            yield from self._backlog(snapshot, earlier_ms)
+        elif settings.merge not in ("off", "recluster") and status.depth > 2 * settings.read_budget:
+            what = f"{status.depth} runs of parts lie over a point, and lakebed.read_budget is {settings.read_budget}"
+            yield warning(
+                "depth", "", f"{what}: merges can't keep up", f"{maintain} (one more, or on a larger machine)"
+            )
+        if status.quarantined:
+            what = f"{status.quarantined:,} records are in the quarantine: they could not become rows"
+            beside = self._storage.root + QUARANTINE_SUFFIX
+            look = f"lakebed query {beside} 'select reason, count(*) from q group by all' --name q"
+            yield warning("quarantine", beside, what, f"{look}; when they are dealt with: lakebed truncate {beside}")
+        behind = slow.snapshot.version - slow.newest_checkpoint if slow.snapshot else 0
+        if behind >= _CHECKPOINTS_LATE * settings.checkpoint_interval:
+            what = f"{behind:,} versions have no checkpoint, and lakebed.checkpoint_interval is {settings.checkpoint_interval}"
+            yield warning("log", "", f"{what}: opening the table gets slow", maintain)
+
+    def _unwell_here(self) -> Iterator[Finding]:
+        """Queries of this process that do not run. Those of others show in what they leave undone."""
+        for health in unwell_here(self._storage.root):
+            if health.pause_seconds is None:
+                what = f"the {health.role} query of this process has ended: {health.error}"
+                yield critical("query", health.role, what, "mend the cause, then start it again")
+            else:
+                what = f"the {health.role} query of this process failed, and starts again within {health.pause_seconds:.0f} s"
+                yield warning("query", health.role, f"{what}: {health.error}", "nothing, if the cause passes")
+
+    def _at(self, timestamp_ms: int) -> Snapshot | None:
+        """The table at a time; None if that version is not kept, or can't be read."""
+        try:
+            return self._log.at_version(self._log.version_at(timestamp_ms))
+        except (VersionNotFound, Corrupt, Unsupported):
+            return None
+
+    def _was_due(self, snapshot: Snapshot, earlier_ms: int) -> str | None:
+        """Why changes that are in the tail still should have been settled then."""
+        earlier = self._at(earlier_ms) or snapshot
+        return None if earlier.tail.keys().isdisjoint(snapshot.tail) else reason_to_settle(earlier, earlier_ms)
+
+    def _backlog(self, snapshot: Snapshot, earlier_ms: int) -> Iterator[Finding]:
+        older = {path: part for path, part in snapshot.parts.items() if part.modified_ms <= earlier_ms}
+        if not plan(replace(snapshot, parts=older, tail={}), (), earlier_ms).plans:
+            return
+        earlier = self._at(earlier_ms) or snapshot  # a setting or a threshold of now may not have been one then
+        older = {path: part for path, part in earlier.parts.items() if part.modified_ms <= earlier_ms}
+        merges = plan(replace(earlier, parts=older, tail={}), (), earlier_ms).plans
+        merges = tuple(one for one in merges if snapshot.parts.keys() >= set(one.inputs))
+        if merges:
+            what = f"{len(merges):,} merges should have begun {LEASE_SECONDS:.0f} s ago, and nobody merges: {merges[0].why}"
+            yield warning(
+                "backlog", "", what, f"lakebed maintain {self._path} (or, once: lakebed compact {self._path})"
+            )
+
+
+def _told(planning: Planning) -> Sequence[str]:
+    told = [f"{one.kind.value} {len(one.inputs):,} parts: {one.why}" for one in planning.plans[:_PLANS_TOLD]]
+    more = len(planning.plans) - _PLANS_TOLD
+    return [*told, f"and {more:,} more"] if more > 0 else told

@@ -1,0 +1,539 @@
+"""Cleanup: delete files that no version within retention needs, and nothing else.
+
+Invariant G1: a file goes only if no version within retention and no version that a reader holds names it, nor the tail, a
+claim or a detached part of such a version. If nothing at all is named, nothing is deleted, unless the log tells how the
+table became empty: the last of its commits that took something away had a version with rows before it, and none after.
+
+1. *Within retention* are the version that was current at the horizon and all after it, and the newest N.
+2. Collect what these versions, and those that readers hold, name: parts, deletion vectors, and every file that an entry of
+   lakebed's in the log mentions. A snapshot gives it for the oldest version, the commits after it give the rest.
+3. List the table's files, and hold each against that set; only what may go is kept in memory. A file goes as *expired* if
+   the oldest kept version remembers its removal. Any other file without a name may be of a writer that has not committed
+   yet, so it goes (*orphan*, *temporary*) only when it is older than writing takes, and than the oldest claim under way: by
+   the clock of the store, which stamped it. How long writing may take is a constant, whatever the table's properties say.
+   What readers tell planners (``parts.reads``) is of use for an hour, and then goes as *temporary*.
+4. Read first, commit, then act: move the mark (``manifest.leases``), which ends older versions for readers. What the
+   commits up to the mark's own name, and what the leases among them hold, stays.
+5. Expired log files go first, oldest first (a checkpoint was written before), then the others. Whatever dies in between
+   leaves files that the next cleanup finds; a reader of an old version is told that it has expired.
+
+A running maintenance does this in small rounds (``TidyUp``).
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+import pyarrow as pa
+
+from lakebed.errors import Contention, Corrupt, InvalidInput, StoreUnavailable, VersionNotFound
+from lakebed.manifest.actions import AddChangePart, AddPart, Commit, CommitInfo, Domain, RemoveChangePart, RemovePart
+from lakebed.manifest.claims import LEASE_MS_MAX, claims_of
+from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.deletion_vector import DeletionVector
+from lakebed.manifest.leases import EXPIRED_DOMAIN, first_unexpired, leased_versions, leases_of, mark
+from lakebed.manifest.read_commits import commits_since
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stale import stale_parts
+from lakebed.manifest.table_log import LOG_FOLDER, Committed, TableLog, Unknown
+from lakebed.parts.reads import READS_FOLDER, WINDOW_SECONDS
+from lakebed.settings import PREFIX, retention_seconds
+from lakebed.storage.local_files import TEMPORARY_PREFIX
+from lakebed.storage.part_storage import PartStorage
+from lakebed.version import ENGINE
+
+WRITE_SECONDS_MAX = 3 * 86_400  # no writer takes longer from writing a file to committing it
+RETENTION_SECONDS_MIN = 3600
+DELETIONS_MAX = 1000
+CLEANED_SCHEMA = pa.schema(
+    [("path", pa.string()), ("bytes", pa.int64()), ("reason", pa.string()), ("modified", pa.timestamp("ms", "UTC"))]
+)
+_LIST_SECONDS = 86_400.0
+_OVERDUE_SECONDS = _LIST_SECONDS + 4 * 3600  # after this long without it, a listing of maintenance is missing
+_ATTEMPTS_MAX = 50
+_FOLDER = "_lakebed"
+_STREAMS = f"{_FOLDER}/streams/"
+_LOG_TEMPORARIES = f"{LOG_FOLDER}/{TEMPORARY_PREFIX}"
+_CONVERTED = "delta.inCommitTimestampEnablementVersion"
+_MARKS_OF_TABLES = frozenset({LOG_FOLDER, _FOLDER, ".hoodie", "metadata"})
+_logger = logging.getLogger("lakebed.cleanup")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a cleanup must leave alone. Paths are relative to the table's root.
+
+    ``first``: the oldest version within retention; ``newest``: the snapshot that was read; ``named``: files that kept
+    versions name; ``removed``: files whose removal ``first`` remembers; ``unnamed_before_ms``: other files younger than
+    this stay (epoch milliseconds); ``everywhere``: the table has files of other writers, anywhere below its root;
+    ``now_ms``: the time that ages are judged by; ``reads_before_ms``: counts of reads younger than this stay.
+    """
+
+    first: int
+    newest: Snapshot
+    named: AbstractSet[str]
+    removed: AbstractSet[str]
+    unnamed_before_ms: int
+    everywhere: bool
+    now_ms: int = 0
+    reads_before_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A file that may go, and why: expired, orphan, temporary or log."""
+
+    path: str
+    bytes: int
+    reason: str
+    modified_ms: int | None
+
+
+# -- what users call -------------------------------------------------------------------------------------------------
+
+
+def expire_snapshots(
+    log: TableLog, storage: PartStorage, older_than_seconds: int | None = None, retain_last: int = 1,
+    dry_run: bool = True, allow_short_retention: bool = False,
+) -> pa.Table:  # fmt: skip
+    """See ``Table.expire_snapshots``. A row a file that went, or would go (CLEANED_SCHEMA)."""
+    if retain_last < 1:
+        raise InvalidInput(f"retain_last is {retain_last}; it must be at least 1: the newest version always stays")
+    seconds = _retention(log, older_than_seconds, allow_short_retention)
+    kept = _keep(log, storage, time_of_cleaning(log, storage), seconds, _write_seconds(older_than_seconds), retain_last)
+    doomed = _look(log, storage, kept)
+    if dry_run:
+        return _table([*_log_files(log, storage, _log_floor(kept, kept.newest)), *doomed])
+    now, doomed = _expire(log, storage, kept, doomed, always=True)
+    floor = _log_floor(kept, now)
+    log_files = _log_files(log, storage, floor)
+    if log_files:
+        log.write_checkpoint(log.at_version(floor))
+        log.clean_before(floor, kept.now_ms)
+    return _table([*log_files, *_delete(storage, doomed)])
+
+
+def vacuum(
+    log: TableLog, storage: PartStorage, retention_seconds: int | None = None, dry_run: bool = True,
+    allow_short_retention: bool = False,
+) -> pa.Table:  # fmt: skip
+    """See ``Table.vacuum``. A row a file that went, or would go (CLEANED_SCHEMA)."""
+    seconds = _retention(log, retention_seconds, allow_short_retention)
+    kept = _keep(log, storage, time_of_cleaning(log, storage), seconds, _write_seconds(retention_seconds))
+    doomed = _look(log, storage, kept)
+    return _table(doomed if dry_run else _delete(storage, _expire(log, storage, kept, doomed)[1]))
+
+
+def remove_orphan_files(
+    log: TableLog, storage: PartStorage, older_than_seconds: int | None = None, dry_run: bool = True,
+    allow_short_retention: bool = False,
+) -> pa.Table:  # fmt: skip
+    """See ``Table.remove_orphan_files``. A row a file that went, or would go (CLEANED_SCHEMA)."""
+    if older_than_seconds is not None:
+        _require_long(older_than_seconds, allow_short_retention)
+    older_than = WRITE_SECONDS_MAX if older_than_seconds is None else older_than_seconds
+    kept = _keep(log, storage, time_of_cleaning(log, storage), _retention(log, None, True), older_than)
+    doomed = [file for file in _look(log, storage, kept) if file.reason != "expired"]
+    return _table(doomed if dry_run else _delete(storage, _expire(log, storage, kept, doomed)[1]))
+
+
+def overdue(log: TableLog, storage: PartStorage) -> list[Doomed]:
+    """Files without a name that a running maintenance (``TidyUp``) would have deleted by now, oldest first.
+
+    Lists the table. Raises Corrupt as a cleanup does, Contention, StoreUnavailable.
+    """
+    seconds = _retention(log, None, True)
+    kept = _keep(log, storage, log.now_ms(), seconds, WRITE_SECONDS_MAX, every_commit=False)
+    then_ms = log.now_ms() - int(_OVERDUE_SECONDS * 1000)
+    first = _current_at(log, then_ms - seconds * 1000)  # the mark may have moved since, and no listing come after it
+    if first < kept.newest.version:
+        oldest = log.read_commit(first)
+        then_ms = min(then_ms, oldest.timestamp_ms if oldest else 0)
+    before_ms = min(kept.unnamed_before_ms, then_ms - WRITE_SECONDS_MAX * 1000)
+    kept = replace(kept, unnamed_before_ms=before_ms, reads_before_ms=before_ms)
+    return [file for file in _look(log, storage, kept) if file.reason != "expired"]
+
+
+class TidyUp:
+    """What a running maintenance deletes of its table, in rounds of at most ``DELETIONS_MAX`` files. Call ``round`` hourly.
+
+    A round deletes files of parts whose removal has expired; it lists nothing, or only counts of reads while there are any to
+    come. Once a day a round also lists the table, and deletes what has no name. No round reads the commits of the whole
+    retention: instead of that, a file without a name must be older than the oldest kept version by as long as writing may take.
+    """
+
+    def __init__(self, log: TableLog, storage: PartStorage, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._storage = storage
+        self._clock = clock
+        self._listed_at: float | None = None
+        self._gone: frozenset[str] = frozenset()
+
+    def round(self) -> int:
+        """One round; returns how many files were deleted. ``DELETIONS_MAX`` of them: there may be more."""
+        seconds = _retention(self._log, None, True)
+        now_ms = time_of_cleaning(self._log, self._storage)
+        kept = _keep(self._log, self._storage, now_ms, seconds, WRITE_SECONDS_MAX, every_commit=False)
+        started = self._clock()
+        lists = self._listed_at is None or started - self._listed_at >= _LIST_SECONDS
+        try:
+            found = _look(self._log, self._storage, kept) if lists else _known(self._log, kept, self._gone)
+            if not lists and stale_parts(kept.newest):
+                found = [*_old_reads(self._storage, kept), *found]
+        except Corrupt as error:
+            _logger.warning("nothing is tidied up: %s", error)
+            return 0
+        doomed = _expire(self._log, self._storage, kept, found[:DELETIONS_MAX])[1]
+        deleted = {file.path for file in _delete(self._storage, doomed)}
+        left = {file.path for file in found} - deleted
+        self._gone = frozenset(kept.removed - left if lists else kept.removed & (self._gone | deleted))
+        if lists and len(found) <= DELETIONS_MAX:
+            self._listed_at = started
+        return len(deleted)
+
+
+# -- 1, 2. what stays ------------------------------------------------------------------------------------------------
+
+
+def _retention(log: TableLog, seconds: int | None, allow_short: bool) -> int:
+    """The retention asked for, else the table's."""
+    if seconds is None:
+        return retention_seconds(log.refresh().metadata.configuration)
+    _require_long(seconds, allow_short)
+    return seconds
+
+
+def _write_seconds(asked: int | None) -> int:
+    """How old a file without a name must be. The table's property is about versions: only who calls may ask for less."""
+    return WRITE_SECONDS_MAX if asked is None else min(asked, WRITE_SECONDS_MAX)
+
+
+def _require_long(seconds: int, allow_short: bool) -> None:
+    if seconds < 0 or (seconds < RETENTION_SECONDS_MIN and not allow_short):
+        raise InvalidInput(
+            f"{seconds} seconds is a short retention: files of writers that have not committed yet, and of readers at work, "
+            f"would go; keep {RETENTION_SECONDS_MIN} seconds or more, or set allow_short_retention if nobody else is at work"
+        )
+
+
+def time_of_cleaning(log: TableLog, storage: PartStorage) -> int:
+    """The time that a cleanup judges ages by, in epoch milliseconds: its own, or the store's if that is earlier.
+
+    So what stamps files also says when they are old, and a clock that is wrong can only keep things longer.
+    """
+    return min(log.now_ms(), int(storage.now() * 1000))
+
+
+def _keep(
+    log: TableLog, storage: PartStorage, now_ms: int, retention_seconds: int, write_seconds: int, retain_last: int = 1,
+    every_commit: bool = True,
+) -> Kept:  # fmt: skip
+    newest = log.refresh()
+    first = _first_kept(log, newest, now_ms - retention_seconds * 1000, retain_last)
+    try:
+        oldest = log.at_version(first)
+    except VersionNotFound:
+        raise Contention(f"version {first} left the log while it was cleaned up; clean up again") from None
+    unnamed_before_ms = now_ms - write_seconds * 1000
+    named = set(_named_by(oldest)) | set(_named_by(newest))
+    if every_commit or first == newest.version:
+        named.update(_named_since(log, first, newest.version))
+    else:
+        unnamed_before_ms = min(unnamed_before_ms, oldest.timestamp_ms - write_seconds * 1000)
+    named.update(_named_by_held(log, leased_versions(newest.domains, now_ms), first))
+    under_way = [  # by the clock of who claimed, which may be a day off
+        claim.since_ms - LEASE_MS_MAX
+        for claim in claims_of(newest.domains).values()
+        if claim.lease_ms >= unnamed_before_ms - LEASE_MS_MAX
+    ]
+    spell = _Spelling(storage)
+    removed = {path for action in oldest.removed.values() for path in (action.path, _vector(action.deletion_vector))}
+    return Kept(
+        first,
+        newest,
+        frozenset(map(spell, named)),
+        frozenset(map(spell, filter(None, removed))),
+        min([unnamed_before_ms, *under_way]),
+        _CONVERTED in newest.metadata.configuration,
+        now_ms,
+        now_ms - WINDOW_SECONDS * 1000,
+    )
+
+
+def _first_kept(log: TableLog, newest: Snapshot, horizon_ms: int, retain_last: int) -> int:
+    """The oldest version within retention: the one that was current at the horizon, or the first of the newest N."""
+    within = min(_current_at(log, horizon_ms), newest.version - retain_last + 1)
+    return max(log.oldest_version(), first_unexpired(newest.domains), within)
+
+
+def _current_at(log: TableLog, horizon_ms: int) -> int:
+    """The version that was current at a time, the oldest one if the log begins later."""
+    try:
+        return log.version_at(horizon_ms)
+    except VersionNotFound:
+        return log.oldest_version()
+
+
+def _named_by_held(log: TableLog, versions: Iterable[int], before: int) -> Iterator[str]:
+    """Files that those of the held versions name that lie before one."""
+    for version in versions:
+        if version < before:
+            with suppress(VersionNotFound):  # it has left the log: nobody can read it any more
+                yield from _named_by(log.at_version(version))
+
+
+def _named_since(log: TableLog, after: int, last: int) -> Iterator[str]:
+    """Files that the commits after a version name. Raises Contention if one is gone."""
+    for commit in commits_since(log, after, last):
+        yield from _named_by_commit(commit)
+
+
+def _named_by(snapshot: Snapshot) -> Iterator[str]:
+    """All files that a version names."""
+    for part in snapshot.parts.values():
+        yield part.path
+        yield from filter(None, [_vector(part.deletion_vector)])
+    for change_part in snapshot.tail.values():
+        yield change_part.path
+    for domain, text in snapshot.domains.items():
+        yield from _named_by_entry(domain, text)
+
+
+def _named_by_commit(commit: Commit) -> Iterator[str]:
+    """Files that a commit names for the first time."""
+    for action in commit.actions:
+        match action:
+            case AddPart(part, _):
+                yield part.path
+                yield from filter(None, [_vector(part.deletion_vector)])
+            case AddChangePart(part):
+                yield part.path
+            case Domain(domain, text, False):
+                yield from _named_by_entry(domain, text)
+            case _:
+                pass
+
+
+def _named_by_entry(domain: str, text: str) -> Iterator[str]:
+    """Files that an entry of lakebed's mentions, under whatever name: claims, detached parts, what is still to come."""
+    if not domain.startswith(PREFIX):
+        return
+    try:
+        yield from _mentioned(orjson.loads(text))
+    except orjson.JSONDecodeError as error:
+        raise Corrupt(f"the entry {domain} of the log is no JSON, so what it needs is unknown: {error}") from error
+
+
+def _mentioned(value: Any) -> Iterator[str]:
+    match value:
+        case str() if _is_data_file(value):
+            yield from (value, unquote(value))
+        case {"storageType": _, "pathOrInlineDv": _}:
+            yield from filter(None, [_vector(DeletionVector.from_json(value))])
+        case dict():
+            for inner in value.values():
+                yield from _mentioned(inner)
+        case list():
+            for inner in value:
+                yield from _mentioned(inner)
+        case _:
+            pass
+
+
+def _vector(vector: DeletionVector | None) -> str | None:
+    return vector.file_path() if vector else None
+
+
+class _Spelling:
+    """Paths as the listing spells them: relative to the root, also where the log names them absolutely."""
+
+    def __init__(self, storage: PartStorage) -> None:
+        root = storage.root.rstrip("/")
+        self._prefixes = [f"{each}/" for each in (f"file://{root}", f"file:{root}", storage.spark_root, root)]
+
+    def __call__(self, path: str) -> str:
+        if ":" in path or path.startswith("/"):
+            for prefix in self._prefixes:
+                if path.startswith(prefix) or unquote(path).startswith(prefix):
+                    return unquote(path).removeprefix(prefix)
+            return path
+        return posixpath.normpath(path)
+
+
+# -- 3. what may go --------------------------------------------------------------------------------------------------
+
+
+def _look(log: TableLog, storage: PartStorage, kept: Kept) -> list[Doomed]:
+    """The table's files that may go, oldest first."""
+    found: list[Doomed] = []
+    tables: set[str] = set()
+    prefixes = [""] if kept.everywhere else [f"{_FOLDER}/", _LOG_TEMPORARIES]
+    for path, size, modified in chain.from_iterable(map(storage.list, prefixes)):
+        modified_ms = int(modified * 1000)
+        if kept.everywhere:
+            tables.update(_other_table(path))
+        reason = reason_to_go(path, modified_ms, kept)
+        if reason:
+            found.append(Doomed(path, size, reason, modified_ms))
+    own = [file for file in found if tables.isdisjoint(_folders_above(file.path))]
+    _require_names(log, kept, own)
+    return sorted(own, key=lambda file: (file.modified_ms or 0, file.path))
+
+
+def _require_names(log: TableLog, kept: Kept, doomed: Sequence[Doomed]) -> None:
+    """G1: an empty live set means stop, not "delete all", unless the log tells how it became empty."""
+    once = [file for file in doomed if file.reason != "temporary"]  # those that a version may have named
+    if once and not kept.named and not _was_emptied(log, kept.newest):
+        raise Corrupt(
+            f"no version that is kept names a file, but {len(once)} files lie in the table, such as {once[0].path}, and "
+            "the log does not tell how the table became empty; nothing was deleted. If these files are not needed, put a "
+            "row into the table, or delete them by hand"
+        )
+
+
+def _was_emptied(log: TableLog, newest: Snapshot) -> bool:
+    """Whether the newest commit that took something away took all there was. What it took must still be readable."""
+    for version in range(newest.version, 0, -1):
+        commit = log.read_commit(version)
+        if commit is None:
+            return False
+        if any(isinstance(action, RemovePart | RemoveChangePart) for action in commit.actions):
+            try:
+                before, after = log.at_version(version - 1), log.at_version(version)
+            except VersionNotFound:
+                return False
+            return bool(before.parts or before.tail) and not (after.parts or after.tail)
+    return False
+
+
+def reason_to_go(path: str, modified_ms: int, kept: Kept) -> str | None:
+    """Why a file may go, None if it stays. Pure."""
+    folders = path.split("/")[:-1]
+    name = path.rsplit("/", 1)[-1]
+    in_log = LOG_FOLDER in folders and not path.startswith(_LOG_TEMPORARIES)
+    if path in kept.named or in_log or path.startswith(_STREAMS):
+        return None
+    if folders == READS_FOLDER.split("/") and not name.startswith(TEMPORARY_PREFIX):
+        return "temporary" if modified_ms < kept.reads_before_ms else None
+    if name.startswith(TEMPORARY_PREFIX):
+        return "temporary" if modified_ms < kept.unnamed_before_ms else None
+    if not _is_data_file(path):
+        return None
+    if path in kept.removed:
+        return "expired"
+    is_hidden = folders != [_FOLDER] and any(each.startswith((".", "_")) for each in (*folders, name))
+    if is_hidden or modified_ms >= kept.unnamed_before_ms:
+        return None
+    return "orphan"
+
+
+def _known(log: TableLog, kept: Kept, gone: Collection[str]) -> list[Doomed]:
+    """What may go as expired, without listing anything."""
+    sizes = {action.path: action.bytes or 0 for action in kept.newest.removed.values()}
+    paths = sorted(path for path in kept.removed - set(gone) if not path.startswith("/") and "://" not in path)
+    found = [(path, reason_to_go(path, kept.unnamed_before_ms, kept)) for path in paths]
+    doomed = [Doomed(path, sizes.get(path, 0), reason, None) for path, reason in found if reason]
+    _require_names(log, kept, doomed)
+    return doomed
+
+
+def _old_reads(storage: PartStorage, kept: Kept) -> list[Doomed]:
+    """What readers told planners long ago."""
+    found = ((path, size, int(modified * 1000)) for path, size, modified in storage.list(f"{READS_FOLDER}/"))
+    return [
+        Doomed(path, size, reason, modified_ms)
+        for path, size, modified_ms in found
+        if (reason := reason_to_go(path, modified_ms, kept))
+    ]
+
+
+def _is_data_file(path: str) -> bool:
+    name = path.rsplit("/", 1)[-1]
+    return name.endswith(".parquet") or (name.startswith("deletion_vector_") and name.endswith(".bin"))
+
+
+def _other_table(path: str) -> Iterable[str]:
+    """The folder of another table that lies below this one's root, if the file shows that there is one."""
+    folders = path.split("/")[:-1]
+    return ("/".join(folders[:at]) for at, folder in enumerate(folders) if at and folder in _MARKS_OF_TABLES)
+
+
+def _folders_above(path: str) -> set[str]:
+    folders = path.split("/")[:-1]
+    return {"/".join(folders[: at + 1]) for at in range(len(folders))}
+
+
+# -- 4. commit -------------------------------------------------------------------------------------------------------
+
+
+def _expire(
+    log: TableLog, storage: PartStorage, kept: Kept, doomed: Sequence[Doomed], always: bool = False
+) -> tuple[Snapshot, list[Doomed]]:
+    """Move the mark if something is doomed (or ``always``); returns the snapshot then, and what may still go."""
+    now = _move_mark(log, kept.first if doomed or always else 0, kept.now_ms)
+    named = set(_named_since(log, kept.newest.version, now.version))
+    held_before = {lease.version for lease in leases_of(kept.newest.domains)}
+    named.update(_named_by_held(log, leased_versions(now.domains, kept.now_ms) - held_before, kept.first))
+    spelled = set(map(_Spelling(storage), named))
+    return now, [file for file in doomed if file.path not in spelled]
+
+
+def _move_mark(log: TableLog, first: int, now_ms: int) -> Snapshot:
+    """The newest snapshot, with the mark at or after a version and without leases that have ended."""
+    for _ in range(_ATTEMPTS_MAX):
+        snapshot = log.refresh()
+        ended = [lease for lease in leases_of(snapshot.domains) if not lease.is_live(now_ms)]
+        actions = [lease.ended() for lease in ended]
+        if first_unexpired(snapshot.domains) < first:
+            actions.append(mark(first))
+        if not actions:
+            return snapshot
+        info = CommitInfo("EXPIRE VERSIONS", "", parameters={"before": first}, engine=ENGINE)
+        touch = Touch(domains=frozenset([EXPIRED_DOMAIN, *(lease.domain for lease in ended)]))
+        outcome = log.commit(snapshot, actions, info, touch)
+        if isinstance(outcome, Committed):
+            return outcome.snapshot
+        if isinstance(outcome, Unknown):
+            raise StoreUnavailable(f"whether versions expired is unknown: {outcome.cause}; clean up again")
+    raise Contention(f"a cleanup gave way {_ATTEMPTS_MAX} times to other commits")
+
+
+# -- 5. act ----------------------------------------------------------------------------------------------------------
+
+
+def _log_floor(kept: Kept, now: Snapshot) -> int:
+    """The oldest version whose log files stay."""
+    return min([kept.first, *leased_versions(now.domains, kept.now_ms)])
+
+
+def _log_files(log: TableLog, storage: PartStorage, floor: int) -> list[Doomed]:
+    """The log files of versions before one, oldest first."""
+    names = log.files_before(floor)
+    if not names:
+        return []
+    known = {path: (size, int(modified * 1000)) for path, size, modified in storage.list(f"{LOG_FOLDER}/")}
+    return [Doomed(name, *known[name][:1], "log", known[name][1]) for name in names if name in known]
+
+
+def _delete(storage: PartStorage, doomed: Iterable[Doomed]) -> list[Doomed]:
+    """Delete files; returns those that are gone. One that can't be deleted is logged, and found again the next time."""
+    files = list(doomed)
+    failed = storage.delete_many([file.path for file in files])
+    for path, error in failed.items():
+        _logger.warning("%s will be deleted the next time: %s", path, error)
+    return [file for file in files if file.path not in failed]
+
+
+def _table(doomed: Sequence[Doomed]) -> pa.Table:
+    rows = [{"path": f.path, "bytes": f.bytes, "reason": f.reason, "modified": f.modified_ms} for f in doomed]
+    return pa.Table.from_pylist(rows, CLEANED_SCHEMA)

@@ -1,0 +1,256 @@
+"""DELETE and UPDATE … WHERE on a table with keys: the rows that match become changes at the end of the tail.
+
+Nothing is marked and nothing rewritten, so a mutation stands in the way of no settle and no merge, and they not in its.
+
+1. The view at the newest version is read (tail included), but for parts whose bounds say that no row matches; rows that
+   match become deletes, or whole new rows. They are written as change parts of about a million rows: memory is bounded by
+   that, not by the table.
+2. The parts are committed as the newest changes. The mutation is serialised where it read: what came since is newer.
+3. So if change parts came in between, the keys in them are left out of ours: their whole rows stand. With ``sequence_by``
+   a change that is older than the row it meets is late and does not count.
+4. If rows came that lack values, or rows left the table (truncate, detach), the mutation is worked out again at the newest
+   version.
+
+With ``sequence_by`` each change carries its row's own sequence: it wins by coming later, and any newer event still wins.
+
+A table without keys is mutated by ``mutate_unkeyed``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import duckdb
+import pyarrow as pa
+
+from lakebed.errors import Contention, StoreUnavailable, VersionNotFound
+from lakebed.manifest.actions import AddChangePart, ChangePart, Part
+from lakebed.manifest.conflicts import Touch, takes_rows_away
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
+from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
+from lakebed.parts.changes import (
+    DELETE,
+    HIDDEN_TYPES,
+    OLDEST_SEQUENCE,
+    OP_COLUMN,
+    SEQUENCE_COLUMN,
+    UPSERT,
+    TableShape,
+    prepare,
+    shape_of,
+)
+from lakebed.parts.checksum import naming_damaged
+from lakebed.parts.expression import Expression
+from lakebed.parts.sql import aliases, literal, named, scan_of, sql_type
+from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.storage.engine import connect
+from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.part_storage import PartStorage
+
+ATTEMPTS_MAX = 50
+MUTATIONS_SCHEMA = pa.schema(
+    [
+        ("version", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+        ("operation", pa.string()),
+        ("where", pa.string()),
+        ("rows", pa.int64()),
+        ("unsettled_rows", pa.int64()),
+        ("unsettled_parts", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """What was written of a mutation and is not committed. ``rows_left``: rows that others changed since."""
+
+    parts: tuple[WrittenPart, ...]
+    parts_read: int
+    rows_left: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+
+class RowsForSql(Protocol):
+    """The rows of a snapshot under a name, in SQL: see ``TableView.rows_for_sql``."""
+
+    def __call__(
+        self, snapshot: Snapshot, name: str, hidden: Sequence[pa.Field], where: Expression,
+        run: Callable[[duckdb.DuckDBPyConnection, int], _Pending], /,
+    ) -> _Pending: ...  # fmt: skip
+
+
+def mutate(log: TableLog, storage: PartStorage, rows_for_sql: RowsForSql, mutation: Mutation) -> MutationResult:
+    """Run a mutation of a table with keys.
+
+    Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed.
+    """
+    started = time.perf_counter()
+    conflicts = 0
+    while True:
+        read = log.refresh()
+        shape = shape_of(read)
+        mutation.check(shape)
+        parts: list[Part | ChangePart] = [*read.parts.values(), *read.tail.values()]
+        with naming_damaged(parts, storage), naming_unreadable(part.path for part in parts):
+            pending: _Pending | None = _write(mutation, read, shape, storage, rows_for_sql)
+        while pending is not None:
+            seconds = time.perf_counter() - started
+            if not pending.parts:
+                return MutationResult(
+                    read.version, 0, pending.rows_left, conflicts=conflicts, seconds=seconds,
+                    parts_read=pending.parts_read,
+                )  # fmt: skip
+            changes = [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(pending.parts)]
+            outcome = log.commit(
+                read, changes, mutation.info(pending.rows, len(changes)), Touch(read_changes=True)
+            )  # fmt: skip
+            match outcome:
+                case Committed(version, after):
+                    log.checkpoint_if_due(after, slack=2)
+                    return MutationResult(
+                        version, pending.rows, pending.rows_left, 0, len(changes),
+                        sum(part.bytes for part in pending.parts), conflicts, seconds, pending.parts_read,
+                    )  # fmt: skip
+                case Conflicted(conflict, _):
+                    conflicts += 1
+                    if conflicts >= ATTEMPTS_MAX:
+                        discard(pending.parts, storage)
+                        raise Contention(
+                            f"a mutation gave way {conflicts} times to other commits, last to version {conflict.version} "
+                            f"({conflict.kind.value}: {conflict.detail}); try again when fewer changes come in"
+                        )
+                    newest = log.refresh()
+                    pending = _rebased(pending, log, read, newest, shape, storage)
+                    read = newest
+                case Unknown(version, _, cause):
+                    raise unknown(mutation, version, cause)
+
+
+def _paths(read: Snapshot) -> list[str]:
+    return [*read.parts, *(part.path for part in read.tail.values())]
+
+
+def unsettled_mutations(log: TableLog) -> pa.Table:
+    """A row a mutation with change parts in the tail (MUTATIONS_SCHEMA), oldest first."""
+    by_version: dict[int, list[ChangePart]] = {}
+    for part in log.refresh().tail_in_order():
+        by_version.setdefault(part.version, []).append(part)
+    rows = []
+    for version, parts in by_version.items():
+        commit = log.read_commit(version)
+        if commit is None or commit.info is None or commit.info.operation not in ("DELETE", "UPDATE"):
+            continue
+        rows.append(
+            {
+                "version": version,
+                "timestamp": commit.timestamp_ms,
+                "operation": commit.info.operation,
+                "where": commit.info.parameters.get("predicate"),
+                "rows": int(commit.info.metrics.get("rows", 0)),
+                "unsettled_rows": sum(part.rows for part in parts),
+                "unsettled_parts": len(parts),
+            }
+        )
+    return pa.Table.from_pylist(rows, MUTATIONS_SCHEMA)
+
+
+def discard(parts: Sequence[WrittenPart], storage: PartStorage) -> None:
+    """Delete files that no commit names; what can't be deleted now is the cleanup's."""
+    storage.delete_many([part.path for part in parts])
+
+
+def unknown(mutation: Mutation, version: int, cause: str) -> StoreUnavailable:
+    """The error for a commit of which nobody knows."""
+    return StoreUnavailable(
+        f"whether version {version} was written is unknown: {cause}; look in the timeline for a version {version} "
+        f"that is this {mutation.operation} before running it again"
+    )
+
+
+def _write(
+    mutation: Mutation, read: Snapshot, shape: TableShape, storage: PartStorage, rows_for_sql: RowsForSql
+) -> _Pending:
+    """Step 1: the changes of the rows that match, as files."""
+    writing = connect()
+    hidden, columns = [], mutation.columns(shape.schema)
+    if shape.sequence_column == SEQUENCE_COLUMN:
+        hidden.append(pa.field(SEQUENCE_COLUMN, pa.int64()))
+        # A row that another writer left before the table was converted has none: it is older than all that have one.
+        columns.append(f"coalesce({SEQUENCE_COLUMN}, {OLDEST_SEQUENCE}) as {SEQUENCE_COLUMN}")
+    operation = DELETE if mutation.assignments is None else UPSERT
+    query = (
+        f"select {', '.join(columns)}, {literal(operation)} as {OP_COLUMN} "
+        f"from lakebed_mutated where {mutation.condition()}"
+    )
+
+    def run(scanning: duckdb.DuckDBPyConnection, parts_read: int) -> _Pending:
+        written: list[WrittenPart] = []
+        try:
+            with mutation.mistakes(_paths(read)):
+                for chunk in in_chunks(scanning.sql(query).to_arrow_reader(BATCH_ROWS)):
+                    written += write_parts(prepare(chunk, shape, writing), shape, storage)
+        except BaseException:
+            discard(written, storage)
+            raise
+        return _Pending(tuple(written), parts_read)
+
+    return rows_for_sql(read, "lakebed_mutated", hidden, mutation.where, run)
+
+
+def _rebased(
+    pending: _Pending, log: TableLog, read: Snapshot, newest: Snapshot, shape: TableShape, storage: PartStorage
+) -> _Pending | None:
+    """Steps 3 and 4: what is left of the mutation after the commits since; None if it must be worked out again."""
+    try:
+        commits = list(log.commits(read.version + 1, newest.version))
+    except VersionNotFound:
+        commits = []
+    came = [action.part for commit in commits for action in commit.actions if isinstance(action, AddChangePart)]
+    if (
+        len(commits) < newest.version - read.version
+        or not shape.holds_the_same(shape_of(newest))
+        or any(part.incomplete for part in came)
+        or any(takes_rows_away(commit) for commit in commits)
+    ):
+        discard(pending.parts, storage)
+        return None
+    if not came:
+        return pending
+    kept: list[WrittenPart] = []
+    for part in pending.parts:
+        kept += _without_newer(part, came, shape, storage)
+    left = pending.rows - sum(part.rows for part in kept)
+    return _Pending(tuple(kept), pending.parts_read, pending.rows_left + left)
+
+
+def _without_newer(
+    part: WrittenPart, came: Sequence[ChangePart], shape: TableShape, storage: PartStorage
+) -> list[WrittenPart]:
+    """The part without the keys that newer changes brought; as it is if there are none of its keys."""
+    connection = connect()
+    storage.attach(connection)
+    columns = list(dict.fromkeys([*shape.keys, *([shape.sequence_column] if shape.sequence_column else [])]))
+    alias = aliases(columns)
+    columns += [name for name in [*shape.schema.names, OP_COLUMN] if name not in columns]
+    kinds = {name: sql_type(HIDDEN_TYPES.get(name) or shape.schema.field(name).type) for name in columns}
+    newer = scan_of([storage.duckdb_url(other.path) for other in came], {name: kinds[name] for name in alias}, {})
+    same = [f"o.{alias[name]} = n.{alias[name]}" for name in shape.keys]
+    if shape.sequence_column:
+        same.append(f"n.{alias[shape.sequence_column]} >= o.{alias[shape.sequence_column]}")
+    ours = f"from ({scan_of([storage.duckdb_url(part.path)], kinds, {})}) o"
+    matched = f"join ({newer}) n on {' and '.join(same)}"
+    ((found,),) = connection.execute(f"select count(*) {ours} semi {matched}").fetchall()
+    if not found:
+        return [part]
+    rows = connection.sql(f"select o.* {ours} anti {matched}").to_arrow_table()
+    kept = list(write_parts(named(rows, columns), shape, storage))
+    discard([part], storage)
+    return kept

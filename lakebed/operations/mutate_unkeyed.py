@@ -1,0 +1,188 @@
+"""DELETE and UPDATE … WHERE on a table without keys: rows die where they lie, new ones come as level-0 parts.
+
+Act first, then commit: vectors and parts carry new names.
+
+1. For each base part whose bounds do not rule it out, the positions of rows that match are found (one scan of the columns
+   that ``where`` names).
+2. Those not dead yet are marked in the part's deletion vector; for an update, their new rows are written.
+3. One commit: marked parts are removed and added with the new vector, parts without a live row leave, new ones join.
+   On a conflict (somebody marked or replaced one of the parts) only parts that were not looked at are looked at now.
+
+Parts under a claim are marked like others: the merge carries the dead rows over to its output. A part that was appended
+meanwhile is no conflict: the mutation is serialised before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from lakebed.errors import Contention, InvalidInput
+from lakebed.manifest.actions import Action, AddPart, Part
+from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
+from lakebed.operations.mutate import ATTEMPTS_MAX, discard, unknown
+from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
+from lakebed.parts.changes import TableShape, prepare, shape_of
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.expression import connection_for
+from lakebed.parts.part_filter import parts_that_may_match
+from lakebed.parts.sql import EVALUATED_FIRST, aliases, quote, registered, scan_of, sql_type
+from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage
+
+_ROW = "_lakebed_row"
+
+
+def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mutation: Mutation) -> MutationResult:
+    """Run a mutation of a table without keys.
+
+    Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed.
+    """
+    started = time.perf_counter()
+    looked_at: dict[str, BitMap64] = {}
+    shape: TableShape | None = None
+    written: list[WrittenPart] = []
+    written_for: dict[str, BitMap64] = {}
+    for conflicts in range(ATTEMPTS_MAX):
+        snapshot = log.refresh()
+        if shape != shape_of(snapshot):
+            shape, looked_at, written_for = shape_of(snapshot), {}, {}
+            mutation.check(shape)
+        dying = _dying(snapshot, mutation, shape, storage, dead_rows, looked_at)
+        if mutation.assignments is not None and dying != written_for:
+            discard(written, storage)
+            written = list(_write(dying, snapshot, mutation, shape, storage))
+            written_for = dying
+        rows = sum(len(dead) for dead in dying.values())
+        if not rows:
+            return MutationResult(
+                snapshot.version, conflicts=conflicts, seconds=time.perf_counter() - started, parts_read=len(looked_at)
+            )
+        touch = Touch(parts={path: tuple(sorted(snapshot.parts[path].partition_values.items())) for path in dying})
+        actions = _actions(snapshot, dying, written, dead_rows)
+        outcome = log.commit(snapshot, actions, mutation.info(rows, len(dying)), touch)
+        match outcome:
+            case Committed(version, after):
+                log.checkpoint_if_due(after, slack=2)
+                return MutationResult(
+                    version, rows, 0, len(dying), len(written),
+                    sum(part.bytes for part in written) + _vector_bytes(actions), conflicts,
+                    time.perf_counter() - started, len(looked_at),
+                )  # fmt: skip
+            case Conflicted():
+                pass
+            case Unknown(version, _, cause):
+                raise unknown(mutation, version, cause)
+    discard(written, storage)
+    raise Contention(f"a mutation gave way {ATTEMPTS_MAX} times to other commits; try again when fewer run")
+
+
+def _vector_bytes(actions: list[Action]) -> int:
+    vectors = [action.part.deletion_vector for action in actions if isinstance(action, AddPart)]
+    return sum(vector.bytes for vector in vectors if vector and vector.storage != "i")
+
+
+def _dying(
+    snapshot: Snapshot, mutation: Mutation, shape: TableShape, storage: PartStorage, dead_rows: DeadRows,
+    looked_at: dict[str, BitMap64],
+) -> dict[str, BitMap64]:  # fmt: skip
+    """Live rows that match, by part. ``looked_at`` keeps the matches of parts, live or not: a file never changes."""
+    out = {}
+    listed = list(snapshot.parts.values())
+    for part in parts_that_may_match(connect(), listed, shape.schema, mutation.where, snapshot.known):
+        if part.path not in looked_at:
+            looked_at[part.path] = _matches(part, dead_rows.of(part), mutation, shape, storage)
+        dying = looked_at[part.path] - dead_rows.of(part)
+        if dying:
+            out[part.path] = dying
+    return out
+
+
+def _matches(part: Part, dead: BitMap64, mutation: Mutation, shape: TableShape, storage: PartStorage) -> BitMap64:
+    """The rows that match, perhaps dead ones among them; if the predicate fails on a dead row, without them."""
+    rows = _numbered(part, shape.schema, storage)
+    try:
+        return _positions(part, rows, mutation, storage)
+    except InvalidInput:
+        if not dead:
+            raise
+    live = f"select * from ({rows}) where {_ROW} not in (select row from lakebed_rows) {EVALUATED_FIRST}"
+    return _positions(part, live, mutation, storage, dead)
+
+
+def _positions(
+    part: Part, rows: str, mutation: Mutation, storage: PartStorage, dead: BitMap64 | None = None
+) -> BitMap64:
+    connection = connection_for(storage, [part.path])
+    found = BitMap64()
+    with mutation.mistakes([part.path]), _registered(connection, dead or BitMap64()):
+        query = f"select {_ROW} from ({rows}) where {mutation.condition()}"
+        for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
+            found |= BitMap64(batch.column(0).to_numpy().astype(np.uint64))
+    return found
+
+
+def _registered(connection: duckdb.DuckDBPyConnection, rows: BitMap64) -> AbstractContextManager[str]:
+    """The positions as ``row`` of a table ``lakebed_rows``."""
+    wanted = pa.table({"row": np.frombuffer(rows.to_array(), dtype=np.uint64).astype(np.int64)})
+    return registered(connection, "lakebed_rows", wanted)
+
+
+def _write(
+    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Mutation, shape: TableShape, storage: PartStorage
+) -> Iterator[WrittenPart]:
+    """The new rows of an update, in parts that may hold rows of several."""
+    connection = connect()
+    batches = (
+        batch
+        for path, rows in dying.items()
+        for batch in _new_rows(snapshot.parts[path], rows, mutation, shape, storage)
+    )
+    for chunk in in_chunks(batches):
+        with mutation.mistakes(()):
+            prepared = prepare(chunk, shape, connection)
+        yield from write_parts(prepared, shape, storage)
+
+
+def _new_rows(
+    part: Part, rows: BitMap64, mutation: Mutation, shape: TableShape, storage: PartStorage
+) -> Iterator[pa.RecordBatch]:
+    connection = connection_for(storage, [part.path])
+    chosen = f"select * from ({_numbered(part, shape.schema, storage)}) where {_ROW} in (select row from lakebed_rows)"
+    with mutation.mistakes([part.path]), _registered(connection, rows):
+        yield from connection.sql(
+            f"select {', '.join(mutation.columns(shape.schema))} from ({chosen} {EVALUATED_FIRST})"
+        ).to_arrow_reader(BATCH_ROWS)
+
+
+def _numbered(part: Part, schema: pa.Schema, storage: PartStorage) -> str:
+    """A query for all rows of a part, dead ones too, each with its position; by names, since a user's expression is about it."""
+    kinds = {field.name: sql_type(field.type) for field in schema}
+    outputs = [f"{alias} as {quote(name)}" for name, alias in aliases(kinds).items()]
+    scan = scan_of([storage.duckdb_url(part.path)], kinds, part.partition_values, f"file_row_number as {_ROW}")
+    return f"select {_ROW}, {', '.join(outputs)} from ({scan})"
+
+
+def _actions(
+    snapshot: Snapshot, dying: Mapping[str, BitMap64], written: list[WrittenPart], dead_rows: DeadRows
+) -> list[Action]:
+    now_ms = int(time.time() * 1000)
+    dead = {path: dead_rows.of(snapshot.parts[path]) | rows for path, rows in dying.items()}
+    vectors = dead_rows.write({path: rows for path, rows in dead.items() if len(rows) < snapshot.parts[path].rows})
+    actions: list[Action] = []
+    for path in dying:
+        part = snapshot.parts[path]
+        actions.append(part.removed(now_ms))
+        if path in vectors:
+            actions.append(AddPart(part.marked(vectors[path])))
+    actions += [AddPart(part.base_part(has_op_column=False)) for part in written]
+    return actions

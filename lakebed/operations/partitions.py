@@ -1,0 +1,467 @@
+"""Whole partitions, and the whole table: truncate, detach, attach, drop what was detached, replace.
+
+Detached parts are an entry of the log, ``lakebed.detached.<uuid>``: their files stay where they are, with their dead rows.
+
+1. The tail is settled first, so that it holds no row of the partition (truncate takes the tail along instead).
+2. Read the newest snapshot, commit on condition that it still is the newest: whatever came in between, a change or a
+   merge, starts over with step 1. That is what makes step 3's answers true at the commit.
+3. Attach and replace look the keys of what joins up: one that is live in the base is refused (B1). With ``sequence_by`` a row
+   that lost against a delete does not come live, for no change could reach it any more, the delete being newer than each:
+   attach marks it dead, as the delete would have if the partition had been there; replace refuses it, since its rows are
+   said to be right. And the deletes that come back with a partition mark older rows of the base that came meanwhile.
+4. Claims on parts that leave end in the same commit.
+5. Files are touched only after the commit stands: ``drop`` deletes them if all versions that name them have expired (G1),
+   and leaves them to the cleanup else.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from lakebed.errors import Contention, InvalidInput, StoreUnavailable
+from lakebed.manifest.actions import Action, AddPart, CommitInfo, Domain, Part, add_from_json, add_to_json
+from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.leases import first_unexpired, leased_versions
+from lakebed.manifest.leaving import everything_leaving, leaving
+from lakebed.manifest.schema import is_reserved, schema_from_json
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
+from lakebed.operations.mutate import discard
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, TableShape, newest_per_key, prepare, shape_of
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.locate import KeyLocator, lookup_schema, read_keys
+from lakebed.parts.sql import sql_type
+from lakebed.parts.write import WrittenPart, partition_text, write_parts
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage
+from lakebed.version import ENGINE
+
+DETACHED_PREFIX = "lakebed.detached."
+DETACHED_SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        ("partition", pa.map_(pa.string(), pa.string())),
+        ("detached", pa.timestamp("ms", "UTC")),
+        ("parts", pa.int64()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
+_ATTEMPTS_MAX = 50
+_KEYS_AT_ONCE = 1_000_000
+_logger = logging.getLogger("lakebed.partitions")
+
+PartitionValues = dict[str, str | None]
+
+
+_Step = Callable[[Snapshot], tuple[Sequence[Action], CommitInfo]]
+"""The actions that a snapshot asks for, and what to say of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """Parts that were taken out of the table, by the commit ``version``, and can be put back."""
+
+    name: str
+    partition: PartitionValues
+    version: int
+    detached_ms: int
+    schema: str
+    parts: tuple[Part, ...]
+
+    @property
+    def domain(self) -> str:
+        return DETACHED_PREFIX + self.name
+
+    def to_action(self) -> Domain:
+        value = {
+            "partition": self.partition,
+            "version": self.version,
+            "detached_ms": self.detached_ms,
+            "schema": self.schema,
+            "parts": [add_to_json(part) for part in self.parts],
+        }
+        return Domain(self.domain, orjson.dumps(value).decode())
+
+
+def detached_of(snapshot: Snapshot) -> dict[str, Detached]:
+    """What is detached at a version, by name, oldest first."""
+    found = []
+    for domain, text in snapshot.domains.items():
+        if domain.startswith(DETACHED_PREFIX):
+            value = orjson.loads(text)
+            parts = tuple(add_from_json(body) for body in value["parts"])
+            found.append(
+                Detached(
+                    domain.removeprefix(DETACHED_PREFIX), value["partition"], value["version"], value["detached_ms"],
+                    value["schema"], parts,
+                )
+            )  # fmt: skip
+    return {one.name: one for one in sorted(found, key=lambda one: (one.detached_ms, one.name))}
+
+
+def detached_table(snapshot: Snapshot) -> pa.Table:
+    """A row a detached partition (DETACHED_SCHEMA); ``rows`` are the live ones."""
+    rows = [
+        {
+            "name": one.name,
+            "partition": list(one.partition.items()),
+            "detached": one.detached_ms,
+            "parts": len(one.parts),
+            "rows": sum(part.live_rows for part in one.parts),
+            "bytes": sum(part.bytes for part in one.parts),
+        }
+        for one in detached_of(snapshot).values()
+    ]
+    return pa.Table.from_pylist(rows, DETACHED_SCHEMA)
+
+
+class Partitions:
+    """The operations on one table. All raise InvalidInput, Contention, StoreUnavailable."""
+
+    def __init__(
+        self,
+        log: TableLog,
+        storage: PartStorage,
+        dead_rows: DeadRows,
+        settle: Callable[[], object],
+        locator: Callable[[TableShape], KeyLocator],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._log = log
+        self._storage = storage
+        self._dead_rows = dead_rows
+        self._settle = settle
+        self._locator = locator
+        self._clock = clock
+
+    def truncate(self) -> int:
+        """Take everything out of the table, the tail included; returns the version."""
+
+        def step(snapshot: Snapshot) -> tuple[Sequence[Action], CommitInfo]:
+            rows = sum(part.live_rows for part in snapshot.parts.values()) + sum(p.rows for p in snapshot.tail.values())
+            metrics = {"parts": len(snapshot.parts) + len(snapshot.tail), "rows": rows}
+            return everything_leaving(snapshot, self._now_ms()), _info("TRUNCATE", metrics)
+
+        return self._commit(step, settles=False)
+
+    def detach(self, partition: Mapping[str, Any]) -> str:
+        """Take a partition out of the table without touching its files; returns the name to attach it by."""
+        name = str(uuid.uuid4())
+
+        def step(snapshot: Snapshot) -> tuple[Sequence[Action], CommitInfo]:
+            values, parts = self._find(snapshot, partition)
+            if not parts:
+                raise InvalidInput(f"there is no partition {_spell(values)}; {_known(snapshot)}")
+            now = self._now_ms()
+            version = snapshot.version + 1  # a commit that touches the whole table is the next one or none
+            entry = Detached(name, values, version, now, snapshot.metadata.schema_string, tuple(parts))
+            info = _info("DETACH PARTITION", _metrics(parts), partition=values, name=name)
+            return [*leaving(snapshot, parts, now), entry.to_action()], info
+
+        self._commit(step)
+        return name
+
+    def attach(self, name: str) -> int:
+        """Put a detached partition back as it was when it left; returns the version.
+
+        With ``sequence_by`` deletes that came meanwhile count: rows that are older come back dead. Raises InvalidInput if one
+        of its keys is live in the table now, or if the table's columns have changed.
+        """
+
+        def step(snapshot: Snapshot) -> tuple[Sequence[Action], CommitInfo]:
+            entry = self._entry(snapshot, name)
+            shape = shape_of(snapshot)
+            _require_fitting(entry, shape)
+            dying: dict[str, set[int]] = {}
+            for part in entry.parts if shape.keys else ():
+                for path, row in self._dying(entry, part, snapshot.parts, shape):
+                    dying.setdefault(path, set()).add(row)
+            parts = {part.path: part for part in (*entry.parts, *snapshot.parts.values()) if part.path in dying}
+            vectors = self._dead_rows.write(
+                {path: self._dead_rows.of(parts[path]) | BitMap64(dying[path]) for path in parts}
+            )
+            marked = {path: part.marked(vectors[path]) for path, part in parts.items()}
+            actions: list[Action] = [AddPart(marked.get(part.path, part)) for part in entry.parts]
+            for path in marked.keys() & snapshot.parts.keys():
+                actions += [snapshot.parts[path].removed(self._now_ms()), AddPart(marked[path])]
+            metrics = _metrics(entry.parts)
+            if dying:
+                metrics["rowsMarkedDead"] = sum(map(len, dying.values()))
+            info = _info("ATTACH PARTITION", metrics, partition=entry.partition, name=name)
+            return [*actions, Domain(entry.domain, "", removed=True)], info
+
+        return self._commit(step)
+
+    def drop(self, name: str) -> int:
+        """Give a detached partition up for good; returns how many of its files were deleted.
+
+        While a version from before the detach can still be read, they are left to the cleanup.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            snapshot = self._log.refresh()
+            entry = self._entry(snapshot, name)
+            info = _info("DROP DETACHED", _metrics(entry.parts), partition=entry.partition, name=name)
+            touch = Touch(domains=frozenset([entry.domain]))
+            outcome = self._log.commit(snapshot, [Domain(entry.domain, "", removed=True)], info, touch)
+            match outcome:
+                case Committed(_, after):
+                    return self._delete(entry, after)
+                case Conflicted():
+                    continue
+                case Unknown(version, _, cause):
+                    raise StoreUnavailable(f"whether version {version} was written is unknown: {cause}; try it again")
+        raise Contention(f"dropping {name!r} gave way {_ATTEMPTS_MAX} times to other commits")
+
+    def replace(self, partition: Mapping[str, Any], rows: pa.Table) -> int:
+        """Put ``rows`` (the table's columns) in place of what a partition holds, in one commit; returns the version.
+
+        With keys: each once in ``rows``, live in no other partition, and with ``sequence_by`` not older than a delete there.
+        """
+        shape = shape_of(self._log.refresh())
+        values = partition_values(partition, shape)
+        connection = connect()
+        hidden = [name for name in rows.column_names if is_reserved(name)]
+        prepared = prepare(rows.drop_columns(hidden) if hidden else rows, shape, connection)
+        if len(newest_per_key(prepared, shape, connection)) < len(prepared):
+            raise InvalidInput(f"the rows for partition {_spell(values)} hold a key twice")
+        written = list(write_parts(prepared, shape, self._storage))
+        try:
+            for part in written:
+                if dict(part.partition_values) != values:
+                    raise InvalidInput(
+                        f"the rows for partition {_spell(values)} hold rows of {_spell(part.partition_values)}"
+                    )
+            return self._commit(lambda snapshot: self._replaced(snapshot, shape, values, prepared, written))
+        except (InvalidInput, Contention):
+            discard(written, self._storage)
+            raise
+
+    def _replaced(
+        self, snapshot: Snapshot, shape: TableShape, values: PartitionValues, rows: pa.Table,
+        written: Sequence[WrittenPart],
+    ) -> tuple[Sequence[Action], CommitInfo]:  # fmt: skip
+        if not shape.holds_the_same(shape_of(snapshot)):
+            raise InvalidInput("the table's columns changed while the rows were written; replace the partition again")
+        _, parts = self._find(snapshot, values)
+        if shape.keys:
+            going = {part.path for part in parts}
+            others = {path: part for path, part in snapshot.parts.items() if path not in going}
+            whose = f"the rows for partition {_spell(values)}"
+            for at in range(0, len(rows), _KEYS_AT_ONCE):
+                piece = rows.slice(at, _KEYS_AT_ONCE)
+                keys = piece.select(list(shape.keys))
+                hits = self._look_up(keys, others, shape)
+                self._refuse_live(hits, keys, others, whose)
+                if shape.sequence_column:
+                    lost = _newer_deletes(hits, piece[shape.sequence_column], {})
+                    if lost.any():
+                        key = keys.slice(int(hits["probe"].to_numpy()[lost][0]), 1).to_pylist()[0]
+                        raise InvalidInput(
+                            f"{whose} has the key {key}, which was deleted with a newer {shape.sequence_by}; leave it out, "
+                            "or give it one that is not older"
+                        )
+        added = [AddPart(part.base_part(has_op_column=bool(shape.keys))) for part in written]
+        info = _info("REPLACE PARTITION", {"parts": len(parts), "rows": len(rows)}, partition=values)
+        return [*leaving(snapshot, parts, self._now_ms()), *added], info
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _commit(self, step: _Step, settles: bool = True) -> int:
+        """Steps 1 and 2, until a commit stands."""
+        reason = "changes kept coming in"
+        for _ in range(_ATTEMPTS_MAX):
+            if settles:
+                self._settle()
+            snapshot = self._log.refresh()
+            if settles and snapshot.tail:
+                continue
+            actions, info = step(snapshot)
+            if not actions:
+                return snapshot.version
+            outcome = self._log.commit(snapshot, actions, info, Touch(whole_table=True))
+            match outcome:
+                case Committed(version, after):
+                    self._log.checkpoint_if_due(after, slack=2)
+                    return version
+                case Conflicted(conflict, _):
+                    reason = f"version {conflict.version}: {conflict.kind.value}, {conflict.detail}"
+                case Unknown(version, _, cause):
+                    raise StoreUnavailable(
+                        f"whether version {version} was written is unknown: {cause}; look in the timeline for "
+                        f"{info.operation} before doing it again"
+                    )
+        raise Contention(
+            f"others committed first {_ATTEMPTS_MAX} times ({reason}); try again when fewer changes come in"
+        )
+
+    def _find(self, snapshot: Snapshot, partition: Mapping[str, Any]) -> tuple[PartitionValues, list[Part]]:
+        shape = shape_of(snapshot)
+        values = partition_values(partition, shape)
+        parts = [part for part in snapshot.parts.values() if _texts(part.partition_values, shape) == values]
+        return values, parts
+
+    def _entry(self, snapshot: Snapshot, name: str) -> Detached:
+        known = detached_of(snapshot)
+        if name not in known:
+            listed = ", ".join(known) or "nothing is detached"
+            raise InvalidInput(f"there is no detached partition {name!r}; there are: {listed}")
+        return known[name]
+
+    def _dying(
+        self, entry: Detached, part: Part, base: Mapping[str, Part], shape: TableShape
+    ) -> Iterator[tuple[str, int]]:
+        """What must not live any more when a detached part comes back: paths and rows, of the part and of the base."""
+        dead = self._dead_rows.of(part)
+        at = 0
+        for batch in read_keys(part, shape, self._storage):
+            rows = pa.Table.from_batches([batch])
+            live = np.ones(len(rows), bool)
+            live[
+                np.frombuffer((dead & BitMap64(range(at, at + len(rows)))).to_array(), np.uint64).astype(np.int64) - at
+            ] = False
+            coming = rows.filter(live)
+            keys = coming.select(list(shape.keys))
+            hits = self._look_up(keys, base, shape)
+            self._refuse_live(hits, keys, base, f"partition {entry.name!r}")
+            if shape.sequence_column:
+                ties = {path: other.max_block > entry.version for path, other in base.items()}
+                lost = _newer_deletes(hits, coming[SEQUENCE_COLUMN], ties)
+                yield from ((part.path, at + int(row)) for row in np.flatnonzero(live)[hits["probe"].to_numpy()[lost]])
+                if part.deletes:
+                    yield from self._outlived(rows.filter(pc.equal(rows[OP_COLUMN], DELETE)), base, shape)
+            at += len(rows)
+
+    def _outlived(self, deletes: pa.Table, base: Mapping[str, Part], shape: TableShape) -> Iterator[tuple[str, int]]:
+        """The live rows of the base that are older than deletes which come back."""
+        hits = self._look_up(deletes.select(list(shape.keys)), base, shape)
+        older = _yes(pc.less(hits[SEQUENCE_COLUMN], deletes[SEQUENCE_COLUMN].take(hits["probe"])))
+        hits = hits.filter(older & self._live(hits, base))
+        yield from zip(hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True)
+
+    def _look_up(self, keys: pa.Table, base: Mapping[str, Part], shape: TableShape) -> pa.Table:
+        if not base or not len(keys):
+            return lookup_schema(shape).empty_table()
+        hits = self._locator(shape).lookup(base, keys)
+        return hits.filter(pc.is_in(hits["part"].cast(pa.string()), pa.array(list(base), pa.string())))
+
+    def _live(self, hits: pa.Table, base: Mapping[str, Part]) -> npt.NDArray[np.bool_]:
+        found = zip(hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True)
+        return np.fromiter((row not in self._dead_rows.of(base[path]) for path, row in found), bool, len(hits))
+
+    def _refuse_live(self, hits: pa.Table, keys: pa.Table, base: Mapping[str, Part], whose: str) -> None:
+        """B1. Raises InvalidInput naming a key that is live in the base."""
+        live = self._live(hits, base)
+        if live.any():
+            key = keys.slice(int(hits["probe"].to_numpy()[live][0]), 1).to_pylist()[0]
+            raise InvalidInput(f"{whose} has the key {key}, which is live in the table; delete one of the two")
+
+    def _delete(self, entry: Detached, after: Snapshot) -> int:
+        """The files of parts; deletion vectors lie in files that other parts share, so they are the cleanup's."""
+        held = min(leased_versions(after.domains, self._now_ms()), default=entry.version)
+        if min(first_unexpired(after.domains), held) < entry.version:
+            return 0
+        doomed = [part.path for part in entry.parts if part.path not in after.parts]
+        failed = self._storage.delete_many(doomed)
+        for path, error in failed.items():
+            _logger.warning("%s is left to the cleanup: %s", path, error)
+        return len(doomed) - len(failed)
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+
+def _newer_deletes(hits: pa.Table, sequences: pa.ChunkedArray, wins_ties: Mapping[str, bool]) -> npt.NDArray[np.bool_]:
+    """Which hits are deletes that outweigh the rows looked up, whose sequences are given.
+
+    A delete often carries the sequence of the row that it deletes. Then the later of the two counts: ``wins_ties`` tells whether
+    a part's deletes are.
+    """
+    own = sequences.take(hits["probe"])
+    tied = np.fromiter((wins_ties.get(path, False) for path in hits["part"].to_pylist()), bool, len(hits))
+    newer = _yes(pc.greater(hits[SEQUENCE_COLUMN], own)) | (tied & _yes(pc.equal(hits[SEQUENCE_COLUMN], own)))
+    return newer & _yes(pc.equal(hits[OP_COLUMN], DELETE))
+
+
+def _yes(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Null is no."""
+    return np.asarray(pc.fill_null(mask, False), dtype=bool)
+
+
+def partition_values(partition: Mapping[str, Any], shape: TableShape) -> PartitionValues:
+    """The values as they stand in the log. A text is read as the column's type; an empty one means null.
+
+    Raises InvalidInput.
+    """
+    if not shape.partition_by:
+        raise InvalidInput("the table has no partitions; they are set when it is created (partition_by)")
+    if set(partition) != set(shape.partition_by):
+        raise InvalidInput(f"a partition of this table is given by {list(shape.partition_by)}, not {list(partition)}")
+    out: PartitionValues = {}
+    for name in shape.partition_by:
+        kind, value = shape.schema.field(name).type, partition[name]
+        try:
+            out[name] = _text(value, kind)
+        except (duckdb.Error, pa.ArrowInvalid) as error:
+            raise InvalidInput(f"{value!r} is no value of the partition column {name!r} ({kind}): {error}") from None
+    return out
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _text(value: Any, kind: pa.DataType) -> str | None:
+    if value is None or value == "":
+        return None
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return partition_text(value)
+    typed = connect().sql(f"select cast(? as {sql_type(kind)}) as value", params=[value]).to_arrow_table()
+    return partition_text(typed["value"].cast(kind).to_pylist()[0])
+
+
+def _texts(values: Mapping[str, str | None], shape: TableShape) -> PartitionValues:
+    """A part's partition, as we would spell it: another writer may have spelled it otherwise."""
+    return {name: _text(values.get(name), shape.schema.field(name).type) for name in shape.partition_by}
+
+
+def _require_fitting(entry: Detached, shape: TableShape) -> None:
+    """Raises InvalidInput naming a column that is not what it was."""
+    earlier = schema_from_json(entry.schema)
+    for field in earlier:
+        if field.name not in shape.schema.names or shape.schema.field(field.name).type != field.type:
+            raise InvalidInput(f"the detached parts have the column {field.name!r} ({field.type}), the table has not")
+    for field in shape.schema:
+        if field.name not in earlier.names and not field.nullable:
+            raise InvalidInput(f"the detached parts lack the column {field.name!r}, which is NOT NULL in the table")
+    if set(entry.partition) != set(shape.partition_by):
+        raise InvalidInput(f"the detached parts are partitioned by {list(entry.partition)}, the table is not")
+
+
+def _spell(values: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{name}={'' if value is None else value}" for name, value in values.items())
+
+
+def _known(snapshot: Snapshot) -> str:
+    spelled = sorted({_spell(part.partition_values) for part in snapshot.parts.values()})
+    listed = "; ".join(spelled[:10]) or "none"
+    return f"there are: {listed}" + (f", and {len(spelled) - 10} more" if len(spelled) > 10 else "")
+
+
+def _metrics(parts: Sequence[Part]) -> dict[str, int]:
+    return {"parts": len(parts), "rows": sum(part.live_rows for part in parts)}
+
+
+def _info(operation: str, metrics: Mapping[str, int], **parameters: object) -> CommitInfo:
+    return CommitInfo(operation, "", parameters=parameters, metrics=metrics, engine=ENGINE)

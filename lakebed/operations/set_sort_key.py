@@ -1,0 +1,56 @@
+"""Changing a table's sort key: the next version of it in the table's properties, and nothing else.
+
+It takes effect for who reads the table's properties from then on. What others had begun by then (a batch, a settle, a merge)
+still commits, in the old order: each part tells the version of the sort key that sorted its rows. Parts of an earlier one are
+sorted later, by maintenance or a recluster job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lakebed.errors import Contention, StoreUnavailable
+from lakebed.manifest.actions import CommitInfo
+from lakebed.manifest.conflicts import BLIND
+from lakebed.manifest.table_log import Committed, TableLog, Unknown, require_writable
+from lakebed.operations.create import check_settings
+from lakebed.settings import PREFIX, SORT_KEY_FRAME
+from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
+from lakebed.version import ENGINE
+
+_ATTEMPTS_MAX = 20
+
+
+def set_sort_key(log: TableLog, sort_key: Sequence[str]) -> int:
+    """Make this the table's sort key; returns the version that says so, the newest one if it was so already.
+
+    Raises InvalidInput, Contention, StoreUnavailable.
+    """
+    for _ in range(_ATTEMPTS_MAX):
+        snapshot = log.refresh()
+        require_writable(snapshot.protocol)
+        before = snapshot.settings
+        frame = frame_properties(parse_sort_key(sort_key, snapshot.schema), snapshot).get(SORT_KEY_FRAME, "")
+        settings = replace(before, sort_key=tuple(sort_key), sort_key_frame=frame)
+        check_settings(settings, snapshot.schema)
+        if settings == before:
+            return snapshot.version
+        settings = replace(settings, sort_key_version=before.sort_key_version + 1)
+        others = {
+            name: text
+            for name, text in snapshot.metadata.configuration.items()
+            if not name.startswith(PREFIX + "sort_key")
+        }
+        ours = {name: text for name, text in settings.to_properties().items() if name.startswith(PREFIX + "sort_key")}
+        metadata = replace(snapshot.metadata, configuration=others | ours)
+        info = CommitInfo(
+            "SET SORT KEY", "", parameters={"columns": list(sort_key), "version": settings.sort_key_version},
+            engine=ENGINE,
+        )  # fmt: skip
+        outcome = log.commit(snapshot, [metadata], info, BLIND)
+        if isinstance(outcome, Committed):
+            return outcome.version
+        if isinstance(outcome, Unknown):
+            raise StoreUnavailable(f"whether the sort key was set is unknown: {outcome.cause}; set it again")
+    raise Contention("others kept changing the table's properties")

@@ -1,0 +1,73 @@
+"""Which parts of an earlier sort key are sorted together by the table's, and in what order. Pure.
+
+1. Those read most come first, whichever their partition; else partition by partition, the oldest first. A read of a part reads
+   its bytes, so how often it is read is what sorting it again can save for each byte that this rewrites, whatever its size.
+2. A group is the first part that is left, and those of its partition that lie over it as the new order has them, or are small,
+   while they fit into a plan. With parts that are read go only those read at least half as often as the first, so that what
+   many wait for doesn't wait for what nobody asks for.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+
+from lakebed.manifest.actions import Part
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.planning.overlap import SMALL, fullness
+from lakebed.planning.plan import Partition, Plan, PlanKind
+from lakebed.planning.plan_of_parts import partition_of, plan_of, spelled
+from lakebed.planning.recluster import INPUTS_MAX
+from lakebed.sortkey.ranges import Range, order_columns
+
+_LOOKED_AT = 2 * INPUTS_MAX  # of the parts that are next, for each group
+_ALIKE = 0.5
+
+
+def resort_plans(snapshot: Snapshot, stale: Sequence[Part], reads: Mapping[str, int]) -> Iterator[Plan]:
+    """Plans that sort these parts by the table's sort key, first to last. None for a table without an order.
+
+    ``reads``: how often parts were read in the last hour, by path.
+    """
+    settings = snapshot.settings
+    order_by, partition_by = settings.sort_key or settings.keys, snapshot.metadata.partition_columns
+    if not order_by:
+        return
+    columns = order_columns(snapshot.schema, order_by, partition_by, settings.sort_key_frame)
+    waiting: dict[Partition, list[tuple[Part, Range, bool]]] = {}
+    in_turn = sorted(stale, key=lambda part: (-reads.get(part.path, 0), part.min_block, part.max_block, part.path))
+    ranges = snapshot.known.ranges([part.stats for part in in_turn], columns).ranges
+    for part, range_ in zip(in_turn, ranges, strict=True):
+        entry = part, range_, fullness(part, settings) < SMALL
+        waiting.setdefault(partition_of(part), []).append(entry)
+
+    def turn(partition: Partition) -> tuple[int, list[tuple[str, bool, str]], Partition]:
+        first, _, _ = waiting[partition][0]
+        return -reads.get(first.path, 0), spelled(partition), partition
+
+    turns = [turn(partition) for partition in waiting]
+    heapq.heapify(turns)
+    while turns:
+        _, _, partition = heapq.heappop(turns)
+        rest = waiting[partition]
+        first, reach, _ = rest[0]
+        first_reads = reads.get(first.path, 0)
+        chosen, room, lower, upper = [first], settings.plan_bytes_max - first.bytes, reach.lower, reach.upper
+        left = []
+        for entry in rest[1:_LOOKED_AT]:
+            part, item, is_small = entry
+            joins = is_small or (item.lower <= upper and item.upper >= lower)
+            joins = joins and reads.get(part.path, 0) >= first_reads * _ALIKE
+            if joins and part.bytes <= room and len(chosen) < INPUTS_MAX:
+                chosen.append(part)
+                room -= part.bytes
+                lower, upper = min(lower, item.lower), max(upper, item.upper)
+            else:
+                left.append(entry)
+        waiting[partition] = left + rest[_LOOKED_AT:]
+        if waiting[partition]:
+            heapq.heappush(turns, turn(partition))
+        why = f"sorted by an earlier sort key, not by version {settings.sort_key_version}"
+        if first_reads:
+            why += f"; read {first_reads:,} {'times' if first_reads > 1 else 'time'} in the last hour"
+        yield plan_of(PlanKind.RESORT, partition, chosen, len(chosen), 1, why)

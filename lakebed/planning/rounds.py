@@ -1,0 +1,191 @@
+"""The rounds of a recluster job: what one does, and what all of them will cost. Pure.
+
+A round makes one level of all partitions as shallow as its threshold says, the lowest level that is not. When no level is left,
+parts that the table's sort key did not sort are sorted.
+
+The estimate runs the same rounds on parts that are made up: an end of a range is its rank among all ends, rows lie evenly between
+the ends of their part, and the output of a group is cut at the target size. Real rows do not lie evenly, so it is an estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from lakebed.manifest.actions import Metadata, Part
+from lakebed.manifest.passes import passes_after
+from lakebed.manifest.schema import schema_to_json
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.planning.measure import Measure
+from lakebed.planning.overlap import Layout, live_bytes
+from lakebed.planning.plan import Partition, Plan
+from lakebed.planning.plan_of_parts import partition_of
+from lakebed.planning.planner import layouts_of, recluster_of
+from lakebed.planning.recluster import Threshold, groups, level_depths
+from lakebed.planning.resort import resort_plans
+from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey.ranges import Ranked, order_columns
+
+_STEP = 1 << 20  # between two neighbouring ends
+_PLACE = "place"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a job will do, by what statistics tell. Depths are averages of parts, by level; ``plan_bytes_max`` of one plan."""
+
+    rounds: int = 0
+    plans: int = 0
+    parts_in: int = 0
+    parts_out: int = 0
+    rows: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    plan_bytes_max: int = 0
+    depth_before: Mapping[int, float] = field(default_factory=dict)
+    depth_after: Mapping[int, float] = field(default_factory=dict)
+
+
+def round_plans(
+    snapshot: Snapshot, claimed: Collection[str], now_ms: int, reads: Mapping[str, int] | None = None
+) -> Iterator[Plan]:
+    """The plans of the next round, one after the other; they share no part. None: nothing is left to do.
+
+    ``now_ms``: the time in epoch milliseconds; ``reads``: how often parts were read in the last hour, by path.
+    """
+    settings = replace(snapshot.settings, merge="recluster")
+    threshold = Threshold.of(settings.recluster_depth)
+    lowers = Measure(snapshot, now_ms).is_lowered_by
+    layouts, _, _ = layouts_of(snapshot, claimed, settings)
+    waiting = []
+    for layout in layouts if any(layout.is_ordered for layout in layouts) else ():
+        found = (group for group in groups(layout, threshold, settings.plan_bytes_max, lowers) if group.refused is None)
+        first = next(found, None)
+        if first is not None:
+            waiting.append((layout, first, found))
+    level = min((first.level for _, first, _ in waiting), default=-1)
+    for layout, group, found in waiting:
+        following: object = group
+        while group.level == level and following is not None:
+            yield recluster_of(layout, group, settings)
+            layout.take(group.members)
+            following = next(found, None)
+            group = following or group
+    if not waiting:
+        yield from resort_plans(snapshot, unsorted(snapshot, claimed), reads or {})
+
+
+def unsorted(snapshot: Snapshot, claimed: Collection[str] = ()) -> list[Part]:
+    """Free parts that the table's sort key did not sort, as far as is known."""
+    version = snapshot.settings.sort_key_version
+    return [part for part in snapshot.parts.values() if part.sort_key_version != version and part.path not in claimed]
+
+
+def depth_by_level(snapshot: Snapshot) -> dict[int, float]:
+    """The average depth of the parts of each level; parts that no sorting can tell apart aside."""
+    counts: dict[int, int] = {}
+    sums: dict[int, float] = {}
+    for partition, parts, ranges in _by_partition(snapshot):
+        layout = Layout(partition, parts, ranges, (), snapshot.settings)
+        for level, (count, average) in level_depths(layout).items():
+            counts[level] = counts.get(level, 0) + count
+            sums[level] = sums.get(level, 0.0) + count * average
+    return {level: sums[level] / counts[level] for level in sorted(counts)}
+
+
+def estimate(snapshot: Snapshot, claimed: Collection[str], final: bool) -> Estimate:
+    """What one round will do, or all of them."""
+    made_up = _made_up(snapshot)
+    before = depth_by_level(made_up)
+    out = Estimate(depth_before=before)
+    while plans := list(round_plans(made_up, claimed, 0)):
+        parts = dict(made_up.parts)
+        written: list[Part] = []
+        for number, plan in enumerate(plans):
+            written += _output(plan, [parts.pop(path) for path in plan.inputs], out.plans + number, made_up)
+        parts |= {part.path: part for part in written}
+        made_up = replace(made_up, parts=parts)
+        out = replace(
+            out, rounds=out.rounds + 1, plans=out.plans + len(plans),
+            parts_in=out.parts_in + sum(len(plan.inputs) for plan in plans), parts_out=out.parts_out + len(written),
+            rows=out.rows + sum(part.rows for part in written),
+            bytes_in=out.bytes_in + sum(plan.bytes_in for plan in plans),
+            bytes_out=out.bytes_out + sum(part.bytes for part in written),
+            plan_bytes_max=max(out.plan_bytes_max, *(plan.bytes_in for plan in plans)),
+        )  # fmt: skip
+        if not final:
+            break
+    return replace(out, depth_after=depth_by_level(made_up))
+
+
+def _by_partition(
+    snapshot: Snapshot,
+) -> Iterator[tuple[Partition, list[Part], Ranked]]:
+    settings, partition_by = snapshot.settings, snapshot.metadata.partition_columns
+    order_by = settings.sort_key or settings.keys
+    columns = order_columns(snapshot.schema, order_by, partition_by, settings.sort_key_frame)
+    partitions: dict[Partition, list[Part]] = {}
+    for part in snapshot.parts.values():
+        partitions.setdefault(partition_of(part), []).append(part)
+    for partition, parts in partitions.items():
+        yield partition, parts, snapshot.known.ranges([part.stats for part in parts], columns)
+
+
+def _made_up(snapshot: Snapshot) -> Snapshot:
+    """The same parts on a line of whole numbers, without what is dead in them."""
+    parts: dict[str, Part] = {}
+    for _, members, found in _by_partition(snapshot):
+        ranges = found.ranges
+        ends = sorted({item.lower for item in ranges} | {item.upper for item in ranges})
+        at = {end: place * _STEP for place, end in enumerate(ends)}
+        for part, item in zip(members, ranges, strict=True):
+            low, high = at[item.lower], at[item.upper]
+            if item.is_constant and item.is_bounded:
+                high = low
+            parts[part.path] = replace(
+                part, rows=max(1, part.live_rows), bytes=max(1, round(live_bytes(part))), deletes=0,
+                deletion_vector=None, stats=_stats(low, high),
+            )  # fmt: skip
+    settings = replace(snapshot.settings, keys=(_PLACE,), sort_key=(_PLACE,), sort_key_frame="", sequence_by=None)
+    metadata = Metadata("made up", schema_to_json(pa.schema([(_PLACE, pa.int64())])), (), settings.to_properties())
+    return replace(snapshot, parts=parts, metadata=metadata, tail={}, domains={}, known=KnownStatistics())
+
+
+def _output(plan: Plan, inputs: Sequence[Part], number: int, snapshot: Snapshot) -> list[Part]:
+    """One run of parts of the target size, cut where the inputs' rows lie."""
+    settings = snapshot.settings
+    rows, size = sum(part.rows for part in inputs), sum(part.bytes for part in inputs)
+    count = max(1, math.ceil(max(size / settings.target_part_bytes, rows / settings.target_part_rows) - 1e-6))
+    count = min(count, rows)
+    passes = passes_after(inputs, rows, settings.sort_key_version)
+    columns = order_columns(snapshot.schema, (_PLACE,), ())
+    ranges = snapshot.known.ranges([part.stats for part in inputs], columns).ranges
+    low = np.array([item.lower[1] for item in ranges], dtype=np.float64)
+    high = np.maximum(np.array([item.upper[1] for item in ranges], dtype=np.float64), low + 1)
+    points = np.unique(np.concatenate((low, high)))
+    below = np.zeros(len(points))
+    for part, start, end in zip(inputs, low, high, strict=True):
+        below += part.rows * np.clip((points - start) / (end - start), 0.0, 1.0)
+    cuts = np.interp(np.linspace(0.0, below[-1], count + 1), below, points).round().astype(np.int64).tolist()
+    cuts[-1] = max(int(item.upper[1]) for item in ranges)
+    return [
+        Part(
+            path=f"predicted-{number}-{place}", rows=rows * (place + 1) // count - rows * place // count,
+            bytes=max(1, size // count), level=plan.level, min_block=min(part.min_block for part in inputs),
+            max_block=max(part.max_block for part in inputs), sort_key_version=settings.sort_key_version, passes=passes,
+            partition_values=inputs[0].partition_values,
+            stats=_stats(min(cuts[place], cuts[place + 1]), cuts[place + 1]),
+        )
+        for place in range(count)
+    ]  # fmt: skip
+
+
+def _stats(low: int, high: int) -> str:
+    return orjson.dumps(
+        {"numRecords": 1, "minValues": {_PLACE: low}, "maxValues": {_PLACE: high}, "nullCount": {_PLACE: 0}}
+    ).decode()

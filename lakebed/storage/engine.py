@@ -1,0 +1,158 @@
+"""The DuckDB engine of a process: one database in memory for every set of limits, handed out as cursors.
+
+Invariants
+- The memory and the threads of all cursors with the same limits are bounded together, not each.
+- A result never depends on the machine: the time zone is UTC, and no extension is looked for or downloaded.
+- A forked child never touches a database of its parent: DuckDB's threads do not survive a fork.
+- What DuckDB keeps of every query until its database is closed is bounded, however long the process lives.
+- No database finds Python's variables by their names. One for users' SQL (`connect_sealed`) reads files in given folders and
+  no others, loads nothing, and its settings stay.
+
+Algorithm
+1. `connect` looks for a database with the same limits in this process, or makes one in memory.
+2. It returns a new cursor of it: cursors may be used by different threads at once, one thread a cursor.
+3. After ``CURSORS_MAX`` cursors a new database takes the place of the old one, which is closed with the last of its cursors.
+   Until then both have the limits, each for itself.
+4. What a database may read is fixed when it is opened, so there is one for users' SQL for each set of folders; of these the
+   ``SEALED_MAX`` used last are kept.
+5. After a fork the child forgets the inherited databases without closing them, and makes its own when asked.
+
+Rows come back in the order of the files and of the rows in them (`preserve_insertion_order`): writing relies on it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from lakebed.storage.process_folders import temporary_folder
+
+MEMORY_BYTES_MAX = 1 << 30
+CURSORS_MAX = 2_000
+"""Of one database. For each Arrow table that a query is given, a few hundred bytes stay in it (DuckDB 2.0)."""
+SEALED_MAX = 16
+"""Databases for users' SQL. An idle one takes some 4 MB, opening one some 20 ms."""
+WILDCARDS = str.maketrans({letter: f"[{letter}]" for letter in "*?["})
+
+
+@dataclass(slots=True)
+class _Database:
+    connection: duckdb.DuckDBPyConnection
+    cursors: int = 0  # handed out so far
+
+
+_Limits = tuple[int, int, str, tuple[str, ...] | None]  # the last: what users' SQL may read
+_databases: OrderedDict[_Limits, _Database] = OrderedDict()  # used last, last
+_cursors: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
+_guard = threading.Lock()
+
+
+def connect(
+    memory_bytes_max: int = MEMORY_BYTES_MAX,
+    threads: int | None = None,
+    temp_folder: Path | str | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """Return a cursor of this process's database with these limits; close it when done.
+
+    `memory_bytes_max` bounds DuckDB's buffers: what does not fit spills to `temp_folder` (default: a folder of this
+    process in the system's temporary folder). `threads` defaults to the processors this
+    process may use.
+    """
+    folder = temporary_folder() / "duckdb" if temp_folder is None else Path(temp_folder)
+    return _cursor((memory_bytes_max, threads or _processors(), str(folder), None))
+
+
+def connect_sealed(folders: Iterable[str] = ()) -> duckdb.DuckDBPyConnection:
+    """Return a cursor on which users' SQL may run, with the limits of ``connect``: no file but those below ``folders``.
+
+    ``folders`` as DuckDB's urls begin: local paths or ``scheme://place``.
+    """
+    temporary = str(temporary_folder() / "duckdb")
+    return _cursor((MEMORY_BYTES_MAX, _processors(), temporary, tuple(sorted(set(folders)))))
+
+
+def connect_alone() -> duckdb.DuckDBPyConnection:
+    """Return the connection of a database that nobody else uses, with the limits of ``connect``: for SQL that may do all."""
+    return _open(MEMORY_BYTES_MAX, _processors(), str(temporary_folder() / "duckdb"), None)
+
+
+def _cursor(limits: _Limits) -> duckdb.DuckDBPyConnection:
+    with _guard:
+        database = _databases.get(limits)
+        if database is None or database.cursors >= CURSORS_MAX:
+            database = _databases[limits] = _Database(_open(*limits))
+        _databases.move_to_end(limits)
+        sealed = [each for each in _databases if each[-1] is not None]
+        for abandoned in sealed[:-SEALED_MAX]:
+            del _databases[abandoned]
+        database.cursors += 1
+        cursor = database.connection.cursor()
+        _cursors.add(cursor)
+        return cursor
+
+
+def _open(
+    memory_bytes_max: int, threads: int, temp_folder: str, folders: tuple[str, ...] | None
+) -> duckdb.DuckDBPyConnection:
+    database = duckdb.connect(
+        ":memory:",
+        config={
+            "memory_limit": f"{memory_bytes_max}B",
+            "threads": threads,
+            "temp_directory": temp_folder,
+            "preserve_insertion_order": True,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "allow_community_extensions": False,
+            "enable_external_file_cache": False,  # never forgets a file; for objects there is ``range_cache``
+            "python_enable_replacements": False,
+        },
+    )
+    # Options of built-in extensions are known only once those are loaded, so they can't stand in the config above.
+    database.execute("SET GLOBAL TimeZone = 'UTC'")
+    if folders is not None:
+        # A url is compared as it is written, and in ours what DuckDB takes for a wildcard is escaped.
+        spelled = sorted({spelling for folder in folders for spelling in (folder, folder.translate(WILDCARDS))})
+        listed = ", ".join("'" + spelling.replace("'", "''") + "'" for spelling in spelled)
+        database.execute(f"SET GLOBAL allowed_directories = [{listed}]")
+        database.execute("SET GLOBAL enable_external_access = false")
+        database.execute("SET GLOBAL lock_configuration = true")
+    # No parquet_metadata_cache: parts come and go, and it forgets no footer as long as the process lives.
+    return database
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _forget_inherited() -> None:
+    global _guard
+    for connection in (*(database.connection for database in _databases.values()), *_cursors):
+        # Closing the last one would join threads that the fork did not copy, so they must never be collected in this process.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    _databases.clear()
+    _cursors.clear()
+    _guard = threading.Lock()  # another thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited)
+
+
+def _close_all() -> None:
+    """DuckDB complains of what is still open when the interpreter is gone."""
+    for database in _databases.values():
+        database.connection.close()
+    _databases.clear()
+
+
+atexit.register(_close_all)

@@ -1,0 +1,62 @@
+"""Files and folders of a local disk, made so that they survive a power failure."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from typing import NoReturn
+
+from lakebed.errors import InvalidInput, StoreUnavailable
+
+TEMPORARY_PREFIX = ".lakebed-tmp-"
+_NOT_ALLOWED = {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EPERM}
+
+
+def make_folders(folder: str) -> None:
+    """Make a folder and those above it, each entry durable."""
+    if os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder)
+    if parent != folder:
+        make_folders(parent)
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise InvalidInput(f"{folder!r} is a file, so no table can lie below it; choose another path") from None
+    except OSError as error:
+        raise_for(error, folder)
+    fsync_folder(parent)
+
+
+def fsync_folder(folder: str) -> None:
+    """Make the entries of a folder durable."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return  # some network file systems have no fsync of folders; their entries are durable when made
+        raise StoreUnavailable(f"could not make the entries of {folder!r} durable ({error}); check the disk") from error
+
+
+def temporary_path(path: str) -> str:
+    """A hidden name beside ``path`` that no other writer uses; the ending is kept, since some writers look at it."""
+    ending = os.path.splitext(path)[1]
+    return os.path.join(os.path.dirname(path), f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{ending}")
+
+
+def raise_for(error: OSError, path: str) -> NoReturn:
+    """Raise FileNotFoundError as it is, InvalidInput for a path that can't be used, StoreUnavailable for all else."""
+    if isinstance(error, FileNotFoundError):
+        try:
+            raise error
+        finally:
+            del error  # the frame would keep the error, and the error the frame, with all that the callers hold
+    if error.errno in _NOT_ALLOWED:
+        raise InvalidInput(f"{path!r} can't be used ({error.strerror}); check the path and its permissions") from error
+    raise StoreUnavailable(f"{path!r} failed ({error.strerror}); check the disk and its free space") from error

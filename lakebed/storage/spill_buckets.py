@@ -1,0 +1,80 @@
+"""Rows set aside on local disk, stretch by stretch: the first pass of an external sort by distribution.
+
+A stretch is a file in Arrow's stream format, compressed with lz4; each table added is written as it is, with the dictionaries
+that its values need. So memory is what one table takes, and disk about what the rows take compressed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+
+from lakebed.errors import StoreUnavailable
+from lakebed.storage.process_folders import temporary_folder
+
+STRETCHES_MAX = 500  # each is an open file while rows come in
+STRETCHES_PREFIX = "stretches-"
+
+
+class Stretches:
+    """``count`` files in a folder of their own, which goes when the context ends."""
+
+    def __init__(self, schema: pa.Schema, count: int) -> None:
+        self._schema = schema
+        self._count = count
+        self._stack = ExitStack()
+        self._writers: list[pa.ipc.RecordBatchStreamWriter] = []
+
+    def __enter__(self) -> Stretches:
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix=STRETCHES_PREFIX, dir=temporary_folder()))
+        self._folder = Path(folder)
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        try:
+            self._writers = [
+                pa.ipc.new_stream(str(self._file(number)), self._schema, options=options)
+                for number in range(self._count)
+            ]
+        except OSError as error:  # too many open files, or a full disk
+            self._stack.close()
+            raise _no_room(self._folder, error) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writers = []
+        self._stack.close()
+
+    def add(self, number: int, rows: pa.Table) -> None:
+        """Append rows to a stretch. Raises StoreUnavailable for a full disk."""
+        try:
+            self._writers[number].write_table(rows)
+        except OSError as error:
+            raise _no_room(self._folder, error) from error
+
+    def close(self) -> None:
+        """No more rows come. Raises StoreUnavailable for a full disk."""
+        try:
+            for writer in self._writers:
+                writer.close()
+        except OSError as error:
+            raise _no_room(self._folder, error) from error
+
+    def read(self, number: int, columns: Sequence[str]) -> pa.Table:
+        """The rows of a stretch in the order in which they came."""
+        with pa.memory_map(str(self._file(number))) as file:
+            return pa.ipc.open_stream(file).read_all().select(list(columns))
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"{number}.arrows"
+
+
+def _no_room(folder: Path, error: OSError) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"rows that a merge sets aside can't be written to {folder} ({error}); free space there, or allow more open files"
+    )

@@ -1,0 +1,68 @@
+"""Snapshots for the planner: parts on a line of whole numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from lakebed.manifest.actions import ChangePart, Metadata, Part, Protocol
+from lakebed.manifest.deletion_vector import DeletionVector
+from lakebed.manifest.schema import schema_to_json
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.settings import TableSettings
+
+MB = 2**20
+SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), ("region", pa.string())])
+ORDERED = TableSettings(keys=("key",))
+UNORDERED = TableSettings()
+
+
+def stats(rows: int, low: int | None, high: int | None) -> str:
+    bounds = {} if low is None else {"minValues": {"key": low}, "maxValues": {"key": high}}
+    return json.dumps({"numRecords": rows, **bounds, "nullCount": {"key": 0}})
+
+
+def part(
+    path: str, low: int | None, high: int | None, size: int = MB, rows: int = 1000, dead: int = 0, **fields: Any
+) -> Part:
+    """A level-0 part of the keys ``low`` to ``high``; its block is the number in its path, if there is one."""
+    block = int("".join(filter(str.isdigit, path)) or 0)
+    vector = DeletionVector("u", path, 0, 40, dead) if dead else None
+    fields = {"min_block": block, "max_block": block, "deletion_vector": vector} | fields
+    return Part(path, rows, size, stats=stats(rows, low, high), **fields)
+
+
+def change_part(path: str, low: int, high: int, size: int = MB, rows: int = 1000, modified_ms: int = 0) -> ChangePart:
+    return ChangePart(path, 1, 0, rows, size, stats=stats(rows, low, high), modified_ms=modified_ms)
+
+
+def table(
+    parts: Iterable[Part],
+    settings: TableSettings = ORDERED,
+    tail: Iterable[ChangePart] = (),
+    partition_by: tuple[str, ...] = (),
+    properties: Mapping[str, str] | None = None,
+) -> Snapshot:
+    configuration = settings.to_properties() | dict(properties or {})
+    metadata = Metadata("test", schema_to_json(SCHEMA), partition_by, configuration)
+    return Snapshot(
+        9, 0, Protocol(3, 7), metadata, {item.path: item for item in parts}, {item.domain: item for item in tail}
+    )
+
+
+def measure_of(snapshot: Snapshot) -> tuple[int, int, int, int, int]:
+    """What every merge lowers, as the docstring of ``lakebed.planning.measure`` has it."""
+    settings = snapshot.settings
+    version = settings.sort_key_version if settings.sort_key or settings.keys else None
+    parts = list(snapshot.parts.values())
+    full = [item for item in parts if item.rows > 0]
+    return (
+        sum(item.rows <= 0 for item in parts),
+        sum(item.rows for item in full),
+        sum(item.rows for item in full if item.sort_key_version != version),
+        -sum(item.rows * (item.max_block - item.min_block) for item in full),
+        -sum(item.rows * item.passes for item in full),
+    )

@@ -1,0 +1,130 @@
+"""In what order parts are sorted by a new sort key: those read most first, then the oldest."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lakebed.manifest.actions import Part
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.planning.plan import PlanKind
+from lakebed.planning.planner import plan
+from lakebed.planning.rounds import round_plans
+from tests.planning.tables import MB, ORDERED, part, table
+
+NOW = 12 * 3_600_000
+CHANGED = replace(ORDERED, sort_key=("key",), sort_key_version=2)
+APART = [(number, number * 100, number * 100 + 50) for number in range(1, 7)]
+
+
+def old(number: int, low: int, high: int, size: int = 100 * MB, **fields: Any) -> Part:
+    return part(f"old-{number}", low, high, size, sort_key_version=1, **fields)
+
+
+def order(snapshot: Snapshot, reads: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """The inputs of the resort plans of all rounds, one after the other."""
+    found: list[tuple[str, ...]] = []
+    while plans := plan(snapshot, (), NOW, reads=reads).plans:
+        assert {one.kind for one in plans} == {PlanKind.RESORT}
+        found += [one.inputs for one in plans]
+        done = {path for one in plans for path in one.inputs}
+        left = {
+            path: replace(item, sort_key_version=2) if path in done else item for path, item in snapshot.parts.items()
+        }
+        snapshot = replace(snapshot, parts=left)
+    return found
+
+
+def test_what_is_read_most_is_sorted_first_and_then_the_oldest() -> None:
+    snapshot = table([old(*place) for place in APART], CHANGED)
+    assert order(snapshot, {}) == [(f"old-{number}",) for number in (1, 2, 3, 4, 5, 6)]
+    assert order(snapshot, {"old-5": 40, "old-3": 7}) == [(f"old-{number}",) for number in (5, 3, 1, 2, 4, 6)]
+
+
+def test_reads_of_everything_alike_change_nothing_whatever_the_sizes() -> None:
+    parts = [old(number, low, high, (10 + 60 * (number % 3)) * MB) for number, low, high in APART]
+    snapshot = table(parts, CHANGED)
+    assert order(snapshot, {item.path: 9 for item in parts}) == order(snapshot, {})
+
+
+def test_the_plan_says_how_often_it_was_read() -> None:
+    snapshot = table([old(*place) for place in APART], CHANGED)
+    first, second, third, *_ = plan(snapshot, (), NOW, reads={"old-5": 1234, "old-3": 1}).plans
+    assert first.why == "sorted by an earlier sort key, not by version 2; read 1,234 times in the last hour"
+    assert second.why.endswith("; read 1 time in the last hour")
+    assert third.why == "sorted by an earlier sort key, not by version 2"
+
+
+def test_what_many_wait_for_does_not_wait_for_what_nobody_reads() -> None:
+    snapshot = table([old(number, 0, 1000, 50 * MB) for number in range(1, 9)], CHANGED)
+    hot = {"old-4": 100, "old-6": 60, "old-7": 40}
+    found = order(snapshot, hot)
+    assert [set(inputs) for inputs in found] == [
+        {"old-4", "old-6"}, {"old-7"}, {"old-1", "old-2", "old-3", "old-5", "old-8"},
+    ]  # fmt: skip
+    assert [set(inputs) for inputs in order(snapshot, {})] == [{f"old-{number}" for number in range(1, 9)}]
+
+
+def test_the_partition_that_is_read_goes_first_and_the_others_as_ever() -> None:
+    parts = [
+        old(number, 0, 100, 60 * MB, partition_values={"region": region})
+        for number, region in enumerate(["a", "b", "c", "a", "b", "c"], 1)
+    ]
+    snapshot = table(parts, CHANGED, partition_by=("region",))
+    assert order(snapshot, {}) == [("old-1", "old-4"), ("old-2", "old-5"), ("old-3", "old-6")]
+    assert order(snapshot, {"old-6": 3, "old-3": 2}) == [("old-3", "old-6"), ("old-1", "old-4"), ("old-2", "old-5")]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_parts_get_their_turn_whatever_is_read(seed: int) -> None:
+    rng = random.Random(seed)
+    parts = [
+        old(number, low := rng.randrange(1000), low + rng.randrange(300), rng.randrange(1, 400) * MB)
+        for number in range(40)
+    ]
+    reads = {item.path: rng.randrange(1, 50) for item in rng.sample(parts, rng.randrange(40))} | {"gone": 99}
+    settings = replace(CHANGED, merge="off")
+    found = [path for inputs in order(table(parts, settings), reads) for path in inputs]
+    assert sorted(found) == sorted(item.path for item in parts), "each once"
+
+
+def test_a_recluster_job_goes_the_same_way() -> None:
+    snapshot = table([old(*place) for place in APART], CHANGED)
+    assert next(round_plans(snapshot, (), NOW, {"old-5": 1})).inputs == ("old-5",)
+
+
+def test_parts_in_the_order_of_the_table_are_left_alone_however_often_they_are_read() -> None:
+    parts = [part(f"new-{number}", low, high, 100 * MB, sort_key_version=2) for number, low, high in APART]
+    assert plan(table(parts, CHANGED), (), NOW, reads={"new-3": 1000}).plans == ()
+
+
+def deep(count: int) -> list[Part]:
+    """Parts that the new order lays over each other."""
+    return [old(number, number, 1000 - number, 60 * MB) for number in range(1, count + 1)]
+
+
+def test_what_is_read_is_sorted_before_what_the_new_order_makes_deep() -> None:
+    snapshot = table(deep(20), CHANGED)
+    assert plan(snapshot, (), NOW).plans[0].kind is PlanKind.MERGE
+    first, second, *_ = plan(snapshot, (), NOW, reads={"old-7": 9, "old-12": 9}).plans
+    assert (first.kind, first.inputs) == (PlanKind.RESORT, ("old-7", "old-12"))
+    assert second.kind is PlanKind.MERGE and not {"old-7", "old-12"} & set(second.inputs)
+
+
+def test_what_comes_in_is_merged_before_anything_that_is_read() -> None:
+    new = [part(f"new-{number}", number, 1000 - number, sort_key_version=2) for number in range(21, 30)]
+    planning = plan(table([*deep(20), *new], CHANGED), (), NOW, reads={"old-7": 9})
+    assert planning.plans[0].kind is PlanKind.MERGE
+    planning = plan(table([*deep(20), *new[:8]], CHANGED), (), NOW, reads={"old-7": 9})
+    assert planning.plans[0].inputs == ("old-7",), "eight are within the read budget"
+
+
+def test_a_round_ends_when_what_is_read_fills_what_may_be_in_flight() -> None:
+    parts = [old(number, number * 100, number * 100 + 50, 400 * MB) for number in range(1, 5)]
+    planning = plan(table([*parts, *deep(20)[4:]], CHANGED), (), NOW, reads={item.path: 5 for item in parts})
+    assert [one.inputs for one in planning.plans] == [("old-1",), ("old-2",)]
+    assert planning.backlog_bytes >= 800 * MB

@@ -1,0 +1,95 @@
+"""Folders of a living process: who owns one is told by a lock, which ends with the process, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lakebed.storage.process_folders import lock_folder, temporary_folder
+
+OWNER = """
+import sys
+from lakebed.storage.process_folders import temporary_folder
+(temporary_folder() / "spilled").write_bytes(b"rows")
+print(temporary_folder(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@contextmanager
+def owner() -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Another process with a temporary folder; it ends by itself with the block."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process, Path(process.stdout.readline().strip())
+
+
+def test_the_folder_of_a_living_process_stays_and_that_of_a_killed_one_goes() -> None:
+    with owner() as (_, alive), owner() as (process, dead):
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert (dead / "spilled").exists()
+        own = temporary_folder()
+        assert not dead.exists()
+        assert (alive / "spilled").exists()
+        assert own not in (alive, dead)
+        assert temporary_folder() == own
+
+
+def test_a_process_that_ends_removes_its_folder() -> None:
+    with owner() as (_, folder):
+        assert folder.exists()
+    assert not folder.exists()
+
+
+def test_folders_that_are_no_process_s_stay(tmp_path: Path) -> None:
+    others = [tmp_path / "lakebed-process-without-a-lock", tmp_path / "somebody-else-s"]
+    for folder in others:
+        folder.mkdir()
+    (others[1] / "lock").touch()
+    link = tmp_path / "lakebed-process-link"
+    link.symlink_to(others[1])
+    temporary_folder()
+    assert all(folder.exists() for folder in [*others, link])
+
+
+def test_a_forked_child_has_a_folder_of_its_own_and_leaves_its_parent_s() -> None:
+    folder = temporary_folder()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, str(temporary_folder()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    other = Path(os.read(read, 1000).decode())
+    assert other != folder
+    assert other.exists(), "nobody removed it yet"
+    with owner():
+        assert folder.exists()
+        assert not other.exists()
+
+
+def test_a_folder_is_locked_by_one_at_a_time(tmp_path: Path) -> None:
+    lock = lock_folder(tmp_path / "a" / "b")
+    assert lock is not None
+    assert lock_folder(tmp_path / "a" / "b") is None
+    os.close(lock)
+    again = lock_folder(tmp_path / "a" / "b")
+    assert again is not None
+    os.close(again)
