@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def by_rows(rows: int, folder: Path) -> Costs:
 
 
 def moment(seconds: int) -> str:
-    return f"timestamptz '{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S+00}'"
+    return f"timestamptz '{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S+00}'"
 
 
 def by_parts(parts: int, folder: Path) -> Costs:

@@ -905,7 +905,7 @@ def _epoch_ms(timestamp: str | float) -> int:
     except ValueError:
         raise InvalidInput(f"{timestamp!r} is no time; write for example '2026-01-31T12:00:00Z'") from None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.timezone.utc)
+        moment = moment.replace(tzinfo=datetime.UTC)
     return int(moment.timestamp() * 1000)
 
 

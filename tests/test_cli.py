@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -49,8 +49,8 @@ SCHEMA = pa.schema(
 ROW = {
     "id": 2**62 + 1,
     "price": Decimal("1234567890123456.7890"),
-    "at": datetime(2026, 1, 31, 12, 0, 0, 1, tzinfo=timezone.utc),
-    "day": datetime(2026, 1, 31, tzinfo=timezone.utc).date(),
+    "at": datetime(2026, 1, 31, 12, 0, 0, 1, tzinfo=UTC),
+    "day": datetime(2026, 1, 31, tzinfo=UTC).date(),
     "raw": b"\x00\xff",
     "ratio": float("nan"),
     "tags": [("größe", 3)],

@@ -15,7 +15,7 @@ import argparse
 import shlex
 import sys
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.kafka_peers import report
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     pythons = {name: python_of(SYSTEMS[name].environment) for name in args.systems}
     spark_kafka_jars()
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     head = header(
         shlex.join(["python", "-m", "benchmarks.kafka_peers", *(sys.argv[1:] if arguments is None else arguments)]),
         f"{now:%Y-%m-%d %H:%M} UTC",

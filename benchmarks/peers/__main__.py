@@ -20,7 +20,7 @@ import shlex
 import shutil
 import sys
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.peers import report
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     systems = [name for name in args.systems if not scale.append_only or SYSTEMS[name].append_only]
     pythons = {name: python_of(SYSTEMS[name].environment) for name in systems}
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     head = report.header(
         shlex.join(["python", "-m", "benchmarks.peers", *(sys.argv[1:] if arguments is None else arguments)]),
         f"{now:%Y-%m-%d %H:%M} UTC",

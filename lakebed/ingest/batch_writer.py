@@ -230,7 +230,7 @@ def _split(table: pa.Table, shape: TableShape) -> tuple[pa.Table, pa.Table]:
 def _quarantined(row: pa.Table, reason: str) -> dict[str, Any]:
     whole = row.take(pa.array([0]))  # DuckDB refuses structs that are slices
     value = json.dumps(rows_as_json(whole)[0], ensure_ascii=False).encode()
-    return {"value": value, "reason": reason, "time": datetime.datetime.now(datetime.timezone.utc)}
+    return {"value": value, "reason": reason, "time": datetime.datetime.now(datetime.UTC)}
 
 
 def write_arrow(changes: pa.Table, shape: TableShape, root: str) -> Written:

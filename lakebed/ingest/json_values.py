@@ -16,7 +16,7 @@ import binascii
 import math
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from lakebed.parts.fitting import TIMESTAMP_MIN
 TimestampUnit = Literal["auto", "ms", "us", "ns"]
 DecimalText = Literal["auto", "precise", "string"]
 
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLIS_BELOW, MICROS_BELOW = 10**14, 10**17
 """``timestamp_unit: auto``: an epoch number below the first is milliseconds, below the second microseconds."""
 
@@ -311,7 +311,7 @@ def _micros_of_text(value: str) -> int:
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     try:
         moment = datetime(
-            int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), tzinfo=timezone.utc
+            int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), tzinfo=UTC
         )
     except ValueError as error:
         raise _mismatch(value, "timestamp") from error

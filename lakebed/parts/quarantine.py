@@ -45,7 +45,7 @@ def records_of_unwhole(unwhole: Unwhole, shape: TableShape) -> pa.Table:
     """Changes that lack values they need, as records of the quarantine."""
     changes = unwhole.changes
     unsent = changes[UNAVAILABLE_COLUMN].to_pylist()
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     records = []
     for row, without, columns in zip(
         rows_as_json(changes.select(shape.schema.names)), unsent, unwhole.lacking, strict=True

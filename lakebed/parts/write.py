@@ -151,7 +151,7 @@ def partition_text(value: Any) -> str | None:
         return "true" if value else "false"
     if isinstance(value, datetime.datetime):
         if value.tzinfo is not None:
-            value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
             return str(value.isoformat(timespec="microseconds")) + "Z"
         return str(value.isoformat(" ", timespec="microseconds"))  # strftime would write the year 1 in one digit
     if isinstance(value, decimal.Decimal):
@@ -311,7 +311,7 @@ def _timestamp_bound(text: str, kind: pa.DataType, is_max: bool) -> str | None:
     except ValueError:  # beyond the years that Python knows
         return None
     if moment.tzinfo:
-        moment = moment.astimezone(datetime.timezone.utc)
+        moment = moment.astimezone(datetime.UTC)
     if moment.microsecond % 1000:
         moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
         if is_max:

@@ -20,7 +20,9 @@ def murmur3(data: Bytes, starts: Places, lengths: Places) -> Hashes:
     block = 0
     while len(active := active[lengths[active] >= 4 * (block + 1)]):
         at = starts[active] + 4 * block
-        word = sum(data[at + byte].astype(np.uint32) << np.uint32(8 * byte) for byte in range(4))
+        word = np.zeros(len(active), dtype=np.uint32)
+        for byte in range(4):
+            word |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
         mixed = _rotated(hashes[active] ^ _mixed(word), 13)
         hashes[active] = mixed * np.uint32(5) + np.uint32(0xE6546B64)
         block += 1

@@ -35,7 +35,7 @@ ORDER_BOUNDS = "sortKeyBounds"
 _NULL_FIRST = (0, None)
 _NULL_LAST = (1.5, None)
 TOP = (2,)
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _EPOCH_DAY = _EPOCH.toordinal()
 _HIGHEST_CHARACTER = "\U0010ffff".encode()
 _RESOLUTION = datetime.timedelta(milliseconds=3)  # a minimum cut down, a maximum raised twice

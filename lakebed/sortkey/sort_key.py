@@ -40,7 +40,7 @@ FUNCTIONS = (*TRUNCATIONS, "substr", "bucket", *CURVES)
 CURVE_BITS = 63
 _CURVE_COLUMNS = range(2, 9)
 _NUMBERS = range(1, 2**31)
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _TOKEN = re.compile(
     r"""(?P<word>[^\W\d]\w*)|(?P<quoted>`(?:[^`]|``)+`|"(?:[^"]|"")+")|(?P<number>\d+)|(?P<sign>[(),])|(?P<other>\S)"""
 )

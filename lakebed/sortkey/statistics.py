@@ -30,7 +30,7 @@ def comparable(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind):
         return value.encode()
     if pa.types.is_timestamp(kind):
-        return value.replace(tzinfo=datetime.timezone.utc) if value.tzinfo is None else value
+        return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value
     if pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_decimal(kind):
         return value
     if pa.types.is_floating(kind):
@@ -52,7 +52,7 @@ def lowest(bound: Any, kind: pa.DataType) -> Any:
         return bound.encode()
     if pa.types.is_timestamp(kind):
         moment = datetime.datetime.fromisoformat(bound.replace("Z", "+00:00"))
-        return moment.replace(tzinfo=datetime.timezone.utc) if moment.tzinfo is None else moment
+        return moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment
     if pa.types.is_date(kind):
         return datetime.date.fromisoformat(bound)
     if pa.types.is_floating(kind):
@@ -68,5 +68,5 @@ def highest(bound: Any, kind: pa.DataType) -> Any:
     value = lowest(bound, kind)
     if not pa.types.is_timestamp(kind):
         return value
-    latest = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
+    latest = datetime.datetime.max.replace(tzinfo=datetime.UTC)
     return min(value, latest - _MILLISECOND) + _MILLISECOND

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
@@ -42,7 +42,7 @@ _HOST = "table"  # DuckDB grants access below a place, and a scheme alone is non
 _NO_SUCH_REQUEST = (405, 501)
 _UPLOAD_PART_BYTES = 16 << 20
 _UPLOADS_AT_ONCE = 3
-_LONG_AGO = datetime(2000, 1, 1, tzinfo=timezone.utc)
+_LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 _lock = threading.Lock()
 _cache = BlockCache()

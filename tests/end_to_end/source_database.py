@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
-from typing_extensions import Self
 
 from tests.infra.postgres import PostgresServer
 

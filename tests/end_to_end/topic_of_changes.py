@@ -12,10 +12,9 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from typing_extensions import Self
 
 from tests.infra.kafka import KafkaServer
 

@@ -34,8 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from copy import deepcopy
 from dataclasses import dataclass, field
-
-from typing_extensions import Self
+from typing import Self
 
 from tests.infra.server import HOST, ServerFailed
 

@@ -16,10 +16,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Self, cast
 
 import pyarrow as pa
-from typing_extensions import Self
 
 from tests.infra.downloads import _fetch_once, _run
 

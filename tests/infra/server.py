@@ -28,8 +28,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-
-from typing_extensions import Self
+from typing import Self
 
 HOST = "127.0.0.1"
 LOG_TAIL_LINES = 25

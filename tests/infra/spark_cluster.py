@@ -25,8 +25,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-
-from typing_extensions import Self
+from typing import Self
 
 from tests.infra.downloads import lakebed_wheel
 from tests.infra.server import HOST, Server, ServerFailed, new_run_folder

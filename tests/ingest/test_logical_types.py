@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +16,7 @@ from lakebed.ingest.json_values import JsonOptions
 from lakebed.ingest.shape import ChangeShape, Decoded
 from tests.ingest.records import event, records, with_schema
 
-UTC = timezone.utc
+UTC = UTC
 INSTANT = datetime(2024, 2, 29, 12, 34, 56, 789012, tzinfo=UTC)
 MICROS = 1_709_210_096_789_012
 STAMP, STAMP_NTZ, MONEY = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.decimal128(12, 2)

@@ -56,7 +56,7 @@ def test_a_key_asked_for_twice_is_answered_twice(tmp_path: Path) -> None:
 def test_a_lookup_returns_typed_columns_in_the_order_of_the_keys_also_when_nothing_is_found(tmp_path: Path) -> None:
     with KeyIndex(tmp_path, LONG, {"seq": pa.timestamp("us", "UTC")}) as index:
         nothing = index.lookup(rows(1))
-        moments = [dt.datetime(2024, 5, day, tzinfo=dt.timezone.utc) for day in (1, 2)]
+        moments = [dt.datetime(2024, 5, day, tzinfo=dt.UTC) for day in (1, 2)]
         index.add("a", rows(1, 2, seq=pa.array(moments, pa.timestamp("us", "UTC"))))
         something = index.lookup(rows(2, 1))
     assert nothing.schema == something.schema
@@ -146,7 +146,7 @@ def test_when_reading_a_part_fails_the_parts_before_it_stay_and_nothing_of_it_do
 
 # -- keys of all types -------------------------------------------------------------------------------------------------
 
-UTC = dt.timezone.utc
+UTC = dt.UTC
 BEFORE_1970 = dt.datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)
 TYPED = [
     (pa.int8(), [-128, 0, 127]),

@@ -200,7 +200,7 @@ def test_the_null_partition_is_one_like_others(tmp_path: Path) -> None:
         (pa.date32(), datetime.date(2026, 1, 2), "2026-01-02"),
         (pa.int32(), 7, "7"),
         (pa.bool_(), True, "true"),
-        (pa.timestamp("us", "UTC"), datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc), "2026-01-02 00:00:00"),
+        (pa.timestamp("us", "UTC"), datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC), "2026-01-02 00:00:00"),
         (pa.timestamp("us"), datetime.datetime(2026, 1, 2, 3), "2026-01-02T03:00"),
         (pa.decimal128(18, 6), Decimal("1.5"), "1.5"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from lakebed.errors import InvalidChanges
 from lakebed.parts.fitting import fitted
 
-UTC = dt.timezone.utc
+UTC = dt.UTC
 NOON, MIDNIGHT = dt.datetime(2026, 1, 1, 12), dt.datetime(2026, 1, 1)
 INSTANT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 

@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
         ("n", pa.decimal128(12, 2)), ("flag", pa.bool_()),
     ]
 )  # fmt: skip
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 MOMENTS = [
     datetime.datetime(2024, 1, 1, 0, 0, 0, 1), datetime.datetime(2024, 1, 1, 0, 0, 0, 999),
     datetime.datetime(2024, 1, 1), datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999), datetime.datetime(9999, 12, 31),

@@ -118,7 +118,7 @@ def test_null_and_missing_keys_are_refused_by_name(tmp_path: Path) -> None:
         find_positions(connect(), [url], pa.table({"x": [1]}), ["k"])
 
 
-UTC = dt.timezone.utc
+UTC = dt.UTC
 MOMENTS = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))
 VALUES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.int64(), st.integers(-(2**63), 2**63 - 1)),

@@ -187,9 +187,9 @@ def test_the_last_moment_of_the_year_9999_leaves_a_column_its_bounds(tmp_path: P
     rows = pa.table({"value": [_MOMENT, dt.datetime.max]}, schema)
     part = written(tmp_path, rows, TableShape(schema))
     assert orjson.loads(part.stats or "")["maxValues"] == {"value": "9999-12-31T23:59:59.999999"}
-    latest = dt.datetime.max.replace(tzinfo=dt.timezone.utc)
+    latest = dt.datetime.max.replace(tzinfo=dt.UTC)
     found = range_of(part.stats, order_columns(schema, ["value"], ()))
-    assert found.upper == (1, latest) and found.lower == (1, _MOMENT.replace(tzinfo=dt.timezone.utc))
+    assert found.upper == (1, latest) and found.lower == (1, _MOMENT.replace(tzinfo=dt.UTC))
 
 
 def test_a_part_of_another_sort_key_is_placed_by_its_columns_alone(tmp_path: Path) -> None:

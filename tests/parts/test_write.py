@@ -21,7 +21,7 @@ from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import open_part_storage
 
-UTC = dt.timezone.utc
+UTC = dt.UTC
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int64(), False),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lakebed.sortkey.ranges import Depth, Range, depth, is_point, mirrored, order_columns, overlaps, range_of
 
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 SCHEMA = pa.schema(
     [
         ("name", pa.string()),

@@ -21,7 +21,7 @@ from lakebed.view.changes import read_version, versions_with_changes
 from tests.table.others import PLAIN, File, add, commit, table_of_others
 from tests.table.test_statistics_of_others import settle_without_index
 
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 SCHEMA = pa.schema(
     [
         ("id", pa.int64()),

@@ -24,7 +24,7 @@ SCHEMA = pa.schema(
         ("amount", pa.float64()),
     ]
 )
-START = datetime.datetime(2026, 3, 1, tzinfo=datetime.timezone.utc)
+START = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 KEYS = [
     ["date(ts) desc", "region nulls last"],
     ["month(ts)", "amount desc nulls first", "id"],

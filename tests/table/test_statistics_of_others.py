@@ -24,7 +24,7 @@ from tests.table.others import File, table_of_others
 
 NAN = math.nan
 D = decimal.Decimal
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 MOMENT = datetime.datetime(2024, 1, 1, 0, 0, 0, 123_456, tzinfo=UTC)
 
 

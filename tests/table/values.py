@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 _LONG = "long " * 40
 _HIGH = "\U0010ffff" * 40  # no character is higher, so a maximum cut here can't be raised by one
 _nested = pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.struct([pa.field("c", pa.string())]))])

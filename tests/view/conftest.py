@@ -63,7 +63,7 @@ def random_rows(count: int, seed: int, first_id: int = 0) -> list[dict[str, Any]
                 "name": maybe(rng.choice(["", "ä", "zebra", "éclair", "名前", "a"]) + str(rng.randrange(50))),
                 "raw": maybe(rng.randbytes(3)),
                 "day": maybe(moment.date()),
-                "at": maybe(moment.replace(tzinfo=datetime.timezone.utc)),
+                "at": maybe(moment.replace(tzinfo=datetime.UTC)),
                 "local": maybe(moment),
                 "place": maybe({"x": maybe(rng.randrange(9)), "y": maybe("p")}),
                 "tags": maybe([maybe("t") for _ in range(rng.randrange(3))]),
@@ -171,7 +171,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], tuple):
         return sorted((name, repr(_plain(item))) for name, item in value)
     if isinstance(value, datetime.datetime) and value.tzinfo:
-        return value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+        return value.astimezone(datetime.UTC).replace(tzinfo=None)
     return value
 
 
