@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = add("run", "run a pipeline until it is stopped", _run)
     run.set_defaults(runs_on=True)
-    run.add_argument("file", metavar="FILE", help="the pipeline file (docs/pipeline.md)")
+    run.add_argument("file", metavar="FILE", help="the pipeline file (lakebed docs pipeline)")
     run.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop after so many seconds of running")
     run.add_argument(
         "--only", choices=("ingest", "maintain"), help="do half of the work; another process does the other"
@@ -177,8 +177,12 @@ def _parser() -> argparse.ArgumentParser:
     boards = add("dashboards", "write dashboards for Grafana and alert rules for Prometheus", _dashboards)
     boards.add_argument("--out", required=True, metavar="DIR", help="where to; files of an earlier call are replaced")
     boards.add_argument(
-        "--runbook", default="docs/runbook.md", metavar="URL", help="where alerts lead (default: docs/runbook.md)"
+        "--runbook", metavar="URL", help="where you publish docs/runbook.md (default: alerts lead to a copy in DIR)"
     )
+    docs = add("docs", "print a page of the documentation, or list all pages", _docs)
+    docs.add_argument("page", nargs="?", metavar="PAGE", help="such as runbook, guides/faq or runbook#lakebedtailold")
+    example = add("example", "print an example pipeline file, or list all examples", _example)
+    example.add_argument("name", nargs="?", metavar="NAME", help="such as orders: lakebed example orders > orders.yml")
     return parser
 
 
@@ -357,6 +361,18 @@ def _dashboards(options: argparse.Namespace) -> int:
     from lakebed.cli.dashboards_command import dashboards
 
     return dashboards(options)
+
+
+def _docs(options: argparse.Namespace) -> int:
+    from lakebed.cli.manual_commands import docs
+
+    return docs(options)
+
+
+def _example(options: argparse.Namespace) -> int:
+    from lakebed.cli.manual_commands import example
+
+    return example(options)
 
 
 def _validate(options: argparse.Namespace) -> int:

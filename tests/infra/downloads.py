@@ -68,8 +68,10 @@ def versitygw() -> Path:
 
 def lakebed_wheel() -> Path:
     """lakebed itself as a wheel, built anew whenever one of its files changed."""
-    sources = sorted(path for path in (REPOSITORY / "lakebed").rglob("*") if path.is_file() and path.suffix != ".pyc")
-    sources.append(REPOSITORY / "pyproject.toml")
+    folders = [REPOSITORY / name for name in ("lakebed", "docs", "examples")]
+    found = (path for folder in folders for path in folder.rglob("*"))
+    sources = sorted({path for path in found if path.is_file() and path.suffix != ".pyc"})
+    sources += [REPOSITORY / name for name in ("pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md")]
     content = hashlib.sha256()
     for path in sources:
         content.update(str(path.relative_to(REPOSITORY)).encode() + b"\0" + path.read_bytes() + b"\0")
@@ -79,8 +81,7 @@ def lakebed_wheel() -> Path:
         copy = staging / "source"
         shutil.copytree(REPOSITORY / "lakebed", copy / "lakebed", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "LICENSE"):
-            if (REPOSITORY / name).exists():
-                shutil.copy(REPOSITORY / name, copy / name)
+            shutil.copy(REPOSITORY / name, copy / name)
         _run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(staging), str(copy)], {})
         shutil.rmtree(copy)
 

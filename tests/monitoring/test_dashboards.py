@@ -16,10 +16,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
 
+from lakebed import manual
 from lakebed.cli import main
 from lakebed.monitoring.dashboards import DASHBOARDS, content, write
 from lakebed.monitoring.dashboards.make import dashboards
@@ -116,6 +118,17 @@ def test_the_command_writes_files_that_refer_to_each_other(tmp_path: Path, capsy
     rules = (out / "prometheus/alerts.yaml").read_text()
     assert "runbook_url: https://wiki/runbook#lakebedtailold" in rules
     assert "docs/runbook.md#" not in rules
+
+
+def test_without_an_address_of_the_runbook_alerts_lead_to_a_copy_of_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        write(tmp_path / "out")
+    [groups] = yaml.safe_load((tmp_path / "out/prometheus/alerts.yaml").read_text()).values()
+    links = [urlsplit(rule["annotations"]["runbook_url"]) for group in groups for rule in group["rules"]]
+    assert links
+    for link in links:
+        assert link.scheme == "file"
+        assert manual.text(Path(unquote(link.path)), link.fragment).startswith("## Lakebed")
 
 
 def test_a_folder_that_can_not_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """What to put before lakebed's metrics: Grafana dashboards, alert rules, and the settings that join them.
 
 The dashboards lie here as the JSON that ``make`` prints, so nobody needs Grafana's SDK to use them. The alert rules are
-written by hand. A rule's ``runbook_url`` leads to its section of docs/runbook.md.
+written by hand. A rule's ``runbook_url`` leads to its section of the runbook.
 
 ``write`` lays out, under one folder:
 
@@ -10,13 +10,16 @@ written by hand. A rule's ``runbook_url`` leads to its section of docs/runbook.m
     grafana/dashboards/lakebed-*.json
     grafana/provisioning/dashboards/lakebed.yaml       tells Grafana of them
     grafana/provisioning/datasources/lakebed.yaml      tells Grafana of Prometheus
+    lakebed-manual/                                    the documentation, unless the runbook is published elsewhere
 """
 
 from __future__ import annotations
 
+import shutil
 from importlib.resources import files
 from pathlib import Path
 
+from lakebed import manual
 from lakebed.errors import InvalidInput
 
 DASHBOARDS = ("lakebed-tables.json", "lakebed-table.json", "lakebed-operations.json")
@@ -34,13 +37,17 @@ def content(name: str) -> str:
     return files(__name__).joinpath(name).read_text(encoding="utf-8")
 
 
-def write(folder: Path, runbook: str = _RUNBOOK) -> list[Path]:
+def write(folder: Path, runbook: str | None = None) -> list[Path]:
     """Write all files, those of an earlier call anew; returns them. Raises InvalidInput if that can't be done.
 
-    ``runbook``: where readers of an alert find docs/runbook.md, such as the address of a copy of it.
+    ``runbook``: the address at which docs/runbook.md is published. None: alerts lead to a copy in ``folder``.
     """
-    dashboards = (folder / _PLACES[DASHBOARDS[0]]).resolve()
     written = []
+    if runbook is None:
+        copied = _copy_manual(folder / "lakebed-manual")
+        runbook = (copied / "docs" / "runbook.md").resolve().as_uri()
+        written.append(copied)
+    dashboards = (folder / _PLACES[DASHBOARDS[0]]).resolve()
     for name, place in _PLACES.items():
         text = content(name).replace("DASHBOARDS_FOLDER", str(dashboards)).replace(f"{_RUNBOOK}#", f"{runbook}#")
         path = folder / place / ("lakebed.yaml" if name.startswith("provisioned-") else name)
@@ -48,6 +55,19 @@ def write(folder: Path, runbook: str = _RUNBOOK) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise InvalidInput(f"{path} can't be written: {error.strerror or error}") from None
+            raise _unwritable(path, error) from None
         written.append(path)
     return written
+
+
+def _copy_manual(target: Path) -> Path:
+    """A copy of the documentation whose pages link to each other."""
+    try:
+        shutil.copytree(manual.FOLDER, target, ignore=shutil.ignore_patterns("*.py", "__pycache__"), dirs_exist_ok=True)
+    except OSError as error:
+        raise _unwritable(target, error) from None
+    return target
+
+
+def _unwritable(path: Path, error: OSError) -> InvalidInput:
+    return InvalidInput(f"{path} can't be written: {error.strerror or error}")

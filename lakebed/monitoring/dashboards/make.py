@@ -114,7 +114,7 @@ def _of_all_tables() -> Dashboard:
     for title, expression, text in (
         ("Tables", "count(max by (table) (lakebed_version))", "Tables that some process looks at."),
         ("Unreadable", "count(max by (table) (lakebed_table_up) == 0) or vector(0)", "The last look at them failed."),
-        ("Alerts", firing, "lakebed's alerts that fire now; docs/runbook.md says what to do."),
+        ("Alerts", firing, "lakebed's alerts that fire now; lakebed docs runbook says what to do."),
     ):
         board.with_panel(_figure(title, COUNT, expression, text))
     board.with_panel(_all_tables_now(every, p95))
