@@ -92,7 +92,7 @@ def main() -> None:
                 continue
             apply.go(lambda batch=batch: lake.apply(batch, apply_as_deletes=DELETES))  # type: ignore[misc]
             settle.go(lake.settle)
-            planned.go(lambda: plan(lake._log.refresh(), (), 0))
+            planned.go(lambda: plan(lake._log.refresh(), (), 0, statistics=lake._log.statistics))
             read.go(lake.to_arrow)
             keys = [int(key) for key in np.random.default_rng(number).integers(0, args.rows, 20)]
             lookup.go(lambda keys=keys: lake.lookup(keys))  # type: ignore[misc]

@@ -87,7 +87,7 @@ def run(path: Path, order: str, args: argparse.Namespace) -> list[object]:
     seconds = time.perf_counter() - started
     depth_after, deepest = depth_of(lake)
     assert len(lake.to_arrow(columns=["pk"])) == args.rows
-    planning = plan(lake._log.refresh(), (), 0)
+    planning = plan(lake._log.refresh(), (), 0, statistics=lake._log.statistics)
     assert not [found for found in planning.plans if found.kind is PlanKind.RECLUSTER]
     return [
         order, size / 1e6, depth_before, depth_after, deepest, read_before, parts_read(lake, args), result.bytes_out / size,

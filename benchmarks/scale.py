@@ -75,7 +75,7 @@ def by_rows(rows: int, folder: Path) -> Costs:
     first = 1_750_000_000 + rows // 20  # the base has ten rows a second: its middle
     where = f"region = 'region-03' and ts between {moment(first)} and {moment(first + 600)}"
     assert watch.time("read ten minutes of a region", lambda: lake.to_arrow(where=where), 5).num_rows
-    watch.time("plan", lambda: plan(lake._log.refresh(), (), 0), 3)
+    watch.time("plan", lambda: plan(lake._log.refresh(), (), 0, statistics=lake._log.statistics), 3)
     watch.time("open", lambda: lakebed.open(folder / "orders").parts(), 3)
     stored = sum(file.stat().st_size for file in Path(folder, "cache").rglob("*") if file.is_file())
     return watch.costs | {
@@ -107,8 +107,8 @@ def by_parts(parts: int, folder: Path) -> Costs:
         commits.append(committed - started)
         refreshes.append(time.perf_counter() - committed)
     watch.costs |= {"commit": median(commits) * 1000, "refresh by a commit": median(refreshes) * 1000}
-    watch.time("plan, first", lambda: plan(snapshot, (), 0))
-    watch.time("plan", lambda: plan(snapshot, (), 0), 3)
+    watch.time("plan, first", lambda: plan(snapshot, (), 0, statistics=log.statistics))
+    watch.time("plan", lambda: plan(snapshot, (), 0, statistics=log.statistics), 3)
     taken = []
     for number in range(5):
         added = [AddPart(one(rng, parts + 100 + number))]
@@ -116,12 +116,12 @@ def by_parts(parts: int, folder: Path) -> Costs:
         assert isinstance(outcome, Committed)
         snapshot = outcome.snapshot
         started = time.perf_counter()
-        plan(snapshot, (), 0)
+        plan(snapshot, (), 0, statistics=log.statistics)
         taken.append(time.perf_counter() - started)
     watch.costs["plan after a commit"] = median(taken) * 1000
     listed, connection = list(snapshot.parts.values()), connect()
     where = expression("key = 500000", "where")
-    found = lambda: parts_that_may_match(connection, listed, snapshot.schema, where, snapshot.known)  # noqa: E731
+    found = lambda: parts_that_may_match(connection, listed, snapshot.schema, where, log.statistics)  # noqa: E731
     watch.time("parts for a key, first", found)
     watch.time("parts for a key", found, 5)
     watch.time("checkpoint", lambda: log.write_checkpoint(snapshot))

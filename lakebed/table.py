@@ -186,6 +186,7 @@ class Table:
             self._dead_rows,
             self._reading_locator,
             self._reads,
+            log.statistics,
             LocalParts(volatile).load,
             volatile,
         )
@@ -250,14 +251,14 @@ class Table:
         Raises InvalidInput for a table without an order.
         """
         snapshot = self._log.refresh()
-        return clustering.clustering_information(snapshot, self._reads.of(snapshot))
+        return clustering.clustering_information(snapshot, self._reads.of(snapshot), self._log.statistics)
 
     def draw_clustering(self, file: str | os.PathLike[str]) -> None:
         """Draw the parts as bars over the sort key, level by level, with the depth below, as a PNG.
 
         Raises InvalidInput, MissingPrerequisite (matplotlib: ``lakebed[plots]``).
         """
-        clustering.draw(self._log.refresh(), os.fspath(file))
+        clustering.draw(self._log.refresh(), os.fspath(file), self._log.statistics)
 
     def timeline(self, last: int = 1000) -> pa.Table:
         """The newest commits that the log still has, newest first: version, time, operation, metrics.
@@ -664,7 +665,8 @@ class Table:
     def _settle_if_due(self, spark: SparkSession | None) -> bool:
         """Settle if the planner says so; returns whether something was settled."""
         with self._settling:  # a tail that waits may become due while a batch is looked at
-            if reason_to_settle(self._log.refresh(), int(time.time() * 1000)) is None:
+            now_ms = int(time.time() * 1000)
+            if reason_to_settle(self._log.refresh(), now_ms, self._log.statistics) is None:
                 return False
             locator = self._wide_locator(spark) if spark else self._settling_locator
             return self._settle(locator).commits > 0

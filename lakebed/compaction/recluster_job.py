@@ -115,7 +115,8 @@ class ReclusterJob:
     def estimate(self) -> Estimate:
         """What the job will read and write, by the table's statistics."""
         snapshot = self._log.refresh()
-        return estimate(self._seen(snapshot), claimed_paths(snapshot, self._log.now_ms()), self._final)
+        claimed = claimed_paths(snapshot, self._log.now_ms())
+        return estimate(self._seen(snapshot), claimed, self._final, self._log.statistics)
 
     def foretold(self) -> ReclusterResult:
         """The estimate in the form of a result."""
@@ -130,7 +131,7 @@ class ReclusterJob:
         """Raises what a merge fails with, and StoreUnavailable if there is no room. What was committed stands."""
         self._estimate = self.estimate()
         self._require_room()
-        before = depth_by_level(self._seen(self._log.refresh()))
+        before = self._depths(self._log.refresh())
         compactor = Compactor(
             self._table, self._log, merger, self._watched(kernel), self._plan,
             clock=lambda: self._log.now_ms() / 1000, reads=self._reads,
@@ -148,7 +149,7 @@ class ReclusterJob:
             newest.version, self._rounds, len(done), sum(each.parts_in for each in done),
             sum(each.parts_out for each in done), sum(each.rows for each in done), sum(each.bytes_in for each in done),
             sum(each.bytes_out for each in done), len(self._results) - len(done), before,
-            depth_by_level(self._seen(newest)), not self._stop(), False, time.perf_counter() - self._begun,
+            self._depths(newest), not self._stop(), False, time.perf_counter() - self._begun,
         )  # fmt: skip
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -157,14 +158,18 @@ class ReclusterJob:
         """The table with those parts alone that the job is about."""
         parts = [part for part in snapshot.parts.values() if part.max_block <= self._until]
         if self._where is not None:
-            parts = parts_that_may_match(connect(), parts, snapshot.schema, self._where, snapshot.known)
+            parts = parts_that_may_match(connect(), parts, snapshot.schema, self._where, self._log.statistics)
         return replace(snapshot, parts={part.path: part for part in parts})
+
+    def _depths(self, snapshot: Snapshot) -> Mapping[int, float]:
+        return depth_by_level(self._seen(snapshot), self._log.statistics)
 
     def _plan(
         self, snapshot: Snapshot, taken: Collection[str], now_ms: int, in_flight_bytes: int, reads: Mapping[str, int]
     ) -> Planning:
         """The next plan: of the round that has begun, or with ``final`` of the one after it."""
-        found = None if self._stop() else next(round_plans(self._seen(snapshot), taken, now_ms, reads), None)
+        plans = round_plans(self._seen(snapshot), taken, now_ms, reads, self._log.statistics)
+        found = None if self._stop() else next(plans, None)
         if found is None:
             return Planning()
         number = _round_of(found)
@@ -177,7 +182,8 @@ class ReclusterJob:
     def _is_anything_left(self, merger: MergeWorker) -> bool:
         """Whether something would be left to do if nobody had a claim."""
         seen, _ = merger.sight(self._log.refresh(), self._log.now_ms())
-        return next(round_plans(self._seen(seen), (), self._log.now_ms()), None) is not None
+        now_ms, statistics = self._log.now_ms(), self._log.statistics
+        return next(round_plans(self._seen(seen), (), now_ms, statistics=statistics), None) is not None
 
     def _watched(self, kernel: KernelMaker) -> KernelMaker:
         def make(cancelled: Callable[[], bool], progress: Callable[[int], None]) -> Callable[[PartStorage], Kernel]:

@@ -67,7 +67,8 @@ class Compaction:
         """What the planner would do now, without doing it."""
         snapshot = self._log.refresh()
         now_ms = int(time.time() * 1000)
-        return plan(snapshot, claimed_paths(snapshot, now_ms), now_ms, reads=self._reads.of(snapshot))
+        claimed, reads = claimed_paths(snapshot, now_ms), self._reads.of(snapshot)
+        return plan(snapshot, claimed, now_ms, reads=reads, statistics=self._log.statistics)
 
     def compact(self) -> CompactResult:
         """Merge in this process until the planner finds nothing more. Raises what a merge fails with."""

@@ -110,7 +110,7 @@ class Sampler:
         )  # fmt: skip
 
     def _look_dearly(self, snapshot: Snapshot, now_ms: int) -> None:
-        planning = plan(snapshot, claimed_paths(snapshot, now_ms), now_ms)
+        planning = plan(snapshot, claimed_paths(snapshot, now_ms), now_ms, statistics=self._log.statistics)
         self._planned = Planned(
             backlog_bytes=planning.backlog_bytes,
             depth_max=planning.depth_max,
@@ -121,7 +121,7 @@ class Sampler:
         if snapshot.parts is not self._clustered_parts:
             self._clustered_parts = snapshot.parts
             if snapshot.settings.sort_key or snapshot.settings.keys:
-                found = clustering(placed(snapshot))
+                found = clustering(placed(snapshot, self._log.statistics))
                 self._clustered = Clustered(found.average_depth, found.average_overlaps)
 
     def _look_at_quarantine(self) -> None:

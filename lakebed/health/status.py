@@ -222,7 +222,8 @@ class Observer:
         claims = claims_of(snapshot.domains)
         live = [claim for claim in claims.values() if claim.is_live(now_ms)]
         reads = self._reads.of(snapshot)
-        planning = plan(snapshot, {path for claim in live for path in claim.sources}, now_ms, reads=reads)
+        claimed = {path for claim in live for path in claim.sources}
+        planning = plan(snapshot, claimed, now_ms, reads=reads, statistics=self._log.statistics)
         has_order = bool(settings.sort_key or settings.keys)
         local = LocalParts(self._volatile / snapshot.metadata.id).load()
         oldest = None if slow.oldest_version is None else max(slow.oldest_version, first_unexpired(snapshot.domains))
@@ -262,7 +263,8 @@ class Observer:
         maintain = f"lakebed maintain {path}"
         earlier_ms = self._log.now_ms() - int(LEASE_SECONDS * 1000)
         is_old = (status.tail_age_seconds or 0) > LEASE_SECONDS
-        if is_old and reason_to_settle(snapshot, earlier_ms) and (why := self._was_due(snapshot, earlier_ms)):
+        is_due = is_old and reason_to_settle(snapshot, earlier_ms, self._log.statistics)
+        if is_due and (why := self._was_due(snapshot, earlier_ms)):
             what = f"the tail should have been settled {LEASE_SECONDS:.0f} s ago ({why}); nobody does, or can't keep up"
             yield warning("tail", "", what, f"{maintain} (or, once: lakebed settle {path})")
         pressed = pressure(snapshot)
@@ -308,15 +310,18 @@ class Observer:
     def _was_due(self, snapshot: Snapshot, earlier_ms: int) -> str | None:
         """Why changes that are in the tail still should have been settled then."""
         earlier = self._at(earlier_ms) or snapshot
-        return None if earlier.tail.keys().isdisjoint(snapshot.tail) else reason_to_settle(earlier, earlier_ms)
+        if earlier.tail.keys().isdisjoint(snapshot.tail):
+            return None
+        return reason_to_settle(earlier, earlier_ms, self._log.statistics)
 
     def _backlog(self, snapshot: Snapshot, earlier_ms: int) -> Iterator[Finding]:
         older = {path: part for path, part in snapshot.parts.items() if part.modified_ms <= earlier_ms}
-        if not plan(replace(snapshot, parts=older, tail={}), (), earlier_ms).plans:
+        statistics = self._log.statistics
+        if not plan(replace(snapshot, parts=older, tail={}), (), earlier_ms, statistics=statistics).plans:
             return
         earlier = self._at(earlier_ms) or snapshot  # a setting or a threshold of now may not have been one then
         older = {path: part for path, part in earlier.parts.items() if part.modified_ms <= earlier_ms}
-        merges = plan(replace(earlier, parts=older, tail={}), (), earlier_ms).plans
+        merges = plan(replace(earlier, parts=older, tail={}), (), earlier_ms, statistics=statistics).plans
         merges = tuple(one for one in merges if snapshot.parts.keys() >= set(one.inputs))
         if merges:
             what = f"{len(merges):,} merges should have begun {LEASE_SECONDS:.0f} s ago, and nobody merges: {merges[0].why}"

@@ -45,10 +45,11 @@ class LogReader:
         self, store: LogStore, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
     ):
         self.store = store
+        self.statistics = KnownStatistics()
+        """What was read of the statistics of parts, of all versions; those of parts that left are forgotten now and then."""
         self._clock = clock
         self._sleep = sleep
         self._newest: Snapshot | None = None
-        self._known = KnownStatistics()  # of all versions
         self._times: dict[int, int] = {}  # of commits that were made before times were kept in order
         self._checkpointed = -1
         self._listed_at = 0.0
@@ -73,14 +74,14 @@ class LogReader:
             if known is None or not 0 <= self._clock() - self._listed_at <= _RELIST_SECONDS:
                 if known is not None and not self._stands(known):
                     known, self._checkpointed = None, -1
-                known = without_expired(self._load(None, known), self.now_ms())
+                known = self._without_expired(self._load(None, known))
             for _ in range(_LOAD_ATTEMPTS_MAX):
                 newest = self._forward(known)
                 if newest is not None:
                     self._newest = newest
                     return newest
                 self._checkpointed = -1
-                known = without_expired(self._load(None, None), self.now_ms())
+                known = self._without_expired(self._load(None, None))
             raise StoreUnavailable("the log changed faster than it could be read")
 
     def _refresh_anew(self) -> Snapshot:
@@ -117,7 +118,7 @@ class LogReader:
         if version == newest.version:
             return newest
         found = self._load(version, None)
-        self._known.keep(statistics_of(newest) + statistics_of(found))
+        self.statistics.keep(statistics_of(newest) + statistics_of(found))
         return found
 
     def version_at(self, timestamp_ms: int) -> int:
@@ -189,6 +190,11 @@ class LogReader:
                 )
             yield commit
 
+    def _without_expired(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot without what nobody needs any more; nor are statistics of parts that left kept."""
+        self.statistics.keep(statistics_of(snapshot))
+        return without_expired(snapshot, self.now_ms())
+
     # -- loading ---------------------------------------------------------------------------------------------------
 
     def _load(self, version: int | None, known: Snapshot | None) -> Snapshot:
@@ -222,7 +228,7 @@ class LogReader:
                 if first.version in files.commits:
                     continue  # a cleanup went by
             require_readable(found.protocol)
-            return found if found.known is self._known else replace(found, known=self._known)
+            return found
         raise StoreUnavailable("the log changed faster than it could be read")
 
     def _files_of(self, version: int | None) -> LogFiles:

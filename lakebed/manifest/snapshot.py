@@ -5,7 +5,6 @@ Invariant M2: ``apply`` is the only way state changes, so replaying commits from
 1. A commit's actions are folded into copies of the maps that it touches; the other maps are shared with the old value.
 2. A part whose path is added again with another deletion vector replaces the old one.
 3. Parts whose path left the base are remembered in ``removed`` until they expire: what a cleanup must know of.
-4. What was read of parts' statistics goes along in ``known``, which is no state: it follows from the parts, and is not compared.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from lakebed.manifest.actions import (
 )
 from lakebed.manifest.schema import schema_from_json
 from lakebed.settings import TableSettings, read_settings
-from lakebed.sortkey.known import KnownStatistics
 
 _V = TypeVar("_V")
 _REMOVED_SECONDS = (900, 3 * 3_600)
@@ -58,7 +56,6 @@ class Snapshot:
     domains: Mapping[str, str] = field(default_factory=dict)
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
     removed: Mapping[str, RemovePart] = field(default_factory=dict)
-    known: KnownStatistics = field(default_factory=KnownStatistics, compare=False, repr=False)
     digest: str = field(default="", compare=False, repr=False)
 
     @property
@@ -146,7 +143,6 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
         domains=domains.now,
         transactions=transactions.now,
         removed=removed.now,
-        known=snapshot.known,
         digest=commit.digest,
     )
 
@@ -163,9 +159,8 @@ def without_expired(snapshot: Snapshot, now_ms: int) -> Snapshot:
 
     What was removed is remembered for as long as a commit that was under way may ask, and a cleanup needs to find it without
     listing (``_REMOVED_SECONDS``); at several commits a second a week of it would outgrow all else. Numbered batches stay for
-    good: a stream may rest for as long as it likes. Statistics of parts that left are forgotten, too.
+    good: a stream may rest for as long as it likes.
     """
-    snapshot.known.keep(statistics_of(snapshot))
     shortest, longest = _REMOVED_SECONDS
     seconds = min(longest, max(shortest, 3 * snapshot.settings.log_retention_seconds))
     removed = {

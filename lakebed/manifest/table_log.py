@@ -58,7 +58,7 @@ from lakebed.manifest.invariants import require_sound
 from lakebed.manifest.leases import EXPIRED_DOMAIN, first_unexpired, leased_versions, mark
 from lakebed.manifest.log_files import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.manifest.log_reader import LAST_CHECKPOINT, LogReader, require_readable
-from lakebed.manifest.snapshot import Snapshot, apply, follows, without_expired
+from lakebed.manifest.snapshot import Snapshot, apply, follows
 from lakebed.version import ENGINE
 
 __all__ = [
@@ -352,7 +352,7 @@ class TableLog(LogReader):
         """
         if not self._stands(snapshot):
             return
-        snapshot = without_expired(snapshot, self.now_ms())
+        snapshot = self._without_expired(snapshot)
         data, actions = encode_checkpoint(snapshot)
         is_new = self.store.put_if_absent(checkpoint_name(snapshot.version), data)
         if not self._stands(snapshot):

@@ -15,7 +15,7 @@ meanwhile is no conflict: the mutation is serialised before it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import duckdb
@@ -57,7 +57,9 @@ def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mut
         if shape != shape_of(snapshot):
             shape, looked_at, written_for = shape_of(snapshot), {}, {}
             mutation.check(shape)
-        dying = _dying(snapshot, mutation, shape, storage, dead_rows, looked_at)
+        listed = list(snapshot.parts.values())
+        read = parts_that_may_match(connect(), listed, shape.schema, mutation.where, log.statistics)
+        dying = _dying(read, mutation, shape, storage, dead_rows, looked_at)
         if mutation.assignments is not None and dying != written_for:
             discard(written, storage)
             written = list(_write(dying, snapshot, mutation, shape, storage))
@@ -92,13 +94,12 @@ def _vector_bytes(actions: list[Action]) -> int:
 
 
 def _dying(
-    snapshot: Snapshot, mutation: Mutation, shape: TableShape, storage: PartStorage, dead_rows: DeadRows,
+    parts: Sequence[Part], mutation: Mutation, shape: TableShape, storage: PartStorage, dead_rows: DeadRows,
     looked_at: dict[str, BitMap64],
 ) -> dict[str, BitMap64]:  # fmt: skip
     """Live rows that match, by part. ``looked_at`` keeps the matches of parts, live or not: a file never changes."""
     out = {}
-    listed = list(snapshot.parts.values())
-    for part in parts_that_may_match(connect(), listed, shape.schema, mutation.where, snapshot.known):
+    for part in parts:
         if part.path not in looked_at:
             looked_at[part.path] = _matches(part, dead_rows.of(part), mutation, shape, storage)
         dying = looked_at[part.path] - dead_rows.of(part)

@@ -42,6 +42,7 @@ from lakebed.planning.policies import FAN, Policy, binomial, lazy_leveled, size_
 from lakebed.planning.recluster import INPUTS_MAX, Group, Threshold, groups, overdue
 from lakebed.planning.resort import resort_plans
 from lakebed.settings import TableSettings, parse_hours
+from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import Indexes, Ranked, order_columns
 from lakebed.sortkey.sort_key import SortTerm
 
@@ -83,24 +84,25 @@ _WHY_NOT = {
 
 def plan(
     snapshot: Snapshot, claimed: Collection[str], now_ms: int, in_flight_bytes: int = 0,
-    reads: Mapping[str, int] | None = None,
+    reads: Mapping[str, int] | None = None, statistics: KnownStatistics | None = None,
 ) -> Planning:  # fmt: skip
     """What to do next.
 
     ``claimed``: paths that live claims name; ``now_ms``: the time in epoch milliseconds; ``in_flight_bytes``: input bytes of
-    plans that run now; ``reads``: how often parts were read in the last hour, by path (none: not at all).
+    plans that run now; ``reads``: how often parts were read in the last hour, by path (none: not at all); ``statistics``: what
+    was read of the parts' statistics before (none: nothing). It saves time and changes no plan.
     """
     claimed = frozenset(claimed)
-    round_ = _Round(snapshot, now_ms, in_flight_bytes)
+    round_ = _Round(snapshot, now_ms, in_flight_bytes, KnownStatistics() if statistics is None else statistics)
     settle = _settle(snapshot, now_ms, round_)
-    layouts, quiet, depth_max = layouts_of(snapshot, claimed, round_.settings)
+    layouts, quiet, depth_max = layouts_of(snapshot, claimed, round_.settings, round_.statistics)
     round_.refuse(Cause.CLAIMED, sum(path in snapshot.parts for path in claimed))
     round_.refuse(Cause.CONSTANT, int(sum(layout.constant.sum() for layout in layouts)))
     round_.refuse(_why_quiet(snapshot), quiet)
     waiting = [part for part in stale_parts(snapshot) if part.path not in claimed]
     reads = reads or {}
     read = [part for part in waiting if part.path in reads]
-    if read and not _is_merge_due_without_stale(snapshot, claimed, now_ms):
+    if read and not _is_merge_due_without_stale(round_, claimed):
         _resorts(read, round_, reads)
         _take(layouts, round_)
         waiting = [part for part in waiting if part.path not in reads]
@@ -120,6 +122,7 @@ class _Round:
     snapshot: Snapshot
     now_ms: int
     in_flight_bytes: int
+    statistics: KnownStatistics
     plans: list[Plan] = field(default_factory=list)
     refused: Counter[Cause] = field(default_factory=Counter)
     waiting: dict[str, int] = field(default_factory=dict)  # bytes of parts that plans of a later round are for, by path
@@ -198,17 +201,21 @@ def _is_off_peak(hours: str, now_ms: int) -> bool:
 # -- settle ----------------------------------------------------------------------------------------------------------
 
 
-def reason_to_settle(snapshot: Snapshot, now_ms: int) -> str | None:
-    """Why the tail should be settled now; None if there is none, or it can wait."""
+def reason_to_settle(snapshot: Snapshot, now_ms: int, statistics: KnownStatistics | None = None) -> str | None:
+    """Why the tail should be settled now; None if there is none, or it can wait. ``statistics``: as for ``plan``."""
     tail = snapshot.tail_in_order()
-    return _reason_to_settle(snapshot, tail, now_ms) if tail else None
+    return (
+        _reason_to_settle(snapshot, tail, now_ms, KnownStatistics() if statistics is None else statistics)
+        if tail
+        else None
+    )
 
 
 def _settle(snapshot: Snapshot, now_ms: int, round_: _Round) -> Plan | None:
     tail = snapshot.tail_in_order()
     if not tail:
         return None
-    why = _reason_to_settle(snapshot, tail, now_ms)
+    why = _reason_to_settle(snapshot, tail, now_ms, round_.statistics)
     if why is None:
         round_.refuse(Cause.DELAYED, len(tail))
         return None
@@ -221,7 +228,9 @@ def _settle(snapshot: Snapshot, now_ms: int, round_: _Round) -> Plan | None:
     )  # fmt: skip
 
 
-def _reason_to_settle(snapshot: Snapshot, tail: Sequence[ChangePart], now_ms: int) -> str | None:
+def _reason_to_settle(
+    snapshot: Snapshot, tail: Sequence[ChangePart], now_ms: int, statistics: KnownStatistics
+) -> str | None:
     settings = snapshot.settings
     rows, size = sum(part.rows for part in tail), sum(part.bytes for part in tail)
     age_seconds = (now_ms - min(part.modified_ms for part in tail)) // 1000
@@ -239,18 +248,18 @@ def _reason_to_settle(snapshot: Snapshot, tail: Sequence[ChangePart], now_ms: in
         return None
     if age_seconds >= _TAIL_SECONDS_MAX:
         return f"the tail is {age_seconds:,} seconds old, the longest that other readers wait for it"
-    marked = _parts_marked(snapshot, tail)
+    marked = _parts_marked(snapshot, tail, statistics)
     if marked * _MARK_BYTES <= (size + len(tail) * _TAIL_PART_BYTES) * _TAIL_READS:
         return f"{rows:,} changes mark at most {marked:,} parts: cheaper than what the tail costs readers"
     return None
 
 
-def _parts_marked(snapshot: Snapshot, tail: Sequence[ChangePart]) -> int:
+def _parts_marked(snapshot: Snapshot, tail: Sequence[ChangePart], statistics: KnownStatistics) -> int:
     """How many base parts settling may mark: those whose keys meet the tail's, and no more than there are changes."""
     columns = order_columns(snapshot.schema, snapshot.settings.keys, ())
     count = len(snapshot.parts)
     texts = [part.stats for part in snapshot.parts.values()] + [part.stats for part in tail]
-    found = snapshot.known.ranges(texts, columns)
+    found = statistics.ranges(texts, columns)
     begun = np.searchsorted(np.sort(found.lower[:count]), found.upper[count:], side="right")
     ended = np.searchsorted(np.sort(found.upper[:count]), found.lower[count:], side="left")
     rows = np.array([part.rows for part in tail], dtype=np.int64)
@@ -260,7 +269,9 @@ def _parts_marked(snapshot: Snapshot, tail: Sequence[ChangePart]) -> int:
 # -- merge -----------------------------------------------------------------------------------------------------------
 
 
-def layouts_of(snapshot: Snapshot, claimed: Collection[str], settings: TableSettings) -> tuple[list[Layout], int, int]:
+def layouts_of(
+    snapshot: Snapshot, claimed: Collection[str], settings: TableSettings, statistics: KnownStatistics
+) -> tuple[list[Layout], int, int]:
     """The partitions where there may be something to merge, the number of the others, and the depth of the deepest point."""
     columns: tuple[SortTerm, ...] = ()
     if settings.merge != "bin-pack":
@@ -270,7 +281,7 @@ def layouts_of(snapshot: Snapshot, claimed: Collection[str], settings: TableSett
     partitions: dict[Partition, list[int]] = {}
     for place, part in enumerate(everything):
         partitions.setdefault(partition_of(part), []).append(place)
-    found = snapshot.known.ranges([part.stats for part in everything], columns) if columns else None
+    found = statistics.ranges([part.stats for part in everything], columns) if columns else None
     layouts, quiet, depth_max = [], 0, 0
     if settings.merge == "recluster":
         runs_max, small_max = int(Threshold.of(settings.recluster_depth).depth(1)), _SHORT
@@ -497,13 +508,14 @@ def _purges(claimed: Collection[str], round_: _Round) -> None:
 # -- resort ----------------------------------------------------------------------------------------------------------
 
 
-def _is_merge_due_without_stale(snapshot: Snapshot, claimed: Collection[str], now_ms: int) -> bool:
+def _is_merge_due_without_stale(whole: _Round, claimed: Collection[str]) -> bool:
+    snapshot = whole.snapshot
     stale = {part.path for part in stale_parts(snapshot)}
     fresh = {path: part for path, part in snapshot.parts.items() if path not in stale}
-    round_ = _Round(replace(snapshot, parts=fresh), now_ms, 0)
+    round_ = _Round(replace(snapshot, parts=fresh), whole.now_ms, 0, whole.statistics)
     if round_.settings.merge == "off":
         return False
-    layouts, _, _ = layouts_of(round_.snapshot, claimed, round_.settings)
+    layouts, _, _ = layouts_of(round_.snapshot, claimed, round_.settings, round_.statistics)
     return any(next(_candidates(layout, round_), None) is not None for layout in layouts)
 
 
@@ -516,7 +528,8 @@ def _take(layouts: Sequence[Layout], round_: _Round) -> None:
 
 def _resorts(waiting: Sequence[Part], round_: _Round, reads: Mapping[str, int]) -> None:
     taken = {path for one in round_.plans for path in one.inputs}
-    for candidate in resort_plans(round_.snapshot, [part for part in waiting if part.path not in taken], reads):
+    free = [part for part in waiting if part.path not in taken]
+    for candidate in resort_plans(round_.snapshot, free, reads, round_.statistics):
         if round_.is_over:
             return
         if candidate.bytes_in > round_.settings.plan_bytes_max:

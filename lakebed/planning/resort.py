@@ -18,16 +18,19 @@ from lakebed.planning.overlap import SMALL, fullness
 from lakebed.planning.plan import Partition, Plan, PlanKind
 from lakebed.planning.plan_of_parts import partition_of, plan_of, spelled
 from lakebed.planning.recluster import INPUTS_MAX
+from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import Range, order_columns
 
 _LOOKED_AT = 2 * INPUTS_MAX  # of the parts that are next, for each group
 _ALIKE = 0.5
 
 
-def resort_plans(snapshot: Snapshot, stale: Sequence[Part], reads: Mapping[str, int]) -> Iterator[Plan]:
+def resort_plans(
+    snapshot: Snapshot, stale: Sequence[Part], reads: Mapping[str, int], statistics: KnownStatistics
+) -> Iterator[Plan]:
     """Plans that sort these parts by the table's sort key, first to last. None for a table without an order.
 
-    ``reads``: how often parts were read in the last hour, by path.
+    ``reads``: how often parts were read in the last hour, by path; ``statistics``: what was read of parts' statistics before.
     """
     settings = snapshot.settings
     order_by, partition_by = settings.sort_key or settings.keys, snapshot.metadata.partition_columns
@@ -36,7 +39,7 @@ def resort_plans(snapshot: Snapshot, stale: Sequence[Part], reads: Mapping[str, 
     columns = order_columns(snapshot.schema, order_by, partition_by, settings.sort_key_frame)
     waiting: dict[Partition, list[tuple[Part, Range, bool]]] = {}
     in_turn = sorted(stale, key=lambda part: (-reads.get(part.path, 0), part.min_block, part.max_block, part.path))
-    ranges = snapshot.known.ranges([part.stats for part in in_turn], columns).ranges
+    ranges = statistics.ranges([part.stats for part in in_turn], columns).ranges
     for part, range_ in zip(in_turn, ranges, strict=True):
         entry = part, range_, fullness(part, settings) < SMALL
         waiting.setdefault(partition_of(part), []).append(entry)

@@ -52,16 +52,19 @@ class Estimate:
 
 
 def round_plans(
-    snapshot: Snapshot, claimed: Collection[str], now_ms: int, reads: Mapping[str, int] | None = None
-) -> Iterator[Plan]:
+    snapshot: Snapshot, claimed: Collection[str], now_ms: int, reads: Mapping[str, int] | None = None,
+    statistics: KnownStatistics | None = None,
+) -> Iterator[Plan]:  # fmt: skip
     """The plans of the next round, one after the other; they share no part. None: nothing is left to do.
 
-    ``now_ms``: the time in epoch milliseconds; ``reads``: how often parts were read in the last hour, by path.
+    ``now_ms``: the time in epoch milliseconds; ``reads``: how often parts were read in the last hour, by path;
+    ``statistics``: what was read of the parts' statistics before, which saves time and changes no plan.
     """
+    statistics = KnownStatistics() if statistics is None else statistics
     settings = replace(snapshot.settings, merge="recluster")
     threshold = Threshold.of(settings.recluster_depth)
     lowers = Measure(snapshot, now_ms).is_lowered_by
-    layouts, _, _ = layouts_of(snapshot, claimed, settings)
+    layouts, _, _ = layouts_of(snapshot, claimed, settings, statistics)
     waiting = []
     for layout in layouts if any(layout.is_ordered for layout in layouts) else ():
         found = (group for group in groups(layout, threshold, settings.plan_bytes_max, lowers) if group.refused is None)
@@ -77,7 +80,7 @@ def round_plans(
             following = next(found, None)
             group = following or group
     if not waiting:
-        yield from resort_plans(snapshot, unsorted(snapshot, claimed), reads or {})
+        yield from resort_plans(snapshot, unsorted(snapshot, claimed), reads or {}, statistics)
 
 
 def unsorted(snapshot: Snapshot, claimed: Collection[str] = ()) -> list[Part]:
@@ -86,11 +89,12 @@ def unsorted(snapshot: Snapshot, claimed: Collection[str] = ()) -> list[Part]:
     return [part for part in snapshot.parts.values() if part.sort_key_version != version and part.path not in claimed]
 
 
-def depth_by_level(snapshot: Snapshot) -> dict[int, float]:
+def depth_by_level(snapshot: Snapshot, statistics: KnownStatistics | None = None) -> dict[int, float]:
     """The average depth of the parts of each level; parts that no sorting can tell apart aside."""
+    statistics = KnownStatistics() if statistics is None else statistics
     counts: dict[int, int] = {}
     sums: dict[int, float] = {}
-    for partition, parts, ranges in _by_partition(snapshot):
+    for partition, parts, ranges in _by_partition(snapshot, statistics):
         layout = Layout(partition, parts, ranges, (), snapshot.settings)
         for level, (count, average) in level_depths(layout).items():
             counts[level] = counts.get(level, 0) + count
@@ -98,16 +102,20 @@ def depth_by_level(snapshot: Snapshot) -> dict[int, float]:
     return {level: sums[level] / counts[level] for level in sorted(counts)}
 
 
-def estimate(snapshot: Snapshot, claimed: Collection[str], final: bool) -> Estimate:
+def estimate(
+    snapshot: Snapshot, claimed: Collection[str], final: bool, statistics: KnownStatistics | None = None
+) -> Estimate:
     """What one round will do, or all of them."""
-    made_up = _made_up(snapshot)
-    before = depth_by_level(made_up)
+    made_up = _made_up(snapshot, KnownStatistics() if statistics is None else statistics)
+    statistics = KnownStatistics()  # of parts that are made up
+    before = depth_by_level(made_up, statistics)
     out = Estimate(depth_before=before)
-    while plans := list(round_plans(made_up, claimed, 0)):
+    while plans := list(round_plans(made_up, claimed, 0, statistics=statistics)):
         parts = dict(made_up.parts)
         written: list[Part] = []
         for number, plan in enumerate(plans):
-            written += _output(plan, [parts.pop(path) for path in plan.inputs], out.plans + number, made_up)
+            inputs = [parts.pop(path) for path in plan.inputs]
+            written += _output(plan, inputs, out.plans + number, made_up, statistics)
         parts |= {part.path: part for part in written}
         made_up = replace(made_up, parts=parts)
         out = replace(
@@ -120,12 +128,10 @@ def estimate(snapshot: Snapshot, claimed: Collection[str], final: bool) -> Estim
         )  # fmt: skip
         if not final:
             break
-    return replace(out, depth_after=depth_by_level(made_up))
+    return replace(out, depth_after=depth_by_level(made_up, statistics))
 
 
-def _by_partition(
-    snapshot: Snapshot,
-) -> Iterator[tuple[Partition, list[Part], Ranked]]:
+def _by_partition(snapshot: Snapshot, statistics: KnownStatistics) -> Iterator[tuple[Partition, list[Part], Ranked]]:
     settings, partition_by = snapshot.settings, snapshot.metadata.partition_columns
     order_by = settings.sort_key or settings.keys
     columns = order_columns(snapshot.schema, order_by, partition_by, settings.sort_key_frame)
@@ -133,13 +139,13 @@ def _by_partition(
     for part in snapshot.parts.values():
         partitions.setdefault(partition_of(part), []).append(part)
     for partition, parts in partitions.items():
-        yield partition, parts, snapshot.known.ranges([part.stats for part in parts], columns)
+        yield partition, parts, statistics.ranges([part.stats for part in parts], columns)
 
 
-def _made_up(snapshot: Snapshot) -> Snapshot:
+def _made_up(snapshot: Snapshot, statistics: KnownStatistics) -> Snapshot:
     """The same parts on a line of whole numbers, without what is dead in them."""
     parts: dict[str, Part] = {}
-    for _, members, found in _by_partition(snapshot):
+    for _, members, found in _by_partition(snapshot, statistics):
         ranges = found.ranges
         ends = sorted({item.lower for item in ranges} | {item.upper for item in ranges})
         at = {end: place * _STEP for place, end in enumerate(ends)}
@@ -153,10 +159,12 @@ def _made_up(snapshot: Snapshot) -> Snapshot:
             )  # fmt: skip
     settings = replace(snapshot.settings, keys=(_PLACE,), sort_key=(_PLACE,), sort_key_frame="", sequence_by=None)
     metadata = Metadata("made up", schema_to_json(pa.schema([(_PLACE, pa.int64())])), (), settings.to_properties())
-    return replace(snapshot, parts=parts, metadata=metadata, tail={}, domains={}, known=KnownStatistics())
+    return replace(snapshot, parts=parts, metadata=metadata, tail={}, domains={})
 
 
-def _output(plan: Plan, inputs: Sequence[Part], number: int, snapshot: Snapshot) -> list[Part]:
+def _output(
+    plan: Plan, inputs: Sequence[Part], number: int, snapshot: Snapshot, statistics: KnownStatistics
+) -> list[Part]:
     """One run of parts of the target size, cut where the inputs' rows lie."""
     settings = snapshot.settings
     rows, size = sum(part.rows for part in inputs), sum(part.bytes for part in inputs)
@@ -164,7 +172,7 @@ def _output(plan: Plan, inputs: Sequence[Part], number: int, snapshot: Snapshot)
     count = min(count, rows)
     passes = passes_after(inputs, rows, settings.sort_key_version)
     columns = order_columns(snapshot.schema, (_PLACE,), ())
-    ranges = snapshot.known.ranges([part.stats for part in inputs], columns).ranges
+    ranges = statistics.ranges([part.stats for part in inputs], columns).ranges
     low = np.array([item.lower[1] for item in ranges], dtype=np.float64)
     high = np.maximum(np.array([item.upper[1] for item in ranges], dtype=np.float64), low + 1)
     points = np.unique(np.concatenate((low, high)))

@@ -132,7 +132,7 @@ def order_columns(
 
 
 def range_of(stats: str | None, columns: tuple[SortTerm, ...]) -> Range:
-    """The range of a part with these statistics (Delta's JSON). For many parts of a table there is ``Snapshot.known``."""
+    """The range of a part with these statistics (Delta's JSON). For many parts of a table there is ``KnownStatistics``."""
     return Range() if stats is None else range_in(parsed_stats(stats), columns, [term.name for term in columns])
 
 

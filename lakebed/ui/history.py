@@ -167,7 +167,7 @@ class History:
         steps = [self._before.values(), *(entry.added for entry in list(self._entries)[1:])]
         every = {part.path: part for step in steps for part in step}
         ends: dict[str, tuple[Any, Any]] = {}
-        ranges = snapshot.known.ranges([part.stats for part in every.values()], terms).ranges
+        ranges = self._log.statistics.ranges([part.stats for part in every.values()], terms).ranges
         for part, range_ in zip(every.values(), ranges, strict=True):
             where = tuple(spelled(partition_of(part)))
             ends[part.path] = (where, range_.lower), (where, range_.upper)

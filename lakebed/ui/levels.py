@@ -20,6 +20,7 @@ from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.plan import Partition
 from lakebed.planning.plan_of_parts import spelled
+from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import Bound, Range, order_columns
 from lakebed.ui.texts import cut
 from lakebed.view.clustering import readable
@@ -56,8 +57,12 @@ class _Bar:
         return (where, self.range.lower), (where, self.range.upper)
 
 
-def levels(snapshot: Snapshot, claimed: frozenset[str]) -> Levels:
-    """``claimed``: paths that live claims name. Of more than ``PARTS_MAX`` parts, the largest are shown."""
+def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: KnownStatistics | None = None) -> Levels:
+    """Of more than ``PARTS_MAX`` parts, the largest are shown.
+
+    ``claimed``: paths that live claims name; ``statistics``: what was read of the parts' statistics before.
+    """
+    statistics = KnownStatistics() if statistics is None else statistics
     settings = snapshot.settings
     order = settings.sort_key or settings.keys
     terms = order_columns(snapshot.schema, order, snapshot.metadata.partition_columns, settings.sort_key_frame)
@@ -79,7 +84,7 @@ def levels(snapshot: Snapshot, claimed: frozenset[str]) -> Levels:
     everything: list[Part | ChangePart] = [*snapshot.tail.values(), *snapshot.parts.values()]
     chosen = heapq.nlargest(PARTS_MAX, everything, key=lambda part: (part.bytes, part.path))
     shown = chosen if len(everything) > PARTS_MAX else everything
-    bars = list(map(bar, shown, snapshot.known.ranges([part.stats for part in shown], terms).ranges))
+    bars = list(map(bar, shown, statistics.ranges([part.stats for part in shown], terms).ranges))
     ends = sorted({end for each in bars for end in each.ends()})
     rank = {end: place for place, end in enumerate(ends)}
     placed = sorted(

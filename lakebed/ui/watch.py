@@ -239,12 +239,14 @@ class Watched:
         recent = with_optimum(table.recent.read(snapshot.version, _LOG_SECONDS), state)
         table.history.look(snapshot, _LOG_SECONDS)
         told["figures"] = documents.figures(status, state, recent, snapshot)
+        statistics = table.log.statistics
+        planning = plan(snapshot, claimed, now_ms, reads=table.reads.of(snapshot), statistics=statistics)
         whole = told | {
             "shape": documents.shape(snapshot),
-            "plan": documents.plan_told(plan(snapshot, claimed, now_ms, reads=table.reads.of(snapshot))),
+            "plan": documents.plan_told(planning),
         }
         whole |= documents.claims_told(snapshot, now_ms, table.history.merge_rate())
-        picture = levels(snapshot, claimed)
+        picture = levels(snapshot, claimed, statistics)
         timeline = Answer(table.history.document(snapshot))
         drawn = len(picture.document["columns"]["first"])
         return Seen(

@@ -13,6 +13,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stale import stale_parts
 from lakebed.plots import new_figure, save
 from lakebed.sortkey.clustering import Clustering, DeepRange, Placed, clustering
+from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, order_columns, plain_value
 from lakebed.sortkey.sort_key import SortTerm
 
@@ -36,13 +37,16 @@ _PARTS_DRAWN_MAX = 5_000
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 
-def clustering_information(snapshot: Snapshot, reads: Mapping[str, int]) -> pa.Table:
+def clustering_information(
+    snapshot: Snapshot, reads: Mapping[str, int], statistics: KnownStatistics | None = None
+) -> pa.Table:
     """A row a level (CLUSTERING_SCHEMA), and first one of all levels together, whose level is null.
 
     Parts that an earlier sort key sorted wait to be sorted again; ``reads``: how often they were read in the last hour, by path.
+    ``statistics``: what was read of the parts' statistics before.
     """
     order, terms = _order(snapshot), _terms(snapshot)
-    parts = placed(snapshot)
+    parts = placed(snapshot, statistics)
     levels = sorted({part.level for part in parts})
     found: list[tuple[int | None, Clustering]] = [(None, clustering(parts))]
     found += [(level, clustering([part for part in parts if part.level == level])) for level in levels]
@@ -55,10 +59,11 @@ def clustering_information(snapshot: Snapshot, reads: Mapping[str, int]) -> pa.T
     return pa.Table.from_pylist(rows, CLUSTERING_SCHEMA)
 
 
-def placed(snapshot: Snapshot) -> list[Placed]:
+def placed(snapshot: Snapshot, statistics: KnownStatistics | None = None) -> list[Placed]:
     """The base, each part where its statistics say that it lies. Raises InvalidInput for a table without an order."""
+    statistics = KnownStatistics() if statistics is None else statistics
     parts = list(snapshot.parts.values())
-    ranges = snapshot.known.ranges([part.stats for part in parts], _terms(snapshot)).ranges
+    ranges = statistics.ranges([part.stats for part in parts], _terms(snapshot)).ranges
     return [
         Placed(
             level=part.level,
@@ -70,12 +75,12 @@ def placed(snapshot: Snapshot) -> list[Placed]:
     ]
 
 
-def draw(snapshot: Snapshot, file: str) -> None:
+def draw(snapshot: Snapshot, file: str, statistics: KnownStatistics | None = None) -> None:
     """A PNG: each part a bar over the sort key, level by level, and below how many lie over each point.
 
     The sort key is drawn by rank: neighbouring ends of parts are one step apart. Raises InvalidInput, MissingPrerequisite.
     """
-    parts = placed(snapshot)
+    parts = placed(snapshot, statistics)
     if len(parts) > _PARTS_DRAWN_MAX:
         raise InvalidInput(f"{len(parts):,} parts are more than a picture shows ({_PARTS_DRAWN_MAX:,})")
     figure = new_figure(11, 7)

@@ -38,6 +38,7 @@ from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
 from lakebed.parts.query_reads import parts_that_a_query_reads
 from lakebed.parts.reads import Reads
 from lakebed.parts.resolve import Resolution, resolve
+from lakebed.sortkey.known import KnownStatistics
 from lakebed.storage.engine import connect, connect_alone
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
@@ -73,15 +74,19 @@ class TableView:
         dead_rows: DeadRows,
         locator: Callable[[TableShape], KeyLocator],
         reads: Reads,
+        statistics: KnownStatistics,
         local_parts: Callable[[], Sequence[Materialized]] = tuple,
         local_folder: Path | None = None,
     ) -> None:
-        """``local_parts``: materialized parts on this host, in ``local_folder``; they are read in place of their sources."""
+        """``statistics``: what was read of the statistics of parts; ``local_parts``: materialized parts on this host, in
+        ``local_folder``, which are read in place of their sources.
+        """
         self._root = root
         self._storage = storage
         self._dead_rows = dead_rows
         self._locator = locator
         self._reads = reads
+        self._statistics = statistics
         self._local_parts = local_parts
         self._local_folders = [str(local_folder)] if local_folder else []
         self._table_id = ""
@@ -119,7 +124,7 @@ class TableView:
 
         def read(pinned: _Pinned) -> pa.Table:
             connection = self._connect() if condition is None else self._connect_for_sql(pinned)
-            files = parts_that_may_match(connection, pinned.files, snapshot.schema, condition, snapshot.known)
+            files = parts_that_may_match(connection, pinned.files, snapshot.schema, condition, self._statistics)
             self._count(pinned, files)
             return without_dead_rows(
                 files,
@@ -137,7 +142,7 @@ class TableView:
 
         def read(pinned: _Pinned) -> pa.Table:
             connection = self._connect()
-            files = parts_that_may_hold(connection, pinned.files, snapshot.schema, among, snapshot.known)
+            files = parts_that_may_hold(connection, pinned.files, snapshot.schema, among, self._statistics)
             self._count(pinned, files)
             return to_arrow(connection, self._storage, files, snapshot.schema, columns, None, pinned.completed, among)
 
@@ -222,7 +227,7 @@ class TableView:
         """
         pinned = self._pin(snapshot, on_this_host=False)
         connection = self._connect_for_sql(pinned)
-        files = parts_that_may_match(connection, pinned.files, snapshot.schema, where, snapshot.known)
+        files = parts_that_may_match(connection, pinned.files, snapshot.schema, where, self._statistics)
         schema = pa.schema([*snapshot.schema, *hidden])
 
         def attempt(hides_dead_rows: bool) -> T:

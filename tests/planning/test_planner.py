@@ -17,7 +17,7 @@ from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import AddPart, Commit, Part
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.passes import passes_after
-from lakebed.manifest.snapshot import Snapshot, apply, without_expired
+from lakebed.manifest.snapshot import Snapshot, apply, statistics_of
 from lakebed.planning.overlap import Layout
 from lakebed.planning.plan import Cause, Plan, PlanKind, Planning
 from lakebed.planning.planner import IN_FLIGHT_PLANS, plan
@@ -495,6 +495,7 @@ def test_depth_after_parts_were_taken_and_the_deepest_places_are_what_counting_a
 @pytest.mark.parametrize("seed", range(4))
 def test_after_any_commits_the_plan_is_that_of_one_who_knows_nothing_of_the_table(policy: str, seed: int) -> None:
     world = random.Random(seed)
+    statistics = KnownStatistics()
     snapshot = table(random_parts(world, 40), replace(ORDERED, merge=policy, read_budget=world.choice((1, 4))))
     for number in range(25):
         leaving = world.sample(sorted(snapshot.parts), world.randrange(4))
@@ -503,9 +504,9 @@ def test_after_any_commits_the_plan_is_that_of_one_who_knows_nothing_of_the_tabl
         actions = [*(snapshot.parts[path].removed(0) for path in leaving), *map(AddPart, [*coming, *marked])]
         snapshot = apply(snapshot, Commit(snapshot.version + 1, tuple(actions)))
         if world.random() < 0.2:
-            snapshot = without_expired(snapshot, NOON)
-        planning = plan(snapshot, (), NOON)
-        assert planning == plan(replace(snapshot, known=KnownStatistics()), (), NOON)
+            statistics.keep(statistics_of(snapshot))
+        planning = plan(snapshot, (), NOON, statistics=statistics)
+        assert planning == plan(snapshot, (), NOON)
         check(planning, snapshot, ())
         if policy != "bin-pack":
             ends = [range_of(item.stats, order_columns(SCHEMA, ["key"], ())) for item in snapshot.parts.values()]
