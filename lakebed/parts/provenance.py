@@ -41,6 +41,10 @@ class Provenance:
     def __reduce__(self) -> tuple[Callable[[bytes], Provenance], tuple[bytes]]:
         return Provenance.from_bytes, (self.to_bytes(),)
 
+    def slice(self, start: int, rows: int) -> Provenance:
+        """That of so many rows of the output, or fewer at its end."""
+        return Provenance(self.ordinals[start : start + rows], self.rows[start : start + rows])
+
     def map_rows(self, ordinal: int, rows: BitMap64) -> BitMap64:
         """The output rows that came from these rows of a source; source rows that did not come along are ignored."""
         if not rows:

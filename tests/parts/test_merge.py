@@ -20,9 +20,10 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.manifest.actions import Part
-from lakebed.parts import merge, write
+from lakebed.parts import write
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
+from lakebed.parts.merge_budget import MergeLimits
 from lakebed.parts.provenance import Provenance
 from lakebed.parts.write import write_parts
 from lakebed.sortkey.ranges import is_point, order_columns, range_of
@@ -103,13 +104,15 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
 ) -> None:
     rng = random.Random(seed)
     group_rows = rng.choice([3, 122_880])
-    monkeypatch.setattr(merge, "ROW_GROUP_ROWS", group_rows)  # sources read alone, or as one scan
     monkeypatch.setattr(write, "ROW_GROUP_ROWS", group_rows)
-    monkeypatch.setattr(merge, "_DICTIONARY_VALUES_MAX", rng.choice([1, 256]))
-    monkeypatch.setattr(merge, "_KEYS_IN_MEMORY", rng.choice([2, 1 << 60]))  # keys sorted in memory, or by DuckDB
-    monkeypatch.setattr(merge, "_NUMBER_BYTES", rng.choice([16, 1 << 60]))  # or in memory if they are numbers
-    monkeypatch.setattr(merge, "_STRETCHES_IN_MEMORY", rng.choice([5, 4_000_000, 1 << 60]))  # a part, some rows, a row
-    monkeypatch.setattr(merge, "_READ_AGAIN_MAX", rng.choice([0, 1 << 60]))  # rows are set aside, or not
+    limits = MergeLimits(
+        row_group_rows=group_rows,  # sources are read alone, or as one scan
+        dictionary_values_max=rng.choice([1, 256]),
+        key_copies=rng.choice([2, 1 << 60]),  # keys are sorted in memory, or by DuckDB
+        number_bytes=rng.choice([16, 1 << 60]),  # or in memory if they are numbers
+        chunks_in_memory=rng.choice([5, 4_000_000, 1 << 60]),  # a chunk is a part, some rows, a row
+        reads_of_a_row_max=rng.choice([0, 1 << 60]),  # rows are spilled, or not
+    )
     order_by = rng.choice([(), ("k",), ("k", "x"), ("x", "s"), ("s", "k", "x")])
     schema = rng.choice([SCHEMA, SCHEMA.remove(3)])  # with a nested column DuckDB reads, else Arrow
     shape = TableShape(schema, sort_key=order_by, keys=("k",), sequence_by=rng.choice([None, "_hidden"]))
@@ -139,7 +142,7 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
                 expected.append((place(row, shape.order_by), ordinal, at, tombstone, row))
     expected.sort(key=lambda each: each[:3])
     rows_max = rng.choice([1, 4, 1000])
-    parts = merged(tmp_path, sources, shape, rows_max=rows_max)
+    parts = merged(tmp_path, sources, shape, rows_max=rows_max, limits=limits)
     assert [part.rows for part in parts] == [
         len(expected[at : at + rows_max]) for at in range(0, len(expected), rows_max)
     ]
@@ -187,10 +190,8 @@ def test_a_part_is_sorted_by_a_key_of_any_type_as_the_writer_sorts_it(name: str,
     assert bits(stored(tmp_path, part)) == bits(stored(tmp_path, at_once))
 
 
-def test_a_merged_part_has_the_statistics_that_the_writer_gives_to_the_same_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(merge, "ROW_GROUP_ROWS", 2)  # bounds are those of several row groups
+def test_a_merged_part_has_the_statistics_that_the_writer_gives_to_the_same_rows(tmp_path: Path) -> None:
+    limits = MergeLimits(row_group_rows=2)  # bounds are those of several row groups
     plain = {name: (kind, values) for name, (kind, values) in TYPES.items() if not pa.types.is_nested(kind)}
     schema = pa.schema(
         [("id", pa.int64()), ("n, a", SCHEMA.field("n").type), ("nan", pa.float64()), ("nothing", pa.string())]
@@ -203,7 +204,7 @@ def test_a_merged_part_has_the_statistics_that_the_writer_gives_to_the_same_rows
         for at in range(count)
     ]
     tables = [pa.Table.from_pylist(rows[start::2], schema) for start in range(2)]
-    [part] = merged(tmp_path, [source(tmp_path, table, shape) for table in tables], shape)
+    [part] = merged(tmp_path, [source(tmp_path, table, shape) for table in tables], shape, limits=limits)
     assert orjson.loads(part.stats) == orjson.loads(
         source(tmp_path, pa.Table.from_pylist(rows, schema), shape).part.stats or ""
     )
@@ -242,7 +243,7 @@ def test_parts_are_split_at_about_so_many_bytes(tmp_path: Path) -> None:
     assert pa.concat_tables([stored(tmp_path, part) for part in parts])["id"].to_pylist() == sorted(ids.tolist())
 
 
-def test_wide_rows_are_sorted_in_stretches(tmp_path: Path) -> None:
+def test_wide_rows_are_sorted_chunk_by_chunk(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
     shape = TableShape(schema, ("id",))
     ids, rng = np.arange(40_000), np.random.default_rng(3)

@@ -16,9 +16,9 @@ import pytest
 from pyroaring import BitMap64
 
 from lakebed.manifest.actions import Part
-from lakebed.parts import merge
 from lakebed.parts.changes import TableShape
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
+from lakebed.parts.merge_budget import MergeLimits
 from lakebed.parts.write import write_parts
 from lakebed.sortkey.order_values import order_values
 from lakebed.sortkey.ranges import ORDER_BOUNDS, Range, mirrored, order_columns, range_of
@@ -62,9 +62,7 @@ def with_frame(key: list[str], parts: Sequence[Part]) -> TableShape:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_merge_sorts_in_memory_and_spilling_as_plain_python_sorts(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_sorts_in_memory_and_spilling_as_plain_python_sorts(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     tables = [numbered(rng, 100 * at, rng.randrange(1, 60)) for at in range(3)]
     unsorted = [written(tmp_path, table, TableShape(NUMBERED)) for table in tables]
@@ -74,9 +72,9 @@ def test_a_merge_sorts_in_memory_and_spilling_as_plain_python_sorts(
     directions = [(term.is_descending, term.nulls_last) for term in shape.terms]
     order = sorted_places(directions, [list(row) for row in zip(*values, strict=True)])
     expected = rows["id"].take(pa.array(order)).to_pylist()
-    for keys_in_memory in (2, 1 << 60):
-        monkeypatch.setattr(merge, "_KEYS_IN_MEMORY", keys_in_memory)
-        assert ids(tmp_path, merged(tmp_path, unsorted, shape)) == expected, shape.order_by
+    for key_copies in (2, 1 << 60):
+        found = merged(tmp_path, unsorted, shape, limits=MergeLimits(key_copies=key_copies))
+        assert ids(tmp_path, found) == expected, shape.order_by
     assert ids(tmp_path, [written(tmp_path, rows, shape)]) == expected
 
 

@@ -1,0 +1,200 @@
+"""Writes the parts of a merge's output, chunk by chunk (steps 3 and 4 of ``parts.merge``).
+
+1. Each output part is a slice of the order, and each slice one chunk or more. In a source that is sorted a chunk is a range of
+   rows, so most row groups of the source are not read.
+2. Where that would read row groups again and again (short parts, or parts in another order), all rows are read once first, and
+   each is spilled with its chunk (``storage.spill_buckets``): an external sort by distribution.
+3. The rows of a chunk are read source after source and taken to their places, which the provenance tells: nothing is sorted
+   twice. They are taken and written by row groups. The chunks of a part go to one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from lakebed.parts.arrow_source import Rows
+from lakebed.parts.changes import OP_COLUMN, TableShape
+from lakebed.parts.merge_budget import Budget, Footprint, MergeLimits
+from lakebed.parts.merge_reader import SourceReader
+from lakebed.parts.merge_sources import Selection
+from lakebed.parts.provenance import Provenance
+from lakebed.parts.write import delta_stats, told_terms, with_told_ends
+from lakebed.parts.write_arrow import write_tables
+from lakebed.sortkey.order_values import key_at
+from lakebed.storage.part_storage import PartStorage
+from lakebed.storage.spill_buckets import STRETCHES_MAX, Stretches
+
+
+@dataclass(frozen=True, slots=True)
+class MergedPart:
+    """A file that no commit references yet. ``dead``: the delete rows kept, ``deletes`` in number, dead from the start.
+
+    ``provenance``: for each row, which row of which source it was; ordinals are places in the list of sources.
+    ``passes``: see ``manifest.passes``.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    stats: str
+    deletes: int
+    has_op_column: bool
+    dead: BitMap64
+    provenance: Provenance
+    sort_key_version: int | None = None  # what its rows are sorted by
+    checksum: int | None = None  # of the file (``parts.checksum``)
+    passes: int = 0
+
+
+class Assembler:
+    """Takes rows from the sources to their places in the output."""
+
+    def __init__(
+        self,
+        reader: SourceReader,
+        selection: Selection,
+        shape: TableShape,
+        footprint: Footprint,
+        budget: Budget,
+        limits: MergeLimits,
+    ) -> None:
+        self._reader = reader
+        self._selection = selection
+        self._shape = shape
+        self._budget = budget
+        self._limits = limits
+        self._terms = shape.terms
+        self._dictionary_columns = list(footprint.dictionary_columns)
+        leading = [term.columns[0] for term in self._terms[:1] if term.is_plain]  # whose bounds say enough
+        self._sought = [name for name in shape.keys if name not in (*leading, *shape.partition_by)]
+        self._spilled: Stretches | None = None
+        self._chunks_read = 0
+
+    @contextmanager
+    def spilling(self, order: Provenance, part_rows: int) -> Iterator[None]:
+        """While this lasts, rows of the output's chunks are read from where they were spilled, if that is less to read."""
+        cuts = [
+            (at, min(at + self._budget.chunk_rows, start + part_rows, len(order)))
+            for start in range(0, len(order), part_rows)
+            for at in range(start, min(start + part_rows, len(order)), self._budget.chunk_rows)
+        ]
+        if len(cuts) > STRETCHES_MAX or not self._is_read_again(len(order), len(cuts)):
+            yield
+            return
+        columns = [*self._reader.columns, *([OP_COLUMN] if self._selection.deletes else [])]
+        firsts = np.cumsum([0, *map(len, self._selection.wanted)])  # of the sources' rows, all in a row
+        chunk_of = np.zeros(firsts[-1], dtype=np.uint16)
+        for number, (start, stop) in enumerate(cuts):
+            chunk_of[firsts[order.ordinals[start:stop]] + order.rows[start:stop]] = number
+        with Stretches(self._reader.schema(columns), len(cuts)) as spilled:
+            for ordinal, rows in self._selection.rows().items():
+                at = 0
+                for table, found in self._reader.read(columns, {ordinal: rows}, [[ordinal]]):
+                    of_rows = chunk_of[firsts[ordinal] + rows[at : at + len(found)]]
+                    at += len(found)
+                    for number in np.unique(of_rows).tolist():
+                        places = found[of_rows == number]
+                        is_run = places[-1] - places[0] + 1 == len(places)
+                        chosen = table.slice(places[0], len(places)) if is_run else table.take(pa.array(places))
+                        spilled.add(number, self._compact(chosen.combine_chunks()))
+            spilled.close()
+            self._spilled = spilled
+            yield
+            self._spilled = None
+
+    def _is_read_again(self, rows: int, chunks: int) -> bool:
+        """Whether reading chunk by chunk decodes many more rows than there are. Not judged where DuckDB reads."""
+        in_order = self._reader.in_order
+        if not self._reader.by_arrow or (self._budget.keeps_row_groups and in_order):
+            return False
+        groups = sum(file.group_rows_max for file in self._reader.files) if in_order else rows
+        return chunks * groups > self._limits.reads_of_a_row_max * rows
+
+    def write(self, piece: Provenance, storage: PartStorage) -> MergedPart:
+        """One part of the output."""
+        dead = self._dead(piece)
+        columns = [*self._reader.columns, *([OP_COLUMN] if len(dead) else [])]
+        told = told_terms(self._shape)
+        ends: list[list[pa.Scalar]] = []  # the first and the last row's sort key
+
+        def groups() -> Iterator[pa.Table]:
+            for at in range(0, len(piece), self._budget.chunk_rows):
+                for group in self._row_groups(columns, piece.slice(at, self._budget.chunk_rows)):
+                    if told and not ends:
+                        ends.append(key_at(group, 0, told))
+                    if told:
+                        ends[1:] = [key_at(group, len(group) - 1, told)]
+                    yield group
+
+        group_rows = self._limits.row_group_rows
+        sought = {name: min(len(piece), group_rows) for name in self._sought}
+        path, rows, size, checksum, stats = write_tables(
+            groups(), self._reader.schema(columns), self._dictionary_columns, group_rows, storage, sought, self._terms
+        )
+        stats_json = delta_stats(rows, stats, self._shape.schema)
+        if ends:
+            stats_json = with_told_ends(stats_json, told, *ends)
+        return MergedPart(
+            path=path, rows=rows, bytes=size, stats=stats_json, deletes=len(dead), has_op_column=bool(len(dead)),
+            dead=dead, provenance=piece, sort_key_version=self._shape.order_version, checksum=checksum,
+        )  # fmt: skip
+
+    def _row_groups(self, columns: Sequence[str], piece: Provenance) -> Iterator[pa.Table]:
+        """The rows of a chunk, in its order: read source after source, then each taken to its place."""
+        wanted: dict[int, Rows] = {}
+        places: dict[int, Rows] = {}
+        by_source = np.argsort(piece.ordinals, kind="stable")
+        for at in np.split(by_source, np.flatnonzero(np.diff(piece.ordinals[by_source])) + 1):
+            ordinal, rows = int(piece.ordinals[at[0]]), piece.rows[at].astype(np.int64)
+            if not np.all(rows[:-1] < rows[1:]):
+                as_in_file = np.argsort(rows)
+                at, rows = at[as_in_file], rows[as_in_file]
+            places[ordinal], wanted[ordinal] = at, rows
+        sought = np.empty(len(piece), np.int64)
+        if self._spilled:
+            table = self._spilled.read(self._chunks_read, columns).unify_dictionaries().combine_chunks()
+            self._chunks_read += 1
+            sought[np.concatenate([places[ordinal] for ordinal in sorted(places)])] = np.arange(len(piece))
+        else:
+            group_rows = self._limits.row_group_rows
+            small = [ordinal for ordinal in wanted if len(self._selection.wanted[ordinal]) <= group_rows]
+            groups = [small] if small else []
+            groups += [[ordinal] for ordinal in wanted if ordinal not in small]
+            table, found = _joined(self._reader.read(columns, wanted, groups, self._budget.keeps_row_groups))
+            sought[np.concatenate([places[ordinal] for group in groups for ordinal in group])] = found
+        for start in range(0, len(sought), self._limits.row_group_rows):
+            yield self._compact(table.take(pa.array(sought[start : start + self._limits.row_group_rows])))
+
+    def _dead(self, piece: Provenance) -> BitMap64:
+        dead = BitMap64()
+        for ordinal, deletes in self._selection.deletes.items():
+            places = np.flatnonzero(piece.ordinals == ordinal)
+            dead |= BitMap64(places[deletes[piece.rows[places]]].astype(np.uint64))
+        return dead
+
+    def _compact(self, table: pa.Table) -> pa.Table:
+        """The same rows; a large dictionary keeps only the values that they have."""
+        for place, field in enumerate(table.schema):
+            column = table.column(place)
+            is_dictionary = pa.types.is_dictionary(field.type)
+            if is_dictionary and len(column.chunk(0).dictionary) > self._limits.dictionary_values_max:
+                table = table.set_column(place, field, column.cast(field.type.value_type).dictionary_encode())
+        return table
+
+
+def _joined(reads: Iterator[tuple[pa.Table, Rows]]) -> tuple[pa.Table, Rows]:
+    """One table of all that was read, and the places of the wanted rows in it."""
+    tables: list[pa.Table] = []
+    places: list[Rows] = []
+    start = 0
+    for table, found in reads:
+        tables.append(table)
+        places.append(found + start)
+        start += len(table)
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks(), np.concatenate(places)
