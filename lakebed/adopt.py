@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from lakebed.errors import Contention, InvalidInput, StoreUnavailable, TableExists, Unsupported
-from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part, is_ours
+from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part, is_native_file
 from lakebed.manifest.conflicts import Touch
 from lakebed.manifest.schema import RESERVED_PREFIX, is_reserved
 from lakebed.manifest.snapshot import Snapshot
@@ -143,7 +143,7 @@ def _rows_of(parts: Sequence[Part], storage: PartStorage) -> list[int]:
     for url, column, is_nanos in odd:
         where = f"the column {column!r} of {storage.path_of_url(url)}"
         if is_reserved(column):
-            if not is_ours(storage.path_of_url(url)):
+            if not is_native_file(storage.path_of_url(url)):
                 raise Unsupported(f"{where} has a name that only lakebed gives; write the file anew without it first")
         elif is_nanos:
             raise Unsupported(

@@ -317,7 +317,7 @@ class Merger:
                 return MergeResult(End.REPLACED, claim.id, conflicts=conflicts)
             actions, result = self._actions(claim, sources, merged, died, snapshot)
             touch = Touch(
-                parts={part.path: partition_of(part) for part in sources.parts if part.path in snapshot.parts},
+                parts={part.path: part.partition_key for part in sources.parts if part.path in snapshot.parts},
                 domains=frozenset([claim.domain]),
             )
             said = {"claim": claim.id, "replica": claim.replica, "level": claim.level, **(foretold or {})}
@@ -411,11 +411,6 @@ def _found(claim: Claim, sources: Sources, merged: Sequence[MergedPart], snapsho
         End.COMPLETED, claim.id, snapshot.version, len(sources.parts), len(merged), sum(part.rows for part in merged),
         sum(part.bytes for part in sources.parts), sum(part.bytes for part in merged),
     )  # fmt: skip
-
-
-def partition_of(part: Part) -> tuple[tuple[str, str | None], ...]:
-    """The partition of a part, as conflicts are told by it."""
-    return tuple(sorted(part.partition_values.items()))
 
 
 def _metrics(result: MergeResult) -> dict[str, int]:

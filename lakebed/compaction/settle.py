@@ -95,7 +95,7 @@ def settle(
         actions, step = _actions(snapshot, resolution, shape, storage, dead_rows)
         _quarantine(resolution, shape, set_aside)
         touch = Touch(
-            parts={path: _partition(snapshot.parts[path]) for path in resolution.base_dead},
+            parts={path: snapshot.parts[path].partition_key for path in resolution.base_dead},
             change_parts=frozenset(part.domain for part in change_parts),
             looked_up_keys=True,
         )
@@ -212,10 +212,6 @@ def _has_tombstones(part: Part, shape: TableShape) -> bool:
 def _completed_part(written: WrittenPart, change_parts: Sequence[ChangePart]) -> Part:
     blocks = [part.version for part in change_parts]
     return replace(written.base_part(has_op_column=True), min_block=min(blocks), max_block=max(blocks))
-
-
-def _partition(part: Part) -> tuple[tuple[str, str | None], ...]:
-    return tuple(sorted(part.partition_values.items()))
 
 
 def _metrics(step: SettleResult) -> dict[str, int]:

@@ -38,6 +38,10 @@ _NO_COLUMNS = '{"type":"struct","fields":[]}'
 _PATH_SAFE = "/!$&'()*+,;=:@-._~"
 
 
+PartitionKey = tuple[tuple[str, str | None], ...]
+"""A partition's columns and values, sorted by name; empty in a table without partitions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A base part: an ``add`` of the log.
@@ -81,6 +85,20 @@ class Part:
     def live_rows(self) -> int:
         return self.rows - self.dead_rows
 
+    @property
+    def live_bytes(self) -> float:
+        """What the live rows take, if all rows take the same; all bytes where the number of rows is not known."""
+        return self.bytes * max(0, self.live_rows) / self.rows if self.rows > 0 else float(self.bytes)
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        return partition_key(self.partition_values)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether lakebed wrote the file."""
+        return is_native_file(self.path)
+
     def removed(self, now_ms: int, data_change: bool = True) -> RemovePart:
         """What takes the part out of the base."""
         return RemovePart(
@@ -91,6 +109,11 @@ class Part:
         """The part with these dead rows; its statistics still hold, but no live row need be at their bounds."""
         stats = _loose(self.stats) if deletion_vector else self.stats
         return replace(self, deletion_vector=deletion_vector, stats=stats)
+
+
+def partition_key(values: Mapping[str, str | None]) -> PartitionKey:
+    """The partition of these values."""
+    return tuple(sorted(values.items())) if values else ()
 
 
 def part_domain(path: str) -> str:
@@ -121,6 +144,10 @@ class ChangePart:
     @property
     def domain(self) -> str:
         return part_domain(self.path)
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        return partition_key(self.partition_values)
 
     @property
     def order(self) -> tuple[int, int]:
@@ -256,7 +283,7 @@ class Commit:
         return info.timestamp_ms if info else 0
 
 
-def is_ours(path: str) -> bool:
+def is_native_file(path: str) -> bool:
     """Whether lakebed wrote the file, in the table or on a local disk: nobody else names files so."""
     return path.startswith("_lakebed/") or "/_lakebed/" in path
 

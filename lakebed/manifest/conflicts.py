@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
 
 from lakebed.manifest.actions import (
     AddChangePart,
@@ -25,14 +24,14 @@ from lakebed.manifest.actions import (
     Commit,
     Domain,
     Metadata,
+    PartitionKey,
     Protocol,
     RemoveChangePart,
     RemovePart,
     Transaction,
+    partition_key,
 )
 from lakebed.manifest.claims import claim_of
-
-PartitionKey: TypeAlias = tuple[tuple[str, str | None], ...]
 
 
 class ConflictKind(Enum):
@@ -96,7 +95,7 @@ def find_conflict(touch: Touch, batch: Transaction | None, scope: str, winner: C
             case RemovePart(path):
                 if path in touch.parts or (path in gone and path in touch.claimed):
                     return Conflict(winner.version, ConflictKind.PARTS, path)
-                partition = tuple(sorted((action.partition_values or {}).items()))
+                partition = partition_key(action.partition_values or {})
                 if scope == "partition" and touch.parts and partition and partition in partitions:
                     return Conflict(winner.version, ConflictKind.PARTS, f"partition {dict(partition)}")
             case RemoveChangePart(domain):

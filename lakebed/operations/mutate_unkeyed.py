@@ -69,7 +69,7 @@ def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mut
             return MutationResult(
                 snapshot.version, conflicts=conflicts, seconds=time.perf_counter() - started, parts_read=len(looked_at)
             )
-        touch = Touch(parts={path: tuple(sorted(snapshot.parts[path].partition_values.items())) for path in dying})
+        touch = Touch(parts={path: snapshot.parts[path].partition_key for path in dying})
         actions = _actions(snapshot, dying, written, dead_rows)
         outcome = log.commit(snapshot, actions, mutation.info(rows, len(dying)), touch)
         match outcome:

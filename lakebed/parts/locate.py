@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.keyindex.key_index import KeyIndex
-from lakebed.manifest.actions import Part, is_ours
+from lakebed.manifest.actions import Part
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.positions import find_positions
@@ -102,7 +102,7 @@ class ScanLocator:
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
         wanted = keys.select(list(self._shape.keys))
         near = parts_that_may_overlap(connect(), list(base.values()), self._shape.schema, wanted)
-        with_keys = [is_ours(part.path) or not self._foreign_keys(part) for part in near]
+        with_keys = [part.is_native or not self._foreign_keys(part) for part in near]
         found = [self._scan(list(compress(near, with_keys)), keys)]
         found += [self._read(part, keys) for part, stored in zip(near, with_keys, strict=True) if not stored]
         schema = lookup_schema(self._shape)

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.manifest.actions import is_ours
+from lakebed.manifest.actions import is_native_file
 from lakebed.parts.expression import Expression
 from lakebed.parts.sql import by_place, literal, registered, sql_type
 from lakebed.sortkey.known import KnownStatistics
@@ -159,7 +159,7 @@ def trusts_bounds(path: str, kind: pa.DataType) -> bool:
     Other writers leave NaN, which is greater than any number, out of the bounds of floating point, and write those of a decimal
     as a float, which holds 15 digits.
     """
-    if is_ours(path):
+    if is_native_file(path):
         return True
     return not pa.types.is_floating(kind) and not (pa.types.is_decimal(kind) and kind.precision > _FLOAT_DIGITS)
 

@@ -49,9 +49,7 @@ def pressure(snapshot: Snapshot) -> Pressure:
     """
     claimed = {path for claim in claims_of(snapshot.domains).values() for path in claim.sources}
     levels_0 = Counter(
-        tuple(part.partition_values.items())
-        for part in snapshot.parts.values()
-        if part.level == 0 and part.path not in claimed
+        part.partition_key for part in snapshot.parts.values() if part.level == 0 and part.path not in claimed
     )
     parts_max = SMALL_PARTS_PER_BUDGET * snapshot.settings.read_budget
     found = {

@@ -38,11 +38,9 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 
-from lakebed.manifest.actions import Part
+from lakebed.manifest.actions import Part, PartitionKey
 from lakebed.manifest.passes import is_one_block_range
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.planning.plan import Partition
-from lakebed.planning.plan_of_parts import partition_of
 
 _PASSES = 2
 
@@ -61,7 +59,7 @@ class Measure:
         if not is_one_block_range(parts) or any(map(self._is_changed, parts)):
             return True
         first = parts[0]
-        alike = self._parts_by_blocks[partition_of(first), first.min_block, first.max_block]
+        alike = self._parts_by_blocks[first.partition_key, first.min_block, first.max_block]
         return max(part.passes for part in parts) < _PASSES * alike.bit_length()
 
     def _is_changed(self, part: Part) -> bool:
@@ -71,6 +69,6 @@ class Measure:
         return part.dead_rows > (part.deletes if self._snapshot.keeps_deletes(part, self._now_ms) else 0)
 
     @cached_property
-    def _parts_by_blocks(self) -> Counter[tuple[Partition, int, int]]:
+    def _parts_by_blocks(self) -> Counter[tuple[PartitionKey, int, int]]:
         parts = self._snapshot.parts.values()
-        return Counter((partition_of(part), part.min_block, part.max_block) for part in parts)
+        return Counter((part.partition_key, part.min_block, part.max_block) for part in parts)

@@ -19,7 +19,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from lakebed.manifest.actions import Part
+from lakebed.manifest.actions import Part, PartitionKey
 from lakebed.settings import TableSettings
 from lakebed.sortkey.ranges import Indexes, Range, Ranked, is_point
 
@@ -57,7 +57,7 @@ class Layout:
 
     def __init__(
         self,
-        partition: tuple[tuple[str, str | None], ...],
+        partition: PartitionKey,
         parts: Sequence[Part],
         ranges: Ranked | None,
         claimed: Collection[str],
@@ -262,13 +262,6 @@ def _find_runs(
         insort(runs, (high[index], index))
 
 
-def live_bytes(part: Part) -> float:
-    """What the part's live rows take, its rows being alike."""
-    if part.rows <= 0:
-        return float(part.bytes)
-    return part.bytes * max(0, part.live_rows) / part.rows
-
-
 def fullness(part: Part, settings: TableSettings) -> float:
     """The part's bytes or rows over those that merges aim at, whichever is nearer: of what a merge would write again.
 
@@ -286,7 +279,7 @@ def _column(parts: Sequence[Part], name: str) -> Indexes:
 def _live_and_full(
     parts: Sequence[Part], size: Indexes, settings: TableSettings
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """``live_bytes`` and ``fullness`` of many parts."""
+    """``Part.live_bytes`` and ``fullness`` of many parts."""
     rows, live = _column(parts, "rows"), np.maximum(0, _column(parts, "live_rows"))
     kept = live + _column(parts, "deletes") if settings.sequence_by else live
     bytes_a_row = size / np.maximum(1, rows)

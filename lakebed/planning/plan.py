@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-Partition = tuple[tuple[str, str | None], ...]
+from lakebed.manifest.actions import PartitionKey
 
 
 class PlanKind(Enum):
@@ -46,7 +46,7 @@ class Plan:
     """
 
     kind: PlanKind
-    partition: Partition
+    partition: PartitionKey
     inputs: tuple[str, ...]
     level: int
     rows_in: int

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lakebed.manifest.actions import Part
-from lakebed.planning.overlap import live_bytes
-from lakebed.planning.plan import PART_READ_BYTES, Partition, Plan, PlanKind
+from lakebed.manifest.actions import Part, PartitionKey
+from lakebed.planning.plan import PART_READ_BYTES, Plan, PlanKind
 
 
-def plan_of(kind: PlanKind, partition: Partition, parts: Sequence[Part], before: int, after: int, why: str) -> Plan:
+def plan_of(kind: PlanKind, partition: PartitionKey, parts: Sequence[Part], before: int, after: int, why: str) -> Plan:
     """``before``, ``after``: the depth where they lie deepest."""
     bytes_in = sum(part.bytes for part in parts)
-    bytes_out = round(sum(live_bytes(part) for part in parts))
+    bytes_out = round(sum(part.live_bytes for part in parts))
     return Plan(
         kind=kind,
         partition=partition,
@@ -29,11 +28,6 @@ def plan_of(kind: PlanKind, partition: Partition, parts: Sequence[Part], before:
     )
 
 
-def partition_of(part: Part) -> Partition:
-    """The partition that a part belongs to."""
-    return tuple(sorted(part.partition_values.items())) if part.partition_values else ()
-
-
-def spelled(partition: Partition) -> list[tuple[str, bool, str]]:
-    """What partitions are ordered by."""
+def partition_order(partition: PartitionKey) -> list[tuple[str, bool, str]]:
+    """What partitions are ordered by: null before any value."""
     return [(name, value is not None, value or "") for name, value in partition]

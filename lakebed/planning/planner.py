@@ -31,13 +31,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lakebed.manifest.actions import ChangePart, Part
+from lakebed.manifest.actions import ChangePart, Part, PartitionKey
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stale import stale_parts
 from lakebed.planning.measure import Measure
 from lakebed.planning.overlap import SMALL, Layout, Place, fullness
-from lakebed.planning.plan import PART_READ_BYTES, Cause, Partition, Plan, PlanKind, Planning, Refusal
-from lakebed.planning.plan_of_parts import partition_of, plan_of, spelled
+from lakebed.planning.plan import PART_READ_BYTES, Cause, Plan, PlanKind, Planning, Refusal
+from lakebed.planning.plan_of_parts import partition_order, plan_of
 from lakebed.planning.policies import FAN, Policy, binomial, lazy_leveled, size_tiered
 from lakebed.planning.recluster import INPUTS_MAX, Group, Threshold, groups, overdue
 from lakebed.planning.resort import resort_plans
@@ -278,9 +278,9 @@ def layouts_of(
         order_by = settings.sort_key or settings.keys
         columns = order_columns(snapshot.schema, order_by, snapshot.metadata.partition_columns, settings.sort_key_frame)
     everything = list(snapshot.parts.values())
-    partitions: dict[Partition, list[int]] = {}
+    partitions: dict[PartitionKey, list[int]] = {}
     for place, part in enumerate(everything):
-        partitions.setdefault(partition_of(part), []).append(place)
+        partitions.setdefault(part.partition_key, []).append(place)
     found = statistics.ranges([part.stats for part in everything], columns) if columns else None
     layouts, quiet, depth_max = [], 0, 0
     if settings.merge == "recluster":
@@ -288,7 +288,7 @@ def layouts_of(
     else:
         runs_max = settings.read_budget if _POLICIES[settings.merge] is binomial else min(FAN - 1, settings.read_budget)
         small_max = runs_max
-    for partition in sorted(partitions, key=spelled):
+    for partition in sorted(partitions, key=partition_order):
         places = partitions[partition]
         parts = [everything[place] for place in places]
         if len(parts) <= _SHORT:  # few parts of many partitions: not worth arrays
@@ -350,7 +350,7 @@ def _merges(layouts: Sequence[Layout], round_: _Round) -> None:
 
 def _urgency(candidate: _Candidate, layout: Layout, round_: _Round) -> tuple[int, int, list[tuple[str, bool, str]]]:
     indexes, found = candidate
-    return -found.depth_before, _tie(layout, indexes, round_.settings), spelled(layout.partition)
+    return -found.depth_before, _tie(layout, indexes, round_.settings), partition_order(layout.partition)
 
 
 def _tie(layout: Layout, indexes: Indexes, settings: TableSettings) -> int:
@@ -502,7 +502,7 @@ def _purges(claimed: Collection[str], round_: _Round) -> None:
             round_.refuse(Cause.PLAN_BYTES)
         elif not round_.is_over:
             why = f"{part.dead_rows:,} of {part.rows:,} rows are dead"
-            round_.accepts(plan_of(PlanKind.PURGE, partition_of(part), [part], 1, 1, why))
+            round_.accepts(plan_of(PlanKind.PURGE, part.partition_key, [part], 1, 1, why))
 
 
 # -- resort ----------------------------------------------------------------------------------------------------------

@@ -12,11 +12,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 
-from lakebed.manifest.actions import Part
+from lakebed.manifest.actions import Part, PartitionKey
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.overlap import SMALL, fullness
-from lakebed.planning.plan import Partition, Plan, PlanKind
-from lakebed.planning.plan_of_parts import partition_of, plan_of, spelled
+from lakebed.planning.plan import Plan, PlanKind
+from lakebed.planning.plan_of_parts import partition_order, plan_of
 from lakebed.planning.recluster import INPUTS_MAX
 from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import Range, order_columns
@@ -37,16 +37,16 @@ def resort_plans(
     if not order_by:
         return
     columns = order_columns(snapshot.schema, order_by, partition_by, settings.sort_key_frame)
-    waiting: dict[Partition, list[tuple[Part, Range, bool]]] = {}
+    waiting: dict[PartitionKey, list[tuple[Part, Range, bool]]] = {}
     in_turn = sorted(stale, key=lambda part: (-reads.get(part.path, 0), part.min_block, part.max_block, part.path))
     ranges = statistics.ranges([part.stats for part in in_turn], columns).ranges
     for part, range_ in zip(in_turn, ranges, strict=True):
         entry = part, range_, fullness(part, settings) < SMALL
-        waiting.setdefault(partition_of(part), []).append(entry)
+        waiting.setdefault(part.partition_key, []).append(entry)
 
-    def turn(partition: Partition) -> tuple[int, list[tuple[str, bool, str]], Partition]:
+    def turn(partition: PartitionKey) -> tuple[int, list[tuple[str, bool, str]], PartitionKey]:
         first, _, _ = waiting[partition][0]
-        return -reads.get(first.path, 0), spelled(partition), partition
+        return -reads.get(first.path, 0), partition_order(partition), partition
 
     turns = [turn(partition) for partition in waiting]
     heapq.heapify(turns)

@@ -17,14 +17,13 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from lakebed.manifest.actions import Metadata, Part
+from lakebed.manifest.actions import Metadata, Part, PartitionKey
 from lakebed.manifest.passes import passes_after
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.measure import Measure
-from lakebed.planning.overlap import Layout, live_bytes
-from lakebed.planning.plan import Partition, Plan
-from lakebed.planning.plan_of_parts import partition_of
+from lakebed.planning.overlap import Layout
+from lakebed.planning.plan import Plan
 from lakebed.planning.planner import layouts_of, recluster_of
 from lakebed.planning.recluster import Threshold, groups, level_depths
 from lakebed.planning.resort import resort_plans
@@ -131,13 +130,13 @@ def estimate(
     return replace(out, depth_after=depth_by_level(made_up, statistics))
 
 
-def _by_partition(snapshot: Snapshot, statistics: KnownStatistics) -> Iterator[tuple[Partition, list[Part], Ranked]]:
+def _by_partition(snapshot: Snapshot, statistics: KnownStatistics) -> Iterator[tuple[PartitionKey, list[Part], Ranked]]:
     settings, partition_by = snapshot.settings, snapshot.metadata.partition_columns
     order_by = settings.sort_key or settings.keys
     columns = order_columns(snapshot.schema, order_by, partition_by, settings.sort_key_frame)
-    partitions: dict[Partition, list[Part]] = {}
+    partitions: dict[PartitionKey, list[Part]] = {}
     for part in snapshot.parts.values():
-        partitions.setdefault(partition_of(part), []).append(part)
+        partitions.setdefault(part.partition_key, []).append(part)
     for partition, parts in partitions.items():
         yield partition, parts, statistics.ranges([part.stats for part in parts], columns)
 
@@ -154,7 +153,7 @@ def _made_up(snapshot: Snapshot, statistics: KnownStatistics) -> Snapshot:
             if item.is_constant and item.is_bounded:
                 high = low
             parts[part.path] = replace(
-                part, rows=max(1, part.live_rows), bytes=max(1, round(live_bytes(part))), deletes=0,
+                part, rows=max(1, part.live_rows), bytes=max(1, round(part.live_bytes)), deletes=0,
                 deletion_vector=None, stats=_stats(low, high),
             )  # fmt: skip
     settings = replace(snapshot.settings, keys=(_PLACE,), sort_key=(_PLACE,), sort_key_frame="", sequence_by=None)

@@ -90,7 +90,7 @@ class _Trace:
         rows, deletes = sum(part.rows for part in brought), sum(part.deletes for part in brought)
         self.arrivals.append(Arrival(commit.timestamp_ms, rows, sum(part.bytes for part in brought), deletes, replaces))
         self._settled.append(_Settled())
-        self.partitions += len({tuple(sorted(part.partition_values.items())) for part in brought})
+        self.partitions += len({part.partition_key for part in brought})
 
     def _settle(self, domains: Iterable[str], marked: float) -> None:
         settled = [self._of_part.pop(domain) for domain in domains if domain in self._of_part]

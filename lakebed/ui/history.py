@@ -24,7 +24,7 @@ from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Part, Remov
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import WINDOW_SECONDS, CommitFigures, figures_of
-from lakebed.planning.plan_of_parts import partition_of, spelled
+from lakebed.planning.plan_of_parts import partition_order
 from lakebed.sortkey.ranges import order_columns
 from lakebed.ui.texts import cut, shown
 
@@ -169,7 +169,7 @@ class History:
         ends: dict[str, tuple[Any, Any]] = {}
         ranges = self._log.statistics.ranges([part.stats for part in every.values()], terms).ranges
         for part, range_ in zip(every.values(), ranges, strict=True):
-            where = tuple(spelled(partition_of(part)))
+            where = tuple(partition_order(part.partition_key))
             ends[part.path] = (where, range_.lower), (where, range_.upper)
         rank = {end: place for place, end in enumerate(sorted({end for both in ends.values() for end in both}))}
         at = {path: (rank[first], rank[last] + 1) for path, (first, last) in ends.items()}

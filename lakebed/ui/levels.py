@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lakebed.manifest.actions import ChangePart, Part
+from lakebed.manifest.actions import ChangePart, Part, PartitionKey
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.planning.plan import Partition
-from lakebed.planning.plan_of_parts import spelled
+from lakebed.planning.plan_of_parts import partition_order
 from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import Bound, Range, order_columns
 from lakebed.ui.texts import cut
@@ -43,7 +42,7 @@ class Levels:
 @dataclass(frozen=True, slots=True)
 class _Bar:
     part: Part | ChangePart
-    partition: Partition
+    partition: PartitionKey
     range: Range
     state: int
 
@@ -53,7 +52,7 @@ class _Bar:
         return self.part.level if isinstance(self.part, Part) else -1
 
     def ends(self) -> tuple[_End, _End]:
-        where = tuple(spelled(self.partition))
+        where = tuple(partition_order(self.partition))
         return (where, self.range.lower), (where, self.range.upper)
 
 
@@ -75,7 +74,7 @@ def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: KnownStatist
             if not state and order and part.sort_key_version != settings.sort_key_version:
                 state = STATES.index("other_order")
             versions = Range((part.min_block,), (part.max_block,))
-        where = tuple(sorted(part.partition_values.items()))
+        where = part.partition_key
         return _Bar(part, where, range_ if terms else versions, state)
 
     def bound_text(bound: Bound) -> str:
@@ -124,7 +123,7 @@ def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: KnownStatist
         return {
             "version": snapshot.version,
             "path": cut(part.path),
-            "partition": _partition_text(tuple(spelled(each.partition))),
+            "partition": _partition_text(tuple(partition_order(each.partition))),
             "from": bound_text(each.range.lower),
             "to": bound_text(each.range.upper),
             "sort_key_version": part.sort_key_version,

@@ -67,7 +67,7 @@ def placed(snapshot: Snapshot, statistics: KnownStatistics | None = None) -> lis
     return [
         Placed(
             level=part.level,
-            partition=tuple(sorted(part.partition_values.items())),
+            partition=part.partition_key,
             range=reach,
             sorted=part.sort_key_version == snapshot.settings.sort_key_version,
         )

@@ -36,7 +36,7 @@ from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.errors import Corrupt
-from lakebed.manifest.actions import is_ours
+from lakebed.manifest.actions import is_native_file
 from lakebed.manifest.schema import schema_from_json
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.view.scan_file import ScanFile
@@ -188,7 +188,7 @@ def _entry(file: ScanFile, schema_json: str) -> list[Any]:
 
 def told_to_spark(file: ScanFile, schema_json: str) -> str | None:
     """A file's statistics without the bounds that do not hold for every value; none where they are no JSON."""
-    if file.stats is None or is_ours(file.path):
+    if file.stats is None or is_native_file(file.path):
         return file.stats
     schema = schema_from_json(schema_json)
     untrusted = [field.name for field in schema if not trusts_bounds(file.path, field.type)]
