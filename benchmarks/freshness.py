@@ -31,7 +31,7 @@ from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.sql import parquet
 from lakebed.storage.engine import connect
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 from tests.infra.kafka import KafkaServer
 
 

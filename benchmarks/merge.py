@@ -34,7 +34,7 @@ from lakebed.parts.changes import TableShape
 from lakebed.parts.merge import MergeSource, merge_parts
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 
 MEMORY_BYTES_MAX = 512 << 20
 SHAPE = TableShape(SCHEMA, tuple(KEYS), tuple(SORT_KEY))

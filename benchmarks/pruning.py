@@ -28,7 +28,7 @@ from benchmarks.workload import KEYS, SCHEMA, SORT_KEY, Workload, median, table
 from lakebed.parts.write import ROW_GROUP_ROWS
 from lakebed.parts.write_arrow import write_tables
 from lakebed.storage.engine import connect
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 
 BATCHES = 4
 KEYS_SOUGHT = 100

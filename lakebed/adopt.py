@@ -30,7 +30,8 @@ from lakebed.settings import PREFIX, SORT_KEY_FRAME, TableSettings
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import reason, require_store
-from lakebed.storage.part_storage import PartStorage, open_part_storage
+from lakebed.storage.open import open_part_storage
+from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
 from lakebed.table import Table, column_names, open
 from lakebed.version import ENGINE

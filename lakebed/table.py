@@ -85,7 +85,8 @@ from lakebed.settings import (
     wrong_properties,
 )
 from lakebed.storage.engine import connect, connect_sealed
-from lakebed.storage.part_storage import PartStorage, open_part_storage
+from lakebed.storage.open import open_part_storage
+from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import spark_path
 from lakebed.version import ENGINE
 from lakebed.view import clustering, metadata_tables

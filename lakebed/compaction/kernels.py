@@ -17,7 +17,8 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.changes import TableShape
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
-from lakebed.storage.part_storage import PartStorage, open_part_storage
+from lakebed.storage.open import open_part_storage
+from lakebed.storage.part_storage import PartStorage
 from lakebed.telemetry.task_cost import measured
 from lakebed.telemetry.task_requests import counted, tell
 

@@ -31,7 +31,8 @@ from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.planning.plan import Plan, PlanKind, Planning
 from lakebed.planning.rounds import Estimate, depth_by_level, estimate, round_plans
 from lakebed.storage.engine import connect
-from lakebed.storage.part_storage import LocalPartStorage, PartStorage
+from lakebed.storage.local_part_storage import LocalPartStorage
+from lakebed.storage.part_storage import PartStorage
 
 _WAIT_SECONDS = 2.0
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakebed.manifest.actions import Part
 from lakebed.parts.changes import TableShape
 from lakebed.parts.locate import KeyLocator, ScanLocator, lookup_schema
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 from lakebed.telemetry.task_cost import measured
 from lakebed.telemetry.task_requests import counted, tell
 

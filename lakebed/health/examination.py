@@ -21,7 +21,8 @@ from lakebed.health.log_checks import Progress, look_at_log, state_findings
 from lakebed.health.row_checks import RowChecks
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
-from lakebed.storage.part_storage import PartStorage, open_part_storage
+from lakebed.storage.open import open_part_storage
+from lakebed.storage.part_storage import PartStorage
 
 FINDINGS_MAX = 1000
 

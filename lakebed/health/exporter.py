@@ -18,7 +18,7 @@ from lakebed.health.sampler import Sampler
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 
 SLOW_SECONDS = 30.0
 _DEAR_SHARE = 0.1

@@ -40,7 +40,7 @@ from lakebed.planning.backpressure import pressure
 from lakebed.planning.optimum import least_written_up_to
 from lakebed.planning.planner import plan
 from lakebed.sortkey.clustering import clustering
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 from lakebed.view.clustering import placed
 
 _logger = logging.getLogger("lakebed.exporter")

@@ -45,7 +45,7 @@ from lakebed.parts.reads import Reads
 from lakebed.planning.backpressure import pressure
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan, reason_to_settle
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 
 SLOW_SECONDS = 60.0
 _CHECKPOINTS_LATE = 3

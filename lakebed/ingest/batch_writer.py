@@ -46,7 +46,7 @@ from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, rows_
 from lakebed.parts.sql import parquet
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.storage.engine import connect
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 from lakebed.telemetry.task_cost import measured
 from lakebed.telemetry.task_requests import counted, tell
 

@@ -33,7 +33,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.checksum import checksum_of
 from lakebed.parts.merge import MergedPart
 from lakebed.parts.provenance import Provenance
-from lakebed.storage.part_storage import LocalPartStorage
+from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.storage.process_folders import lock_folder
 
 GRACE_SECONDS = 3600.0

@@ -1,8 +1,5 @@
 """Data files in S3: written from local temporary files, read by ranges, handed to DuckDB as a file system of its own.
 
-Invariants: a path is readable only when its upload is complete; a failed upload leaves no object and no parts of one
-(but for a process that dies in it: the bucket's lifecycle rule for incomplete uploads removes those).
-
 Read: every range goes through the process's ``BlockCache``, so footers, small parts and blocks that settles read again
 cost no request. A small file is in it as soon as it is written: the settle after it asks for nothing.
 Write: one PutObject up to ``SINGLE_PUT_BYTES_MAX``, above it a multipart upload with a few parts in flight.
@@ -15,38 +12,27 @@ import threading
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import duckdb
-from botocore.exceptions import ClientError
-from fsspec import AbstractFileSystem
 
-from lakebed.errors import LakebedError, StoreUnavailable, Unsupported
-from lakebed.storage.counters import RequestCounter, StoreCounters
+from lakebed.errors import LakebedError
+from lakebed.storage.counters import StoreCounters
+from lakebed.storage.duckdb_files import HOST, RangeFileSystem
 from lakebed.storage.file_errors import naming_unwritable
-from lakebed.storage.part_storage import delete_each
 from lakebed.storage.process_folders import temporary_folder
 from lakebed.storage.range_cache import TAIL_BYTES, BlockCache
 from lakebed.storage.roots import S3Root, local_file
-from lakebed.storage.s3_client import attempt_again, code_of, explain, is_transient, status_of
+from lakebed.storage.s3_objects import S3Objects
 
 T = TypeVar("T")
 
 SINGLE_PUT_BYTES_MAX = 32 << 20
-DELETIONS_AT_ONCE = 1000
-_HOST = "table"  # DuckDB grants access below a place, and a scheme alone is none
-_NO_SUCH_REQUEST = (405, 501)
-_UPLOAD_PART_BYTES = 16 << 20
-_UPLOADS_AT_ONCE = 3
-_LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 _lock = threading.Lock()
 _cache = BlockCache()
-_readers: dict[S3Root, RangeReader] = {}
+_readers: dict[S3Root, CachedObjects] = {}
 
 
 def _after_fork_in_child() -> None:
@@ -75,11 +61,11 @@ class S3PartStorage:
         return "s3a" + self.root.removeprefix("s3")
 
     @property
-    def _reader(self) -> RangeReader:
+    def _reader(self) -> CachedObjects:
         with _lock:
             reader = _readers.get(self.place)
             if reader is None:
-                reader = _readers[self.place] = RangeReader(self.place, _cache)
+                reader = _readers[self.place] = CachedObjects(self.place, _cache)
             return reader
 
     @property
@@ -89,7 +75,7 @@ class S3PartStorage:
 
     def counters(self) -> StoreCounters:
         """See ``PartStorage``."""
-        return self._reader.counter.value()
+        return self._reader.objects.counters()
 
     def duckdb_url(self, path: str) -> str:
         """See ``PartStorage``."""
@@ -98,7 +84,7 @@ class S3PartStorage:
     @property
     def duckdb_folder(self) -> str:
         """See ``PartStorage``."""
-        return f"{self._protocol}://{_HOST}"
+        return f"{self._protocol}://{HOST}"
 
     def path_of_url(self, url: str) -> str:
         """See ``PartStorage``."""
@@ -127,7 +113,7 @@ class S3PartStorage:
                 with open(temporary, "rb") as file:
                     self.write_bytes(path, file.read())
             else:
-                self._reader.upload(path, temporary, size)
+                self._reader.objects.upload(path, temporary, size)
         finally:
             if os.path.exists(temporary):
                 os.unlink(temporary)
@@ -147,17 +133,17 @@ class S3PartStorage:
 
     def size(self, path: str) -> int:
         """See ``PartStorage``."""
-        known = _cache.size(self._reader.file(path))
-        return self._reader.head(path) if known is None else known
+        known = _cache.size(self._reader.key(path))
+        return self._reader.objects.size(path) if known is None else known
 
     def forget(self, path: str) -> None:
         """See ``PartStorage``."""
-        _cache.forget(self._reader.file(path))
+        self._reader.forget(path)
 
     def exists(self, path: str) -> bool:
         """See ``PartStorage``. Always asks the store."""
         try:
-            self._reader.head(path)
+            self._reader.objects.size(path)
         except FileNotFoundError:
             return False
         return True
@@ -172,283 +158,55 @@ class S3PartStorage:
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, int, float]]:
         """See ``PartStorage``."""
-        return self._reader.list(prefix)
+        return self._reader.objects.list(prefix)
 
     def now(self) -> float:
         """See ``PartStorage``."""
-        return self._reader.now()
+        return self._reader.objects.now()
 
 
-class RangeReader:
-    """The requests on one root in one process, their count, and their cache."""
+class CachedObjects:
+    """The objects below one root, whose ranges are kept in this process's cache."""
 
     def __init__(self, place: S3Root, cache: BlockCache) -> None:
-        self.place = place
-        self.counter = RequestCounter()
+        self.objects = S3Objects(place)
         self._cache = cache
-        self._deletes_many = True  # until the store says that it has no such request
 
-    def file(self, path: str) -> str:
+    def key(self, path: str) -> str:
         """The name of a file in the cache."""
-        return f"{self.place.bucket}/{self.place.key(path)}"
-
-    def _ask(self, operation: str, path: str, send: Callable[[Any, dict[str, str]], tuple[T, int, int]]) -> T:
-        key = self.place.key(path)
-        target = {"Bucket": self.place.bucket, "Key": key}
-        return attempt_again(self.counter, operation, self.place, key, lambda client: send(client, target))
+        return f"{self.objects.place.bucket}/{self.objects.place.key(path)}"
 
     def meet(self, path: str) -> int:
         """The file's size, at the cost of its tail if it is new."""
-        return self._cache.meet(self.file(path), lambda _, length: self._tail(path, length))
+        return self._cache.meet(self.key(path), lambda _, length: self.objects.read_tail(path, length))
 
     def read(self, path: str, start: int, length: int) -> bytes:
         """At most ``length`` bytes from ``start``."""
         return self._cache.read(
-            self.file(path),
+            self.key(path),
             start,
             length,
-            lambda _, begin, end: self._range(path, begin, end),
-            lambda _, wanted: self._tail(path, wanted),
-        )
-
-    def _tail(self, path: str, length: int) -> tuple[bytes, int]:
-        def send(client: Any, target: dict[str, str]) -> tuple[tuple[bytes, int], int, int]:
-            try:
-                answer = client.get_object(**target, Range=f"bytes=-{length}")
-            except ClientError as error:
-                if code_of(error) == "InvalidRange":  # an empty object has no last bytes
-                    return (b"", 0), 0, 0
-                raise
-            with answer["Body"] as body:
-                data: bytes = body.read()
-            of = answer.get("ContentRange", "").rpartition("/")[2]
-            return (data, int(of) if of.isdigit() else len(data)), len(data), 0
-
-        return self._ask("get_tail", path, send)
-
-    def _range(self, path: str, begin: int, end: int) -> bytes:
-        def send(client: Any, target: dict[str, str]) -> tuple[bytes, int, int]:
-            answer = client.get_object(**target, Range=f"bytes={begin}-{end - 1}")
-            with answer["Body"] as body:
-                data: bytes = body.read()
-            if len(data) != end - begin:
-                raise ConnectionError(f"{len(data)} bytes came instead of {end - begin}")
-            return data, len(data), 0
-
-        return self._ask("get_range", path, send)
-
-    def head(self, path: str) -> int:
-        """The file's size, as the store says now."""
-        return self._ask(
-            "head", path, lambda client, target: (int(client.head_object(**target)["ContentLength"]), 0, 0)
+            lambda _, begin, end: self.objects.read_range(path, begin, end),
+            lambda _, wanted: self.objects.read_tail(path, wanted),
         )
 
     def put(self, path: str, data: bytes) -> None:
-        """One PutObject; a small file stays in the cache, since the next settle reads it."""
-
-        def send(client: Any, target: dict[str, str]) -> tuple[None, int, int]:
-            client.put_object(**target, Body=data)
-            return None, 0, len(data)
-
-        self._ask("put", path, send)
+        """Write a file; a small one stays in the cache, since the next settle reads it."""
+        self.objects.put(path, data)
         if len(data) <= TAIL_BYTES:
-            self._cache.insert_tail(self.file(path), data, len(data))
+            self._cache.insert_tail(self.key(path), data, len(data))
 
-    def upload(self, path: str, local: str, size: int) -> None:
-        """A multipart upload of a local file."""
-
-        def create(client: Any, target: dict[str, str]) -> tuple[str, int, int]:
-            return str(client.create_multipart_upload(**target)["UploadId"]), 0, 0
-
-        upload_id = self._ask("create_upload", path, create)
-
-        def upload_part(number: int) -> dict[str, Any]:
-            with open(local, "rb") as file:
-                file.seek((number - 1) * _UPLOAD_PART_BYTES)
-                data = file.read(_UPLOAD_PART_BYTES)
-
-            def send(client: Any, target: dict[str, str]) -> tuple[str, int, int]:
-                answer = client.upload_part(**target, UploadId=upload_id, PartNumber=number, Body=data)
-                return str(answer["ETag"]), 0, len(data)
-
-            return {"PartNumber": number, "ETag": self._ask("upload_part", path, send)}
-
-        def complete(client: Any, target: dict[str, str]) -> tuple[None, int, int]:
-            try:
-                client.complete_multipart_upload(**target, UploadId=upload_id, MultipartUpload={"Parts": parts})
-            except ClientError as error:
-                # An earlier attempt whose answer was lost may have completed it; the name is ours alone.
-                if code_of(error) != "NoSuchUpload" or self.head(path) != size:
-                    raise
-            return None, 0, 0
-
-        def abort(client: Any, target: dict[str, str]) -> tuple[None, int, int]:
-            client.abort_multipart_upload(**target, UploadId=upload_id)
-            return None, 0, 0
-
-        try:
-            with ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
-                parts = list(pool.map(upload_part, range(1, -(-size // _UPLOAD_PART_BYTES) + 1)))
-            self._ask("complete_upload", path, complete)
-        except BaseException:
-            self._ask("abort_upload", path, abort)
-            raise
+    def forget(self, path: str) -> None:
+        """The next read asks the store."""
+        self._cache.forget(self.key(path))
 
     def delete(self, path: str) -> None:
-        """Remove an object; one that is not there is no error."""
-
-        def send(client: Any, target: dict[str, str]) -> tuple[None, int, int]:
-            client.delete_object(**target)
-            return None, 0, 0
-
-        self._cache.forget(self.file(path))
-        try:
-            self._ask("delete", path, send)
-        except FileNotFoundError:
-            return
+        """Remove a file; one that is not there is no error."""
+        self.forget(path)
+        self.objects.delete(path)
 
     def delete_many(self, paths: Sequence[str]) -> dict[str, LakebedError]:
-        """Remove objects, up to ``DELETIONS_AT_ONCE`` a request; returns why, for each that could not be removed."""
-        failed: dict[str, LakebedError] = {}
-        for start in range(0, len(paths), DELETIONS_AT_ONCE):
-            some = paths[start : start + DELETIONS_AT_ONCE]
-            failed |= self._delete_some(some) if self._deletes_many else delete_each(self.delete, some)
-        return failed
-
-    def _delete_some(self, paths: Sequence[str]) -> dict[str, LakebedError]:
-        names = {self.place.key(path): path for path in paths}
-        wanted = {"Objects": [{"Key": key} for key in names], "Quiet": True}
-
-        def send(client: Any, target: dict[str, str]) -> tuple[list[dict[str, str]] | None, int, int]:
-            try:
-                return client.delete_objects(Bucket=target["Bucket"], Delete=wanted).get("Errors", []), 0, 0
-            except ClientError as error:
-                if status_of(error) in _NO_SUCH_REQUEST:
-                    return None, 0, 0
-                raise
-
+        """Remove files; returns why, for each that could not be removed."""
         for path in paths:
-            self._cache.forget(self.file(path))
-        try:
-            errors = self._ask("delete_many", paths[0], send)
-        except LakebedError as error:
-            return dict.fromkeys(paths, error)
-        if errors is None:
-            self._deletes_many = False
-            return delete_each(self.delete, paths)
-        failed = {names[error["Key"]]: self._why_not_deleted(error) for error in errors}
-        return {path: error for path, error in failed.items() if error is not None}
-
-    def _why_not_deleted(self, answer: dict[str, str]) -> LakebedError | None:
-        """What the store says of one object of many; None if it is not there any more."""
-        error = ClientError({"Error": {"Code": answer["Code"], "Message": answer.get("Message", "")}}, "DeleteObjects")
-        if is_transient(error):
-            return StoreUnavailable(f"delete of s3://{self.place.bucket}/{answer['Key']} failed: {error}")
-        found = explain(error, "delete", self.place, answer["Key"])
-        return found if isinstance(found, LakebedError) else None
-
-    def now(self) -> float:
-        """The time that the server's answer tells: the end of that second."""
-
-        def send(client: Any, _: dict[str, str]) -> tuple[str, int, int]:
-            request = {"Bucket": self.place.bucket, "Prefix": self.place.key(""), "MaxKeys": 1}
-            return client.list_objects_v2(**request)["ResponseMetadata"]["HTTPHeaders"]["date"], 0, 0
-
-        return parsedate_to_datetime(self._ask("list", "", send)).timestamp() + 1
-
-    def list(self, prefix: str) -> Iterator[tuple[str, int, float]]:
-        """All objects whose path begins with ``prefix``, page by page."""
-        request: dict[str, Any] = {"Bucket": self.place.bucket, "Prefix": self.place.key(prefix)}
-        while True:
-            page = dict(request)
-
-            def send(client: Any, _: dict[str, str], page: dict[str, Any] = page) -> tuple[dict[str, Any], int, int]:
-                return client.list_objects_v2(**page), 0, 0
-
-            answer = self._ask("list", prefix, send)
-            for item in answer.get("Contents", ()):
-                yield self.place.name(item["Key"]), int(item["Size"]), item["LastModified"].timestamp()
-            if not answer.get("IsTruncated"):
-                return
-            request["ContinuationToken"] = answer["NextContinuationToken"]
-
-
-class RangeFile:
-    """What DuckDB reads an object through: a position over ``RangeReader``."""
-
-    def __init__(self, reader: RangeReader, path: str) -> None:
-        self._reader, self._path, self._at = reader, path, 0
-
-    def seekable(self) -> bool:
-        """DuckDB asks, and prefetches whole column chunks then."""
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Move to ``offset`` from the start (0), from here (1) or from the end (2)."""
-        base = (0, self._at, self._reader.meet(self._path) if whence == 2 else 0)[whence]
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        """The position."""
-        return self._at
-
-    def read(self, length: int = -1) -> bytes:
-        """The next bytes; all that are left by default."""
-        if length < 0:
-            length = self._reader.meet(self._path) - self._at
-        data = self._reader.read(self._path, self._at, length)
-        self._at += len(data)
-        return data
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-
-class RangeFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """The part of fsspec that DuckDB calls to read: no listing, no writing, and no request beyond the reads."""
-
-    cachable = False
-
-    def __init__(self, protocol: str, reader: RangeReader) -> None:
-        super().__init__(skip_instance_cache=True)
-        self.protocol = protocol
-        self._reader = reader
-
-    def _path(self, url: str) -> str:
-        return url.removeprefix(f"{self.protocol}://{_HOST}/")
-
-    def open(self, path: str, mode: str = "rb", **_: Any) -> RangeFile:
-        """A file to read. Raises FileNotFoundError."""
-        if mode != "rb":
-            raise Unsupported(f"{path} can't be opened with mode {mode!r}: write with write_file")
-        self._reader.meet(self._path(path))
-        return RangeFile(self._reader, self._path(path))
-
-    def glob(self, path: str, **_: Any) -> list[str]:
-        """The path itself: names of parts hold no patterns, and a listing would cost a request."""
-        return [path]
-
-    def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Name, size and kind."""
-        return {"name": path, "size": self._reader.meet(self._path(path)), "type": "file"}
-
-    def size(self, path: str) -> int:
-        """The file's bytes."""
-        return self._reader.meet(self._path(path))
-
-    def modified(self, path: str) -> datetime:
-        """Files never change, so any fixed time serves DuckDB's own caches."""
-        return _LONG_AGO
-
-    def exists(self, path: str, **_: Any) -> bool:
-        """Is there such an object?"""
-        try:
-            self._reader.meet(self._path(path))
-        except FileNotFoundError:
-            return False
-        return True
-
-    def isfile(self, path: str) -> bool:
-        """There are no folders."""
-        return self.exists(path)
+            self.forget(path)
+        return self.objects.delete_many(paths)

@@ -33,7 +33,7 @@ from lakebed.monitoring.recent_commits import RecentCommits
 from lakebed.monitoring.table_state import table_state
 from lakebed.parts.reads import Reads
 from lakebed.planning.planner import plan
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 from lakebed.table import observer
 from lakebed.ui import documents
 from lakebed.ui.history import History

@@ -59,7 +59,8 @@ from lakebed.parts.dead_rows import DeadRows
 from lakebed.parts.nested import table_as_declared
 from lakebed.parts.sql import aliases, by_place, named, registered, scan_of, sql_type
 from lakebed.storage.engine import connect
-from lakebed.storage.part_storage import PartStorage, open_part_storage
+from lakebed.storage.open import open_part_storage
+from lakebed.storage.part_storage import PartStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.conflicts import BLIND, Touch
 from lakebed.manifest.table_log import Outcome, TableLog
 from lakebed.parts.dead_rows import DeadRows
-from lakebed.storage.part_storage import LocalPartStorage
+from lakebed.storage.local_part_storage import LocalPartStorage
 from tests.manifest.test_table_log import INFO, base_part, committed, new_log
 
 

@@ -24,7 +24,6 @@ from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.manifest.claims import claims_of
 from lakebed.storage.s3_client import ATTEMPTS_MAX
-from lakebed.storage.s3_part_storage import S3PartStorage
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
 
@@ -247,8 +246,7 @@ def test_an_object_that_is_gone_is_named_and_a_store_that_fails_is_no_damage(
 ) -> None:
     table = three_parts(f"s3://{s3_server.create_bucket()}/table")
     second = paths(table)[1]
-    assert isinstance(table._storage, S3PartStorage)
-    table._storage._reader._cache.forget(table._storage._reader.file(second))  # a new part is in this process's memory
+    table._storage.forget(second)  # a new part is in this process's memory
     flaky_s3.fail_next(Fault.RESET, ATTEMPTS_MAX, path_contains=second)
     with pytest.raises(StoreUnavailable, match=second):
         table.compact()

@@ -32,7 +32,9 @@ from lakebed.operations import cleanup
 from lakebed.operations.cleanup import CLEANED_SCHEMA, Kept, TidyUp, reason_to_go
 from lakebed.operations.hold import hold
 from lakebed.parts import dead_rows
-from lakebed.storage.part_storage import LocalPartStorage, PartStorage, delete_each, open_part_storage
+from lakebed.storage.local_part_storage import LocalPartStorage
+from lakebed.storage.open import open_part_storage
+from lakebed.storage.part_storage import PartStorage, delete_each
 from tests.infra.s3 import S3Server
 from tests.oracle import Row, in_order
 from tests.table.test_every_version_equals_the_oracle import World, close, make_world, step

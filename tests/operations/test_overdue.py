@@ -11,7 +11,7 @@ import pytest
 import lakebed
 from lakebed.health.file_checks import look_for_orphans
 from lakebed.operations.cleanup import TidyUp, overdue
-from lakebed.storage.part_storage import LocalPartStorage
+from lakebed.storage.local_part_storage import LocalPartStorage
 from tests.operations.test_cleanup import DAY, NOW, SCHEMA, Clock, at, put, rows_of, storage_of, written_now
 
 HOUR = DAY // 24

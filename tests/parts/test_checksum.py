@@ -18,7 +18,7 @@ from lakebed.parts.checksum import checksum_of, stage, verify, verify_pages
 from lakebed.parts.merge import MergeSource, merge_parts
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.storage.engine import connect
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 
 FLAT = pa.schema([("id", pa.int64()), ("text", pa.string())])
 NESTED = FLAT.append(pa.field("more", pa.struct([("a", pa.int64())])))  # of which DuckDB reads the files

@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 import lakebed
 from lakebed.manifest.actions import Part
 from lakebed.parts.dead_rows import DeadRows
-from lakebed.storage.part_storage import LocalPartStorage
+from lakebed.storage.local_part_storage import LocalPartStorage
 
 
 def test_vectors_of_parts_that_left_the_base_are_let_go_and_can_be_read_again(tmp_path: Path) -> None:

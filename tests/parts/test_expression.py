@@ -14,7 +14,7 @@ from lakebed.parts.expression import connection_for, expression, mistakes, requi
 from lakebed.parts.sql import parquet, registered
 from lakebed.storage import engine
 from lakebed.storage.engine import connect, connect_sealed
-from lakebed.storage.part_storage import LocalPartStorage
+from lakebed.storage.local_part_storage import LocalPartStorage
 
 ROWS = pa.table(
     {

@@ -16,7 +16,7 @@ from lakebed.parts.locate import IndexLocator, ScanLocator
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 
 SHAPE = TableShape(pa.schema([("id", pa.int64())]), ("id",))
 

@@ -28,7 +28,7 @@ from lakebed.parts.provenance import Provenance
 from lakebed.parts.write import write_parts
 from lakebed.sortkey.ranges import is_point, order_columns, range_of
 from lakebed.storage.engine import connect
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 from tests.table.values import TYPES
 
 SCHEMA = pa.schema(

@@ -24,7 +24,7 @@ from lakebed.sortkey.order_values import order_values
 from lakebed.sortkey.ranges import ORDER_BOUNDS, Range, mirrored, order_columns, range_of
 from lakebed.sortkey.sort_key import SORT_KEY_FRAME, SortTerm, frame_properties, parse_sort_key
 from lakebed.storage.engine import connect
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 from tests.sortkey.terms import SCHEMA, random_key, random_rows, sorted_places
 
 NUMBERED = SCHEMA.append(pa.field("id", pa.int64()))

@@ -19,7 +19,7 @@ from lakebed.parts.changes import OP_COLUMN, TableShape, newest_per_key, prepare
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 
 UTC = dt.UTC
 SCHEMA = pa.schema(

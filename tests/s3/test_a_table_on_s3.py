@@ -15,7 +15,7 @@ import pytest
 import lakebed
 from lakebed.errors import UnsafeStore
 from lakebed.manifest.claims import claims_of
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
 from tests.manifest.unsafe_s3 import Behaviour, UnsafeS3

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidInput, StoreUnavailable
-from lakebed.storage import s3_part_storage as s3_storage
-from lakebed.storage.part_storage import PartStorage, open_part_storage
+from lakebed.storage import s3_objects
+from lakebed.storage.open import open_part_storage
+from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.s3_client import ATTEMPTS_MAX
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server, aws_environment
@@ -28,7 +29,7 @@ def requests(storage: PartStorage) -> dict[str, int]:
 
 
 def test_a_batch_of_objects_costs_one_request(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_storage, "DELETIONS_AT_ONCE", 10)
+    monkeypatch.setattr(s3_objects, "DELETIONS_AT_ONCE", 10)
     storage, paths = filled(s3.create_bucket(), 25)
     assert storage.delete_many(paths[:24]) == {}
     assert [path for path, _, _ in storage.list()] == paths[24:]

@@ -10,7 +10,7 @@ import pytest
 import lakebed
 from lakebed.errors import Corrupt
 from lakebed.parts import dead_rows
-from lakebed.storage.part_storage import open_part_storage
+from lakebed.storage.open import open_part_storage
 from tests.infra.s3 import S3Server
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])

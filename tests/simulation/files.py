@@ -28,7 +28,8 @@ from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.parts.provenance import Provenance
 from lakebed.parts.resolve import Resolution
 from lakebed.parts.write import WrittenPart
-from lakebed.storage.part_storage import PartStorage, StoreCounters, delete_each
+from lakebed.storage.counters import StoreCounters
+from lakebed.storage.part_storage import PartStorage, delete_each
 from tests.simulation.world import Actor, World
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import pytest
 
 import lakebed
 from lakebed.cli import main
-from lakebed.storage.part_storage import LocalPartStorage
+from lakebed.storage.local_part_storage import LocalPartStorage
 
 SCHEMA = pa.schema(
     [

@@ -1,0 +1,308 @@
+"""The objects below one root in S3, or in a server that speaks its protocol: every request that lakebed makes of such a store.
+
+The log keeps its files here directly: this is a ``manifest.log_store.LogStore`` where the server honours ``If-None-Match: *``
+(``manifest.store_probe`` tries it). The files of parts go through ``s3_part_storage``, which adds a cache.
+
+Invariants: False from ``put_if_absent`` means that another object certainly has the name; True that ours certainly has. An
+upload that fails leaves no object and no pieces of one, but for a process that dies in it: the bucket's lifecycle rule for
+incomplete uploads removes those.
+
+``put_if_absent``:
+1. PutObject with ``If-None-Match: *``, retried here and nowhere else, a bounded number of times.
+2. 200: ours. 412: taken, by another if every earlier attempt was certainly refused.
+3. An attempt whose fate is unknown (time-out, broken connection, 5xx) may have landed, now or a little later. If a
+   later attempt answers 200, it had not, and ours holds the name. If a later one answers 412, the object there may be
+   our own: StoreUnavailable, and the caller reads the name back to see whose it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+from botocore.exceptions import BotoCoreError, ClientError
+from urllib3.exceptions import HTTPError
+
+from lakebed import events
+from lakebed.errors import LakebedError, StoreUnavailable
+from lakebed.storage.counters import RequestCounter, StoreCounters
+from lakebed.storage.part_storage import delete_each
+from lakebed.storage.roots import S3Root
+from lakebed.storage.s3_client import (
+    ATTEMPTS_MAX,
+    attempt_again,
+    backoff_seconds,
+    code_of,
+    explain,
+    is_transient,
+    never_arrived,
+    result_of,
+    s3_client,
+    status_of,
+)
+
+T = TypeVar("T")
+
+DELETIONS_AT_ONCE = 1000
+_NO_SUCH_REQUEST = (405, 501)
+_UPLOAD_PART_BYTES = 16 << 20
+_UPLOADS_AT_ONCE = 3
+
+
+class S3Objects:
+    """The objects below a bucket and a prefix; paths are relative to it, with ``/``.
+
+    Picklable: what it holds is a place, and a count that starts anew. Every method raises StoreUnavailable when the store
+    does not answer, InvalidInput when it refuses, MissingPrerequisite without credentials (``s3_client.explain``).
+    """
+
+    def __init__(self, place: S3Root) -> None:
+        self.place = place
+        self.root = str(place)
+        self._counter = RequestCounter()
+        self._deletes_many = True  # until the store says that it has no such request
+
+    def __repr__(self) -> str:
+        return f"S3Objects({self.root!r})"
+
+    def counters(self) -> StoreCounters:
+        """Requests and bytes so far, by operation."""
+        return self._counter.value()
+
+    def read(self, path: str) -> bytes:
+        """The whole object. Raises FileNotFoundError."""
+
+        def send(client: Any, target: dict[str, str]) -> tuple[bytes, int, int]:
+            answer = client.get_object(**target)
+            with answer["Body"] as body:
+                data: bytes = body.read()
+            return data, len(data), 0
+
+        return self._ask("read", path, send)
+
+    def read_tail(self, path: str, length: int) -> tuple[bytes, int]:
+        """The last ``length`` bytes or fewer, and the object's size. Raises FileNotFoundError."""
+
+        def send(client: Any, target: dict[str, str]) -> tuple[tuple[bytes, int], int, int]:
+            try:
+                answer = client.get_object(**target, Range=f"bytes=-{length}")
+            except ClientError as error:
+                if code_of(error) == "InvalidRange":  # an empty object has no last bytes
+                    return (b"", 0), 0, 0
+                raise
+            with answer["Body"] as body:
+                data: bytes = body.read()
+            of = answer.get("ContentRange", "").rpartition("/")[2]
+            return (data, int(of) if of.isdigit() else len(data)), len(data), 0
+
+        return self._ask("get_tail", path, send)
+
+    def read_range(self, path: str, begin: int, end: int) -> bytes:
+        """The bytes from ``begin`` to before ``end``. Raises FileNotFoundError."""
+
+        def send(client: Any, target: dict[str, str]) -> tuple[bytes, int, int]:
+            answer = client.get_object(**target, Range=f"bytes={begin}-{end - 1}")
+            with answer["Body"] as body:
+                data: bytes = body.read()
+            if len(data) != end - begin:
+                raise ConnectionError(f"{len(data)} bytes came instead of {end - begin}")
+            return data, len(data), 0
+
+        return self._ask("get_range", path, send)
+
+    def size(self, path: str) -> int:
+        """The object's bytes, as the store says now. Raises FileNotFoundError."""
+        return self._ask(
+            "head", path, lambda client, target: (int(client.head_object(**target)["ContentLength"]), 0, 0)
+        )
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Create the object; False if another certainly has the path. Raises StoreUnavailable if nobody can know."""
+        key = self.place.key(path)
+        client = s3_client()
+        certain = True
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                client.put_object(Bucket=self.place.bucket, Key=key, Body=data, IfNoneMatch="*")
+            except (ClientError, BotoCoreError, HTTPError, OSError) as error:
+                self._counter.count("put_if_absent", failures=1, bytes_written=len(data))
+                said = result_of(error)
+                events.emit(events.StoreRequested(self.root, "put_if_absent", said, bytes_written=len(data)))
+                if isinstance(error, ClientError) and status_of(error) == 412:
+                    if certain:
+                        return False
+                    raise StoreUnavailable(
+                        f"s3://{self.place.bucket}/{key} is taken, perhaps by an earlier attempt of this very put whose"
+                        " answer was lost: read it back"
+                    ) from error
+                if not is_transient(error):
+                    if certain:
+                        raise explain(error, "put_if_absent", self.place, key) from error
+                    raise StoreUnavailable(
+                        f"put_if_absent of s3://{self.place.bucket}/{key}: an attempt's answer was lost, the next was"
+                        f" refused ({error}): read it back"
+                    ) from error
+                certain = certain and never_arrived(error)
+                if attempt + 1 < ATTEMPTS_MAX:
+                    time.sleep(backoff_seconds(attempt))
+                    continue
+                raise StoreUnavailable(
+                    f"put_if_absent of s3://{self.place.bucket}/{key} got no answer in {ATTEMPTS_MAX} attempts and"
+                    f" may or may not have landed, last: {error}"
+                ) from error
+            self._counter.count("put_if_absent", bytes_written=len(data))
+            events.emit(events.StoreRequested(self.root, "put_if_absent", "ok", bytes_written=len(data)))
+            return True
+        raise AssertionError("the loop returns or raises")
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace the object with one request."""
+
+        def send(client: Any, target: dict[str, str]) -> tuple[None, int, int]:
+            client.put_object(**target, Body=data)
+            return None, 0, len(data)
+
+        self._ask("put", path, send)
+
+    def upload(self, path: str, local: str, size: int) -> None:
+        """A multipart upload of a local file."""
+
+        def create(client: Any, target: dict[str, str]) -> tuple[str, int, int]:
+            return str(client.create_multipart_upload(**target)["UploadId"]), 0, 0
+
+        upload_id = self._ask("create_upload", path, create)
+
+        def upload_part(number: int) -> dict[str, Any]:
+            with open(local, "rb") as file:
+                file.seek((number - 1) * _UPLOAD_PART_BYTES)
+                data = file.read(_UPLOAD_PART_BYTES)
+
+            def send(client: Any, target: dict[str, str]) -> tuple[str, int, int]:
+                answer = client.upload_part(**target, UploadId=upload_id, PartNumber=number, Body=data)
+                return str(answer["ETag"]), 0, len(data)
+
+            return {"PartNumber": number, "ETag": self._ask("upload_part", path, send)}
+
+        def complete(client: Any, target: dict[str, str]) -> tuple[None, int, int]:
+            try:
+                client.complete_multipart_upload(**target, UploadId=upload_id, MultipartUpload={"Parts": parts})
+            except ClientError as error:
+                # An earlier attempt whose answer was lost may have completed it; the name is ours alone.
+                if code_of(error) != "NoSuchUpload" or self.size(path) != size:
+                    raise
+            return None, 0, 0
+
+        def abort(client: Any, target: dict[str, str]) -> tuple[None, int, int]:
+            client.abort_multipart_upload(**target, UploadId=upload_id)
+            return None, 0, 0
+
+        try:
+            with ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
+                parts = list(pool.map(upload_part, range(1, -(-size // _UPLOAD_PART_BYTES) + 1)))
+            self._ask("complete_upload", path, complete)
+        except BaseException:
+            self._ask("abort_upload", path, abort)
+            raise
+
+    def delete(self, path: str) -> None:
+        """Remove an object; one that is not there is no error."""
+
+        def send(client: Any, target: dict[str, str]) -> tuple[None, int, int]:
+            client.delete_object(**target)
+            return None, 0, 0
+
+        try:
+            self._ask("delete", path, send)
+        except FileNotFoundError:
+            return
+
+    def delete_many(self, paths: Sequence[str]) -> dict[str, LakebedError]:
+        """Remove objects, up to ``DELETIONS_AT_ONCE`` a request; returns why, for each that could not be removed."""
+        failed: dict[str, LakebedError] = {}
+        for start in range(0, len(paths), DELETIONS_AT_ONCE):
+            some = paths[start : start + DELETIONS_AT_ONCE]
+            failed |= self._delete_some(some) if self._deletes_many else delete_each(self.delete, some)
+        return failed
+
+    def _delete_some(self, paths: Sequence[str]) -> dict[str, LakebedError]:
+        names = {self.place.key(path): path for path in paths}
+        wanted = {"Objects": [{"Key": key} for key in names], "Quiet": True}
+
+        def send(client: Any, target: dict[str, str]) -> tuple[list[dict[str, str]] | None, int, int]:
+            try:
+                return client.delete_objects(Bucket=target["Bucket"], Delete=wanted).get("Errors", []), 0, 0
+            except ClientError as error:
+                if status_of(error) in _NO_SUCH_REQUEST:
+                    return None, 0, 0
+                raise
+
+        try:
+            errors = self._ask("delete_many", paths[0], send)
+        except LakebedError as error:
+            return dict.fromkeys(paths, error)
+        if errors is None:
+            self._deletes_many = False
+            return delete_each(self.delete, paths)
+        failed = {names[error["Key"]]: self._why_not_deleted(error) for error in errors}
+        return {path: error for path, error in failed.items() if error is not None}
+
+    def _why_not_deleted(self, answer: dict[str, str]) -> LakebedError | None:
+        """What the store says of one object of many; None if it is not there any more."""
+        error = ClientError({"Error": {"Code": answer["Code"], "Message": answer.get("Message", "")}}, "DeleteObjects")
+        if is_transient(error):
+            return StoreUnavailable(f"delete of s3://{self.place.bucket}/{answer['Key']} failed: {error}")
+        found = explain(error, "delete", self.place, answer["Key"])
+        return found if isinstance(found, LakebedError) else None
+
+    def list_from(self, folder: str, start: str) -> list[str]:
+        """Base names of the objects directly in ``folder``, at or after ``start``, in byte order; none is no error."""
+        prefix = self.place.key(folder) + "/"
+        # StartAfter leaves out the name itself, so begin at a strict prefix of it and drop what comes before.
+        request: dict[str, Any] = {"Bucket": self.place.bucket, "Prefix": prefix, "Delimiter": "/"}
+        if len(start) > 1:
+            request["StartAfter"] = prefix + start[:-1]
+        names: list[str] = []
+        while True:
+            page = dict(request)
+
+            def send(client: Any, _: dict[str, str], page: dict[str, Any] = page) -> tuple[dict[str, Any], int, int]:
+                return client.list_objects_v2(**page), 0, 0
+
+            answer = self._ask("list_from", folder + "/", send)
+            names.extend(item["Key"][len(prefix) :] for item in answer.get("Contents", ()))
+            if not answer.get("IsTruncated"):
+                return sorted(name for name in names if name and name >= start)
+            request["ContinuationToken"] = answer["NextContinuationToken"]
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int, float]]:
+        """All objects whose path begins with ``prefix``, page by page."""
+        request: dict[str, Any] = {"Bucket": self.place.bucket, "Prefix": self.place.key(prefix)}
+        while True:
+            page = dict(request)
+
+            def send(client: Any, _: dict[str, str], page: dict[str, Any] = page) -> tuple[dict[str, Any], int, int]:
+                return client.list_objects_v2(**page), 0, 0
+
+            answer = self._ask("list", prefix, send)
+            for item in answer.get("Contents", ()):
+                yield self.place.name(item["Key"]), int(item["Size"]), item["LastModified"].timestamp()
+            if not answer.get("IsTruncated"):
+                return
+            request["ContinuationToken"] = answer["NextContinuationToken"]
+
+    def now(self) -> float:
+        """The time that the server's answer tells: the end of that second."""
+
+        def send(client: Any, _: dict[str, str]) -> tuple[str, int, int]:
+            request = {"Bucket": self.place.bucket, "Prefix": self.place.key(""), "MaxKeys": 1}
+            return client.list_objects_v2(**request)["ResponseMetadata"]["HTTPHeaders"]["date"], 0, 0
+
+        return parsedate_to_datetime(self._ask("list", "", send)).timestamp() + 1
+
+    def _ask(self, operation: str, path: str, send: Callable[[Any, dict[str, str]], tuple[T, int, int]]) -> T:
+        key = self.place.key(path)
+        target = {"Bucket": self.place.bucket, "Key": key}
+        return attempt_again(self._counter, operation, self.place, key, lambda client: send(client, target))
