@@ -73,7 +73,7 @@ def main() -> None:
         kafka.create_topic("orders", 2)
         path = f"{folder}/orders"
         orders = lakebed.create(path, SCHEMA, keys=["id"])
-        source = KafkaSource(KafkaSettings({"bootstrap.servers": kafka.bootstrap}, ("orders",)))
+        source = KafkaSource(KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=("orders",)))
         changes = RangeChanges(source.reader, DebeziumJson(ChangeShape(SCHEMA, ("id",))))
         orders.create_view(spark, "orders")
         ingest = orders.ingest_with(changes, source.stream(spark))

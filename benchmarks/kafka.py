@@ -98,7 +98,7 @@ def produce(bootstrap: str, topic: str, events: Iterable[tuple[bytes, bytes]]) -
 
 def steps(bootstrap: str, topic: str, folder: str) -> list[list[Any]]:
     """What a task does, in this process: microseconds of CPU time an event, the Kafka client's threads included."""
-    settings = KafkaSettings({"bootstrap.servers": bootstrap}, (topic,))
+    settings = KafkaSettings(config={"bootstrap.servers": bootstrap}, topics=(topic,))
     end = KafkaCluster(settings).latest([(topic, 0)])[topic, 0]
     decoder = DebeziumJson(ChangeShape(SCHEMA, ("id",)))
     spent = {"consume": 0.0, "decode": 0.0}
@@ -110,7 +110,7 @@ def steps(bootstrap: str, topic: str, folder: str) -> list[list[Any]]:
         decoded.append(decoder.decode(records))
         spent["decode"] += time.process_time() - mark
         mark = time.process_time()
-    list(WriteTask(TableShape(SCHEMA, ("id",)), folder, lambda _: iter(decoded)).run(iter([])))
+    list(WriteTask(TableShape(schema=SCHEMA, keys=("id",)), folder, lambda _: iter(decoded)).run(iter([])))
     spent["newest a key, sort, write"] = time.process_time() - mark
     return [[name, seconds / end * 1e6, seconds / sum(spent.values())] for name, seconds in spent.items()]
 

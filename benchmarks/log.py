@@ -38,7 +38,7 @@ def main() -> None:
         assert isinstance(outcome, Committed)
         snapshot = outcome.snapshot
         parts = [AddPart(_part(number)) for number in range(args.parts)]
-        outcome = writer.commit(snapshot, parts, CommitInfo("WRITE", ""), BLIND)
+        outcome = writer.commit(snapshot, parts, CommitInfo(operation="WRITE", commit_id=""), BLIND)
         assert isinstance(outcome, Committed)
         writer.write_checkpoint(outcome.snapshot)
         started = time.perf_counter()
@@ -50,7 +50,10 @@ def main() -> None:
         for number in range(args.commits):
             started = time.perf_counter()
             outcome = writer.commit(
-                snapshot, [AddPart(_part(args.parts + number))], CommitInfo("WRITE", "", blind_append=True), BLIND
+                snapshot,
+                [AddPart(_part(args.parts + number))],
+                CommitInfo(operation="WRITE", commit_id="", blind_append=True),
+                BLIND,
             )
             committed = time.perf_counter()
             assert isinstance(outcome, Committed)
@@ -68,7 +71,9 @@ def main() -> None:
 
 def _part(number: int) -> Part:
     stats = _STATS % (number * 20_000, number * 20_000 + 19_999)
-    return Part(f"_lakebed/{number:032x}.parquet", 20_000, 700_000, min_block=-1, max_block=-1, stats=stats)
+    return Part(
+        path=f"_lakebed/{number:032x}.parquet", rows=20_000, bytes=700_000, min_block=-1, max_block=-1, stats=stats
+    )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def make(path: str, base: int, parts: int, rows: int) -> None:
     for _ in range(parts):
         changes = prepare(workload.batch(), shape, connect(), DELETES)
         written += write_arrow(changes, shape, orders.path).parts
-    commit_written(orders._log, snapshot, Written(tuple(written)), None, "APPLY", "benchmark")
+    commit_written(orders._log, snapshot, Written(parts=tuple(written)), None, "APPLY", "benchmark")
 
 
 def view(path: str, answers: multiprocessing.Queue[tuple[float, float, int]]) -> None:

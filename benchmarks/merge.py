@@ -37,7 +37,7 @@ from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 
 MEMORY_BYTES_MAX = 512 << 20
-SHAPE = TableShape(SCHEMA, tuple(KEYS), tuple(SORT_KEY))
+SHAPE = TableShape(schema=SCHEMA, keys=tuple(KEYS), sort_key=tuple(SORT_KEY))
 
 
 def main() -> None:

@@ -113,7 +113,9 @@ def by_itself(path: str, proxy: FaultProxy, delay: int, args: argparse.Namespace
         snapshot = lake._log.refresh()
         started = time.perf_counter()
         for number in range(COMMITS):
-            outcome = lake._log.commit(snapshot, [Transaction("benchmark", number)], CommitInfo("WRITE", ""), BLIND)
+            outcome = lake._log.commit(
+                snapshot, [Transaction("benchmark", number)], CommitInfo(operation="WRITE", commit_id=""), BLIND
+            )
             assert isinstance(outcome, Committed)
             snapshot = outcome.snapshot
         per_second = COMMITS / (time.perf_counter() - started)

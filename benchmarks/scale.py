@@ -99,7 +99,9 @@ def by_parts(parts: int, folder: Path) -> Costs:
     commits, refreshes = [], []
     for number in range(100):
         started = time.perf_counter()
-        outcome = log.commit(snapshot, [AddPart(one(rng, parts + number))], CommitInfo("WRITE", ""), BLIND)
+        outcome = log.commit(
+            snapshot, [AddPart(one(rng, parts + number))], CommitInfo(operation="WRITE", commit_id=""), BLIND
+        )
         committed = time.perf_counter()
         assert isinstance(outcome, Committed)
         snapshot = outcome.snapshot
@@ -112,7 +114,7 @@ def by_parts(parts: int, folder: Path) -> Costs:
     taken = []
     for number in range(5):
         added = [AddPart(one(rng, parts + 100 + number))]
-        outcome = log.commit(snapshot, added, CommitInfo("WRITE", ""), BLIND)
+        outcome = log.commit(snapshot, added, CommitInfo(operation="WRITE", commit_id=""), BLIND)
         assert isinstance(outcome, Committed)
         snapshot = outcome.snapshot
         started = time.perf_counter()
@@ -186,14 +188,14 @@ def by_commits(commits: int, folder: Path) -> Costs:
             if number < 50
             else Transaction("benchmark", number)
         )
-        outcome = lake._log.commit(snapshot, [action], CommitInfo("WRITE", ""), BLIND)
+        outcome = lake._log.commit(snapshot, [action], CommitInfo(operation="WRITE", commit_id=""), BLIND)
         assert isinstance(outcome, Committed)
         snapshot = outcome.snapshot
         if number % 100 == 99:
             lake._log.write_checkpoint(snapshot)
     watch = Stopwatch()
     opened = watch.time("open", lambda: lakebed.open(folder / "t"))
-    watch.time("a commit", lambda: lake._log.commit(snapshot, [], CommitInfo("WRITE", ""), BLIND))
+    watch.time("a commit", lambda: lake._log.commit(snapshot, [], CommitInfo(operation="WRITE", commit_id=""), BLIND))
     watch.time("timeline of 20", lambda: opened.timeline(20), 3)
     watch.time("an old version", lambda: opened.parts(commits // 2), 3)
     watch.time("status", opened.status)

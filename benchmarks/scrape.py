@@ -64,7 +64,7 @@ def filled(folder: str, count: int) -> TableLog:
     snapshot = log.refresh()
     for start in range(COMMITS):
         added = [AddPart(each) for each in parts[start::COMMITS]]
-        outcome = log.commit(snapshot, added, CommitInfo("WRITE", ""), BLIND)
+        outcome = log.commit(snapshot, added, CommitInfo(operation="WRITE", commit_id=""), BLIND)
         assert isinstance(outcome, Committed)
         snapshot = outcome.snapshot
     log.write_checkpoint(snapshot)

@@ -76,7 +76,10 @@ def many_parts(folder: Path, count: int) -> lakebed.Table:
     snapshot = log.refresh()
     for start in range(COMMITS):
         outcome = log.commit(
-            snapshot, [AddPart(each) for each in parts[start::COMMITS]], CommitInfo("WRITE", ""), BLIND
+            snapshot,
+            [AddPart(each) for each in parts[start::COMMITS]],
+            CommitInfo(operation="WRITE", commit_id=""),
+            BLIND,
         )
         assert isinstance(outcome, Committed)
         snapshot = outcome.snapshot
@@ -89,7 +92,7 @@ def _one(rng: random.Random, number: int) -> Part:
     dead = rng.choice([0, 0, 0, 100, 600])
     placed = {"level": rng.randrange(4), "min_block": -1, "max_block": -1}
     made = part(f"_lakebed/{number:08}-0000-4000-8000-000000000000.parquet", low, low + rng.randrange(2000), **placed)
-    vector = DeletionVector("i", "x", None, 40, dead) if dead else None
+    vector = DeletionVector(storage="i", path_or_inline="x", offset=None, bytes=40, dead_rows=dead) if dead else None
     return replace(made, sort_key_version=1, modified_ms=int(time.time() * 1000), deletion_vector=vector)
 
 

@@ -73,7 +73,7 @@ def convert(
         # The commit is held against the table as it makes it: its own protocol, not the plain one before.
         read = replace(snapshot, protocol=protocol)
         actions = _adopting(snapshot, settings, counted)
-        info = CommitInfo("CONVERT", "", parameters={"keys": list(settings.keys)}, engine=ENGINE)
+        info = CommitInfo(operation="CONVERT", commit_id="", parameters={"keys": list(settings.keys)}, engine=ENGINE)
         outcome = log.commit(read, [protocol, *actions], info, Touch(whole_table=True, looked_up_keys=True))
         if isinstance(outcome, Committed):
             return open(path)

@@ -16,7 +16,7 @@ TOLD = {"lakebed_event": True}
 """``extra`` of a log record that an event says too: whoever logs events leaves it out (``monitoring.event_log``)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCommitted:
     """A batch of changes stands in the log."""
 
@@ -36,7 +36,7 @@ class BatchCommitted:
     truncated: int = 0  # changes left out, since they are from before a truncate of the source
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReplayed:
     """A batch came again after it had been committed, and was left out."""
 
@@ -45,7 +45,7 @@ class BatchReplayed:
     batch_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsLost:
     """The source dropped records before they were read, and the settings said to go on."""
 
@@ -54,7 +54,7 @@ class OffsetsLost:
     records: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IngestDelayed:
     """Maintenance can't keep up, so a batch waits. ``reason``: tail_rows, tail_parts or level_0_parts; ``factor``: how far
     that is beyond its bound.
@@ -66,7 +66,7 @@ class IngestDelayed:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """Change parts joined the base."""
 
@@ -83,7 +83,7 @@ class Settled:
     late: int = 0  # changes, deletes too, that lost against a newer row or delete of the base, by ``sequence_by``
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ViewRefreshed:
     """A temporary view shows a newer version."""
 
@@ -93,7 +93,7 @@ class ViewRefreshed:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeBegan:
     """A plan of the planner is being run. ``kind``: merge, purge, recluster or resort; ``level``: of the output.
 
@@ -109,7 +109,7 @@ class MergeBegan:
     replica: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeEnded:
     """A merge ended: ``end`` is completed, or cancelled, or who was faster: claimed, replaced, overtaken.
 
@@ -134,7 +134,7 @@ class MergeEnded:
     replica: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeFailed:
     """A merge failed; ``parked``: its parts are left alone for an hour, else it is tried again."""
 
@@ -148,7 +148,7 @@ class MergeFailed:
     replica: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
     """A materialized part went into the object store, or (``end`` is not completed) was overtaken and deleted again."""
 
@@ -165,7 +165,7 @@ class Uploaded:
     replica: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MutationBegan:
     """A delete or an update is being run. ``operation``: delete or update."""
 
@@ -174,7 +174,7 @@ class MutationBegan:
     where: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MutationEnded:
     """A mutation stands in the log, or matched nothing (``rows`` is 0); the figures are those of its MutationResult."""
 
@@ -191,7 +191,7 @@ class MutationEnded:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MutationFailed:
     """A mutation raised an error."""
 
@@ -200,7 +200,7 @@ class MutationFailed:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitEnded:
     """A commit to a log ended. ``operation``: what the commit calls itself, such as SETTLE; ``result``: committed, conflicted
     (another came first; ``conflict``: what of it stood in the way) or unknown (the store stayed silent).
@@ -215,7 +215,7 @@ class CommitEnded:
     conflict: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimChanged:
     """``result``: taken, or taken_over (in place of an expired one of another replica), abandoned (given back), or expired
     (of a replica that is gone, taken out of the log). ``version``: of the commit; ``replica``: whose claim it is.
@@ -228,7 +228,7 @@ class ClaimChanged:
     replica: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRequested:
     """Requests to an object store, attempts that failed included. ``table``: the root that they concern.
 
@@ -243,7 +243,7 @@ class StoreRequested:
     requests: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMeasured:
     """What a task took of the process that did it. ``kind``: write, merge or find.
 
@@ -258,7 +258,7 @@ class TaskMeasured:
     spilled_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLagged:
     """How many records of a topic no committed batch has read yet."""
 
@@ -267,7 +267,7 @@ class SourceLagged:
     records: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryChanged:
     """A streaming query of this process, or what does its work without Spark, changed. ``role``: ingest or maintain.
 

@@ -101,7 +101,7 @@ class Health:
     def runs(self) -> None:
         """It runs, for the first time or again."""
         if self._becomes("running", None, None):
-            events.emit(events.QueryChanged(self.table, self.role, "running"))
+            events.emit(events.QueryChanged(table=self.table, role=self.role, state="running"))
 
     def waits(self, error: LakebedError, pause_seconds: float) -> None:
         """It failed, and will be tried again."""
@@ -110,14 +110,25 @@ class Health:
         _logger.warning(
             "%s of %s starts again in %.0f s: %s", self.role, self.table, pause_seconds, error, extra=events.TOLD
         )
-        events.emit(events.QueryChanged(self.table, self.role, "waiting", kind, str(error), pause_seconds))
+        events.emit(
+            events.QueryChanged(
+                table=self.table,
+                role=self.role,
+                state="waiting",
+                error=kind,
+                reason=str(error),
+                pause_seconds=pause_seconds,
+            )
+        )
 
     def failed(self, error: LakebedError) -> None:
         """It failed, and is not tried again."""
         self._becomes("failed", error, None)
         kind = type(error).__name__
         _logger.error("%s of %s has ended: %s", self.role, self.table, error, extra=events.TOLD)
-        events.emit(events.QueryChanged(self.table, self.role, "failed", kind, str(error)))
+        events.emit(
+            events.QueryChanged(table=self.table, role=self.role, state="failed", error=kind, reason=str(error))
+        )
 
     def stopped(self) -> None:
         """Somebody stopped it, and nothing more is to be said of it."""
@@ -125,7 +136,7 @@ class Health:
             if _here.get((self.table, self.role)) is self:
                 del _here[self.table, self.role]
         if self._becomes("stopped", None, None):
-            events.emit(events.QueryChanged(self.table, self.role, "stopped"))
+            events.emit(events.QueryChanged(table=self.table, role=self.role, state="stopped"))
 
     def _becomes(self, state: str, error: LakebedError | None, pause_seconds: float | None) -> bool:
         with self._lock:

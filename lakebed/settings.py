@@ -36,7 +36,7 @@ _UNITS_MICROSECONDS = {
 _DIGITS_MAX = 18
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
     """What a table is (keys, sort key, sequence) and how it is kept.
 

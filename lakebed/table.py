@@ -227,7 +227,9 @@ class Table:
                 if name in properties:  # beside another
                     raise InvalidInput(wrong)
             metadata = replace(snapshot.metadata, configuration=merged)
-            info = CommitInfo("SET TBLPROPERTIES", "", parameters={"properties": dict(properties)}, engine=ENGINE)
+            info = CommitInfo(
+                operation="SET TBLPROPERTIES", commit_id="", parameters={"properties": dict(properties)}, engine=ENGINE
+            )
             outcome = self._log.commit(snapshot, [metadata], info, BLIND)
             if isinstance(outcome, Committed):
                 return outcome.version
@@ -344,7 +346,7 @@ class Table:
         require_writable(snapshot.protocol)
         batch = _batch(batch_id)
         if batch and snapshot.transaction_version(batch.app_id) >= batch.version:
-            events.emit(events.BatchReplayed(self.path, batch.app_id, batch.version))
+            events.emit(events.BatchReplayed(table=self.path, query=batch.app_id, batch_id=batch.version))
             return snapshot.version
         shape = shape_of(snapshot)
         if isinstance(changes, pa.RecordBatch):
@@ -683,32 +685,49 @@ class Table:
         if result.commits or result.conflicts:
             events.emit(
                 events.Settled(
-                    self.path, result.version, result.change_parts, result.rows, result.rows_marked_dead,
-                    result.conflicts, result.seconds, result.bytes_written, result.quarantined_rows,
-                    result.late_or_superseded_rows, result.late_rows,
+                    table=self.path,
+                    version=result.version,
+                    change_parts=result.change_parts,
+                    rows=result.rows,
+                    rows_marked_dead=result.rows_marked_dead,
+                    conflicts=result.conflicts,
+                    seconds=result.seconds,
+                    bytes_written=result.bytes_written,
+                    quarantined=result.quarantined_rows,
+                    superseded=result.late_or_superseded_rows,
+                    late=result.late_rows,
                 )
-            )  # fmt: skip
+            )
         return result
 
     def _mutate(self, mutation: Mutation) -> MutationResult:
         snapshot = self._log.refresh()
         require_writable(snapshot.protocol)
         operation = mutation.operation.lower()
-        events.emit(events.MutationBegan(self.path, operation, mutation.where.text))
+        events.emit(events.MutationBegan(table=self.path, operation=operation, where=mutation.where.text))
         try:
             if snapshot.settings.keys:
                 result = mutate(self._log, self._storage, self._view.rows_for_sql, mutation)
             else:
                 result = mutate_unkeyed(self._log, self._storage, self._dead_rows, mutation)
         except BaseException as error:
-            events.emit(events.MutationFailed(self.path, operation, str(error)))
+            events.emit(events.MutationFailed(table=self.path, operation=operation, error=str(error)))
             raise
         events.emit(
             events.MutationEnded(
-                self.path, operation, result.version, result.rows, result.rows_left, result.parts_read,
-                result.parts_marked, result.parts_added, result.bytes_written, result.conflicts, result.seconds,
+                table=self.path,
+                operation=operation,
+                version=result.version,
+                rows=result.rows,
+                rows_left=result.rows_left,
+                parts_read=result.parts_read,
+                parts_marked=result.parts_marked,
+                parts_added=result.parts_added,
+                bytes_written=result.bytes_written,
+                conflicts=result.conflicts,
+                seconds=result.seconds,
             )
-        )  # fmt: skip
+        )
         return result
 
     def _partitions(self) -> Partitions:
@@ -721,20 +740,29 @@ class Table:
         self, snapshot: Snapshot, written: Written, batch: Transaction | None, operation: str, before_seconds: float
     ) -> BatchResult:
         if not written.parts and batch is None:
-            return BatchResult(snapshot.version, snapshot)
+            return BatchResult(version=snapshot.version, snapshot=snapshot)
         result = commit_written(self._log, snapshot, written, batch, operation, ENGINE)
         if result.replayed and batch:
-            events.emit(events.BatchReplayed(self.path, batch.app_id, batch.version))
+            events.emit(events.BatchReplayed(table=self.path, query=batch.app_id, batch_id=batch.version))
             return result
         newest = None if written.newest_event_us is None else written.newest_event_us / 1e6
         events.emit(
             events.BatchCommitted(
-                self.path, result.version, written.rows, sum(part.bytes for part in written.parts), len(written.parts),
-                sum(part.rows for part in written.quarantined), before_seconds + result.commit_seconds,
-                result.commit_seconds, result.attempts, newest, 0, batch.app_id if batch else "",
-                batch.version if batch else None,
+                table=self.path,
+                version=result.version,
+                rows=written.rows,
+                bytes=sum(part.bytes for part in written.parts),
+                parts=len(written.parts),
+                quarantined=sum(part.rows for part in written.quarantined),
+                seconds=before_seconds + result.commit_seconds,
+                commit_seconds=result.commit_seconds,
+                attempts=result.attempts,
+                newest_event_seconds=newest,
+                ignored=0,
+                query=batch.app_id if batch else "",
+                batch_id=batch.version if batch else None,
             )
-        )  # fmt: skip
+        )
         self._log.checkpoint_if_due(result.snapshot, slack=2)  # nobody maintains the table: the writer must
         return result
 

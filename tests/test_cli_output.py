@@ -110,7 +110,23 @@ def test_live_display_and_findings_command_no_terminal(tmp_path: Path, capsys: p
 
 
 def figures(last_error: str) -> Figures:
-    return Figures(0.0, 0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, None, Ages(), Ages(), last_error)
+    return Figures(
+        seconds=0.0,
+        rows=0,
+        rows_per_second=0.0,
+        batches=0,
+        replayed=0,
+        quarantined=0,
+        lost=0,
+        bytes_ingested=0,
+        bytes_written=0,
+        settled_rows=0,
+        settle_conflicts=0,
+        version=None,
+        committed=Ages(),
+        visible=Ages(),
+        last_error=last_error,
+    )
 
 
 def test_two_columns_of_one_name_are_no_json(table: lakebed.Table, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,10 @@ def set_unchecked(table: lakebed.Table, properties: Mapping[str, str]) -> None:
     """As one who does not check what is set."""
     snapshot = table._log.refresh()
     metadata = replace(snapshot.metadata, configuration={**snapshot.metadata.configuration, **properties})
-    assert isinstance(table._log.commit(snapshot, [metadata], CommitInfo("SET", "", engine=ENGINE), BLIND), Committed)
+    assert isinstance(
+        table._log.commit(snapshot, [metadata], CommitInfo(operation="SET", commit_id="", engine=ENGINE), BLIND),
+        Committed,
+    )
 
 
 def batch(*ids: int) -> pa.Table:
@@ -145,14 +148,32 @@ _seconds = st.integers(0, INTERVAL_SECONDS_MAX)
 @given(
     st.builds(
         TableSettings,
-        st.lists(st.text(), max_size=3).map(tuple), st.lists(st.text(), max_size=3).map(tuple), st.none() | st.text(),
-        _counts, st.text(), st.sampled_from(CONFLICT_SCOPES), _counts, _seconds, _seconds, _counts,
-        st.integers(1, 10**9), _counts, st.sampled_from(MERGE_POLICIES), st.sampled_from(MERGE_FIRST),
-        st.floats(1, 1e9).map(lambda value: repr(value).removesuffix(".0")), st.integers(2 * 10**9, 10**18 - 1),
-        st.floats(0, 1, exclude_min=True), st.none() | _counts, st.none() | _counts, st.none() | _seconds,
-        st.sampled_from(["", "22:00-06:00"]), st.booleans(), _seconds, _counts,
+        keys=st.lists(st.text(), max_size=3).map(tuple),
+        sort_key=st.lists(st.text(), max_size=3).map(tuple),
+        sequence_by=st.none() | st.text(),
+        sort_key_version=_counts,
+        sort_key_frame=st.text(),
+        conflict_scope=st.sampled_from(CONFLICT_SCOPES),
+        checkpoint_interval=_counts,
+        log_retention_seconds=_seconds,
+        tombstone_retention_seconds=_seconds,
+        read_budget=_counts,
+        target_part_bytes=st.integers(1, 10**9),
+        target_part_rows=_counts,
+        merge=st.sampled_from(MERGE_POLICIES),
+        merge_first=st.sampled_from(MERGE_FIRST),
+        recluster_depth=st.floats(1, 1e9).map(lambda value: repr(value).removesuffix(".0")),
+        plan_bytes_max=st.integers(2 * 10**9, 10**18 - 1),
+        purge_dead_ratio=st.floats(0, 1, exclude_min=True),
+        settle_after_changes=st.none() | _counts,
+        settle_after_bytes=st.none() | _counts,
+        settle_after_age_seconds=st.none() | _seconds,
+        off_peak=st.sampled_from(["", "22:00-06:00"]),
+        volatile=st.booleans(),
+        upload_after_seconds=_seconds,
+        volatile_bytes_max=_counts,
     )
-)  # fmt: skip
+)
 def test_settings_come_out_of_the_log_as_they_went_in(found: TableSettings) -> None:
     assert parse_settings(found.to_properties()) == found
 

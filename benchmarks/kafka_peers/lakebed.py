@@ -51,7 +51,9 @@ class Lakebed:
 
     def start(self, topic: str) -> None:
         kafka = KafkaSettings(
-            {"bootstrap.servers": self._feed.bootstrap}, (topic,), max_records_per_batch=self._feed.batch_records
+            config={"bootstrap.servers": self._feed.bootstrap},
+            topics=(topic,),
+            max_records_per_batch=self._feed.batch_records,
         )
         source = KafkaSource(kafka, self._table.path)
         decoder = DebeziumJson(ChangeShape(SCHEMA, ("id",), _SEQUENCE))

@@ -17,7 +17,7 @@ from lakebed.planning.workload_from_log import recorded_workload
 from lakebed.settings import parse_settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
     """What the command line says; ``rate`` is rows a second, ``source`` the path of a table whose own days are taken."""
 
@@ -53,7 +53,7 @@ def _made_up(options: SimulateOptions) -> tuple[Workload, dict[str, str], str]:
     rate = 1000.0 if options.rate is None else options.rate
     row_bytes = 25 if options.row_bytes is None else options.row_bytes
     arrivals = steady(options.days, rate, row_bytes=row_bytes)
-    workload = Workload(arrivals, update_share=options.updates or 0.0, order=options.order)
+    workload = Workload(arrivals=arrivals, update_share=options.updates or 0.0, order=options.order)
     return workload, {}, f"{options.days:g} days of {rate:g} rows a second"
 
 

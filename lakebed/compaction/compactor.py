@@ -250,23 +250,57 @@ class Compactor:
 
         claim, replica = str(uuid.uuid4()), self._merger.replica
         kind, parts = plan.kind.value, len(plan.inputs)
-        events.emit(events.MergeBegan(self._table, kind, plan.level, parts, plan.bytes_in, claim, replica))
+        events.emit(
+            events.MergeBegan(
+                table=self._table,
+                kind=kind,
+                level=plan.level,
+                parts=parts,
+                bytes=plan.bytes_in,
+                claim=claim,
+                replica=replica,
+            )
+        )
         try:
             kernel = self._kernel(lambda: self._closing, progress)
             result = self._merger.run(plan.inputs, plan.level, kernel, foretold=plan.foretold(), claim_id=claim)
         except Cancelled:
-            result = MergeResult(End.CANCELLED, claim)
+            result = MergeResult(end=End.CANCELLED, claim=claim)
         except Exception as error:
             parked = self._failed(plan, error)
-            events.emit(events.MergeFailed(self._table, kind, plan.level, parts, parked, str(error), claim, replica))
+            events.emit(
+                events.MergeFailed(
+                    table=self._table,
+                    kind=kind,
+                    level=plan.level,
+                    parts=parts,
+                    parked=parked,
+                    error=str(error),
+                    claim=claim,
+                    replica=replica,
+                )
+            )
             raise
         events.emit(
             events.MergeEnded(
-                self._table, kind, plan.level, result.end.value, result.version, result.parts_in, result.parts_out,
-                result.rows, result.bytes_in, result.bytes_out + result.vector_bytes, result.carried_rows, result.conflicts,
-                result.seconds, result.local, claim, replica,
+                table=self._table,
+                kind=kind,
+                level=plan.level,
+                end=result.end.value,
+                version=result.version,
+                parts_in=result.parts_in,
+                parts_out=result.parts_out,
+                rows=result.rows,
+                bytes_in=result.bytes_in,
+                bytes_out=result.bytes_out + result.vector_bytes,
+                carried_rows=result.carried_rows,
+                conflicts=result.conflicts,
+                seconds=result.seconds,
+                local=result.local,
+                claim=claim,
+                replica=replica,
             )
-        )  # fmt: skip
+        )
         if result.end is End.COMPLETED:
             with self._lock:
                 for path in plan.inputs:

@@ -64,7 +64,7 @@ class End(Enum):
     CANCELLED = "cancelled"  # the replica stops
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
     """What a merge did; ``version`` is its commit's. All counts are 0 unless it was completed.
 
@@ -163,22 +163,30 @@ class Merger:
         ``ending``: claims of our own that it takes the place of.
         """
         wanted = frozenset(paths)
-        claim = Claim(claim_id or str(uuid.uuid4()), self.replica, tuple(paths), level, 0, 0, volatile)
+        claim = Claim(
+            id=claim_id or str(uuid.uuid4()),
+            replica=self.replica,
+            sources=tuple(paths),
+            level=level,
+            lease_ms=0,
+            since_ms=0,
+            volatile=volatile,
+        )
         for _ in range(_ATTEMPTS_MAX):
             snapshot = self._log.refresh()
             if not wanted <= snapshot.parts.keys():
-                return MergeResult(End.REPLACED, claim.id)
+                return MergeResult(end=End.REPLACED, claim=claim.id)
             now = int(self._clock() * 1000)
             rivals = [other for other in claims_of(snapshot.domains).values() if not wanted.isdisjoint(other.sources)]
             ours = {other.id for other in ending}
             if any(other.is_live(now) for other in rivals if other.id not in ours):
-                return MergeResult(End.CLAIMED, claim.id)
+                return MergeResult(end=End.CLAIMED, claim=claim.id)
             if not ours <= {other.id for other in rivals}:
-                return MergeResult(End.OVERTAKEN, claim.id)
+                return MergeResult(end=End.OVERTAKEN, claim=claim.id)
             claim = replace(claim, since_ms=now, lease_ms=now + int(self._lease_seconds * 1000))
             actions = [*(other.ended() for other in rivals), claim.to_action()]
             touch = Touch(claimed=wanted, domains=frozenset(other.domain for other in rivals))
-            info = CommitInfo("CLAIM", "", metrics={"parts": len(wanted)}, engine=ENGINE)
+            info = CommitInfo(operation="CLAIM", commit_id="", metrics={"parts": len(wanted)}, engine=ENGINE)
             outcome = self._log.commit(snapshot, actions, info, touch)
             if isinstance(outcome, Committed):
                 taken_over = any(other.id not in ours for other in rivals)
@@ -225,7 +233,7 @@ class Merger:
             if not held:
                 return []
             touch = Touch(domains=frozenset(claim.domain for claim in held))
-            info = CommitInfo("EXTEND CLAIM", "", engine=ENGINE)
+            info = CommitInfo(operation="EXTEND CLAIM", commit_id="", engine=ENGINE)
             outcome = self._log.commit(snapshot, [claim.to_action() for claim in held], info, touch)
             if isinstance(outcome, Committed):
                 return held
@@ -246,7 +254,7 @@ class Merger:
             touch = Touch(
                 claimed=frozenset(path for old in back for path in old.sources), domains=frozenset([claim.domain])
             )
-            info = CommitInfo("ABANDON CLAIM", "", engine=ENGINE)
+            info = CommitInfo(operation="ABANDON CLAIM", commit_id="", engine=ENGINE)
             lease_ms = int((self._clock() + self._lease_seconds) * 1000)
             restored = [replace(old, lease_ms=lease_ms).to_action() for old in back]
             outcome = self._log.commit(snapshot, [claim.ended(), *restored], info, touch)
@@ -257,7 +265,11 @@ class Merger:
                 raise _silent(outcome)
 
     def _tell(self, result: str, version: int, claim: Claim) -> None:
-        events.emit(events.ClaimChanged(self._storage.root, result, version, claim.id, claim.replica))
+        events.emit(
+            events.ClaimChanged(
+                table=self._storage.root, result=result, version=version, claim=claim.id, replica=claim.replica
+            )
+        )
 
     def tidy(self) -> None:
         """Take claims out of the log whose replica has not been heard of for two leases, whoever it was but us.
@@ -308,13 +320,13 @@ class Merger:
                     return _found(claim, sources, merged, snapshot)
                 if not tried_before:
                     self._discard(merged)
-                return MergeResult(End.OVERTAKEN, claim.id, conflicts=conflicts)
+                return MergeResult(end=End.OVERTAKEN, claim=claim.id, conflicts=conflicts)
             died = self._died(sources, snapshot)
             if died is None or not shape_of(snapshot).holds_the_same(shape_of(read)):
                 if not tried_before:
                     self._discard(merged)
                 self.abandon(claim)
-                return MergeResult(End.REPLACED, claim.id, conflicts=conflicts)
+                return MergeResult(end=End.REPLACED, claim=claim.id, conflicts=conflicts)
             actions, result = self._actions(claim, sources, merged, died, snapshot)
             touch = Touch(
                 parts={part.path: part.partition_key for part in sources.parts if part.path in snapshot.parts},
@@ -326,7 +338,9 @@ class Merger:
                 "rowsOut": sum(action.part.live_rows for action in actions if isinstance(action, AddPart)),
                 "seconds": round(self._clock() - claim.since_ms / 1000, 3),
             }
-            info = CommitInfo(operation, "", parameters=said, metrics=_metrics(result) | cost, engine=ENGINE)
+            info = CommitInfo(
+                operation=operation, commit_id="", parameters=said, metrics=_metrics(result) | cost, engine=ENGINE
+            )
             outcome: Outcome = self._log.commit(snapshot, actions, info, touch)
             match outcome:
                 case Committed(version, _):
@@ -384,8 +398,8 @@ class Merger:
             actions.append(AddPart(output.marked(vectors.get(part.path)), data_change=False))
         actions.append(claim.ended())
         result = MergeResult(
-            End.COMPLETED,
-            claim.id,
+            end=End.COMPLETED,
+            claim=claim.id,
             parts_in=len(leaving),
             parts_out=len(kept),
             rows=sum(part.rows for part in kept),
@@ -408,9 +422,15 @@ class Merger:
 def _found(claim: Claim, sources: Sources, merged: Sequence[MergedPart], snapshot: Snapshot) -> MergeResult:
     """The result of a commit that stood though the store did not say so; nothing of it may be deleted."""
     return MergeResult(
-        End.COMPLETED, claim.id, snapshot.version, len(sources.parts), len(merged), sum(part.rows for part in merged),
-        sum(part.bytes for part in sources.parts), sum(part.bytes for part in merged),
-    )  # fmt: skip
+        end=End.COMPLETED,
+        claim=claim.id,
+        version=snapshot.version,
+        parts_in=len(sources.parts),
+        parts_out=len(merged),
+        rows=sum(part.rows for part in merged),
+        bytes_in=sum(part.bytes for part in sources.parts),
+        bytes_out=sum(part.bytes for part in merged),
+    )
 
 
 def _metrics(result: MergeResult) -> dict[str, int]:

@@ -37,7 +37,7 @@ from lakebed.storage.part_storage import PartStorage
 _WAIT_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReclusterProgress:
     """How far a job is: rows written, plans begun, and how many of both were estimated when it began.
 
@@ -53,7 +53,7 @@ class ReclusterProgress:
     waiting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReclusterResult:
     """What a job did, or with ``estimated`` will do. ``version`` is the newest one then.
 
@@ -123,10 +123,20 @@ class ReclusterJob:
         """The estimate in the form of a result."""
         found = self.estimate()
         return ReclusterResult(
-            self._log.refresh().version, found.rounds, found.plans, found.parts_in, found.parts_out, found.rows,
-            found.bytes_in, found.bytes_out, 0, found.depth_before, found.depth_after, estimated=True,
+            version=self._log.refresh().version,
+            rounds=found.rounds,
+            plans=found.plans,
+            parts_in=found.parts_in,
+            parts_out=found.parts_out,
+            rows=found.rows,
+            bytes_in=found.bytes_in,
+            bytes_out=found.bytes_out,
+            gave_way=0,
+            depth_before=found.depth_before,
+            depth_after=found.depth_after,
+            estimated=True,
             seconds=time.perf_counter() - self._begun,
-        )  # fmt: skip
+        )
 
     def run(self, merger: MergeWorker, kernel: KernelMaker) -> ReclusterResult:
         """Raises what a merge fails with, and StoreUnavailable if there is no room. What was committed stands."""
@@ -147,11 +157,21 @@ class ReclusterJob:
         newest = self._log.refresh()
         done = [result for result in self._results if result.end is End.COMPLETED]
         return ReclusterResult(
-            newest.version, self._rounds, len(done), sum(each.parts_in for each in done),
-            sum(each.parts_out for each in done), sum(each.rows for each in done), sum(each.bytes_in for each in done),
-            sum(each.bytes_out for each in done), len(self._results) - len(done), before,
-            self._depths(newest), not self._stop(), False, time.perf_counter() - self._begun,
-        )  # fmt: skip
+            version=newest.version,
+            rounds=self._rounds,
+            plans=len(done),
+            parts_in=sum(each.parts_in for each in done),
+            parts_out=sum(each.parts_out for each in done),
+            rows=sum(each.rows for each in done),
+            bytes_in=sum(each.bytes_in for each in done),
+            bytes_out=sum(each.bytes_out for each in done),
+            gave_way=len(self._results) - len(done),
+            depth_before=before,
+            depth_after=self._depths(newest),
+            finished=not self._stop(),
+            estimated=False,
+            seconds=time.perf_counter() - self._begun,
+        )
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -202,10 +222,15 @@ class ReclusterJob:
     def _tell(self, waiting: bool = False) -> None:
         self._on_progress(
             ReclusterProgress(
-                self._rounds, self._plans_begun, self._estimate.plans, self._rows_before + self._rows_of_plan,
-                self._estimate.rows, time.perf_counter() - self._begun, waiting,
+                rounds=self._rounds,
+                plans=self._plans_begun,
+                plans_estimated=self._estimate.plans,
+                rows=self._rows_before + self._rows_of_plan,
+                rows_estimated=self._estimate.rows,
+                seconds=time.perf_counter() - self._begun,
+                waiting=waiting,
             )
-        )  # fmt: skip
+        )
 
     def _require_room(self) -> None:
         needs = [(tempfile.gettempdir(), self._estimate.plan_bytes_max, "what a merge spills")]

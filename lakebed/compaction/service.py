@@ -31,7 +31,7 @@ UPLOAD_LOOK_SECONDS = 2.0
 TIDY_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactResult:
     """What compacting did. ``version`` is the last commit's, or the newest seen if there was nothing to do."""
 
@@ -77,10 +77,15 @@ class Compaction:
         compactor = Compactor(self._path, self._log, merger, self._local_kernel(), reads=self._reads.of)
         done = [result for result in compactor.run_until_idle() if result.end is End.COMPLETED]
         return CompactResult(
-            self._log.refresh().version, len(done), sum(each.parts_in for each in done),
-            sum(each.parts_out for each in done), sum(each.rows for each in done), sum(each.bytes_in for each in done),
-            sum(each.bytes_out for each in done), time.perf_counter() - started,
-        )  # fmt: skip
+            version=self._log.refresh().version,
+            merges=len(done),
+            parts_in=sum(each.parts_in for each in done),
+            parts_out=sum(each.parts_out for each in done),
+            rows=sum(each.rows for each in done),
+            bytes_in=sum(each.bytes_in for each in done),
+            bytes_out=sum(each.bytes_out for each in done),
+            seconds=time.perf_counter() - started,
+        )
 
     def recluster(self, job: ReclusterJob) -> ReclusterResult:
         """Run a job in this process. Raises what a merge fails with."""
@@ -144,11 +149,19 @@ class Compaction:
     def _tell_upload(self, result: MergeResult) -> None:
         events.emit(
             events.Uploaded(
-                self._path, result.end.value, result.version, result.parts_in, result.parts_out, result.rows,
-                result.bytes_out + result.vector_bytes, result.carried_rows, result.seconds, result.claim,
-                self._volatile.replica if self._volatile else "",
+                table=self._path,
+                end=result.end.value,
+                version=result.version,
+                parts_replaced=result.parts_in,
+                parts=result.parts_out,
+                rows=result.rows,
+                bytes=result.bytes_out + result.vector_bytes,
+                carried_rows=result.carried_rows,
+                seconds=result.seconds,
+                claim=result.claim,
+                replica=self._volatile.replica if self._volatile else "",
             )
-        )  # fmt: skip
+        )
 
 
 def _replica_name() -> str:

@@ -47,7 +47,7 @@ _ATTEMPTS_MAX = 50
 _logger = logging.getLogger("lakebed.compaction")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettleResult:
     """What settling did. ``version`` is the last commit's, or the newest seen if there was nothing to settle."""
 
@@ -99,7 +99,7 @@ def settle(
             change_parts=frozenset(part.domain for part in change_parts),
             looked_up_keys=True,
         )
-        info = CommitInfo("SETTLE", "", metrics=_metrics(step), engine=engine)
+        info = CommitInfo(operation="SETTLE", commit_id="", metrics=_metrics(step), engine=engine)
         outcome = log.commit(snapshot, actions, info, touch)
         match outcome:
             case Committed(version, snapshot):

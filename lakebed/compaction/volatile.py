@@ -159,7 +159,15 @@ class VolatileMerger:
             place = str(self._folder.folder / claim.id)
             now_ms = int(self._clock() * 1000)
             oldest_ms = min((one.oldest_ms for one in chosen), default=now_ms)
-            one = Materialized(claim, read.parts, read.dead, parts, place, now_ms, oldest_ms)
+            one = Materialized(
+                claim=claim,
+                sources=read.parts,
+                dead=read.dead,
+                parts=parts,
+                folder=place,
+                made_ms=now_ms,
+                oldest_ms=oldest_ms,
+            )
             self._folder.keep(one)
         except BaseException as error:
             damaged = [one for one in chosen if isinstance(error, Corrupt) and not self._is_whole(one)]
@@ -176,9 +184,16 @@ class VolatileMerger:
         for old in chosen:
             self._folder.drop(old.claim.id)
         return MergeResult(
-            End.COMPLETED, claim.id, snapshot.version, len(inputs), len(parts), sum(part.rows for part in parts),
-            sum(part.bytes for part in inputs), sum(part.bytes for part in parts), local=True,
-        )  # fmt: skip
+            end=End.COMPLETED,
+            claim=claim.id,
+            version=snapshot.version,
+            parts_in=len(inputs),
+            parts_out=len(parts),
+            rows=sum(part.rows for part in parts),
+            bytes_in=sum(part.bytes for part in inputs),
+            bytes_out=sum(part.bytes for part in parts),
+            local=True,
+        )
 
     def upload_due(self, rules: UploadRules) -> list[MergeResult]:
         """Upload what the rules call due. Raises StoreUnavailable; what was committed stands."""

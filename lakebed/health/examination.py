@@ -27,7 +27,7 @@ from lakebed.storage.part_storage import PartStorage
 FINDINGS_MAX = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
     """What was looked at, and what is wrong. ``version`` is the one whose files were looked at, -1 if none can be read."""
 
@@ -84,6 +84,13 @@ def examine_log(
             rows = checks.rows
     ordered = sorted(findings, key=lambda finding: finding.severity is not Severity.CRITICAL)
     return Examination(
-        path, snapshot.version if snapshot else -1, deep, look.commits, look.checkpoints,
-        len(snapshot.parts) + len(snapshot.tail) if snapshot else 0, rows, tuple(ordered), time.perf_counter() - started,
-    )  # fmt: skip
+        path=path,
+        version=snapshot.version if snapshot else -1,
+        deep=deep,
+        commits=look.commits,
+        checkpoints=look.checkpoints,
+        parts=len(snapshot.parts) + len(snapshot.tail) if snapshot else 0,
+        rows=rows,
+        findings=tuple(ordered),
+        seconds=time.perf_counter() - started,
+    )

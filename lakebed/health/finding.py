@@ -27,7 +27,7 @@ class Severity(Enum):
     CRITICAL = "critical"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that is wrong. ``check``: the invariant's name (docs/invariants.md), or what else was looked at.
 
@@ -45,11 +45,11 @@ class Finding:
 
 
 def critical(check: str, where: str, what: str, remedy: str) -> Finding:
-    return Finding(Severity.CRITICAL, check, where, what, remedy)
+    return Finding(severity=Severity.CRITICAL, check=check, where=where, what=what, remedy=remedy)
 
 
 def warning(check: str, where: str, what: str, remedy: str) -> Finding:
-    return Finding(Severity.WARNING, check, where, what, remedy)
+    return Finding(severity=Severity.WARNING, check=check, where=where, what=what, remedy=remedy)
 
 
 def worst(findings: Iterable[Finding]) -> Severity:

@@ -49,7 +49,7 @@ _CLOCKS_DIFFER_SECONDS = 600
 _RESTORE = "restore {} from a copy of the store"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class LogLook:
     """What was found in the log. ``newest``: the last version that could be read, None if none could."""
 

@@ -331,7 +331,9 @@ def _vector_file(part: Part | ChangePart) -> str | None:
 
 
 def _scan_file(part: Part | ChangePart, dead: BitMap64) -> ScanFile:
-    return ScanFile(part.path, part.bytes, part.rows, part.partition_values, dead or None)
+    return ScanFile(
+        path=part.path, bytes=part.bytes, rows=part.rows, partition_values=part.partition_values, dead=dead or None
+    )
 
 
 def _bounds_broken(

@@ -52,7 +52,7 @@ _CHECKPOINTS_LATE = 3
 _PLANS_TOLD = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The figures of one moment, and what is wrong. Ages are in seconds; None where there is nothing to be of an age.
 
@@ -109,7 +109,7 @@ class Status:
         return self.dead_rows / (self.rows + self.dead_rows) if self.dead_rows else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Slow:
     """What is looked at once a minute."""
 
@@ -159,7 +159,7 @@ class Observer:
             findings = [*examined, *(each for each in findings if (each.check, each.where) not in told)]
         if any(finding.check == "M1" and not finding.where for finding in findings):
             snapshot = None  # entries of ours that can't be read: no figure could be trusted
-        status = Status(self._path) if snapshot is None else self._figures(snapshot, slow)
+        status = Status(path=self._path) if snapshot is None else self._figures(snapshot, slow)
         if snapshot is not None:
             findings += self._judged(status, snapshot, slow)
         findings += self._unwell_here()
@@ -175,7 +175,7 @@ class Observer:
         found = look_at_log(self._log, self._path, False, lambda what, done, of: None)
         findings, snapshot = found.findings, found.newest
         if snapshot is None:
-            return _Slow(None, False, tuple(findings))
+            return _Slow(snapshot=None, is_whole=False, findings=tuple(findings))
         findings += look_at_files(snapshot, self._storage)
         findings += self._late_cleanup(snapshot)
         quarantined = 0
@@ -186,9 +186,15 @@ class Observer:
             findings.append(warning("quarantine", beside, f"it can't be read: {error}", f"lakebed doctor {beside}"))
         log_files = [size for _, size, _ in self._storage.list(f"{LOG_FOLDER}/")]
         return _Slow(
-            snapshot, found.is_whole, tuple(findings), self._log.oldest_version(), max(checkpoints, default=0),
-            len(log_files), sum(log_files), quarantined,
-        )  # fmt: skip
+            snapshot=snapshot,
+            is_whole=found.is_whole,
+            findings=tuple(findings),
+            oldest_version=self._log.oldest_version(),
+            newest_checkpoint=max(checkpoints, default=0),
+            log_files=len(log_files),
+            log_bytes=sum(log_files),
+            quarantined=quarantined,
+        )
 
     def _late_cleanup(self, snapshot: Snapshot) -> Iterator[Finding]:
         retention_seconds = snapshot.settings.log_retention_seconds

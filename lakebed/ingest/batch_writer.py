@@ -64,7 +64,7 @@ class ChangeStream(Protocol):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """What the tasks of a batch wrote, in the order of changes, and what they saw."""
 
@@ -82,7 +82,7 @@ class Written:
         return sum(part.rows for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
     """``replayed``: the batch had been committed before, and ``version`` is the newest version instead."""
 
@@ -151,7 +151,7 @@ class WriteTask:
                         yield "part", part.to_json()
             if len(quarantined):
                 aside = open_part_storage(self.root + QUARANTINE_SUFFIX)
-                for part in write_parts(quarantined, TableShape(QUARANTINE_SCHEMA), aside):
+                for part in write_parts(quarantined, TableShape(schema=QUARANTINE_SCHEMA), aside):
                     yield "quarantined", part.to_json()
             truncates += decoded.truncates
             seen["ignored"] = seen.get("ignored", 0) + decoded.ignored
@@ -205,7 +205,7 @@ class RowChanges:
                 if self.strict:
                     raise
                 good, bad = _split(table, self.shape)
-            yield Decoded(good, bad)
+            yield Decoded(changes=good, quarantined=bad)
 
 
 def _split(table: pa.Table, shape: TableShape) -> tuple[pa.Table, pa.Table]:
@@ -240,7 +240,7 @@ def write_arrow(changes: pa.Table, shape: TableShape, root: str) -> Written:
     layers, unwhole = newest_in_layers(changes, shape, connection)
     if len(unwhole):
         raise InvalidChanges(unwhole["reason"][0].as_py())
-    return Written(tuple(part for layer in layers for part in write_parts(layer, shape, storage)))
+    return Written(parts=tuple(part for layer in layers for part in write_parts(layer, shape, storage)))
 
 
 def write_dataframe(frame: DataFrame, task: WriteTask, known: Cut = NO_CUT) -> Written:
@@ -308,13 +308,25 @@ def commit_written(
         }
         if written.records_truncated:
             metrics["recordsTruncated"] = written.records_truncated
-        info = CommitInfo(operation, "", metrics=metrics, blind_append=not truncates, engine=engine)
+        info = CommitInfo(operation=operation, commit_id="", metrics=metrics, blind_append=not truncates, engine=engine)
         outcome = log.commit(snapshot, actions, info, touch, batch)
         match outcome:
             case Committed(version, after, attempts):
-                return BatchResult(version, after, False, attempts, time.perf_counter() - started)
+                return BatchResult(
+                    version=version,
+                    snapshot=after,
+                    replayed=False,
+                    attempts=attempts,
+                    commit_seconds=time.perf_counter() - started,
+                )
             case Conflicted(conflict, newest) if conflict.kind is ConflictKind.BATCH:
-                return BatchResult(newest.version, newest, True, 1, time.perf_counter() - started)
+                return BatchResult(
+                    version=newest.version,
+                    snapshot=newest,
+                    replayed=True,
+                    attempts=1,
+                    commit_seconds=time.perf_counter() - started,
+                )
             case Conflicted(_, newest):
                 if newest.metadata.id != read.metadata.id:
                     raise TableReplaced(

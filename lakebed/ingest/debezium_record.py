@@ -206,6 +206,12 @@ class Event:
         micros = self._metadata("source", "ts_us")
         lsn, server_id, pos = (self._metadata("source", name) for name in ("lsn", "server_id", "pos"))
         return Truncate(
-            record.topic, record.partition, record.offset, self._time() if micros is None else micros, lsn, server_id,
-            file if isinstance(file, str) and is_unicode(file) else None, pos,
-        )  # fmt: skip
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            time_us=self._time() if micros is None else micros,
+            lsn=lsn,
+            server_id=server_id,
+            file=file if isinstance(file, str) and is_unicode(file) else None,
+            pos=pos,
+        )

@@ -28,7 +28,7 @@ FileFormat = Literal["json", "debezium-json", "csv", "parquet"]
 FORMATS: tuple[FileFormat, ...] = ("json", "debezium-json", "csv", "parquet")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
     """Files that appear in ``folder``. ``schema`` names the columns of CSV and Parquet files.
 

@@ -56,7 +56,7 @@ Fractions: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrderStream:
     """How the stream looks. Shares are fractions of all events; what is neither insert nor delete is an update."""
 

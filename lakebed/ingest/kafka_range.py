@@ -141,7 +141,7 @@ class _Range:
             held.add(messages if self._all_wanted(messages) else self._walk(messages))
             if held.is_full():
                 yield self._table(held)
-                held = _Held(held.record_bytes)
+                held = _Held(record_bytes=held.record_bytes)
             if self._position > before:
                 progress = checked = time.monotonic()
             elif time.monotonic() - progress > self._settings.timeout_seconds:
@@ -272,7 +272,7 @@ class _Range:
         return pa.Table.from_arrays(columns, schema=RECORD_SCHEMA)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Held:
     """What was consumed and is not yet in a table. The client's messages are let go at once: they are large."""
 

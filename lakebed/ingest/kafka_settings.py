@@ -51,7 +51,7 @@ REFUSED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
     """Topics by name or by pattern, where to start, how much a batch may take.
 

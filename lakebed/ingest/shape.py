@@ -79,7 +79,7 @@ class ChangeShape:
         return pa.schema(fields)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
     """What a batch of records became. Event times are microseconds since the epoch."""
 

@@ -45,7 +45,7 @@ def row_schema(shape: ChangeShape) -> pa.Schema:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One record for the slow path; ``timestamp`` is milliseconds since the epoch."""
 
@@ -88,7 +88,7 @@ class Reader(Protocol):
         """Reads one record exactly. Raises ``Unreadable`` with the reason for the quarantine."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Collected:
     cut: Cut
     tables: list[pa.Table] = field(default_factory=list)
@@ -100,7 +100,7 @@ class _Collected:
 
 
 def decode_records(records: pa.Table, reader: Reader, shape: ChangeShape, cut: Cut) -> Decoded:
-    collected = _Collected(cut)
+    collected = _Collected(cut=cut)
     first = 0
     for batch in _slices(records):
         _read(batch, first, reader, collected)
@@ -145,7 +145,9 @@ def _read_one_by_one(
     for number, key, value, topic, partition, offset, timestamp in zip(chosen, *columns, millis, strict=True):
         at = first + int(number)
         try:
-            reading = reader.read_record(Record(key, value, topic, partition, offset, timestamp))
+            reading = reader.read_record(
+                Record(key=key, value=value, topic=topic, partition=partition, offset=offset, timestamp=timestamp)
+            )
         except Unreadable as error:
             collected.bad.append((at, str(error)))
             continue

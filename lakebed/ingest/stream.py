@@ -58,7 +58,7 @@ class Ingest:
         if snapshot.transaction_version(batch.app_id) >= batch_id:
             if isinstance(self._stream, RangeChanges):
                 require_same(snapshot, batch, digest(Range(**row.asDict()) for row in frame.collect()))
-            events.emit(events.BatchReplayed(self._table, batch.app_id, batch_id))
+            events.emit(events.BatchReplayed(table=self._table, query=batch.app_id, batch_id=batch_id))
             return
         snapshot = self._give_way(snapshot)
         started = time.perf_counter()
@@ -73,22 +73,33 @@ class Ingest:
             aside = type(written)(parts=written.quarantined)
             commit_written(log, log.refresh(), aside, batch, "QUARANTINE", ENGINE)
         if written.records_lost:
-            events.emit(events.OffsetsLost(self._table, query, written.records_lost))
+            events.emit(events.OffsetsLost(table=self._table, source=query, records=written.records_lost))
         result = commit_written(self._log, snapshot, written, batch, "STREAMING UPDATE", ENGINE)
         if result.replayed:
             if written.read is not None:
                 require_same(result.snapshot, batch, written.read)
-            events.emit(events.BatchReplayed(self._table, batch.app_id, batch_id))
+            events.emit(events.BatchReplayed(table=self._table, query=batch.app_id, batch_id=batch_id))
             return
         self._batch_seconds = time.perf_counter() - started
         newest = None if written.newest_event_us is None else written.newest_event_us / 1e6
         events.emit(
             events.BatchCommitted(
-                self._table, result.version, written.rows, sum(part.bytes for part in written.parts),
-                len(written.parts), quarantined, self._batch_seconds, result.commit_seconds, result.attempts, newest,
-                written.records_ignored, batch.app_id, batch_id, written.records_truncated,
+                table=self._table,
+                version=result.version,
+                rows=written.rows,
+                bytes=sum(part.bytes for part in written.parts),
+                parts=len(written.parts),
+                quarantined=quarantined,
+                seconds=self._batch_seconds,
+                commit_seconds=result.commit_seconds,
+                attempts=result.attempts,
+                newest_event_seconds=newest,
+                ignored=written.records_ignored,
+                query=batch.app_id,
+                batch_id=batch_id,
+                truncated=written.records_truncated,
             )
-        )  # fmt: skip
+        )
         self._log.checkpoint_if_due(result.snapshot, slack=2)  # nobody maintains the table: the writer must
 
     def _give_way(self, snapshot: Snapshot) -> Snapshot:
@@ -97,6 +108,6 @@ class Ingest:
         delay = found.delay_seconds(self._batch_seconds)
         if not delay:
             return snapshot
-        events.emit(events.IngestDelayed(self._table, found.reason, found.factor, delay))
+        events.emit(events.IngestDelayed(table=self._table, reason=found.reason, factor=found.factor, seconds=delay))
         time.sleep(delay)
         return self._log.refresh()

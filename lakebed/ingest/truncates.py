@@ -54,7 +54,7 @@ log, and in MySQL's, where each server counts for itself. A record of a file has
 _Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate:
     """The source emptied its table here: a row of ``POSITION_SCHEMA``."""
 

@@ -65,7 +65,7 @@ class RunFile:
         return sum(self.parts.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """An open run."""
 
@@ -116,12 +116,12 @@ def open_run(folder: Path, file: RunFile, layout: pa.Schema) -> Run:
         raise ValueError(f"{file.name} is not the run that the catalog describes")
     words = _view(batch.column(0), np.int64)
     return Run(
-        file,
-        words,
-        _view(batch.column(1), np.uint16),
-        _view(batch.column(2), np.uint32),
-        batch,
-        np.ascontiguousarray(words[::FENCE]),
+        file=file,
+        words=words,
+        part=_view(batch.column(1), np.uint16),
+        row=_view(batch.column(2), np.uint32),
+        batch=batch,
+        fence=np.ascontiguousarray(words[::FENCE]),
     )
 
 

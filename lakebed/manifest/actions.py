@@ -42,7 +42,7 @@ PartitionKey = tuple[tuple[str, str | None], ...]
 """A partition's columns and values, sorted by name; empty in a table without partitions."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """A base part: an ``add`` of the log.
 
@@ -102,7 +102,13 @@ class Part:
     def removed(self, now_ms: int, data_change: bool = True) -> RemovePart:
         """What takes the part out of the base."""
         return RemovePart(
-            self.path, now_ms, data_change, self.deletion_vector, self.bytes, self.partition_values, self.spelling
+            path=self.path,
+            deleted_ms=now_ms,
+            data_change=data_change,
+            deletion_vector=self.deletion_vector,
+            bytes=self.bytes,
+            partition_values=self.partition_values,
+            spelling=self.spelling,
         )
 
     def marked(self, deletion_vector: DeletionVector | None) -> Part:
@@ -121,7 +127,7 @@ def part_domain(path: str) -> str:
     return PART_DOMAIN_PREFIX + path.rsplit("/", 1)[-1].removesuffix(".parquet")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePart:
     """A part of the tail: a ``domainMetadata`` of the log. ``version`` and ``ordinal`` give its place in the order of changes.
 
@@ -171,7 +177,7 @@ class AddPart:
     data_change: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemovePart:
     """The part with this path and deletion vector is no longer in the base."""
 
@@ -208,7 +214,7 @@ class Protocol:
     writer_features: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
     """Schema, partition columns and properties of a table."""
 
@@ -240,7 +246,7 @@ class Domain:
     removed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitInfo:
     """What a commit says of itself. Never state: checkpoints do not keep it.
 

@@ -164,7 +164,7 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
                 match action:
                     case AddPart(part, _):
                         parts[part.path] = part
-                    case RemovePart(path):
+                    case RemovePart(path=path):
                         removed[path] = action
                     case AddChangePart(change_part):
                         tail[change_part.domain] = change_part
@@ -183,7 +183,16 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
     for path in parts:
         removed.pop(path, None)
     return Snapshot(
-        version, timestamp_ms, protocol, metadata, parts, tail, domains, transactions, removed, digest=digest
+        version=version,
+        timestamp_ms=timestamp_ms,
+        protocol=protocol,
+        metadata=metadata,
+        parts=parts,
+        tail=tail,
+        domains=domains,
+        transactions=transactions,
+        removed=removed,
+        digest=digest,
     )
 
 

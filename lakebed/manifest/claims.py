@@ -31,7 +31,7 @@ CLAIM_DOMAIN_PREFIX = "lakebed.claim."
 LEASE_MS_MAX = 86_400_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """A merge under way. ``sources`` are paths of base parts; ``lease_ms`` is the end of the lease (epoch milliseconds)."""
 
@@ -70,9 +70,14 @@ def claim_of(domain: str, configuration: str) -> Claim | None:
         return None
     value = orjson.loads(configuration)
     return Claim(
-        domain.removeprefix(CLAIM_DOMAIN_PREFIX), value["replica"], tuple(value["sources"]), value["level"],
-        value["lease_ms"], value["since_ms"], value["volatile"],
-    )  # fmt: skip
+        id=domain.removeprefix(CLAIM_DOMAIN_PREFIX),
+        replica=value["replica"],
+        sources=tuple(value["sources"]),
+        level=value["level"],
+        lease_ms=value["lease_ms"],
+        since_ms=value["since_ms"],
+        volatile=value["volatile"],
+    )
 
 
 def claims_of(domains: Mapping[str, str]) -> dict[str, Claim]:

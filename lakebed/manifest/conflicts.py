@@ -54,7 +54,7 @@ class Conflict:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Touch:
     """What a commit read or replaces.
 
@@ -92,7 +92,7 @@ def find_conflict(touch: Touch, batch: Transaction | None, scope: str, winner: C
                 return Conflict(winner.version, ConflictKind.METADATA, "schema, keys or properties")
             case Protocol():
                 return Conflict(winner.version, ConflictKind.METADATA, "protocol")
-            case RemovePart(path):
+            case RemovePart(path=path):
                 if path in touch.parts or (path in gone and path in touch.claimed):
                     return Conflict(winner.version, ConflictKind.PARTS, path)
                 partition = partition_key(action.partition_values or {})

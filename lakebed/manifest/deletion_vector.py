@@ -26,7 +26,7 @@ _DIGITS = {character: digit for digit, character in enumerate(_ALPHABET)}
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionVector:
     """Where a vector stands: ``storage`` is "u" (file named by a uuid), "i" (inline) or "p" (absolute path)."""
 
@@ -67,11 +67,11 @@ class DeletionVector:
                 f"a deletion vector has the storage type {value['storageType']!r}, which lakebed does not know"
             )
         return cls(
-            value["storageType"],
-            value["pathOrInlineDv"],
-            value.get("offset"),
-            value["sizeInBytes"],
-            value["cardinality"],
+            storage=value["storageType"],
+            path_or_inline=value["pathOrInlineDv"],
+            offset=value.get("offset"),
+            bytes=value["sizeInBytes"],
+            dead_rows=value["cardinality"],
         )
 
 
@@ -94,7 +94,9 @@ def decode(data: bytes) -> BitMap64:
 def inline(dead: BitMap64) -> DeletionVector:
     """A vector that stands in the log itself."""
     data = encode(dead)
-    return DeletionVector("i", encode_z85(data), None, len(data), len(dead))
+    return DeletionVector(
+        storage="i", path_or_inline=encode_z85(data), offset=None, bytes=len(data), dead_rows=len(dead)
+    )
 
 
 def pack(vectors: Sequence[BitMap64]) -> tuple[str, bytes, list[DeletionVector]]:
@@ -107,7 +109,11 @@ def pack(vectors: Sequence[BitMap64]) -> tuple[str, bytes, list[DeletionVector]]
     out, descriptors = bytearray(_FORMAT_VERSION), []
     for dead in vectors:
         data = encode(dead)
-        descriptors.append(DeletionVector("u", encoded_name, len(out), len(data), len(dead)))
+        descriptors.append(
+            DeletionVector(
+                storage="u", path_or_inline=encoded_name, offset=len(out), bytes=len(data), dead_rows=len(dead)
+            )
+        )
         out += struct.pack(">I", len(data)) + data + struct.pack(">I", zlib.crc32(data))
     return f"{_FOLDER}/deletion_vector_{name}.bin", bytes(out), descriptors
 

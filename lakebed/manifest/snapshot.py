@@ -40,7 +40,7 @@ _NAMED_BATCH_RETENTION_MS = 7 * 86_400_000
 NAMED_BATCH_PREFIX = "lakebed.batch."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A table at one version. ``parts`` is the base by path, ``tail`` the change parts by domain.
 
@@ -187,7 +187,7 @@ def _first(commit: Commit) -> Snapshot:
     metadata = next((a for a in commit.actions if isinstance(a, Metadata)), None)
     if commit.version != 0 or protocol is None or metadata is None:
         raise Corrupt(f"version {commit.version} can't begin a log: it needs version 0 with a protocol and metadata")
-    return Snapshot(-1, 0, protocol, metadata)
+    return Snapshot(version=-1, timestamp_ms=0, protocol=protocol, metadata=metadata)
 
 
 class _Copy(Generic[_V]):

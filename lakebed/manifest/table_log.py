@@ -154,11 +154,15 @@ class TableLog(LogReader):
         outcome, attempts = self._commit(read, actions, info, touch, batch)
         events.emit(
             events.CommitEnded(
-                self._root, info.operation, _RESULTS[type(outcome)],
-                outcome.conflict.version if isinstance(outcome, Conflicted) else outcome.version, attempts,
-                time.perf_counter() - started, outcome.conflict.kind.value if isinstance(outcome, Conflicted) else "",
+                table=self._root,
+                operation=info.operation,
+                result=_RESULTS[type(outcome)],
+                version=outcome.conflict.version if isinstance(outcome, Conflicted) else outcome.version,
+                attempts=attempts,
+                seconds=time.perf_counter() - started,
+                conflict=outcome.conflict.kind.value if isinstance(outcome, Conflicted) else "",
             )
-        )  # fmt: skip
+        )
         return outcome
 
     def _commit(
@@ -421,7 +425,7 @@ class TableLog(LogReader):
             snapshot = self.refresh()
             if first_unexpired(snapshot.domains) >= version:
                 return snapshot
-            info = CommitInfo("EXPIRE VERSIONS", "", parameters={"before": version}, engine=ENGINE)
+            info = CommitInfo(operation="EXPIRE VERSIONS", commit_id="", parameters={"before": version}, engine=ENGINE)
             outcome = self.commit(snapshot, [mark(version)], info, Touch(domains=frozenset([EXPIRED_DOMAIN])))
             if isinstance(outcome, Committed):
                 return outcome.snapshot

@@ -29,7 +29,7 @@ class Ages:
     p99: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """A run up to one moment. ``rows`` are changes committed (the newest a key and batch)."""
 

@@ -42,7 +42,7 @@ def operation_label(operation: str) -> str:
     return _OPERATIONS.get(operation, "other")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFigures:
     timestamp_ms: int
     operation: str
@@ -52,7 +52,7 @@ class CommitFigures:
     ingested_bytes: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Sums:
     """Of the commits of some seconds, or of all that are kept."""
 
@@ -140,7 +140,7 @@ class RecentCommits:
         if not self._steps or end == 0:
             self._known_since_ms = commit.timestamp_ms
         if not self._steps or self._steps[end].since_ms != since_ms:
-            self._steps.insert(len(self._steps) if end else 0, _Sums(since_ms))
+            self._steps.insert(len(self._steps) if end else 0, _Sums(since_ms=since_ms))
         self._steps[end].add(commit)
         self._all.add(commit)
         if commit.ingested_rows:
@@ -184,6 +184,10 @@ def figures_of(commit: Commit) -> CommitFigures:
                 vectors += part.deletion_vector.bytes
     ingests = writer == "ingest"
     return CommitFigures(
-        commit.timestamp_ms, operation_label(operation), writer, size + vectors, rows if ingests else 0,
-        size if ingests else 0,
-    )  # fmt: skip
+        timestamp_ms=commit.timestamp_ms,
+        operation=operation_label(operation),
+        writer=writer,
+        written_bytes=size + vectors,
+        ingested_rows=rows if ingests else 0,
+        ingested_bytes=size if ingests else 0,
+    )

@@ -18,7 +18,7 @@ LevelState = tuple[int, str]
 """A level, and normal, materialized or volatile."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """What the planner says of a snapshot. ``depth_max`` is in runs of parts; ``plans`` and ``refused`` are counts."""
 
@@ -46,7 +46,7 @@ class Stored:
     orphan_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recent:
     """What the commits of the last hour brought, of which ``seconds`` have been read so far.
 
@@ -65,7 +65,7 @@ class Recent:
     ingested_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
     """Counts at one version. ``bytes`` are those of all live parts, ``dead_rows`` still take space in them.
 

@@ -69,7 +69,7 @@ _MARKS_OF_TABLES = frozenset({LOG_FOLDER, _FOLDER, ".hoodie", "metadata"})
 _logger = logging.getLogger("lakebed.cleanup")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """What a cleanup must leave alone. Paths are relative to the table's root.
 
@@ -259,14 +259,14 @@ def _keep(
     spell = _Spelling(storage)
     removed = {path for action in oldest.removed.values() for path in (action.path, _vector(action.deletion_vector))}
     return Kept(
-        first,
-        newest,
-        frozenset(map(spell, named)),
-        frozenset(map(spell, filter(None, removed))),
-        min([unnamed_before_ms, *under_way]),
-        _CONVERTED in newest.metadata.configuration,
-        now_ms,
-        now_ms - WINDOW_SECONDS * 1000,
+        first=first,
+        newest=newest,
+        named=frozenset(map(spell, named)),
+        removed=frozenset(map(spell, filter(None, removed))),
+        unnamed_before_ms=min([unnamed_before_ms, *under_way]),
+        everywhere=_CONVERTED in newest.metadata.configuration,
+        now_ms=now_ms,
+        reads_before_ms=now_ms - WINDOW_SECONDS * 1000,
     )
 
 
@@ -498,7 +498,7 @@ def _move_mark(log: TableLog, first: int, now_ms: int) -> Snapshot:
             actions.append(mark(first))
         if not actions:
             return snapshot
-        info = CommitInfo("EXPIRE VERSIONS", "", parameters={"before": first}, engine=ENGINE)
+        info = CommitInfo(operation="EXPIRE VERSIONS", commit_id="", parameters={"before": first}, engine=ENGINE)
         touch = Touch(domains=frozenset([EXPIRED_DOMAIN, *(lease.domain for lease in ended)]))
         outcome = log.commit(snapshot, actions, info, touch)
         if isinstance(outcome, Committed):

@@ -62,7 +62,9 @@ def create_log(
         configuration=required_properties() | others | settings.to_properties(),
         created_ms=int(time.time() * 1000),
     )
-    return log.create([protocol_for(schema), metadata], CommitInfo("CREATE TABLE", "", engine=engine))
+    return log.create(
+        [protocol_for(schema), metadata], CommitInfo(operation="CREATE TABLE", commit_id="", engine=engine)
+    )
 
 
 def protocol_for(schema: pa.Schema) -> Protocol:

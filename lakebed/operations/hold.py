@@ -52,7 +52,7 @@ def _commit(log: TableLog, lease: Lease, action: Domain, operation: str) -> None
                     f"version {lease.version} has expired and can't be held; the oldest version that is kept is {first}"
                 )
         touch = Touch(domains=frozenset([EXPIRED_DOMAIN, lease.domain]))
-        info = CommitInfo(operation, "", parameters={"version": lease.version}, engine=ENGINE)
+        info = CommitInfo(operation=operation, commit_id="", parameters={"version": lease.version}, engine=ENGINE)
         outcome = log.commit(snapshot, [action], info, touch)
         if isinstance(outcome, Committed):
             return

@@ -105,9 +105,13 @@ def mutate(log: TableLog, storage: PartStorage, rows_for_sql: RowsForSql, mutati
             seconds = time.perf_counter() - started
             if not pending.parts:
                 return MutationResult(
-                    read.version, 0, pending.rows_left, conflicts=conflicts, seconds=seconds,
+                    version=read.version,
+                    rows=0,
+                    rows_left=pending.rows_left,
+                    conflicts=conflicts,
+                    seconds=seconds,
                     parts_read=pending.parts_read,
-                )  # fmt: skip
+                )
             changes = [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(pending.parts)]
             outcome = log.commit(
                 read, changes, mutation.info(pending.rows, len(changes)), Touch(read_changes=True)
@@ -116,9 +120,16 @@ def mutate(log: TableLog, storage: PartStorage, rows_for_sql: RowsForSql, mutati
                 case Committed(version, after):
                     log.checkpoint_if_due(after, slack=2)
                     return MutationResult(
-                        version, pending.rows, pending.rows_left, 0, len(changes),
-                        sum(part.bytes for part in pending.parts), conflicts, seconds, pending.parts_read,
-                    )  # fmt: skip
+                        version=version,
+                        rows=pending.rows,
+                        rows_left=pending.rows_left,
+                        parts_marked=0,
+                        parts_added=len(changes),
+                        bytes_written=sum(part.bytes for part in pending.parts),
+                        conflicts=conflicts,
+                        seconds=seconds,
+                        parts_read=pending.parts_read,
+                    )
                 case Conflicted(conflict, _):
                     conflicts += 1
                     if conflicts >= ATTEMPTS_MAX:

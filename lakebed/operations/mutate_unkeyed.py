@@ -67,7 +67,10 @@ def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mut
         rows = sum(len(dead) for dead in dying.values())
         if not rows:
             return MutationResult(
-                snapshot.version, conflicts=conflicts, seconds=time.perf_counter() - started, parts_read=len(looked_at)
+                version=snapshot.version,
+                conflicts=conflicts,
+                seconds=time.perf_counter() - started,
+                parts_read=len(looked_at),
             )
         touch = Touch(parts={path: snapshot.parts[path].partition_key for path in dying})
         actions = _actions(snapshot, dying, written, dead_rows)
@@ -76,10 +79,16 @@ def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mut
             case Committed(version, after):
                 log.checkpoint_if_due(after, slack=2)
                 return MutationResult(
-                    version, rows, 0, len(dying), len(written),
-                    sum(part.bytes for part in written) + _vector_bytes(actions), conflicts,
-                    time.perf_counter() - started, len(looked_at),
-                )  # fmt: skip
+                    version=version,
+                    rows=rows,
+                    rows_left=0,
+                    parts_marked=len(dying),
+                    parts_added=len(written),
+                    bytes_written=sum(part.bytes for part in written) + _vector_bytes(actions),
+                    conflicts=conflicts,
+                    seconds=time.perf_counter() - started,
+                    parts_read=len(looked_at),
+                )
             case Conflicted():
                 pass
             case Unknown(version, _, cause):

@@ -25,7 +25,7 @@ CHUNK_ROWS = 1_000_000
 CHUNK_BYTES = 256 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MutationResult:
     """What a mutation did; ``version`` is its commit's, or the newest seen if no row matched.
 
@@ -84,7 +84,11 @@ class Mutation:
         if self.assignments is not None:
             parameters["set"] = {name: value.text for name, value in self.assignments.items()}
         return CommitInfo(
-            self.operation, "", parameters=parameters, metrics={"rows": rows, "parts": parts}, engine=ENGINE
+            operation=self.operation,
+            commit_id="",
+            parameters=parameters,
+            metrics={"rows": rows, "parts": parts},
+            engine=ENGINE,
         )
 
     def check(self, shape: TableShape) -> None:

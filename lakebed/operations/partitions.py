@@ -72,7 +72,7 @@ _Step = Callable[[Snapshot], tuple[Sequence[Action], CommitInfo]]
 """The actions that a snapshot asks for, and what to say of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Detached:
     """Parts that were taken out of the table, by the commit ``version``, and can be put back."""
 
@@ -107,10 +107,14 @@ def detached_of(snapshot: Snapshot) -> dict[str, Detached]:
             parts = tuple(add_from_json(body) for body in value["parts"])
             found.append(
                 Detached(
-                    domain.removeprefix(DETACHED_PREFIX), value["partition"], value["version"], value["detached_ms"],
-                    value["schema"], parts,
+                    name=domain.removeprefix(DETACHED_PREFIX),
+                    partition=value["partition"],
+                    version=value["version"],
+                    detached_ms=value["detached_ms"],
+                    schema=value["schema"],
+                    parts=parts,
                 )
-            )  # fmt: skip
+            )
     return {one.name: one for one in sorted(found, key=lambda one: (one.detached_ms, one.name))}
 
 
@@ -169,7 +173,14 @@ class Partitions:
                 raise InvalidInput(f"there is no partition {_spell(values)}; {_known(snapshot)}")
             now = self._now_ms()
             version = snapshot.version + 1  # a commit that touches the whole table is the next one or none
-            entry = Detached(name, values, version, now, snapshot.metadata.schema_string, tuple(parts))
+            entry = Detached(
+                name=name,
+                partition=values,
+                version=version,
+                detached_ms=now,
+                schema=snapshot.metadata.schema_string,
+                parts=tuple(parts),
+            )
             info = _info("DETACH PARTITION", _metrics(parts), partition=values, name=name)
             return [*leaving(snapshot, parts, now), entry.to_action()], info
 
@@ -464,4 +475,4 @@ def _metrics(parts: Sequence[Part]) -> dict[str, int]:
 
 
 def _info(operation: str, metrics: Mapping[str, int], **parameters: object) -> CommitInfo:
-    return CommitInfo(operation, "", parameters=parameters, metrics=metrics, engine=ENGINE)
+    return CommitInfo(operation=operation, commit_id="", parameters=parameters, metrics=metrics, engine=ENGINE)

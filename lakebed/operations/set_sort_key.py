@@ -45,9 +45,11 @@ def set_sort_key(log: TableLog, sort_key: Sequence[str]) -> int:
         ours = {name: text for name, text in settings.to_properties().items() if name.startswith(PREFIX + "sort_key")}
         metadata = replace(snapshot.metadata, configuration=others | ours)
         info = CommitInfo(
-            "SET SORT KEY", "", parameters={"columns": list(sort_key), "version": settings.sort_key_version},
+            operation="SET SORT KEY",
+            commit_id="",
+            parameters={"columns": list(sort_key), "version": settings.sort_key_version},
             engine=ENGINE,
-        )  # fmt: skip
+        )
         outcome = log.commit(snapshot, [metadata], info, BLIND)
         if isinstance(outcome, Committed):
             return outcome.version

@@ -36,7 +36,7 @@ _CALENDAR_DAYS = -719_162, 2_932_897
 """The first day of the year 1, and that of the year 10000, since the epoch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
     """What a writer of parts must know of a table; small and picklable, so that tasks get it."""
 
@@ -84,9 +84,14 @@ def shape_of(snapshot: Snapshot) -> TableShape:
     """The shape of a table at a version."""
     settings = snapshot.settings
     return TableShape(
-        snapshot.schema, settings.keys, settings.sort_key, settings.sequence_by, snapshot.metadata.partition_columns,
-        settings.sort_key_version, settings.sort_key_frame,
-    )  # fmt: skip
+        schema=snapshot.schema,
+        keys=settings.keys,
+        sort_key=settings.sort_key,
+        sequence_by=settings.sequence_by,
+        partition_by=snapshot.metadata.partition_columns,
+        sort_key_version=settings.sort_key_version,
+        sort_key_frame=settings.sort_key_frame,
+    )
 
 
 def prepare(

@@ -93,4 +93,10 @@ class DeadRows:
 
 
 def _at_start(vector: DeletionVector) -> DeletionVector:
-    return DeletionVector(vector.storage, vector.path_or_inline, 1, vector.bytes, vector.dead_rows)
+    return DeletionVector(
+        storage=vector.storage,
+        path_or_inline=vector.path_or_inline,
+        offset=1,
+        bytes=vector.bytes,
+        dead_rows=vector.dead_rows,
+    )

@@ -41,7 +41,7 @@ _DESCRIPTION = "claim.json"
 _logger = logging.getLogger("lakebed.volatile")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Materialized:
     """What one claim was merged into. ``dead`` are the dead rows of each source when it was read.
 
@@ -278,7 +278,15 @@ def _from_json(value: Mapping[str, Any], folder: str) -> Materialized:
         )
         for entry in value["parts"]
     )  # fmt: skip
-    return Materialized(claim, sources, dead, parts, folder, value["made_ms"], value["oldest_ms"])
+    return Materialized(
+        claim=claim,
+        sources=sources,
+        dead=dead,
+        parts=parts,
+        folder=folder,
+        made_ms=value["made_ms"],
+        oldest_ms=value["oldest_ms"],
+    )
 
 
 def _text(rows: BitMap64) -> str:

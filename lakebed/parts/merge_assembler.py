@@ -31,7 +31,7 @@ from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.spill_buckets import STRETCHES_MAX, Stretches
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergedPart:
     """A file that no commit references yet. ``dead``: the delete rows kept, ``deletes`` in number, dead from the start.
 

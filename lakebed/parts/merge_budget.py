@@ -31,7 +31,7 @@ _COMPUTED_BYTES = 8  # of a value that is computed for sorting
 _INDEX_BYTES = 4  # of a value that a dictionary holds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeLimits:
     """What bounds a merge beside the memory limit; tests make these small to reach every path with few rows.
 

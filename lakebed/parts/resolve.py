@@ -55,7 +55,7 @@ _PART, _ROW, _DELETED, _INCOMPLETE = "_lakebed_part", "_lakebed_row", "_lakebed_
 _Rows = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
     """The outcome for some change parts, oldest first.
 
@@ -108,7 +108,14 @@ def resolve(
     base_dead = {path: dead_rows.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()}
     keys_of_parts = _cut(tail, change_parts, shape)
     return Resolution(
-        tuple(change_parts), base_dead, tail_dead, completed, unwhole, keys_of_parts, len(tail), int(late.sum())
+        change_parts=tuple(change_parts),
+        base_dead=base_dead,
+        tail_dead=tail_dead,
+        completed=completed,
+        unwhole=unwhole,
+        keys=keys_of_parts,
+        rows=len(tail),
+        late=int(late.sum()),
     )
 
 

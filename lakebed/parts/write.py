@@ -41,7 +41,7 @@ _STRING_TOLD_CHARACTERS = 256  # of a sort key: so long may be what all texts be
 _HIGHEST_CHARACTER = "\U0010ffff"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart:
     """A file that no commit names yet."""
 
@@ -109,16 +109,16 @@ def _write_one(
     if UNAVAILABLE_COLUMN in rows.column_names:
         incomplete = sum(bool(names) for names in rows[UNAVAILABLE_COLUMN].to_pylist())
     return WrittenPart(
-        path,
-        count,
-        size,
-        deletes or 0,
-        incomplete,
-        dict(values),
-        stats,
-        int(time.time() * 1000),
-        shape.order_version,
-        checksum,
+        path=path,
+        rows=count,
+        bytes=size,
+        deletes=deletes or 0,
+        incomplete=incomplete,
+        partition_values=dict(values),
+        stats=stats,
+        modified_ms=int(time.time() * 1000),
+        sort_key_version=shape.order_version,
+        checksum=checksum,
     )
 
 

@@ -260,7 +260,7 @@ class _Run:
         with suppress(Exception):  # Spark may be on its way out
             progress = query.lastProgress
             for topic, records in lag_by_topic(dict(progress) if progress else {}).items():
-                events.emit(events.SourceLagged(self._table.path, topic, records))
+                events.emit(events.SourceLagged(table=self._table.path, topic=topic, records=records))
 
     # -- the stop ----------------------------------------------------------------------------------------------------
 

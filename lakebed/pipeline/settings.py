@@ -24,7 +24,7 @@ FORMATS = ("debezium-json", "json", "csv", "parquet")
 METRICS_PORT = 9464
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableSection:
     """The table: created when it is missing, compared with what is there else."""
 
@@ -43,7 +43,7 @@ class TableSection:
         return table_schema(self.schema) if self.schema else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSection:
     """``source: {kind: kafka}``."""
 
@@ -68,7 +68,7 @@ class FilesSection:
     """Options of Spark's reader."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorSection:
     """``source: {kind: generator}``."""
 
@@ -138,7 +138,7 @@ class SparkSection:
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """One pipeline. ``document`` blots out its secrets in texts."""
 
@@ -156,7 +156,7 @@ class Pipeline:
     spark: SparkSection = field(default_factory=SparkSection)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _TopLevel:
     """The keys of the file that are not a choice of kinds."""
 
@@ -226,9 +226,19 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
         schema = mapping_of(document, members["table"])["schema"]
         raise document.error(schema, str(error)) from None
     return Pipeline(
-        top.table, source_kind, source, format_kind, format_section, document, top.trigger_seconds, top.quarantine,
-        top.maintain, top.checkpoint, top.metrics, top.spark,
-    )  # fmt: skip
+        table=top.table,
+        source_kind=source_kind,
+        source=source,
+        format_kind=format_kind,
+        format=format_section,
+        document=document,
+        trigger_seconds=top.trigger_seconds,
+        quarantine=top.quarantine,
+        maintain=top.maintain,
+        checkpoint=top.checkpoint,
+        metrics=top.metrics,
+        spark=top.spark,
+    )
 
 
 def _check_properties(document: Document, table: Node, section: TableSection) -> None:

@@ -56,8 +56,12 @@ def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:
             extra = table_schema(pipeline.format.extra_columns) if pipeline.format.extra_columns else pa.schema([])
             schema = pa.schema([*columns, *extra])
         return FileSource(
-            section.folder, pipeline.format_kind, schema, section.files_per_batch_max, section.options  # type: ignore[arg-type]
-        )  # fmt: skip
+            folder=section.folder,
+            format=pipeline.format_kind,  # type: ignore[arg-type]
+            schema=schema,
+            files_per_batch_max=section.files_per_batch_max,
+            options=section.options,
+        )
     from lakebed.ingest.generator_source import GeneratorSource
 
     return GeneratorSource(order_stream(section), section.tasks, section.max_records_per_batch)

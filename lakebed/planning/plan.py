@@ -35,7 +35,7 @@ class Cause(Enum):
     NO_GAIN = "no_gain"  # it would not lower the measure that says that merges come to an end
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One piece of work on parts of one partition (a settle: on the whole tail).
 

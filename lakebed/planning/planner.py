@@ -93,7 +93,12 @@ def plan(
     was read of the parts' statistics before (none: nothing). It saves time and changes no plan.
     """
     claimed = frozenset(claimed)
-    round_ = _Round(snapshot, now_ms, in_flight_bytes, KnownStatistics() if statistics is None else statistics)
+    round_ = _Round(
+        snapshot=snapshot,
+        now_ms=now_ms,
+        in_flight_bytes=in_flight_bytes,
+        statistics=KnownStatistics() if statistics is None else statistics,
+    )
     settle = _settle(snapshot, now_ms, round_)
     layouts, quiet, depth_max = layouts_of(snapshot, claimed, round_.settings, round_.statistics)
     round_.refuse(Cause.CLAIMED, sum(path in snapshot.parts for path in claimed))
@@ -115,7 +120,7 @@ def plan(
     return Planning(tuple(plans), refusals, backlog, depth_max)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Round:
     """What one round has decided so far."""
 
@@ -512,7 +517,9 @@ def _is_merge_due_without_stale(whole: _Round, claimed: Collection[str]) -> bool
     snapshot = whole.snapshot
     stale = {part.path for part in stale_parts(snapshot)}
     fresh = {path: part for path, part in snapshot.parts.items() if path not in stale}
-    round_ = _Round(replace(snapshot, parts=fresh), whole.now_ms, 0, whole.statistics)
+    round_ = _Round(
+        snapshot=replace(snapshot, parts=fresh), now_ms=whole.now_ms, in_flight_bytes=0, statistics=whole.statistics
+    )
     if round_.settings.merge == "off":
         return False
     layouts, _, _ = layouts_of(round_.snapshot, claimed, round_.settings, round_.statistics)

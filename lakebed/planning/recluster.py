@@ -65,7 +65,7 @@ class Threshold:
         return max(1.0, self.value * parts) if self.is_share else self.value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Parts of one level to be sorted together, by their places in the layout. Depths are the level's, at the deepest point.
 
@@ -145,11 +145,27 @@ def _groups_of(
         members = _that_gain(layout, _of_those_over(layout, _that_gain(layout, over), bytes_max, inputs_max))
         if not len(members):
             left_alone[layout.low[over].max() : layout.high[over].min() + 1] = True
-            yield Group(level, members, average, allowed, deepest, deepest, Cause.PLAN_BYTES)
+            yield Group(
+                level=level,
+                members=members,
+                level_depth=average,
+                threshold=allowed,
+                depth_before=deepest,
+                depth_after=deepest,
+                refused=Cause.PLAN_BYTES,
+            )
             continue
         if not lowers(layout.parts_at(members)):
             layout.set_apart(members)
-            yield Group(level, members[:0], average, allowed, deepest, deepest, Cause.NO_GAIN)
+            yield Group(
+                level=level,
+                members=members[:0],
+                level_depth=average,
+                threshold=allowed,
+                depth_before=deepest,
+                depth_after=deepest,
+                refused=Cause.NO_GAIN,
+            )
             continue
         at_point = len(members)
         if at_point == len(over):
@@ -157,7 +173,14 @@ def _groups_of(
             too_deep[np.flatnonzero(of_level)[depths > allowed]] = True
             wider = _with_neighbours(layout, members, of_level, too_deep, bytes_max, inputs_max)
             members = wider if lowers(layout.parts_at(wider)) else members
-        yield Group(level, np.sort(members), average, allowed, deepest, deepest - at_point + 1)
+        yield Group(
+            level=level,
+            members=np.sort(members),
+            level_depth=average,
+            threshold=allowed,
+            depth_before=deepest,
+            depth_after=deepest - at_point + 1,
+        )
         if layout.free[members].any():
             left_alone[layout.low[members].min() : layout.high[members].max() + 1] = True
 

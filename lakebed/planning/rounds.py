@@ -34,7 +34,7 @@ _STEP = 1 << 20  # between two neighbouring ends
 _PLACE = "place"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What a job will do, by what statistics tell. Depths are averages of parts, by level; ``plan_bytes_max`` of one plan."""
 
@@ -157,7 +157,12 @@ def _made_up(snapshot: Snapshot, statistics: KnownStatistics) -> Snapshot:
                 deletion_vector=None, stats=_stats(low, high),
             )  # fmt: skip
     settings = replace(snapshot.settings, keys=(_PLACE,), sort_key=(_PLACE,), sort_key_frame="", sequence_by=None)
-    metadata = Metadata("made up", schema_to_json(pa.schema([(_PLACE, pa.int64())])), (), settings.to_properties())
+    metadata = Metadata(
+        id="made up",
+        schema_string=schema_to_json(pa.schema([(_PLACE, pa.int64())])),
+        partition_columns=(),
+        configuration=settings.to_properties(),
+    )
     return replace(snapshot, parts=parts, metadata=metadata, tail={}, domains={})
 
 

@@ -45,7 +45,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 _ROUNDS_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
     """A flush: when (milliseconds since the start), how many rows, how many bytes.
 
@@ -60,7 +60,7 @@ class Arrival:
     replaces: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What arrives. ``update_share`` of a flush's rows replace older ones; ``update_skew`` of these hit the newest tenth.
 
@@ -79,7 +79,7 @@ class Workload:
     base: Arrival | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """The table after a flush and what it led to.
 
@@ -106,7 +106,7 @@ class Sample:
         return self.stored_bytes / max(1, self.live_bytes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
     """``least_bytes``: what merges of so many equal flushes of new rows write at least, for the same read budget."""
 
@@ -132,7 +132,10 @@ def steady(days: float, rows_per_second: float, flush_seconds: float = 60.0, row
         raise InvalidInput(
             f"{days:g} days at {rows_per_second:g} rows a second hold no flush of {flush_seconds:g} seconds; take more"
         )
-    return [Arrival(int((number + 1) * flush_seconds * 1000), rows, rows * row_bytes) for number in range(count)]
+    return [
+        Arrival(at_ms=int((number + 1) * flush_seconds * 1000), rows=rows, bytes=rows * row_bytes)
+        for number in range(count)
+    ]
 
 
 def simulate(
@@ -161,7 +164,15 @@ def simulate(
     flushes = len(workload.arrivals)
     mean_bytes = world.ingested_bytes / max(1, flushes)
     least = least_written(flushes, settings.read_budget) * mean_bytes
-    return Simulation(samples, flushes, world.settles, world.merges, world.purges, round(least), parts_read)
+    return Simulation(
+        samples=samples,
+        flushes=flushes,
+        settles=world.settles,
+        merges=world.merges,
+        purges=world.purges,
+        least_bytes=round(least),
+        parts_read=parts_read,
+    )
 
 
 @dataclass(slots=True)
@@ -195,7 +206,12 @@ class _World:
         order_by = () if workload.order == "none" else ("key",)
         self.settings = replace(settings, keys=order_by, sort_key=order_by, sequence_by=None)
         names = ("partition",) if workload.partitions > 1 else ()
-        self.metadata = Metadata("simulated", schema_to_json(_SCHEMA), names, self.settings.to_properties())
+        self.metadata = Metadata(
+            id="simulated",
+            schema_string=schema_to_json(_SCHEMA),
+            partition_columns=names,
+            configuration=self.settings.to_properties(),
+        )
         self.parts: dict[str, _Stored] = {}
         self.tail: dict[str, _Waiting] = {}
         self.running: list[_Running] = []
@@ -358,7 +374,14 @@ class _World:
         """The table as the planner sees it."""
         parts = {path: item.part for path, item in self.parts.items()}
         tail = {domain: waiting.part for domain, waiting in self.tail.items()}
-        return Snapshot(self.version, 0, Protocol(3, 7), self.metadata, parts, tail)
+        return Snapshot(
+            version=self.version,
+            timestamp_ms=0,
+            protocol=Protocol(3, 7),
+            metadata=self.metadata,
+            parts=parts,
+            tail=tail,
+        )
 
     def sample(self, at_ms: int, planning: Planning) -> Sample:
         averages = []
@@ -399,7 +422,7 @@ def _stats(rows: int, quantiles: Floats) -> str:
 
 
 def _vector(path: str, dead: int) -> DeletionVector:
-    return DeletionVector("u", path, 0, 34 + dead // 8, dead)
+    return DeletionVector(storage="u", path_or_inline=path, offset=0, bytes=34 + dead // 8, dead_rows=dead)
 
 
 def plot(simulation: Simulation, file: str, title: str = "") -> None:

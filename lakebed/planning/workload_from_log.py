@@ -42,7 +42,7 @@ def recorded_workload(log: TableLog, days: float, order: Order) -> Workload:
     midnight = trace.arrivals[0].at_ms // _DAY_MS * _DAY_MS
     arrivals = [replace(arrival, at_ms=arrival.at_ms - midnight) for arrival in trace.replacing()]
     return Workload(
-        arrivals,
+        arrivals=arrivals,
         update_share=trace.replaced_share,
         order=order if newest.settings.keys or newest.settings.sort_key else "none",
         partitions=max(1, round(trace.partitions / max(1, sum(arrival.rows > 0 for arrival in arrivals)))),
@@ -56,7 +56,7 @@ def _base(before: Snapshot) -> Arrival:
     tail = before.tail.values()
     rows = sum(part.live_rows for part in parts) + sum(part.rows - part.deletes for part in tail)
     size = sum(part.bytes * part.live_rows / part.rows for part in parts) + sum(part.bytes for part in tail)
-    return Arrival(0, rows, round(size))
+    return Arrival(at_ms=0, rows=rows, bytes=round(size))
 
 
 @dataclass(slots=True)
@@ -88,7 +88,15 @@ class _Trace:
             if isinstance(part, ChangePart):
                 self._of_part[part.domain] = len(self.arrivals), part.rows
         rows, deletes = sum(part.rows for part in brought), sum(part.deletes for part in brought)
-        self.arrivals.append(Arrival(commit.timestamp_ms, rows, sum(part.bytes for part in brought), deletes, replaces))
+        self.arrivals.append(
+            Arrival(
+                at_ms=commit.timestamp_ms,
+                rows=rows,
+                bytes=sum(part.bytes for part in brought),
+                deletes=deletes,
+                replaces=replaces,
+            )
+        )
         self._settled.append(_Settled())
         self.partitions += len({part.partition_key for part in brought})
 

@@ -44,7 +44,7 @@ class DeepRange:
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Clustering:
     """``constant``: parts whose rows all have one sort key. ``unsorted``: order or range not known.
 

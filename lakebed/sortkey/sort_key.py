@@ -49,7 +49,7 @@ _WORD = re.compile(r"[^\W\d]\w*")
 Edges = tuple[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SortTerm:
     """One term of a sort key. ``function`` is "" for the column itself; ``numbers`` are its arguments that are no columns.
 
@@ -133,7 +133,7 @@ def _parsed(texts: tuple[str, ...], schema: pa.Schema, frame: str) -> tuple[Sort
     if frame and terms and terms[0].is_curve:
         curve = terms[0]
         ends = _frame(frame, curve)
-        return (SortTerm(curve.columns, curve.kinds, curve.function, frame=ends),)
+        return (SortTerm(columns=curve.columns, kinds=curve.kinds, function=curve.function, frame=ends),)
     return tuple(terms)
 
 
@@ -148,7 +148,7 @@ class _Parser:
 
     def term(self) -> SortTerm:
         if self._text in self._schema.names:
-            return SortTerm((self._text,), (self._kind(self._text, 0),))
+            return SortTerm(columns=(self._text,), kinds=(self._kind(self._text, 0),))
         token = self._take()
         if token is None:
             self._fail("it is empty; write a column's name", 0)
@@ -163,7 +163,7 @@ class _Parser:
             term = self._call(word)
         else:
             name = self._name(token)
-            term = SortTerm((name,), (self._kind(name, token.start()),))
+            term = SortTerm(columns=(name,), kinds=(self._kind(name, token.start()),))
         return self._directed(term)
 
     def _call(self, function: str) -> SortTerm:
@@ -189,7 +189,7 @@ class _Parser:
             )
         if len(set(names)) < len(names):
             self._fail(f"{function} names a column twice", closed.start())
-        return SortTerm(names, kinds, function, numbers)
+        return SortTerm(columns=names, kinds=kinds, function=function, numbers=numbers)
 
     def _directed(self, term: SortTerm) -> SortTerm:
         is_descending = False
@@ -214,7 +214,14 @@ class _Parser:
         if term.is_curve and start >= 0:
             self._fail(f"{term.function} takes neither a direction nor a place for nulls", start)
         last = is_descending if nulls_last is None else nulls_last
-        return SortTerm(term.columns, term.kinds, term.function, term.numbers, is_descending, last)
+        return SortTerm(
+            columns=term.columns,
+            kinds=term.kinds,
+            function=term.function,
+            numbers=term.numbers,
+            is_descending=is_descending,
+            nulls_last=last,
+        )
 
     def _column(self, function: str) -> tuple[str, pa.DataType]:
         token = self._take()

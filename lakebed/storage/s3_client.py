@@ -136,7 +136,7 @@ def attempt_again(
             result, read, written = send(client)
         except (ClientError, BotoCoreError, HTTPError, OSError) as error:
             counter.count(operation, failures=1)
-            events.emit(events.StoreRequested(str(root), operation, result_of(error)))
+            events.emit(events.StoreRequested(table=str(root), operation=operation, result=result_of(error)))
             if not is_transient(error):
                 raise explain(error, operation, root, key) from error
             if attempt + 1 == attempts_max:
@@ -146,7 +146,11 @@ def attempt_again(
             time.sleep(backoff_seconds(attempt))
         else:
             counter.count(operation, bytes_read=read, bytes_written=written)
-            events.emit(events.StoreRequested(str(root), operation, "ok", read, written))
+            events.emit(
+                events.StoreRequested(
+                    table=str(root), operation=operation, result="ok", bytes_read=read, bytes_written=written
+                )
+            )
             return result
     raise AssertionError("attempts_max must be positive")
 

@@ -130,7 +130,11 @@ class S3Objects:
             except (ClientError, BotoCoreError, HTTPError, OSError) as error:
                 self._counter.count("put_if_absent", failures=1, bytes_written=len(data))
                 said = result_of(error)
-                events.emit(events.StoreRequested(self.root, "put_if_absent", said, bytes_written=len(data)))
+                events.emit(
+                    events.StoreRequested(
+                        table=self.root, operation="put_if_absent", result=said, bytes_written=len(data)
+                    )
+                )
                 if isinstance(error, ClientError) and status_of(error) == 412:
                     if certain:
                         return False
@@ -154,7 +158,9 @@ class S3Objects:
                     f" may or may not have landed, last: {error}"
                 ) from error
             self._counter.count("put_if_absent", bytes_written=len(data))
-            events.emit(events.StoreRequested(self.root, "put_if_absent", "ok", bytes_written=len(data)))
+            events.emit(
+                events.StoreRequested(table=self.root, operation="put_if_absent", result="ok", bytes_written=len(data))
+            )
             return True
         raise AssertionError("the loop returns or raises")
 

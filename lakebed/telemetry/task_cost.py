@@ -49,7 +49,11 @@ def measured(table: str, kind: str) -> Iterator[None]:
         thread.join()
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
         most = max(most, spilled_bytes(folder))
-        events.emit(events.TaskMeasured(table, kind, time.perf_counter() - started, memory, most))
+        events.emit(
+            events.TaskMeasured(
+                table=table, kind=kind, seconds=time.perf_counter() - started, memory_bytes=memory, spilled_bytes=most
+            )
+        )
 
 
 def spilled_bytes(folder: Path) -> int:

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple
+from dataclasses import asdict
 
 from lakebed import events
 
@@ -33,8 +33,9 @@ class TaskRequests:
 
     def to_json(self) -> str:
         """What ``tell`` takes."""
-        requests = [[*key, *sums] for key, sums in self._sums.items()]
-        return json.dumps({"process": _process(), "requests": requests, "measured": list(map(astuple, self._measured))})
+        names = ("table", "operation", "result", "bytes_read", "bytes_written", "requests")
+        requests = [dict(zip(names, (*key, *sums), strict=True)) for key, sums in self._sums.items()]
+        return json.dumps({"process": _process(), "requests": requests, "measured": list(map(asdict, self._measured))})
 
 
 @contextmanager
@@ -53,9 +54,9 @@ def tell(text: str) -> None:
     told = json.loads(text)
     if told["process"] != _process():
         for values in told["requests"]:
-            events.emit(events.StoreRequested(*values))
+            events.emit(events.StoreRequested(**values))
         for values in told["measured"]:
-            events.emit(events.TaskMeasured(*values))
+            events.emit(events.TaskMeasured(**values))
 
 
 def _process() -> str:

@@ -37,7 +37,9 @@ def findings(found: tuple[Finding, ...]) -> dict[str, Any]:
 
 def broken(error: str, remedy: str) -> dict[str, Any]:
     """A table of which nothing can be told but why."""
-    return findings((Finding(Severity.CRITICAL, "look", "", error, remedy),)) | {"figures": None}
+    return findings((Finding(severity=Severity.CRITICAL, check="look", where="", what=error, remedy=remedy),)) | {
+        "figures": None
+    }
 
 
 def figures(status: Status, state: TableState, recent: Recent, snapshot: Snapshot) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _PARTS_MAX = 20_000
 _MERGES_WEIGHED = 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
     commit: dict[str, Any]  # as it is told
     figures: CommitFigures
@@ -249,4 +249,4 @@ def _entry(commit: Commit) -> _Entry:
         "written_bytes": figures.written_bytes,
         "ingested_rows": figures.ingested_rows,
     }
-    return _Entry(told, figures, added, removed, came - left)
+    return _Entry(commit=told, figures=figures, added=added, removed=removed, tail_change=came - left)

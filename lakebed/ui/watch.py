@@ -71,7 +71,7 @@ class Answer:
         return gzip.compress(self.body, _GZIP_LEVEL, mtime=0) if len(self.body) >= _GZIP_BYTES_MIN else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """What a look brought. ``levels`` and ``timeline`` are None if the table can't be read."""
 
@@ -84,7 +84,7 @@ class Seen:
     parts: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Open:
     """What is kept of a table from look to look."""
 
@@ -189,7 +189,9 @@ class Watched:
 
     def _opened(self) -> _Open:
         log = TableLog(open_store(self._root))
-        return _Open(observer(self._root), log, RecentCommits(log), History(log), Reads(log))
+        return _Open(
+            observer=observer(self._root), log=log, recent=RecentCommits(log), history=History(log), reads=Reads(log)
+        )
 
     def _failed(self, error: Exception) -> Seen:
         if isinstance(error, TableNotFound):
@@ -202,7 +204,7 @@ class Watched:
             kept = orjson.loads(last.table.body) | {"error": text}
             return replace(last, summary=last.summary | {"error": text}, table=Answer(kept))
         told = self._named() | documents.broken(text, f"lakebed doctor {self.name}") | {"error": text}
-        return Seen(told, Answer(told))
+        return Seen(summary=told, table=Answer(told))
 
     def unseen(self) -> dict[str, Any]:
         """What is told of the table before the first look at it is over."""
@@ -229,7 +231,7 @@ class Watched:
             snapshot = None  # the findings say why
         if snapshot is None:
             told["figures"] = None
-            return Seen(told, Answer(told))
+            return Seen(summary=told, table=Answer(told))
         if table.table_id not in ("", snapshot.metadata.id):  # another table was made in its place
             table.recent, table.history = RecentCommits(table.log), History(table.log)
         table.table_id = snapshot.metadata.id
@@ -250,8 +252,14 @@ class Watched:
         timeline = Answer(table.history.document(snapshot))
         drawn = len(picture.document["columns"]["first"])
         return Seen(
-            told, Answer(whole), Answer(picture.document), timeline, snapshot.version, picture.part, drawn
-        )  # fmt: skip
+            summary=told,
+            table=Answer(whole),
+            levels=Answer(picture.document),
+            timeline=timeline,
+            version=snapshot.version,
+            part=picture.part,
+            parts=drawn,
+        )
 
 
 class Tables:

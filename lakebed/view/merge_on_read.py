@@ -53,7 +53,7 @@ T = TypeVar("T")
 _logger = logging.getLogger("lakebed.view")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Pinned:
     """What a version is read from; reads of the ``stale`` parts among it are counted."""
 
@@ -256,7 +256,11 @@ class TableView:
             self.dataframe(spark, snapshot).createOrReplaceTempView(name)
             with self._lock:
                 self._shown[name] = snapshot.version
-            events.emit(events.ViewRefreshed(self._root, name, snapshot.version, time.perf_counter() - started))
+            events.emit(
+                events.ViewRefreshed(
+                    table=self._root, view=name, version=snapshot.version, seconds=time.perf_counter() - started
+                )
+            )
 
     def _forget_another_table(self, snapshot: Snapshot) -> None:
         """The table may have been made anew in the same place: then versions of the one before mean nothing."""
@@ -281,7 +285,13 @@ class TableView:
         local_parts = self._local_parts() if on_this_host else ()
         files = self._files(snapshot, resolution, shape, local_parts)
         stale = frozenset(part.path for part in stale_parts(snapshot))
-        pinned = _Pinned(snapshot.version, on_this_host, files, resolution.completed, stale)
+        pinned = _Pinned(
+            version=snapshot.version,
+            on_this_host=on_this_host,
+            files=files,
+            completed=resolution.completed,
+            stale=stale,
+        )
         with self._lock:
             newest = self._newest
             if newest is None or (pinned.version, on_this_host) > (newest.version, newest.on_this_host):
@@ -308,17 +318,30 @@ class TableView:
                 dead = self._dead_rows.of(part)
             committed = part.deletion_vector if part.path not in resolution.base_dead else None
             out.append(
-                ScanFile(part.path, part.bytes, part.rows, part.partition_values, dead, committed, part.stats)
-            )  # fmt: skip
+                ScanFile(
+                    path=part.path,
+                    bytes=part.bytes,
+                    rows=part.rows,
+                    partition_values=part.partition_values,
+                    dead=dead,
+                    deletion_vector=committed,
+                    stats=part.stats,
+                )
+            )
         for change_part in resolution.change_parts:
             dead = resolution.tail_dead.get(change_part.path)
             if dead is None or len(dead) < change_part.rows:
                 out.append(
                     ScanFile(
-                        change_part.path, change_part.bytes, change_part.rows, change_part.partition_values, dead, None,
-                        change_part.stats,
+                        path=change_part.path,
+                        bytes=change_part.bytes,
+                        rows=change_part.rows,
+                        partition_values=change_part.partition_values,
+                        dead=dead,
+                        deletion_vector=None,
+                        stats=change_part.stats,
                     )
-                )  # fmt: skip
+                )
         return tuple(out)
 
 

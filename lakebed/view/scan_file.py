@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 from lakebed.manifest.deletion_vector import DeletionVector
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScanFile:
     """``path`` is relative to the table's root and not url-encoded; ``dead`` holds positions of dead rows, None for none.
 

@@ -219,7 +219,7 @@ def test_a_table_that_is_truncated_under_a_merge_stays_empty(table: lakebed.Tabl
     def truncate() -> None:
         snapshot = table._log.refresh()
         actions = [part.removed(0) for part in snapshot.parts.values()]
-        table._log.commit(snapshot, actions, CommitInfo("TRUNCATE", ""), Touch(whole_table=True))
+        table._log.commit(snapshot, actions, CommitInfo(operation="TRUNCATE", commit_id=""), Touch(whole_table=True))
 
     before = files(table)
     result = merger(table).run(paths(table), 1, kernel(after=truncate))  # type: ignore[arg-type]

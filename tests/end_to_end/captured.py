@@ -129,7 +129,7 @@ def load_and_compare(
 
 def _follow(servers: Servers, source: SourceTable, topic: str, path: Path) -> Followed:
     table = lakebed.create(path, source.schema, keys=source.keys, sequence_by=source.sequence_by)
-    kafka = KafkaSource(KafkaSettings({"bootstrap.servers": servers.kafka.bootstrap}, (topic,)))
+    kafka = KafkaSource(KafkaSettings(config={"bootstrap.servers": servers.kafka.bootstrap}, topics=(topic,)))
     shape = ChangeShape(table.schema, source.keys, source.sequence_by)
     changes = RangeChanges(kafka.reader, decoder("debezium-json", shape, {"decimal_text": "precise"}))
     ingest = started(partial(table.ingest_with, changes, kafka.stream(servers.spark)))

@@ -119,4 +119,4 @@ def test_a_wrong_password_is_told_in_one_line_that_does_not_show_it(
 def test_a_certificate_that_nobody_vouches_for_is_told(secured_kafka: SecuredKafkaServer) -> None:
     config = {"bootstrap.servers": secured_kafka.secured_bootstrap, "security.protocol": "SSL"}
     with pytest.raises(Retry, match="certificate"):
-        KafkaCluster(KafkaSettings(config, ("prices",), timeout_seconds=1)).look()
+        KafkaCluster(KafkaSettings(config=config, topics=("prices",), timeout_seconds=1)).look()

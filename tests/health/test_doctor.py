@@ -79,7 +79,7 @@ def base(table: lakebed.Table, dirty: bool = False) -> Part:
 
 
 def commit(table: lakebed.Table, *actions: Action) -> None:
-    info = CommitInfo("TEST", "", engine=ENGINE)
+    info = CommitInfo(operation="TEST", commit_id="", engine=ENGINE)
     assert isinstance(log_of(table).commit(log_of(table).refresh(), actions, info, BLIND), Committed)
 
 
@@ -359,7 +359,7 @@ def test_an_adopted_table_with_a_struct_is_healthy(tmp_path: Path) -> None:
 def test_a_table_that_needs_what_we_lack_is_told_so_and_nothing_breaks(table: lakebed.Table) -> None:
     log, snapshot = log_of(table), log_of(table).refresh()
     beyond = replace(snapshot.protocol, reader_features=snapshot.protocol.reader_features | {"unheardOf"})
-    data = encode_commit([CommitInfo("UPGRADE", "x", engine="other"), beyond])
+    data = encode_commit([CommitInfo(operation="UPGRADE", commit_id="x", engine="other"), beyond])
     assert log.store.put_if_absent(commit_name(snapshot.version + 1), data)
     for found in (examine(table.path), Observer(table.path, Path(table.path, "none")).look()):
         assert any(finding.check == "gate" and "unheardOf" in finding.what for finding in found.findings)
@@ -367,7 +367,9 @@ def test_a_table_that_needs_what_we_lack_is_told_so_and_nothing_breaks(table: la
 
 def test_a_claim_that_another_program_garbled_is_told_and_nothing_breaks(table: lakebed.Table) -> None:
     log, version = log_of(table), log_of(table).refresh().version + 1
-    garbled = encode_commit([CommitInfo("SET", "x", engine="other"), Domain("lakebed.claim.x", "{ not JSON")])
+    garbled = encode_commit(
+        [CommitInfo(operation="SET", commit_id="x", engine="other"), Domain("lakebed.claim.x", "{ not JSON")]
+    )
     assert log.store.put_if_absent(commit_name(version), garbled)
     for found in (examine(table.path), Observer(table.path, Path(table.path, "none")).look()):
         assert "M1" in {finding.check for finding in found.findings}
@@ -379,7 +381,7 @@ def test_a_deletion_vector_with_a_garbled_name_is_told_with_its_part(table: lake
     assert part.deletion_vector is not None
     log, version = log_of(table), log_of(table).refresh().version + 1
     garbled = replace(part, deletion_vector=replace(part.deletion_vector, path_or_inline=name))
-    data = encode_commit([CommitInfo("SET", "x", engine="other"), AddPart(garbled)])
+    data = encode_commit([CommitInfo(operation="SET", commit_id="x", engine="other"), AddPart(garbled)])
     assert log.store.put_if_absent(commit_name(version), data)
     for found in (examine(table.path), examine(table.path, deep=True), observer(table.path).look()):
         assert ("vector", part.path) in {(finding.check, finding.where) for finding in found.findings}

@@ -47,7 +47,7 @@ def test_what_comes_late_is_told_from_what_was_superseded(tmp_path: Path) -> Non
 def test_requests_cost_what_the_documentation_says() -> None:
     metrics = Metrics()
     for operation in ("put", "get_tail", "delete"):
-        metrics(StoreRequested("t", operation, "ok", requests=1000))
+        metrics(StoreRequested(table="t", operation=operation, result="ok", requests=1000))
     read = Read(metrics, "t")
     assert read("lakebed_store_request_dollars_total", operation="put") == pytest.approx(0.005)
     assert read("lakebed_store_request_dollars_total", operation="get_tail") == pytest.approx(0.0004)
@@ -60,9 +60,23 @@ def test_requests_cost_what_the_documentation_says() -> None:
 
 
 def test_a_read_of_a_point_opens_what_lies_over_it_and_the_tail() -> None:
-    state = TableState(1, 10, 0, 100, 3, 30, ((0, 4),), clustered=Clustered(2.5, 1.0))
+    state = TableState(
+        version=1,
+        rows=10,
+        dead_rows=0,
+        bytes=100,
+        tail_parts=3,
+        tail_rows=30,
+        parts_by_level=((0, 4),),
+        clustered=Clustered(2.5, 1.0),
+    )
     assert state.read_amplification == 5.5
-    assert TableState(1, 10, 0, 100, 3, 30, ((0, 4),)).read_amplification is None
+    assert (
+        TableState(
+            version=1, rows=10, dead_rows=0, bytes=100, tail_parts=3, tail_rows=30, parts_by_level=((0, 4),)
+        ).read_amplification
+        is None
+    )
 
 
 def test_files_without_a_name_are_counted_once_an_hour(tmp_path: Path) -> None:

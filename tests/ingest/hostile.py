@@ -270,9 +270,24 @@ class Hostile:
         cut = NO_CUT
         if is_debezium and keys and self.rng.random() < 0.3:
             cut = Cut(
-                (Truncate("t", self.rng.choice([0, 1]), 40, 1_700_000_000_030_000, lsn=self.rng.choice([None, 50])),)
+                (
+                    Truncate(
+                        topic="t",
+                        partition=self.rng.choice([0, 1]),
+                        offset=40,
+                        time_us=1_700_000_000_030_000,
+                        lsn=self.rng.choice([None, 50]),
+                    ),
+                )
             )
-        return Case(TableShape(schema, keys, self._sort_key(schema), sequence, partition), decoder, records, cut)
+        return Case(
+            TableShape(
+                schema=schema, keys=keys, sort_key=self._sort_key(schema), sequence_by=sequence, partition_by=partition
+            ),
+            decoder,
+            records,
+            cut,
+        )
 
     def _sort_key(self, schema: pa.Schema) -> tuple[str, ...]:
         names = [self.rng.choice(schema.names) for _ in range(2)]

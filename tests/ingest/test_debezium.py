@@ -76,7 +76,9 @@ def test_a_delete_without_before_takes_its_key_from_the_message_key() -> None:
 
 def test_truncates_are_given_apart_with_where_the_source_stood() -> None:
     decoded = decode([event("c", {"id": 1, "name": "a", "qty": 1}, lsn=5), event("t", lsn=6)])
-    assert decoded.truncates == (Truncate("shop.orders", 3, 1, 1_700_000_000_006_000, lsn=6),)
+    assert decoded.truncates == (
+        Truncate(topic="shop.orders", partition=3, offset=1, time_us=1_700_000_000_006_000, lsn=6),
+    )
     assert rows(decoded) == [(1, "a", 1, "u")]
     assert decoded.truncated == 0
 

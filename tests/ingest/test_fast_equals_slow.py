@@ -87,7 +87,7 @@ VALUES = st.lists(
     max_size=60,
 )
 
-CUT = Cut((Truncate("shop.orders", 9, 0, 1_700_000_000_500_000, lsn=500),))
+CUT = Cut((Truncate(topic="shop.orders", partition=9, offset=0, time_us=1_700_000_000_500_000, lsn=500),))
 
 
 def check(decoder: Decoder, table: pa.Table) -> None:

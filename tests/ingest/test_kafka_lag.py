@@ -37,7 +37,7 @@ def test_a_source_that_does_not_tell_has_no_lag() -> None:
 def test_spark_reports_what_a_real_query_left_behind(kafka: KafkaServer, spark: SparkSession, tmp_path: Path) -> None:
     topic = kafka.create_topic(f"lag-{uuid4().hex[:8]}")
     produce(kafka, topic, 20)
-    settings = KafkaSettings({"bootstrap.servers": kafka.bootstrap}, (topic,), max_records_per_batch=5)
+    settings = KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=(topic,), max_records_per_batch=5)
     writer = KafkaSource(settings).stream(spark).writeStream.option("checkpointLocation", str(tmp_path))
     query = writer.foreachBatch(lambda frame, number: None).trigger(processingTime="1 hour").start()
     deadline = time.monotonic() + 60

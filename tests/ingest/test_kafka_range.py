@@ -26,7 +26,7 @@ def topic(kafka: KafkaServer) -> str:
 
 def settings(kafka: KafkaServer, topic: str, **more: Any) -> KafkaSettings:
     config = {"bootstrap.servers": kafka.bootstrap, "topic.metadata.propagation.max.ms": 1000, "log_level": 0}
-    return KafkaSettings(config, topics=(topic,), **{"timeout_seconds": 20, **more})
+    return KafkaSettings(config=config, topics=(topic,), **{"timeout_seconds": 20, **more})
 
 
 def produce(kafka: KafkaServer, topic: str, numbers: Iterator[int] | range, key: str = "{}") -> None:
@@ -125,7 +125,7 @@ def test_aborted_transactions_and_markers_are_passed_over(kafka: KafkaServer, to
     assert offsets(chosen, 11, 16) == []
     assert offsets(chosen, 2, 9) == [2, 8]
     uncommitted = settings(kafka, topic)
-    uncommitted = KafkaSettings({**uncommitted.config, "isolation.level": "read_uncommitted"}, (topic,))
+    uncommitted = KafkaSettings(config={**uncommitted.config, "isolation.level": "read_uncommitted"}, topics=(topic,))
     assert offsets(uncommitted, 0, 16) == [0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14]
 
 
@@ -211,7 +211,7 @@ def test_a_broker_that_is_away_is_worth_a_retry_and_the_next_try_gives_the_same_
 
 def test_settings_pass_through_and_secrets_stay_out_of_errors(kafka: KafkaServer) -> None:
     config = {"bootstrap.servers": kafka.bootstrap, "sasl.password": "hunter2", "ssl.key.password": 5}
-    chosen = KafkaSettings({**config, "no.such.setting": "hunter2"}, ("orders",))
+    chosen = KafkaSettings(config={**config, "no.such.setting": "hunter2"}, topics=("orders",))
     with pytest.raises(InvalidInput, match=r"no\.such\.setting") as caught:
         offsets(chosen, 0, 1)
     assert "hunter2" not in str(caught.value) + repr(chosen)
@@ -220,7 +220,7 @@ def test_settings_pass_through_and_secrets_stay_out_of_errors(kafka: KafkaServer
 
 def test_offsets_are_lakebeds_own() -> None:
     with pytest.raises(InvalidInput, match=r"enable\.auto\.commit can't be set"):
-        KafkaSettings({"bootstrap.servers": "127.0.0.1:9", "enable.auto.commit": True}, ("orders",))
+        KafkaSettings(config={"bootstrap.servers": "127.0.0.1:9", "enable.auto.commit": True}, topics=("orders",))
 
 
 def test_no_offset_is_committed_to_the_group(kafka: KafkaServer, topic: str) -> None:

@@ -32,7 +32,7 @@ def topic(kafka: KafkaServer) -> str:
 
 
 def stream(kafka: KafkaServer, *topics: str, **more: Any) -> KafkaRangeStream:
-    return KafkaRangeStream(KafkaSettings({"bootstrap.servers": kafka.bootstrap}, topics, **more))
+    return KafkaRangeStream(KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=topics, **more))
 
 
 def produce(kafka: KafkaServer, topic: str, count: int, partition: int = 0, size: int = 10) -> None:
@@ -105,7 +105,7 @@ def test_a_stream_may_start_at_a_time_or_at_given_offsets(kafka: KafkaServer, to
 
 def test_partitions_and_topics_that_appear_start_at_earliest(kafka: KafkaServer, topic: str) -> None:
     config = {"bootstrap.servers": kafka.bootstrap}
-    source = KafkaRangeStream(KafkaSettings(config, topic_pattern=topic + ".*", starting_offsets="latest"))
+    source = KafkaRangeStream(KafkaSettings(config=config, topic_pattern=topic + ".*", starting_offsets="latest"))
     first = ask(source, {})
     admin = kafka.admin()
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result()
@@ -218,26 +218,31 @@ def metadata(*errors: int | None) -> dict[str, TopicMetadata]:
 )
 def test_an_error_beside_a_topic_that_passes_is_worth_a_retry_and_no_loss(code: int) -> None:
     brokers = {"bootstrap.servers": "127.0.0.1:9"}
-    for settings in (KafkaSettings(brokers, ("t0", "t1")), KafkaSettings(brokers, topic_pattern="t.*")):
+    for settings in (
+        KafkaSettings(config=brokers, topics=("t0", "t1")),
+        KafkaSettings(config=brokers, topic_pattern="t.*"),
+    ):
         with pytest.raises(Retry, match="can't tell of topic 't1' now"):
             topics_there(metadata(None, code), settings, seen={"t0", "t1"})
-    assert topics_there(metadata(None, code), KafkaSettings(brokers, ("t0",)), seen={"t0"}) == ["t0"], "another's topic"
+    assert topics_there(metadata(None, code), KafkaSettings(config=brokers, topics=("t0",)), seen={"t0"}) == ["t0"], (
+        "another's topic"
+    )
 
 
 def test_a_topic_of_which_the_broker_says_that_there_is_none_is_not_there() -> None:
-    settings = KafkaSettings({"bootstrap.servers": "127.0.0.1:9"}, ("t0", "t1"))
+    settings = KafkaSettings(config={"bootstrap.servers": "127.0.0.1:9"}, topics=("t0", "t1"))
     assert topics_there(metadata(None, KafkaError.UNKNOWN_TOPIC_OR_PART), settings, seen={"t0", "t1"}) == ["t0"]
     assert topics_there(metadata(None), settings, seen={"t0", "t1"}) == ["t0"]
 
 
 def test_a_topic_that_is_refused_is_not_gone() -> None:
-    settings = KafkaSettings({"bootstrap.servers": "127.0.0.1:9"}, ("t0",))
+    settings = KafkaSettings(config={"bootstrap.servers": "127.0.0.1:9"}, topics=("t0",))
     with pytest.raises(InvalidInput, match="refuses access to topic 't0'"):
         topics_there(metadata(KafkaError.TOPIC_AUTHORIZATION_FAILED), settings, seen={"t0"})
 
 
 def test_a_broker_that_does_not_host_a_partition_says_nothing_of_a_loss(kafka: KafkaServer, topic: str) -> None:
-    cluster = KafkaCluster(KafkaSettings({"bootstrap.servers": kafka.bootstrap}, (topic,)))
+    cluster = KafkaCluster(KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=(topic,)))
     assert isinstance(cluster._gone([(topic, 0), (topic, 1)]), Retry)
     told = cluster._gone([(topic, 0), (topic, 7)])
     assert isinstance(told, DataLoss)
@@ -270,14 +275,18 @@ def test_wrong_settings_are_named(wrong: dict[str, Any], message: str) -> None:
 
 
 def test_settings_survive_the_way_to_the_tasks() -> None:
-    settings = KafkaSettings({"bootstrap.servers": "a:1", "sasl.password": "p"}, ("x",), max_bytes_per_batch=5)
+    settings = KafkaSettings(
+        config={"bootstrap.servers": "a:1", "sasl.password": "p"}, topics=("x",), max_bytes_per_batch=5
+    )
     assert KafkaSettings.from_json(settings.to_json()) == settings
 
 
 def test_a_query_reads_every_record_once_over_restarts(
     kafka: KafkaServer, topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    source = KafkaSource(KafkaSettings({"bootstrap.servers": kafka.bootstrap}, (topic,), max_records_per_batch=700))
+    source = KafkaSource(
+        KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=(topic,), max_records_per_batch=700)
+    )
     seen: dict[int, set[int]] = {0: set(), 1: set()}
 
     def collect(batch: DataFrame, batch_id: int) -> None:

@@ -145,7 +145,7 @@ def test_null_where_a_nested_value_takes_none_is_quarantined_and_a_null_around_i
     decoded = DebeziumJson(ChangeShape(columns, ("id",))).decode(records(values))
     assert decoded.changes["id"].to_pylist() == [1, 3]
     assert [told.endswith("may not be null") for told in reasons_of(decoded)] == [True]
-    parts, aside = write(TableShape(columns, ("id",)), values, tmp_path)
+    parts, aside = write(TableShape(schema=columns, keys=("id",)), values, tmp_path)
     assert sorted(pq.read_table(parts[0])["id"].to_pylist()) == [1, 3]
     assert len(aside) == 1
 
@@ -181,7 +181,7 @@ def test_a_partition_beyond_the_calendar_is_quarantined_and_any_other_column_may
     rows = [{"id": i, "at": value, "day": 0} for i, value in enumerate(beyond)]
     rows += [{"id": 10 + i, "at": 0, "day": value} for i, value in enumerate(beyond)]
     values = [with_schema(event("c", row), fields) for row in rows]
-    parts, aside = write(TableShape(columns, ("id",), partition_by=("day",)), values, tmp_path)
+    parts, aside = write(TableShape(schema=columns, keys=("id",), partition_by=("day",)), values, tmp_path)
     assert [pq.read_table(part)["id"].to_pylist() for part in parts] == [list(range(len(beyond)))]
     quarantined = pq.read_table(aside[0]).to_pylist()
     assert sorted(json.loads(record["value"])["id"] for record in quarantined) == [10 + i for i in range(len(beyond))]

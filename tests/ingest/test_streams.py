@@ -63,7 +63,7 @@ def test_lines_of_files_are_decoded_like_records(spark: SparkSession, tmp_path: 
     folder.mkdir()
     lines = [event("c", {"id": 1, "name": "é"}), event("d", None, {"id": 1})]
     (folder / "1.jsonl").write_text("\n".join(json.dumps(line) for line in lines) + "\n\n")
-    source = FileSource(str(folder), "debezium-json")
+    source = FileSource(folder=str(folder), format="debezium-json")
     task = RecordChanges(decoder("debezium-json", ChangeShape(ROWS, ("id",))))
     columns = "id long, name string, _lakebed_op string"
     rows = run(source.stream(spark), tmp_path / "checkpoint", task, columns)
@@ -81,7 +81,7 @@ def test_files_of_rows_are_read_with_the_given_schema(spark: SparkSession, tmp_p
         (folder / "a.csv").write_text("id,name\n1,ä\n2,\n")
     else:
         pq.write_table(pa.table({"id": [1, 2], "name": ["ä", None]}, schema=ROWS), folder / "a.parquet")
-    source = FileSource(str(folder), form, schema=ROWS)
+    source = FileSource(folder=str(folder), format=form, schema=ROWS)
     assert source.carries == "rows"
     collected: list[tuple[Any, ...]] = []
     query = source.stream(spark).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -92,6 +92,6 @@ def test_files_of_rows_are_read_with_the_given_schema(spark: SparkSession, tmp_p
 
 def test_rows_need_a_schema_and_formats_are_known() -> None:
     with pytest.raises(InvalidInput, match="format 'csv' needs the schema"):
-        FileSource("/nowhere", "csv")
+        FileSource(folder="/nowhere", format="csv")
     with pytest.raises(InvalidInput, match="format is 'orc'; use one of json, debezium-json, csv, parquet"):
-        FileSource("/nowhere", "orc")  # type: ignore[arg-type]
+        FileSource(folder="/nowhere", format="orc")  # type: ignore[arg-type]

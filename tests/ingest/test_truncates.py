@@ -278,17 +278,29 @@ def test_what_is_left_out_is_told(reader: Reader) -> None:
 
 
 def test_a_table_remembers_one_truncate_a_partition() -> None:
-    old = [Truncate("a", number, 5, 100) for number in range(2)]
-    new = (Truncate("a", 0, 9, 50), Truncate("a", 0, 7, 200), Truncate("b", 0, 1, 10))
+    old = [Truncate(topic="a", partition=number, offset=5, time_us=100) for number in range(2)]
+    new = (
+        Truncate(topic="a", partition=0, offset=9, time_us=50),
+        Truncate(topic="a", partition=0, offset=7, time_us=200),
+        Truncate(topic="b", partition=0, offset=1, time_us=10),
+    )
     assert Cut(tuple(old), new).remembered() == (new[0], old[1], new[2])
-    files = (Truncate("one.json", 0, None, 10), Truncate("two.json", 0, None, 20))
+    files = (
+        Truncate(topic="one.json", partition=0, offset=None, time_us=10),
+        Truncate(topic="two.json", partition=0, offset=None, time_us=20),
+    )
     assert Cut((), files).remembered() == (files[1],)
 
 
 def test_a_binlog_with_a_longer_number_is_the_later_one() -> None:
-    truncate = Truncate("t", 0, 5, 10, server_id=1, file="binlog.999999", pos=4)
+    truncate = Truncate(topic="t", partition=0, offset=5, time_us=10, server_id=1, file="binlog.999999", pos=4)
     others = [("binlog.999998", 9), ("binlog.999999", 3), ("binlog.999999", 4), ("binlog.1000000", 1)]
-    records = position_of([Truncate("t", 1, 0, 10, server_id=1, file=file, pos=pos) for file, pos in others])
+    records = position_of(
+        [
+            Truncate(topic="t", partition=1, offset=0, time_us=10, server_id=1, file=file, pos=pos)
+            for file, pos in others
+        ]
+    )
     assert truncate.is_after(records).tolist() == [True, True, False, False]
     assert truncate.is_after(records, or_same=True).tolist() == [True, True, True, False]
 
@@ -302,13 +314,23 @@ def test_records_are_cut_the_same_by_columns_and_one_by_one(seed: int) -> None:
         topic.send(created(at, places(rng.randrange(20), rng.randrange(20) * 500)))
     known, new = (
         tuple(
-            Truncate("shop.orders", rng.randrange(2), rng.randrange(60), rng.randrange(10**7), **rng.choice(
-                [{"lsn": rng.randrange(20)}, {"server_id": 1, "file": "binlog.1000000", "pos": rng.randrange(10)}, {}]
-            ))
+            Truncate(
+                topic="shop.orders",
+                partition=rng.randrange(2),
+                offset=rng.randrange(60),
+                time_us=rng.randrange(10**7),
+                **rng.choice(
+                    [
+                        {"lsn": rng.randrange(20)},
+                        {"server_id": 1, "file": "binlog.1000000", "pos": rng.randrange(10)},
+                        {},
+                    ]
+                ),
+            )
             for _ in range(rng.randrange(3))
         )
         for _ in range(2)
-    )  # fmt: skip
+    )
     decoder = DebeziumJson(ChangeShape(COLUMNS, ("id",)))
     records = topic.read({})[0]
     fast = decoder.decode(records, Cut(known, new))

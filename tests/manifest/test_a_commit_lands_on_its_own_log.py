@@ -28,7 +28,7 @@ from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog,
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 
-INFO = CommitInfo("TEST", "", blind_append=True)
+INFO = CommitInfo(operation="TEST", commit_id="", blind_append=True)
 SCHEMA = pa.schema([("id", pa.int64())])
 ALL = bool(os.environ.get("LAKEBED_ALL_NESTINGS"))
 
@@ -96,7 +96,9 @@ class World:
         path = f"_lakebed/{next(self.names)}.parquet"
         snapshot = log.refresh()
         for _ in range(5):
-            outcome = log.commit(snapshot, [AddPart(Part(path, 1, 1, min_block=-1, max_block=-1))], INFO, BLIND, batch)
+            outcome = log.commit(
+                snapshot, [AddPart(Part(path=path, rows=1, bytes=1, min_block=-1, max_block=-1))], INFO, BLIND, batch
+            )
             match outcome:
                 case Committed(_, after):
                     self.acknowledged[path] = after.metadata.id
@@ -147,7 +149,7 @@ class World:
         with suppress(EOFError):
             log.commit(
                 self.asleep,
-                [AddPart(Part(path, 1, 1, min_block=-1, max_block=-1))],
+                [AddPart(Part(path=path, rows=1, bytes=1, min_block=-1, max_block=-1))],
                 INFO,
                 BLIND,
                 Transaction("query", 1),

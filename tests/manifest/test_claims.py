@@ -16,7 +16,7 @@ A, B, C = (f"_lakebed/{name}.parquet" for name in "abc")
 
 
 def claim(name: str, *sources: str, lease_ms: int = 10, replica: str = "r1") -> Claim:
-    return Claim(name, replica, sources, level=1, lease_ms=lease_ms)
+    return Claim(id=name, replica=replica, sources=sources, level=1, lease_ms=lease_ms)
 
 
 def log_with_parts(*names: str) -> TableLog:
@@ -28,12 +28,12 @@ def log_with_parts(*names: str) -> TableLog:
 def commit_claim(log: TableLog, claim: Claim, ended: tuple[Claim, ...] = ()) -> object:
     touch = Touch(claimed=frozenset(claim.sources), domains=frozenset(other.domain for other in ended))
     actions = [*(other.ended() for other in ended), claim.to_action()]
-    return log.commit(log.refresh(), actions, CommitInfo("CLAIM", ""), touch)
+    return log.commit(log.refresh(), actions, CommitInfo(operation="CLAIM", commit_id=""), touch)
 
 
 def test_a_claim_reads_back_as_it_was_written_also_from_a_checkpoint() -> None:
     log = log_with_parts("a", "b")
-    mine = Claim("x", "replica one", (A, B), level=2, lease_ms=77, since_ms=7, volatile=True)
+    mine = Claim(id="x", replica="replica one", sources=(A, B), level=2, lease_ms=77, since_ms=7, volatile=True)
     snapshot = committed(commit_claim(log, mine))
     log.write_checkpoint(snapshot)
     assert claims_of(TableLog(log.store).refresh().domains) == {"x": mine}
@@ -47,7 +47,7 @@ def test_of_two_claims_that_meet_the_later_one_loses_and_learns_of_the_other() -
     committed(commit_claim(log, claim("x", A, B)))
     late = claim("y", B, C, replica="r2")
     touch = Touch(claimed=frozenset(late.sources))
-    outcome = log.commit(read, [late.to_action()], CommitInfo("CLAIM", ""), touch)
+    outcome = log.commit(read, [late.to_action()], CommitInfo(operation="CLAIM", commit_id=""), touch)
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.CLAIM
     assert "r1" in outcome.conflict.detail
 
@@ -58,7 +58,10 @@ def test_claims_that_do_not_meet_do_not_conflict() -> None:
     committed(commit_claim(log, claim("x", A, B)))
     apart = claim("y", C)
     assert isinstance(
-        log.commit(read, [apart.to_action()], CommitInfo("CLAIM", ""), Touch(claimed=frozenset([C]))), Committed
+        log.commit(
+            read, [apart.to_action()], CommitInfo(operation="CLAIM", commit_id=""), Touch(claimed=frozenset([C]))
+        ),
+        Committed,
     )
 
 
@@ -70,11 +73,15 @@ def test_a_claim_loses_to_a_commit_that_takes_a_source_out_but_not_to_one_that_m
     committed(log.commit(read, marked, INFO, Touch(parts={A: ()})))
     mine = claim("x", A)
     touch = Touch(claimed=frozenset(mine.sources))
-    assert isinstance(log.commit(read, [mine.to_action()], CommitInfo("CLAIM", ""), touch), Committed)
+    assert isinstance(
+        log.commit(read, [mine.to_action()], CommitInfo(operation="CLAIM", commit_id=""), touch), Committed
+    )
     read = log.refresh()
     committed(log.commit(read, [read.parts[B].removed(0)], INFO, Touch(parts={B: ()})))
     late = claim("y", B)
-    outcome = log.commit(read, [late.to_action()], CommitInfo("CLAIM", ""), Touch(claimed=frozenset([B])))
+    outcome = log.commit(
+        read, [late.to_action()], CommitInfo(operation="CLAIM", commit_id=""), Touch(claimed=frozenset([B]))
+    )
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.PARTS
 
 
@@ -89,7 +96,7 @@ def test_p4_a_part_of_another_claim_is_not_claimed_even_by_a_commit_that_saw_no_
     log = log_with_parts("a", "b")
     committed(commit_claim(log, claim("x", A, B)))
     with pytest.raises(Corrupt, match="P4"):
-        log.commit(log.refresh(), [claim("y", B).to_action()], CommitInfo("CLAIM", ""), BLIND)
+        log.commit(log.refresh(), [claim("y", B).to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND)
 
 
 def test_an_expired_claim_is_taken_over_by_ending_it_in_the_same_commit() -> None:
@@ -108,14 +115,14 @@ def test_a_heartbeat_that_came_first_keeps_the_claim_from_being_taken_over() -> 
     committed(log.commit(read, [claim("x", A, lease_ms=99).to_action()], INFO, Touch(domains=frozenset([old.domain]))))
     mine = claim("y", A)
     touch = Touch(claimed=frozenset([A]), domains=frozenset([old.domain]))
-    outcome = log.commit(read, [old.ended(), mine.to_action()], CommitInfo("CLAIM", ""), touch)
+    outcome = log.commit(read, [old.ended(), mine.to_action()], CommitInfo(operation="CLAIM", commit_id=""), touch)
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.CLAIM
 
 
 def test_p1_a_part_that_is_not_in_the_base_is_not_claimed() -> None:
     log = log_with_parts("a")
     with pytest.raises(Corrupt, match="P1"):
-        log.commit(log.refresh(), [claim("x", B).to_action()], CommitInfo("CLAIM", ""), BLIND)
+        log.commit(log.refresh(), [claim("x", B).to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND)
 
 
 def test_p3_a_commit_that_rearranges_rows_must_leave_as_many_live_ones() -> None:
@@ -124,7 +131,7 @@ def test_p3_a_commit_that_rearranges_rows_must_leave_as_many_live_ones() -> None
     leaving: list[Action] = [read.parts[path].removed(0, data_change=False) for path in (A, B)]
 
     def output(rows: int) -> AddPart:
-        return AddPart(Part(C, rows=rows, bytes=10, level=1, stats=f'{{"numRecords":{rows}}}'), data_change=False)
+        return AddPart(Part(path=C, rows=rows, bytes=10, level=1, stats=f'{{"numRecords":{rows}}}'), data_change=False)
 
     with pytest.raises(Corrupt, match="P3"):
         log.commit(read, [*leaving, output(19)], INFO, Touch(parts={A: (), B: ()}))

@@ -36,7 +36,7 @@ from lakebed.settings import TableSettings
 from lakebed.sortkey import known
 from lakebed.sortkey.ranges import order_columns
 
-INFO = CommitInfo("TEST", "", blind_append=True)
+INFO = CommitInfo(operation="TEST", commit_id="", blind_append=True)
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
 
 
@@ -76,12 +76,16 @@ def new_log(settings: TableSettings | None = None, store: MemoryLogStore | None 
 
 
 def change_part(name: str, ordinal: int = 0) -> AddChangePart:
-    return AddChangePart(ChangePart(f"_lakebed/{name}.parquet", -1, ordinal, rows=10, bytes=100, deletes=1))
+    return AddChangePart(
+        ChangePart(path=f"_lakebed/{name}.parquet", version=-1, ordinal=ordinal, rows=10, bytes=100, deletes=1)
+    )
 
 
 def base_part(name: str, dead: int = 0) -> Part:
     vector = inline(bitmap(range(dead))) if dead else None
-    part = Part(f"_lakebed/{name}.parquet", rows=10, bytes=100, min_block=-1, max_block=-1, stats='{"numRecords":10}')
+    part = Part(
+        path=f"_lakebed/{name}.parquet", rows=10, bytes=100, min_block=-1, max_block=-1, stats='{"numRecords":10}'
+    )
     return part.marked(vector)
 
 
@@ -160,10 +164,13 @@ def test_a_settle_gives_way_to_a_commit_that_replaced_its_part() -> None:
     part = base_part("base")
     read = committed(log.commit(log.refresh(), [AddPart(part)], INFO, BLIND))
     stored = read.parts[part.path]
-    merged = [RemovePart(part.path, 1, False), AddPart(replace(base_part("merged"), level=1), False)]
+    merged = [
+        RemovePart(path=part.path, deleted_ms=1, data_change=False),
+        AddPart(replace(base_part("merged"), level=1), False),
+    ]
     touch = Touch(parts={part.path: ()})
     committed(log.commit(read, merged, replace(INFO, blind_append=False), touch))
-    marked = [RemovePart(part.path, 1), AddPart(stored.marked(inline(bitmap([3]))))]
+    marked = [RemovePart(path=part.path, deleted_ms=1), AddPart(stored.marked(inline(bitmap([3]))))]
     outcome = log.commit(read, marked, INFO, touch)
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.PARTS
 
@@ -174,7 +181,7 @@ def test_a_settle_gives_way_to_a_commit_that_brought_new_rows_but_not_to_a_merge
     domain = next(iter(read.tail))
     settle = Touch(change_parts=frozenset({domain}), looked_up_keys=True)
     x = read.parts["_lakebed/x.parquet"]
-    merge = [RemovePart(x.path, 1, False), AddPart(replace(base_part("y"), level=1), False)]
+    merge = [RemovePart(path=x.path, deleted_ms=1, data_change=False), AddPart(replace(base_part("y"), level=1), False)]
     committed(log.commit(read, merge, INFO, Touch(parts={x.path: ()})))
     ours = [RemoveChangePart(domain), AddPart(read.tail[domain].settled(inline(bitmap([0]))))]
     assert committed(log.commit(read, ours, INFO, settle)).version == 3
@@ -193,9 +200,27 @@ def test_the_scope_of_a_conflict_is_the_table_s_setting(scope: str, conflicts: b
     read = committed(log.commit(log.refresh(), [AddPart(part) for part in parts], INFO, BLIND))
     a, b = (read.parts[part.path] for part in parts)
     key = (("region", "eu"),)
-    theirs = [RemovePart(a.path, 1, True, None, a.bytes, a.partition_values)]
+    theirs = [
+        RemovePart(
+            path=a.path,
+            deleted_ms=1,
+            data_change=True,
+            deletion_vector=None,
+            bytes=a.bytes,
+            partition_values=a.partition_values,
+        )
+    ]
     committed(log.commit(read, theirs, replace(INFO, blind_append=False), Touch(parts={a.path: key})))
-    ours = [RemovePart(b.path, 1, True, None, b.bytes, b.partition_values)]
+    ours = [
+        RemovePart(
+            path=b.path,
+            deleted_ms=1,
+            data_change=True,
+            deletion_vector=None,
+            bytes=b.bytes,
+            partition_values=b.partition_values,
+        )
+    ]
     assert isinstance(log.commit(read, ours, INFO, Touch(parts={b.path: key})), Conflicted) is conflicts
 
 
@@ -225,7 +250,16 @@ def test_a_blind_append_stands_in_nobodys_way_in_any_scope(scope: str) -> None:
     part = replace(base_part("a"), partition_values={"region": "eu"})
     read = committed(log.commit(log.refresh(), [AddPart(part)], INFO, BLIND))
     committed(log.commit(read, [change_part("b")], INFO, BLIND))
-    ours = [RemovePart(part.path, 1, True, None, part.bytes, part.partition_values)]
+    ours = [
+        RemovePart(
+            path=part.path,
+            deleted_ms=1,
+            data_change=True,
+            deletion_vector=None,
+            bytes=part.bytes,
+            partition_values=part.partition_values,
+        )
+    ]
     touch = Touch(parts={part.path: (("region", "eu"),)}, looked_up_keys=True)
     assert isinstance(log.commit(read, ours, replace(INFO, blind_append=False), touch), Committed)
 
@@ -233,7 +267,7 @@ def test_a_blind_append_stands_in_nobodys_way_in_any_scope(scope: str) -> None:
 @pytest.mark.parametrize(
     ("invariant", "actions"),
     [
-        ("B1", [RemovePart("_lakebed/none.parquet", 1)]),
+        ("B1", [RemovePart(path="_lakebed/none.parquet", deleted_ms=1)]),
         ("B1", [AddPart(base_part("base"))]),
         ("B1", [AddPart(replace(base_part("new", dead=10), rows=5))]),
         ("B1", [AddPart(replace(base_part("new"), deletes=3))]),
@@ -256,7 +290,10 @@ def test_dead_rows_never_come_back_to_life() -> None:
     part = base_part("base", dead=4)
     read = committed(log.commit(log.refresh(), [AddPart(part)], INFO, BLIND))
     stored = read.parts[part.path]
-    undead = [RemovePart(part.path, 1, True, stored.deletion_vector), AddPart(stored.marked(inline(bitmap([0]))))]
+    undead = [
+        RemovePart(path=part.path, deleted_ms=1, data_change=True, deletion_vector=stored.deletion_vector),
+        AddPart(stored.marked(inline(bitmap([0])))),
+    ]
     with pytest.raises(Corrupt, match="live again"):
         log.commit(read, undead, INFO, Touch(parts={part.path: ()}))
 

@@ -104,18 +104,40 @@ def test_at_info_there_is_a_line_for_what_happens_and_none_for_each_request(logg
 @pytest.mark.parametrize(
     ("event", "level"),
     [
-        (events.MergeFailed("t", "merge", 1, 8, False, "no disk"), logging.WARNING),
-        (events.MergeFailed("t", "merge", 1, 8, True, "no disk"), logging.ERROR),
-        (events.MutationFailed("t", "update", "no column"), logging.ERROR),
-        (events.CommitEnded("t", "SETTLE", "unknown", 3, 1, 0.1), logging.WARNING),
-        (events.CommitEnded("t", "SETTLE", "committed", 3, 1, 0.1), logging.DEBUG),
-        (events.CommitEnded("t", "TRUNCATE", "committed", 3, 1, 0.1), logging.INFO),
-        (events.CommitEnded("t", "CLAIM", "conflicted", 3, 1, 0.1, "claim"), logging.INFO),
-        (events.QueryChanged("t", "maintain", "failed", "Corrupt", "a file is gone"), logging.ERROR),
-        (events.QueryChanged("t", "maintain", "waiting", "Retry", "no worker", 4.0), logging.WARNING),
-        (events.QueryChanged("t", "maintain", "running"), logging.INFO),
-        (events.ClaimChanged("t", "taken"), logging.DEBUG),
-        (events.ClaimChanged("t", "taken_over"), logging.WARNING),
+        (events.MergeFailed(table="t", kind="merge", level=1, parts=8, parked=False, error="no disk"), logging.WARNING),
+        (events.MergeFailed(table="t", kind="merge", level=1, parts=8, parked=True, error="no disk"), logging.ERROR),
+        (events.MutationFailed(table="t", operation="update", error="no column"), logging.ERROR),
+        (
+            events.CommitEnded(table="t", operation="SETTLE", result="unknown", version=3, attempts=1, seconds=0.1),
+            logging.WARNING,
+        ),
+        (
+            events.CommitEnded(table="t", operation="SETTLE", result="committed", version=3, attempts=1, seconds=0.1),
+            logging.DEBUG,
+        ),
+        (
+            events.CommitEnded(table="t", operation="TRUNCATE", result="committed", version=3, attempts=1, seconds=0.1),
+            logging.INFO,
+        ),
+        (
+            events.CommitEnded(
+                table="t", operation="CLAIM", result="conflicted", version=3, attempts=1, seconds=0.1, conflict="claim"
+            ),
+            logging.INFO,
+        ),
+        (
+            events.QueryChanged(table="t", role="maintain", state="failed", error="Corrupt", reason="a file is gone"),
+            logging.ERROR,
+        ),
+        (
+            events.QueryChanged(
+                table="t", role="maintain", state="waiting", error="Retry", reason="no worker", pause_seconds=4.0
+            ),
+            logging.WARNING,
+        ),
+        (events.QueryChanged(table="t", role="maintain", state="running"), logging.INFO),
+        (events.ClaimChanged(table="t", result="taken"), logging.DEBUG),
+        (events.ClaimChanged(table="t", result="taken_over"), logging.WARNING),
     ],
 )
 def test_what_somebody_should_look_at_is_above_info(event: events.Event, level: int) -> None:
@@ -180,7 +202,7 @@ def test_a_secret_is_hidden_also_where_it_would_be_escaped(
 ) -> None:
     secret = 'pass "word"\\'
     heard = listening(logger, formatter(lambda text: text.replace(secret, "***")))
-    log_event(events.MutationFailed("t", "update", f"{secret} was refused"))
+    log_event(events.MutationFailed(table="t", operation="update", error=f"{secret} was refused"))
     logger.warning("%s was refused", secret)
     try:
         raise ValueError(secret)
@@ -202,9 +224,9 @@ def test_an_event_is_one_line_however_often_logging_was_asked_for(logger: loggin
     heard = listening(logger, JsonFormatter())
     stop = log_events()
     log_events()
-    events.emit(events.OffsetsLost("t", "orders", 5))
+    events.emit(events.OffsetsLost(table="t", source="orders", records=5))
     stop()
-    events.emit(events.OffsetsLost("t", "orders", 6))
+    events.emit(events.OffsetsLost(table="t", source="orders", records=6))
     assert [json.loads(line)["records"] for line in heard.lines()] == [5]
 
 

@@ -49,8 +49,8 @@ def test_a_commit_that_gives_way_tells_to_what(tmp_path: Path) -> None:
     stale = table._log.refresh()
     table.apply(pa.table({"id": [7]}, SCHEMA))
     with heard() as told:
-        table._log.commit(stale, [], CommitInfo("TRUNCATE", ""), Touch(whole_table=True))
-        table._log.commit(stale, [], CommitInfo("SETTLE", ""), Touch())
+        table._log.commit(stale, [], CommitInfo(operation="TRUNCATE", commit_id=""), Touch(whole_table=True))
+        table._log.commit(stale, [], CommitInfo(operation="SETTLE", commit_id=""), Touch())
     lost, landed = told
     assert isinstance(lost, events.CommitEnded) and isinstance(landed, events.CommitEnded)
     assert (lost.table, lost.operation, lost.result, lost.conflict) == (table.path, "TRUNCATE", "conflicted", "table")

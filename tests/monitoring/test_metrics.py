@@ -42,20 +42,61 @@ from lakebed.monitoring.table_state import Clustered, Planned, Recent, Stored, T
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 STATE = TableState(
-    5, 100, 3, 4096, 2, 20, ((0, 4), (1, 1)), ((0, 2048), (1, 2048)),
-    parts_by_state={(1, "volatile"): 1}, bytes_by_state={(1, "materialized"): 7},
-    planned=Planned(9, 3, {"merge": 2}, {"claimed": 4}), clustered=Clustered(1.5, 0.5),
-    recent=Recent(60.0, 2, 20, 200, {"ingest": 200, "merge": 400}, {"apply": 2}, 3.0, 1.5, 990.0),
-    stored=Stored(9000, 1, 70), quarantine_rows=1, parked_parts=0,
-)  # fmt: skip
+    version=5,
+    rows=100,
+    dead_rows=3,
+    bytes=4096,
+    tail_parts=2,
+    tail_rows=20,
+    parts_by_level=((0, 4), (1, 1)),
+    bytes_by_level=((0, 2048), (1, 2048)),
+    parts_by_state={(1, "volatile"): 1},
+    bytes_by_state={(1, "materialized"): 7},
+    planned=Planned(backlog_bytes=9, depth_max=3, plans={"merge": 2}, refused={"claimed": 4}),
+    clustered=Clustered(1.5, 0.5),
+    recent=Recent(
+        seconds=60.0,
+        batches=2,
+        ingested_rows=20,
+        ingested_bytes=200,
+        written_bytes={"ingest": 200, "merge": 400},
+        commits={"apply": 2},
+        write_amplification=3.0,
+        write_amplification_optimum=1.5,
+        ingested_at=990.0,
+    ),
+    stored=Stored(9000, 1, 70),
+    quarantine_rows=1,
+    parked_parts=0,
+)
 
 
 def batch(version: int, newest: float | None = None, rows: int = 10) -> BatchCommitted:
-    return BatchCommitted("t", version, rows, 1000, 2, 1, 0.2, 0.001, 1, newest)
+    return BatchCommitted(
+        table="t",
+        version=version,
+        rows=rows,
+        bytes=1000,
+        parts=2,
+        quarantined=1,
+        seconds=0.2,
+        commit_seconds=0.001,
+        attempts=1,
+        newest_event_seconds=newest,
+    )
 
 
 def settled(version: int) -> Settled:
-    return Settled("t", version, 2, 10, 4, 1, 0.05, 100)
+    return Settled(
+        table="t",
+        version=version,
+        change_parts=2,
+        rows=10,
+        rows_marked_dead=4,
+        conflicts=1,
+        seconds=0.05,
+        bytes_written=100,
+    )
 
 
 class Clock:
@@ -69,29 +110,67 @@ class Clock:
 EVENTS = (
     batch(1, 999.0),
     settled(2),
-    BatchReplayed("t", "q", 1),
-    OffsetsLost("t", "k", 7),
-    ViewRefreshed("t", "v", 2, 0.1),
-    MergeBegan("t", "merge", 1, 8, 800),
-    MergeEnded("t", "merge", 1, "completed", 4, 8, 1, 70, 800, 500, 3, 1, 2.5),
-    MergeBegan("t", "merge", 1, 8, 800),
-    MergeFailed("t", "merge", 1, 8, True, "no disk"),
-    IngestDelayed("t", "tail_parts", 2.0, 1.5),
-    Uploaded("t", "completed", 5, 8, 1, 70, 600, 0, 0.5),
-    MutationBegan("t", "delete", "id = 1"),
-    MutationEnded("t", "delete", 6, 30, 2, 4, 3, 1, 50, 1, 0.5),
-    MutationBegan("t", "update", "oops"),
-    MutationFailed("t", "update", "oops is no column"),
-    CommitEnded("t", "STREAMING UPDATE", "committed", 7, 2, 0.01),
-    CommitEnded("t", "SETTLE", "conflicted", 7, 1, 0.01, "new rows"),
-    CommitEnded("t", "SOMEBODY'S OWN", "committed", 8, 1, 0.01),
-    ClaimChanged("t", "taken_over"),
-    StoreRequested("t", "put", "ok", 0, 700),
-    StoreRequested("t", "get_tail", "throttled"),
-    TaskMeasured("t", "merge", 2.5, 300 << 20, 7 << 20),
-    SourceLagged("t", "orders", 42),
-    QueryChanged("t", "maintain", "running"),
-    QueryChanged("t", "ingest", "failed", "DataLoss", "gone"),
+    BatchReplayed(table="t", query="q", batch_id=1),
+    OffsetsLost(table="t", source="k", records=7),
+    ViewRefreshed(table="t", view="v", version=2, seconds=0.1),
+    MergeBegan(table="t", kind="merge", level=1, parts=8, bytes=800),
+    MergeEnded(
+        table="t",
+        kind="merge",
+        level=1,
+        end="completed",
+        version=4,
+        parts_in=8,
+        parts_out=1,
+        rows=70,
+        bytes_in=800,
+        bytes_out=500,
+        carried_rows=3,
+        conflicts=1,
+        seconds=2.5,
+    ),
+    MergeBegan(table="t", kind="merge", level=1, parts=8, bytes=800),
+    MergeFailed(table="t", kind="merge", level=1, parts=8, parked=True, error="no disk"),
+    IngestDelayed(table="t", reason="tail_parts", factor=2.0, seconds=1.5),
+    Uploaded(
+        table="t",
+        end="completed",
+        version=5,
+        parts_replaced=8,
+        parts=1,
+        rows=70,
+        bytes=600,
+        carried_rows=0,
+        seconds=0.5,
+    ),
+    MutationBegan(table="t", operation="delete", where="id = 1"),
+    MutationEnded(
+        table="t",
+        operation="delete",
+        version=6,
+        rows=30,
+        rows_left=2,
+        parts_read=4,
+        parts_marked=3,
+        parts_added=1,
+        bytes_written=50,
+        conflicts=1,
+        seconds=0.5,
+    ),
+    MutationBegan(table="t", operation="update", where="oops"),
+    MutationFailed(table="t", operation="update", error="oops is no column"),
+    CommitEnded(table="t", operation="STREAMING UPDATE", result="committed", version=7, attempts=2, seconds=0.01),
+    CommitEnded(
+        table="t", operation="SETTLE", result="conflicted", version=7, attempts=1, seconds=0.01, conflict="new rows"
+    ),
+    CommitEnded(table="t", operation="SOMEBODY'S OWN", result="committed", version=8, attempts=1, seconds=0.01),
+    ClaimChanged(table="t", result="taken_over"),
+    StoreRequested(table="t", operation="put", result="ok", bytes_read=0, bytes_written=700),
+    StoreRequested(table="t", operation="get_tail", result="throttled"),
+    TaskMeasured(table="t", kind="merge", seconds=2.5, memory_bytes=300 << 20, spilled_bytes=7 << 20),
+    SourceLagged(table="t", topic="orders", records=42),
+    QueryChanged(table="t", role="maintain", state="running"),
+    QueryChanged(table="t", role="ingest", state="failed", error="DataLoss", reason="gone"),
 )
 
 
@@ -185,7 +264,10 @@ def test_events_are_counted() -> None:
 
 def test_a_level_that_is_empty_again_shows_no_parts() -> None:
     metrics = fed()
-    metrics.observe("t", TableState(6, 100, 3, 4096, 0, 0, ((1, 2),)))
+    metrics.observe(
+        "t",
+        TableState(version=6, rows=100, dead_rows=3, bytes=4096, tail_parts=0, tail_rows=0, parts_by_level=((1, 2),)),
+    )
     normal = {"table": "t", "state": "normal"}
     assert metrics.registry.get_sample_value("lakebed_parts", normal | {"level": "0"}) == 0
     assert metrics.registry.get_sample_value("lakebed_parts", normal | {"level": "1"}) == 2
@@ -194,7 +276,19 @@ def test_a_level_that_is_empty_again_shows_no_parts() -> None:
 def test_a_figure_that_is_not_known_any_more_is_absent() -> None:
     metrics = fed()
     assert metrics.registry.get_sample_value("lakebed_write_amplification_ratio", {"table": "t"}) == 2
-    metrics.observe("t", TableState(6, 100, 3, 4096, 0, 0, ((1, 2),), recent=Recent(3600.0)))
+    metrics.observe(
+        "t",
+        TableState(
+            version=6,
+            rows=100,
+            dead_rows=3,
+            bytes=4096,
+            tail_parts=0,
+            tail_rows=0,
+            parts_by_level=((1, 2),),
+            recent=Recent(seconds=3600.0),
+        ),
+    )
     assert metrics.registry.get_sample_value("lakebed_write_amplification_ratio", {"table": "t"}) is None
     assert metrics.registry.get_sample_value("lakebed_log_window_seconds", {"table": "t"}) == 3600
 
@@ -265,9 +359,13 @@ def test_a_batch_is_viewed_when_the_first_view_shows_it_settled_or_not() -> None
     meter = FreshnessMeter()
     meter.committed(batch(1, 100.0), 101.0)
     meter.committed(batch(3, 100.0), 101.5)
-    assert [aged.ages_seconds for aged in meter.viewed(ViewRefreshed("t", "v", 2, 0.1), 102.0)] == [(2.0,)]
-    assert meter.viewed(ViewRefreshed("t", "w", 2, 0.1), 102.5) == []
-    assert [aged.ages_seconds for aged in meter.viewed(ViewRefreshed("t", "v", 3, 0.1), 103.0)] == [(3.0,)]
+    assert [
+        aged.ages_seconds for aged in meter.viewed(ViewRefreshed(table="t", view="v", version=2, seconds=0.1), 102.0)
+    ] == [(2.0,)]
+    assert meter.viewed(ViewRefreshed(table="t", view="w", version=2, seconds=0.1), 102.5) == []
+    assert [
+        aged.ages_seconds for aged in meter.viewed(ViewRefreshed(table="t", view="v", version=3, seconds=0.1), 103.0)
+    ] == [(3.0,)]
     assert len(meter.settled(settled(4), 104.0)) == 2, "settling is another matter"
 
 
@@ -281,7 +379,19 @@ def test_the_figures_of_a_run_add_up() -> None:
     progress(batch(1, 999.5, rows=100))
     clock.now += 2
     progress(settled(2))
-    progress(BatchCommitted("another", 9, 5, 5, 1, 0, 0.1, 0.1, 1))
+    progress(
+        BatchCommitted(
+            table="another",
+            version=9,
+            rows=5,
+            bytes=5,
+            parts=1,
+            quarantined=0,
+            seconds=0.1,
+            commit_seconds=0.1,
+            attempts=1,
+        )
+    )
     figures = progress.figures()
     assert (figures.rows, figures.batches, figures.version) == (100, 1, 2)
     assert figures.rows_per_second == 50

@@ -60,8 +60,8 @@ def test_every_request_is_counted_with_its_bytes_and_its_answer(flaky_s3: FaultP
 
 def test_what_a_task_asks_of_the_store_is_told_where_the_metrics_are(s3: S3Server) -> None:
     table = lakebed.create(f"s3://{s3.create_bucket()}/t", SCHEMA, keys=["id"])
-    decoded = [Decoded(batch(1), QUARANTINE_SCHEMA.empty_table())]
-    task = WriteTask(TableShape(SCHEMA, ("id",)), table.path, lambda _: iter(decoded))
+    decoded = [Decoded(changes=batch(1), quarantined=QUARANTINE_SCHEMA.empty_table())]
+    task = WriteTask(TableShape(schema=SCHEMA, keys=("id",)), table.path, lambda _: iter(decoded))
     here, elsewhere = Metrics(), Metrics()
     end = events.listen(here)
     [told] = [body for kind, body in task.run(iter([])) if kind == "requests"]
@@ -87,6 +87,6 @@ def test_requests_of_spark_workers_are_not_lost(flaky_s3: FaultProxy, s3_server:
 
 def test_nothing_is_listened_to_once_a_task_has_ended(tmp_path: Path) -> None:
     before = list(events._listeners)
-    task = WriteTask(TableShape(pa.schema([("id", pa.int64())])), str(tmp_path), lambda _: iter([]))
+    task = WriteTask(TableShape(schema=pa.schema([("id", pa.int64())])), str(tmp_path), lambda _: iter([]))
     list(task.run(iter([])))
     assert events._listeners == before

@@ -384,8 +384,8 @@ def test_what_a_claim_under_way_may_have_written_is_no_orphan(tmp_path: Path) ->
     output = put(table, "_lakebed/output.parquet", age=timedelta(days=5))
     since = int((clock.now - 6 * DAY) * 1000)
     [part] = table.parts()["path"].to_pylist()[:1]
-    claim = Claim("c", "r", (part,), 1, lease_ms=int((clock.now + DAY) * 1000), since_ms=since)
-    table._log.commit(table._log.refresh(), [claim.to_action()], CommitInfo("CLAIM", ""), BLIND)
+    claim = Claim(id="c", replica="r", sources=(part,), level=1, lease_ms=int((clock.now + DAY) * 1000), since_ms=since)
+    table._log.commit(table._log.refresh(), [claim.to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND)
     assert len(table.remove_orphan_files(dry_run=False)) == 0
     clock.now += 10 * DAY
     assert table.remove_orphan_files(dry_run=False)["path"].to_pylist() == ["_lakebed/output.parquet"]
@@ -398,7 +398,7 @@ def test_any_file_that_an_entry_of_the_log_mentions_stays(tmp_path: Path) -> Non
     entry = {"parts": [{"path": "_lakebed/a%20b.parquet"}], "more": {"sources": ["_lakebed/c.parquet"]}}
     mentioned = put(table, "_lakebed/c.parquet")
     action = Domain("lakebed.detached.x", json.dumps(entry))
-    table._log.commit(table._log.refresh(), [action], CommitInfo("DETACH", ""), BLIND)
+    table._log.commit(table._log.refresh(), [action], CommitInfo(operation="DETACH", commit_id=""), BLIND)
     assert len(table.remove_orphan_files(dry_run=False)) == 0
     assert spaced.exists()
     assert mentioned.exists()
@@ -450,7 +450,7 @@ def test_a_writer_that_sleeps_while_all_versions_it_knows_expire_does_its_work_a
     clock.now += 2 * HOUR
     assert "log" in reasons(table.expire_snapshots("1 hour", dry_run=False))
     assert table._log.read_commit(asleep.version + 1) is None
-    late = table._log.commit(asleep, [Domain("lakebed.x", "{}")], CommitInfo("LATE", ""), BLIND)
+    late = table._log.commit(asleep, [Domain("lakebed.x", "{}")], CommitInfo(operation="LATE", commit_id=""), BLIND)
     assert type(late).__name__ == "Conflicted"
 
 
@@ -579,7 +579,7 @@ def test_an_empty_live_set_that_the_log_does_not_explain_stops_everything(
         whole = table._log.refresh()
         table._log.write_checkpoint(replace(whole, parts={}))
         removals = [part.removed(0) for part in whole.parts.values()]
-        table._log.commit(whole, removals, CommitInfo("X", ""), BLIND)
+        table._log.commit(whole, removals, CommitInfo(operation="X", commit_id=""), BLIND)
         table._log.clean_before(whole.version)
         table = at(lakebed.open(table.path), clock)
     else:
@@ -601,7 +601,9 @@ def test_an_empty_live_set_that_the_log_does_not_explain_stops_everything(
 
 def test_an_entry_that_cannot_be_read_stops_everything(tmp_path: Path) -> None:
     table = a_table(tmp_path, Clock())
-    table._log.commit(table._log.refresh(), [Domain("lakebed.later", "?")], CommitInfo("X", ""), BLIND)
+    table._log.commit(
+        table._log.refresh(), [Domain("lakebed.later", "?")], CommitInfo(operation="X", commit_id=""), BLIND
+    )
     with pytest.raises(Corrupt, match=r"lakebed\.later"):
         table.vacuum("1 day", dry_run=False)
 
@@ -734,7 +736,7 @@ def test_what_is_committed_while_a_cleanup_lists_stays(tmp_path: Path) -> None:
     entry = Domain("lakebed.detached.late", json.dumps({"parts": [{"path": "_lakebed/late.parquet"}]}))
 
     def commit() -> None:
-        table._log.commit(table._log.refresh(), [entry], CommitInfo("DETACH", ""), BLIND)
+        table._log.commit(table._log.refresh(), [entry], CommitInfo(operation="DETACH", commit_id=""), BLIND)
 
     told = table.vacuum("1 day")["path"].to_pylist()
     deleted = cleanup.vacuum(table._log, hooked(table, after_list=commit), DAY, dry_run=False)["path"].to_pylist()
@@ -814,5 +816,12 @@ def test_an_hourly_round_deletes_expired_parts_without_listing_and_a_daily_one_t
 )  # fmt: skip
 def test_a_file_goes_for_these_reasons(path: str, modified_ms: int, reason: str | None) -> None:
     removed = {"_lakebed/removed.parquet", "_day=1/removed.parquet"}
-    kept = Kept(0, cast(Any, None), {"_lakebed/named.parquet"}, removed, 5, True)
+    kept = Kept(
+        first=0,
+        newest=cast(Any, None),
+        named={"_lakebed/named.parquet"},
+        removed=removed,
+        unnamed_before_ms=5,
+        everywhere=True,
+    )
     assert reason_to_go(path, modified_ms, kept) == reason

@@ -361,8 +361,10 @@ def test_without_keys_rows_appended_in_between_are_newer(tmp_path: Path) -> None
 def test_without_keys_a_part_under_a_claim_is_marked_and_stays_claimed(tmp_path: Path) -> None:
     table = make(tmp_path, [row(1, 1), row(2, 2)], keyed=False)
     snapshot = table._log.refresh()
-    claim = Claim("c", "replica", tuple(snapshot.parts), 1, 2**60)
-    assert isinstance(table._log.commit(snapshot, [claim.to_action()], CommitInfo("CLAIM", ""), BLIND), Committed)
+    claim = Claim(id="c", replica="replica", sources=tuple(snapshot.parts), level=1, lease_ms=2**60)
+    assert isinstance(
+        table._log.commit(snapshot, [claim.to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND), Committed
+    )
     table.delete("id = 1")
     assert list(claims_of(table._log.refresh().domains)) == ["c"]
     assert values(table) == {2: 2}
@@ -431,11 +433,21 @@ def test_a_mutation_tells_when_it_begins_and_how_it_ended(tmp_path: Path) -> Non
     stop()
     heard = [event for event in heard if not isinstance(event, events.CommitEnded)]
     assert heard[:3] == [
-        events.MutationBegan(table.path, "delete", "id < 4"),
+        events.MutationBegan(table=table.path, operation="delete", where="id < 4"),
         events.MutationEnded(
-            table.path, "delete", result.version, 4, 0, 1, 1, 0, result.bytes_written, 0, result.seconds
+            table=table.path,
+            operation="delete",
+            version=result.version,
+            rows=4,
+            rows_left=0,
+            parts_read=1,
+            parts_marked=1,
+            parts_added=0,
+            bytes_written=result.bytes_written,
+            conflicts=0,
+            seconds=result.seconds,
         ),
-        events.MutationBegan(table.path, "delete", "nothing = 1"),
+        events.MutationBegan(table=table.path, operation="delete", where="nothing = 1"),
     ]
     assert isinstance(heard[3], events.MutationFailed)
 

@@ -53,8 +53,10 @@ def two_partitions(folder: Path, keyed: bool = True, **options: Any) -> lakebed.
 
 def claim_everything(table: lakebed.Table) -> None:
     snapshot = table._log.refresh()
-    claim = Claim("c", "replica", tuple(snapshot.parts), 1, 2**60)
-    assert isinstance(table._log.commit(snapshot, [claim.to_action()], CommitInfo("CLAIM", ""), BLIND), Committed)
+    claim = Claim(id="c", replica="replica", sources=tuple(snapshot.parts), level=1, lease_ms=2**60)
+    assert isinstance(
+        table._log.commit(snapshot, [claim.to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND), Committed
+    )
 
 
 # -- truncate ----------------------------------------------------------------------------------------------------------
@@ -234,7 +236,9 @@ def test_attaching_is_refused_when_a_column_is_another_one_by_now(tmp_path: Path
     snapshot = table._log.refresh()
     other = SCHEMA.set(2, pa.field("value", pa.string()))
     changed = replace(snapshot.metadata, schema_string=schema_to_json(other))
-    assert isinstance(table._log.commit(snapshot, [changed], CommitInfo("CHANGE", ""), BLIND), Committed)
+    assert isinstance(
+        table._log.commit(snapshot, [changed], CommitInfo(operation="CHANGE", commit_id=""), BLIND), Committed
+    )
     with pytest.raises(InvalidInput, match="'value'"):
         table.attach_partition(name)
 
@@ -247,7 +251,9 @@ def test_dropped_files_go_once_no_version_names_them(tmp_path: Path) -> None:
         version = table.version
         paths = [part.path for part in detached_of(table._log.refresh())[name].parts]
         if expired:
-            table._log.commit(table._log.refresh(), [mark(version)], CommitInfo("EXPIRE", ""), BLIND)
+            table._log.commit(
+                table._log.refresh(), [mark(version)], CommitInfo(operation="EXPIRE", commit_id=""), BLIND
+            )
         assert table.drop_detached(name) == (len(paths) if expired else 0)
         assert [table._storage.exists(path) for path in paths] == [not expired]
         with pytest.raises(InvalidInput, match="no detached partition"):
@@ -258,7 +264,7 @@ def test_dropped_files_go_once_no_version_names_them(tmp_path: Path) -> None:
 def test_a_partition_attached_in_between_is_not_dropped(tmp_path: Path) -> None:
     table = two_partitions(tmp_path)
     name = table.detach_partition(EU)
-    table._log.commit(table._log.refresh(), [mark(table.version)], CommitInfo("EXPIRE", ""), BLIND)
+    table._log.commit(table._log.refresh(), [mark(table.version)], CommitInfo(operation="EXPIRE", commit_id=""), BLIND)
     other = lakebed.open(table.path)
     with before_its_commits(table, lambda: other.attach_partition(name)), pytest.raises(InvalidInput, match="detached"):
         table.drop_detached(name)

@@ -27,7 +27,7 @@ NESTED = FLAT.append(pa.field("more", pa.struct([("a", pa.int64())])))  # of whi
 def written(folder: Path, schema: pa.Schema = FLAT) -> WrittenPart:
     columns = [range(5_000), [f"text {number}" for number in range(5_000)], [{"a": number} for number in range(5_000)]]
     rows = pa.table(columns[: len(schema)], schema=schema)
-    [part] = write_parts(rows, TableShape(schema, ("id",)), open_part_storage(folder))
+    [part] = write_parts(rows, TableShape(schema=schema, keys=("id",)), open_part_storage(folder))
     return part
 
 
@@ -79,7 +79,7 @@ def test_the_log_keeps_the_checksum_of_base_and_tail(tmp_path: Path) -> None:
 def test_of_a_file_without_a_checksum_the_pages_are_verified(tmp_path: Path) -> None:
     file = tmp_path / "others.parquet"
     pq.write_table(pa.table({"id": range(5_000)}), file, write_page_checksum=True, use_dictionary=False)
-    part = Part("others.parquet", 5_000, file.stat().st_size)
+    part = Part(path="others.parquet", rows=5_000, bytes=file.stat().st_size)
     verify(part, open_part_storage(tmp_path))
     chunk = pq.read_metadata(file).row_group(0).column(0)
     flip(file, chunk.data_page_offset + chunk.total_compressed_size // 2)
@@ -105,7 +105,7 @@ def test_a_damaged_footer_of_others_is_told_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("schema", [FLAT, NESTED], ids=["read by Arrow", "read by DuckDB"])
 @pytest.mark.parametrize("place", ["page", "footer"])
 def test_a_merge_of_a_damaged_part_writes_nothing(schema: pa.Schema, place: str, tmp_path: Path) -> None:
-    storage, shape = open_part_storage(tmp_path), TableShape(schema, ("id",))
+    storage, shape = open_part_storage(tmp_path), TableShape(schema=schema, keys=("id",))
     parts = [written(tmp_path, schema).base_part(False) for _ in range(2)]
     sources = [MergeSource(part, BitMap64(), False, storage.duckdb_url(part.path)) for part in parts]
     file = tmp_path / parts[1].path
@@ -125,9 +125,11 @@ def test_a_merge_of_a_damaged_file_of_others_writes_nothing(tmp_path: Path) -> N
     pq.write_table(rows, file, write_page_checksum=True, use_dictionary=False)
     chunk = pq.read_metadata(file).row_group(0).column(0)
     flip(file, chunk.data_page_offset + chunk.total_compressed_size // 2)
-    source = MergeSource(Part("others.parquet", 5_000, file.stat().st_size), BitMap64(), False, str(file))
+    source = MergeSource(
+        Part(path="others.parquet", rows=5_000, bytes=file.stat().st_size), BitMap64(), False, str(file)
+    )
     with pytest.raises(Corrupt, match=r"others\.parquet"):
-        merge_parts([source], TableShape(FLAT, ("id",)), open_part_storage(tmp_path / "out"), connect())
+        merge_parts([source], TableShape(schema=FLAT, keys=("id",)), open_part_storage(tmp_path / "out"), connect())
 
 
 def test_what_is_staged_is_what_was_verified(tmp_path: Path) -> None:

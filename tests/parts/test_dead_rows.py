@@ -17,7 +17,7 @@ def test_vectors_of_parts_that_left_the_base_are_let_go_and_can_be_read_again(tm
     dead_rows = DeadRows(LocalPartStorage(str(tmp_path)))
     bitmaps = {f"{number}.parquet": BitMap64(range(number, 9000, 3)) for number in range(200)}
     vectors = dead_rows.write(bitmaps)
-    parts = {path: Part(path, 9000, 1, deletion_vector=vectors[path]) for path in bitmaps}
+    parts = {path: Part(path=path, rows=9000, bytes=1, deletion_vector=vectors[path]) for path in bitmaps}
     dead_rows.forget_gone(parts)
     assert len(dead_rows._kept) == 200
     dead_rows.forget_gone({path: parts[path] for path in list(parts)[:10]})

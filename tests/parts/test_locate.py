@@ -18,7 +18,7 @@ from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 
-SHAPE = TableShape(pa.schema([("id", pa.int64())]), ("id",))
+SHAPE = TableShape(schema=pa.schema([("id", pa.int64())]), keys=("id",))
 
 
 def part_of(ids: range, folder: Path) -> Part:
@@ -63,7 +63,7 @@ def test_a_view_of_an_older_version_does_not_hide_parts_from_a_look_up_under_way
 
 def test_parts_that_can_not_hold_a_key_are_not_opened(tmp_path: Path) -> None:
     stats = '{"numRecords":1,"minValues":{"id":%d},"maxValues":{"id":%d}}'
-    base = {f"p{n}": Part(f"p{n}", 1, 1, stats=stats % (n, n)) for n in range(10_000)}
+    base = {f"p{n}": Part(path=f"p{n}", rows=1, bytes=1, stats=stats % (n, n)) for n in range(10_000)}
     near = part_of(range(20_000, 20_010), tmp_path)
     found = ScanLocator(SHAPE, open_part_storage(tmp_path)).lookup(
         base | {near.path: near}, pa.table({"id": pa.array([20_003], pa.int64())})
@@ -74,7 +74,9 @@ def test_parts_that_can_not_hold_a_key_are_not_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("micros", "may"), [(123_000, True), (123_999, True), (124_001, False), (122_999, False)])
 def test_a_maximum_that_spark_cut_to_its_millisecond_still_holds(micros: int, may: bool) -> None:
     bound = '"at":"2026-01-01T00:00:00.123Z"'
-    part = Part("p", 1, 1, stats=f'{{"numRecords":1,"minValues":{{{bound}}},"maxValues":{{{bound}}}}}')
+    part = Part(path="p", rows=1, bytes=1, stats=f'{{"numRecords":1,"minValues":{{{bound}}},"maxValues":{{{bound}}}}}')
     schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
     moment = pa.table({"at": pa.array([1_767_225_600_000_000 + micros], pa.timestamp("us", "UTC"))})
-    assert (part in parts_that_may_overlap(connect(), [part, Part("other", 1, 1)], schema, moment)) is may
+    assert (
+        part in parts_that_may_overlap(connect(), [part, Part(path="other", rows=1, bytes=1)], schema, moment)
+    ) is may

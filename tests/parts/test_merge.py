@@ -54,7 +54,7 @@ def source(
 def foreign(folder: Path, rows: pa.Table, values: dict[str, str | None] | None = None, **options: Any) -> MergeSource:
     path = f"part-{len(list(folder.iterdir()))}.parquet"
     pq.write_table(rows, folder / path, **options)
-    part = Part(path, len(rows), (folder / path).stat().st_size, partition_values=values or {})
+    part = Part(path=path, rows=len(rows), bytes=(folder / path).stat().st_size, partition_values=values or {})
     return MergeSource(part, BitMap64(), False, str(folder / path))
 
 
@@ -115,9 +115,9 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
     )
     order_by = rng.choice([(), ("k",), ("k", "x"), ("x", "s"), ("s", "k", "x")])
     schema = rng.choice([SCHEMA, SCHEMA.remove(3)])  # with a nested column DuckDB reads, else Arrow
-    shape = TableShape(schema, sort_key=order_by, keys=("k",), sequence_by=rng.choice([None, "_hidden"]))
+    shape = TableShape(schema=schema, sort_key=order_by, keys=("k",), sequence_by=rng.choice([None, "_hidden"]))
     if not order_by:
-        shape = TableShape(schema)
+        shape = TableShape(schema=schema)
     hidden, columns = shape.sequence_column == SEQUENCE_COLUMN, list(schema.names)
     columns += [SEQUENCE_COLUMN] if hidden else []
     sources, expected = [], []
@@ -128,7 +128,7 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
         has_op = bool(shape.keys) and rng.random() < 0.7
         if has_op:
             table = table.append_column(OP_COLUMN, pa.array(rng.choices([UPSERT, DELETE], [4, 1], k=len(table))))
-        unsorted = shape if rng.random() < 0.7 else TableShape(schema, sequence_by=shape.sequence_by)
+        unsorted = shape if rng.random() < 0.7 else TableShape(schema=schema, sequence_by=shape.sequence_by)
         one = source(tmp_path, table, unsorted, keeps_deletes=hidden and rng.random() < 0.7)
         rows = stored(tmp_path, one.part).to_pylist()
         deletes = {at for at, row in enumerate(rows) if has_op and row[OP_COLUMN] == DELETE}
@@ -166,7 +166,7 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
 @pytest.mark.parametrize("sort_key", [(), ("id",)])
 def test_values_at_the_edges_of_every_type_come_out_bit_exact(sort_key: tuple[str, ...], tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _) in TYPES.items())])
-    shape = TableShape(schema, sort_key=sort_key)
+    shape = TableShape(schema=schema, sort_key=sort_key)
     longest = max(len(values) for _, values in TYPES.values())
     rows = [
         {"id": at, **{name: values[at % len(values)] for name, (_, values) in TYPES.items()}}
@@ -183,7 +183,7 @@ def test_values_at_the_edges_of_every_type_come_out_bit_exact(sort_key: tuple[st
 def test_a_part_is_sorted_by_a_key_of_any_type_as_the_writer_sorts_it(name: str, tmp_path: Path) -> None:
     kind, values = TYPES[name]
     schema = pa.schema([("v", kind), ("id", pa.int64())])
-    shape = TableShape(schema, sort_key=("v", "id"))
+    shape = TableShape(schema=schema, sort_key=("v", "id"))
     tables = [pa.table({"v": pa.array(values, kind), "id": pa.array(range(at, at + len(values)))}) for at in (0, 100)]
     [part] = merged(tmp_path, [source(tmp_path, table, shape) for table in tables], shape)
     at_once = source(tmp_path, pa.concat_tables(tables).cast(schema), shape).part
@@ -197,7 +197,7 @@ def test_a_merged_part_has_the_statistics_that_the_writer_gives_to_the_same_rows
         [("id", pa.int64()), ("n, a", SCHEMA.field("n").type), ("nan", pa.float64()), ("nothing", pa.string())]
         + [(name, kind) for name, (kind, _) in plain.items()]
     )
-    shape, count = TableShape(schema, ("id",)), max(len(values) for _, values in plain.values())
+    shape, count = TableShape(schema=schema, keys=("id",)), max(len(values) for _, values in plain.values())
     rows = [
         {"id": at, "nan": float("nan") if at == 3 else 1.0}
         | {name: values[at % len(values)] for name, (_, values) in plain.items()}
@@ -215,7 +215,7 @@ def test_foreign_parts_are_read_with_the_partition_of_the_log_and_the_types_of_t
         [("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us")), ("day", pa.date32()),
          ("raw", pa.binary()), ("region", pa.string()), ("added", pa.string())]
     )  # fmt: skip
-    shape = TableShape(schema, ("id",), sequence_by="hidden", partition_by=("day", "raw", "region"))
+    shape = TableShape(schema=schema, keys=("id",), sequence_by="hidden", partition_by=("day", "raw", "region"))
     values: dict[str, str | None] = {"day": "2026-03-04", "raw": "a\xff", "region": ""}
     moment = pa.array([1_700_000_000_000_001, None], pa.int64())
     rows = pa.table(
@@ -234,7 +234,7 @@ def test_foreign_parts_are_read_with_the_partition_of_the_log_and_the_types_of_t
 
 
 def test_parts_are_split_at_about_so_many_bytes(tmp_path: Path) -> None:
-    shape = TableShape(pa.schema([("id", pa.int64())]), ("id",))
+    shape = TableShape(schema=pa.schema([("id", pa.int64())]), keys=("id",))
     ids = np.random.default_rng(1).integers(0, 2**62, 20_000)
     sources = [source(tmp_path, pa.table({"id": ids[half::2]}), shape) for half in range(2)]
     parts = merged(tmp_path, sources, shape, bytes_max=sources[0].part.bytes // 2)
@@ -245,7 +245,7 @@ def test_parts_are_split_at_about_so_many_bytes(tmp_path: Path) -> None:
 
 def test_wide_rows_are_sorted_chunk_by_chunk(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
-    shape = TableShape(schema, ("id",))
+    shape = TableShape(schema=schema, keys=("id",))
     ids, rng = np.arange(40_000), np.random.default_rng(3)
     rng.shuffle(ids)
     tables = [pa.table({"id": half, "text": [f"{one:064}" * 16 for one in half]}) for half in np.split(ids, 4)]
@@ -260,7 +260,7 @@ def test_wide_rows_are_sorted_chunk_by_chunk(tmp_path: Path) -> None:
 def test_many_short_parts_are_read_once_for_their_keys_and_once_for_their_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape = TableShape(pa.schema([("id", pa.int64()), ("text", pa.string())]), ("id",))
+    shape = TableShape(schema=pa.schema([("id", pa.int64()), ("text", pa.string())]), keys=("id",))
     ids, rng = np.arange(120_000), np.random.default_rng(3)
     rng.shuffle(ids)
     tables = [pa.table({"id": piece, "text": [f"{one:0200}" for one in piece]}) for piece in np.split(ids, 60)]
@@ -279,13 +279,13 @@ def test_many_short_parts_are_read_once_for_their_keys_and_once_for_their_rows(
 
 
 def test_sources_that_are_all_dead_give_no_part(tmp_path: Path) -> None:
-    shape = TableShape(pa.schema([("id", pa.int64())]), ("id",))
+    shape = TableShape(schema=pa.schema([("id", pa.int64())]), keys=("id",))
     sources = [source(tmp_path, pa.table({"id": [1, 2]}), shape, dead=[0, 1])]
     assert merged(tmp_path, sources, shape) == [] == merged(tmp_path, [], shape)
 
 
 def test_rows_that_died_meanwhile_are_found_in_the_output(tmp_path: Path) -> None:
-    shape = TableShape(pa.schema([("id", pa.int64())]), ("id",))
+    shape = TableShape(schema=pa.schema([("id", pa.int64())]), keys=("id",))
     sources = [
         source(tmp_path, pa.table({"id": range(0, 20, 2)}), shape, dead=[3]),
         source(tmp_path, pa.table({"id": range(1, 20, 2)}), shape),
@@ -302,11 +302,11 @@ def test_rows_that_died_meanwhile_are_found_in_the_output(tmp_path: Path) -> Non
 
 
 def test_a_merge_of_merged_parts_is_told_in_terms_of_the_original_parts(tmp_path: Path) -> None:
-    shape, rng = TableShape(SCHEMA, sort_key=("k", "x")), random.Random(5)
+    shape, rng = TableShape(schema=SCHEMA, sort_key=("k", "x")), random.Random(5)
     originals = [source(tmp_path, random_table(rng, 30), shape, dead=[1, 4]) for _ in range(5)]
     first, second = merged(tmp_path, originals[:2], shape), merged(tmp_path, originals[3:], shape)
     outer = [
-        MergeSource(Part(one.path, one.rows, one.bytes), BitMap64([0]), False, str(tmp_path / one.path))
+        MergeSource(Part(path=one.path, rows=one.rows, bytes=one.bytes), BitMap64([0]), False, str(tmp_path / one.path))
         for one in (*first, *second)
     ]
     [part] = merged(tmp_path, [outer[0], originals[2], outer[1]], shape)
@@ -329,7 +329,7 @@ def test_a_provenance_survives_its_bytes(seed: int) -> None:
 
 
 def test_a_missing_or_damaged_source_is_named_and_nothing_is_left(tmp_path: Path) -> None:
-    shape = TableShape(pa.schema([("id", pa.int64()), ("text", pa.string())]), ("id",))
+    shape = TableShape(schema=pa.schema([("id", pa.int64()), ("text", pa.string())]), keys=("id",))
     rows = pa.table({"id": range(5000), "text": [f"text {at * 7919}" for at in range(5000)]})
     good, bad = source(tmp_path, rows, shape), source(tmp_path, rows, shape)
     file = Path(bad.url)
@@ -347,7 +347,7 @@ def test_a_missing_or_damaged_source_is_named_and_nothing_is_left(tmp_path: Path
 
 
 def test_a_merge_that_is_told_to_stop_leaves_no_file(tmp_path: Path) -> None:
-    shape = TableShape(pa.schema([("id", pa.int64())]), ("id",))
+    shape = TableShape(schema=pa.schema([("id", pa.int64())]), keys=("id",))
     one, seen = source(tmp_path, pa.table({"id": range(10)}), shape), []
 
     def stop(rows: int) -> None:
@@ -362,7 +362,7 @@ def test_a_merge_that_is_told_to_stop_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_parts_of_two_partitions_are_refused(tmp_path: Path) -> None:
-    shape = TableShape(pa.schema([("id", pa.int64()), ("p", pa.string())]), ("id",), partition_by=("p",))
+    shape = TableShape(schema=pa.schema([("id", pa.int64()), ("p", pa.string())]), keys=("id",), partition_by=("p",))
     rows = pa.table({"id": [1]})
     with pytest.raises(InvalidInput, match="one partition"):
         merged(tmp_path, [foreign(tmp_path, rows, {"p": "a"}), foreign(tmp_path, rows, {"p": "b"})], shape)
@@ -378,7 +378,7 @@ def test_ten_million_rows_are_merged_within_a_gigabyte(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_merged_parts_tell_their_first_and_last_key_and_lie_side_by_side(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
-    shape = TableShape(SCHEMA, sort_key=("s", "k"))
+    shape = TableShape(schema=SCHEMA, sort_key=("s", "k"))
     rows = [random_table(rng, 200) for _ in range(3)]
     rows = [
         table.set_column(2, "s", pa.array([rng.choice([None, "a", "ä" * 40, "ä" * 41]) for _ in range(200)]))

@@ -90,7 +90,7 @@ def part_of(rows: list[dict[str, Any]], number: int, folder: Path) -> ScanFile:
     connection.register("rows", table)
     copied = connection.execute(f"copy (select * from rows) to '{folder}/{number}' (format parquet, return_stats)")
     stats = delta_stats(len(rows), copied.fetchall()[0][4], SCHEMA)
-    return ScanFile(f"_lakebed/{number}.parquet", 1, len(rows), stats=stats)
+    return ScanFile(path=f"_lakebed/{number}.parquet", bytes=1, rows=len(rows), stats=stats)
 
 
 @settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -115,10 +115,26 @@ def stats(low: dict[str, Any], high: dict[str, Any]) -> str:
 
 
 FILES = [
-    ScanFile("_lakebed/a.parquet", 1, 1, stats=stats({"i": 0, "s": "a", "f": 0.5}, {"i": 9, "s": "c", "f": 1.5})),
-    ScanFile("_lakebed/b.parquet", 1, 1, stats=stats({"i": 10, "s": "d", "f": 2.5}, {"i": 19, "s": "f", "f": 3.5})),
-    ScanFile("c.parquet", 1, 1, {"s": "x"}, stats=stats({"i": 20, "f": 4.5}, {"i": 29, "f": 5.5})),
-    ScanFile("_lakebed/d.parquet", 1, 1),
+    ScanFile(
+        path="_lakebed/a.parquet",
+        bytes=1,
+        rows=1,
+        stats=stats({"i": 0, "s": "a", "f": 0.5}, {"i": 9, "s": "c", "f": 1.5}),
+    ),
+    ScanFile(
+        path="_lakebed/b.parquet",
+        bytes=1,
+        rows=1,
+        stats=stats({"i": 10, "s": "d", "f": 2.5}, {"i": 19, "s": "f", "f": 3.5}),
+    ),
+    ScanFile(
+        path="c.parquet",
+        bytes=1,
+        rows=1,
+        partition_values={"s": "x"},
+        stats=stats({"i": 20, "f": 4.5}, {"i": 29, "f": 5.5}),
+    ),
+    ScanFile(path="_lakebed/d.parquet", bytes=1, rows=1),
 ]
 
 
@@ -144,8 +160,14 @@ def test_what_was_read_of_statistics_is_kept_and_says_the_same_of_other_files() 
         made = stats({"i": low, "f": low / 4}, {"i": low + 9, "f": low / 4 + 1})
         folder = world.choice(("_lakebed/", ""))
         files = [file for file in files if world.random() < 0.9] + [
-            ScanFile(f"{folder}{number}.parquet", 1, 1, {"s": world.choice("xyz")}, stats=made),
-            ScanFile(f"_lakebed/{number}-b.parquet", 1, 1, stats=made),
+            ScanFile(
+                path=f"{folder}{number}.parquet",
+                bytes=1,
+                rows=1,
+                partition_values={"s": world.choice("xyz")},
+                stats=made,
+            ),
+            ScanFile(path=f"_lakebed/{number}-b.parquet", bytes=1, rows=1, stats=made),
         ]
         sought = world.randrange(110)
         for where, wanted in (
@@ -171,7 +193,12 @@ def bound(file: ScanFile, end: str, column: str) -> float:
 
 def test_a_long_list_of_constants_costs_no_more_than_its_reading() -> None:
     files = [
-        ScanFile(f"_lakebed/{i}.parquet", 1, 1, stats=stats({"i": 1000 * i, "s": ""}, {"i": 1000 * i + 9, "s": "z"}))
+        ScanFile(
+            path=f"_lakebed/{i}.parquet",
+            bytes=1,
+            rows=1,
+            stats=stats({"i": 1000 * i, "s": ""}, {"i": 1000 * i + 9, "s": "z"}),
+        )
         for i in range(1000)
     ]
     listed = ", ".join(str(number) for number in range(400_000, 409_999))

@@ -58,14 +58,14 @@ def with_frame(key: list[str], parts: Sequence[Part]) -> TableShape:
             self.parts = {part.path: part for part in parts}
 
     frame = frame_properties(parse_sort_key(key, NUMBERED), Base())
-    return TableShape(NUMBERED, sort_key=tuple(key), sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
+    return TableShape(schema=NUMBERED, sort_key=tuple(key), sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_merge_sorts_in_memory_and_spilling_as_plain_python_sorts(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     tables = [numbered(rng, 100 * at, rng.randrange(1, 60)) for at in range(3)]
-    unsorted = [written(tmp_path, table, TableShape(NUMBERED)) for table in tables]
+    unsorted = [written(tmp_path, table, TableShape(schema=NUMBERED)) for table in tables]
     shape = with_frame(random_key(rng), rng.choice([unsorted, []]))
     rows = pa.concat_tables(tables)
     values = [order_values(rows, term).to_pylist() for term in shape.terms]
@@ -106,7 +106,7 @@ def assert_holds(told: Range, rows: pa.Table, terms: Sequence[SortTerm]) -> None
 def test_the_range_of_a_part_holds_the_key_of_each_of_its_rows(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     tables = [numbered(rng, 100 * at, rng.randrange(1, 30)) for at in range(2)]
-    unsorted = [written(tmp_path, table, TableShape(NUMBERED)) for table in tables]
+    unsorted = [written(tmp_path, table, TableShape(schema=NUMBERED)) for table in tables]
     shape = with_frame(random_key(rng), rng.choice([unsorted, []]))
     terms = order_columns(NUMBERED, shape.order_by, (), shape.sort_key_frame)
     parts = merged(
@@ -131,7 +131,7 @@ def test_the_range_of_a_part_holds_the_key_of_each_of_its_rows(seed: int, tmp_pa
 def test_a_part_tells_its_first_and_last_key_where_the_bounds_of_its_columns_say_less(
     key: list[str], is_told: bool, tmp_path: Path
 ) -> None:
-    shape = TableShape(NUMBERED, sort_key=tuple(key))
+    shape = TableShape(schema=NUMBERED, sort_key=tuple(key))
     part = written(tmp_path, numbered(random.Random(1), 0, 9), shape)
     [again] = merged(tmp_path, [part], shape)
     terms = order_columns(NUMBERED, key, ())
@@ -162,7 +162,7 @@ def test_parts_of_a_merge_overlap_in_no_more_than_one_value_however_alike_values
     kind: pa.DataType, values: list[Any], order: str, tmp_path: Path
 ) -> None:
     schema = pa.schema([("value", kind)])
-    shape = TableShape(schema, sort_key=("value" + order,))
+    shape = TableShape(schema=schema, sort_key=("value" + order,))
     terms = order_columns(schema, shape.order_by, ())
     rows = pa.table({"value": pa.array([*values, None], kind)}, schema)
     parts = merged(tmp_path, [written(tmp_path, rows, shape)], shape, rows_max=4)
@@ -176,14 +176,16 @@ def test_parts_of_a_merge_overlap_in_no_more_than_one_value_however_alike_values
 def test_a_part_sorted_by_short_texts_tells_no_more_than_the_bounds_of_its_column(tmp_path: Path) -> None:
     schema = pa.schema([("value", pa.string())])
     for text, is_told in (("a" * 32, False), ("a" * 33, True)):
-        part = written(tmp_path, pa.table({"value": [None, "", text]}, schema), TableShape(schema, sort_key=("value",)))
+        part = written(
+            tmp_path, pa.table({"value": [None, "", text]}, schema), TableShape(schema=schema, sort_key=("value",))
+        )
         assert (ORDER_BOUNDS in orjson.loads(part.stats or "")) == is_told
 
 
 def test_the_last_moment_of_the_year_9999_leaves_a_column_its_bounds(tmp_path: Path) -> None:
     schema = pa.schema([("value", pa.timestamp("us"))])
     rows = pa.table({"value": [_MOMENT, dt.datetime.max]}, schema)
-    part = written(tmp_path, rows, TableShape(schema))
+    part = written(tmp_path, rows, TableShape(schema=schema))
     assert orjson.loads(part.stats or "")["maxValues"] == {"value": "9999-12-31T23:59:59.999999"}
     latest = dt.datetime.max.replace(tzinfo=dt.UTC)
     found = range_of(part.stats, order_columns(schema, ["value"], ()))
@@ -193,7 +195,7 @@ def test_the_last_moment_of_the_year_9999_leaves_a_column_its_bounds(tmp_path: P
 def test_a_part_of_another_sort_key_is_placed_by_its_columns_alone(tmp_path: Path) -> None:
     rows = pa.table({"id": [1, 2, 3]})
     schema = pa.schema([("id", pa.int64())])
-    part = written(tmp_path, rows, TableShape(schema, sort_key=("id desc",)))
+    part = written(tmp_path, rows, TableShape(schema=schema, sort_key=("id desc",)))
     assert range_of(part.stats, order_columns(schema, ["id desc"], ())) == Range((1, -3), (1, -1))
     assert range_of(part.stats, order_columns(schema, ["id"], ())) == Range((1, 1), (1, 3))
     assert range_of(part.stats, order_columns(schema, ["bucket(2, id)"], ())) == Range()
@@ -204,7 +206,7 @@ def test_footers_say_what_leading_columns_a_part_is_sorted_by(tmp_path: Path) ->
 
     def told(*key: str) -> list[tuple[str, bool, bool]]:
         rows = pa.table({field.name: pa.nulls(2, field.type) for field in schema})
-        shape = TableShape(schema, sort_key=key)
+        shape = TableShape(schema=schema, sort_key=key)
         [again] = merged(tmp_path, [written(tmp_path, rows, shape)], shape)
         group = pq.read_metadata(tmp_path / again.path).row_group(0)
         return [

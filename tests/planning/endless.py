@@ -57,12 +57,22 @@ def hostile_parts(world: random.Random, bounds: Bounds) -> list[Part]:
         path = f"part-{number:03d}"
         out.append(
             Part(
-                path, rows, world.randrange(1, 250) * MB, world.randrange(3), first, world.randrange(first, blocks_max),
-                world.choice((None, 1, 2, 2, 2)), deletes=world.randrange(dead + 1), stats=bounds(world, rows),
-                deletion_vector=DeletionVector("u", path, 0, 40, dead) if dead else None,
-                modified_ms=NOW - world.choice((0, 30 * 24 * HOUR_MS)), passes=world.choice((0, 0, 0, 1, 5, 40)),
+                path=path,
+                rows=rows,
+                bytes=world.randrange(1, 250) * MB,
+                level=world.randrange(3),
+                min_block=first,
+                max_block=world.randrange(first, blocks_max),
+                sort_key_version=world.choice((None, 1, 2, 2, 2)),
+                deletes=world.randrange(dead + 1),
+                stats=bounds(world, rows),
+                deletion_vector=DeletionVector(storage="u", path_or_inline=path, offset=0, bytes=40, dead_rows=dead)
+                if dead
+                else None,
+                modified_ms=NOW - world.choice((0, 30 * 24 * HOUR_MS)),
+                passes=world.choice((0, 0, 0, 1, 5, 40)),
             )
-        )  # fmt: skip
+        )
     return out
 
 
@@ -96,10 +106,21 @@ def hostilely_merged(
         deletes -= kept
         path = f"{name}-{number}"
         parts[path] = Part(
-            path, here, max(1, size // count), done.level, min(item.min_block for item in inputs),
-            max(item.max_block for item in inputs), version, deletes=kept, stats=bounds(world, here), passes=passes,
-            deletion_vector=DeletionVector("u", path, 0, 40, kept) if kept else None, modified_ms=now_ms,
-        )  # fmt: skip
+            path=path,
+            rows=here,
+            bytes=max(1, size // count),
+            level=done.level,
+            min_block=min(item.min_block for item in inputs),
+            max_block=max(item.max_block for item in inputs),
+            sort_key_version=version,
+            deletes=kept,
+            stats=bounds(world, here),
+            passes=passes,
+            deletion_vector=DeletionVector(storage="u", path_or_inline=path, offset=0, bytes=40, dead_rows=kept)
+            if kept
+            else None,
+            modified_ms=now_ms,
+        )
     return replace(snapshot, parts=parts)
 
 

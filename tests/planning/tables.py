@@ -30,13 +30,15 @@ def part(
 ) -> Part:
     """A level-0 part of the keys ``low`` to ``high``; its block is the number in its path, if there is one."""
     block = int("".join(filter(str.isdigit, path)) or 0)
-    vector = DeletionVector("u", path, 0, 40, dead) if dead else None
+    vector = DeletionVector(storage="u", path_or_inline=path, offset=0, bytes=40, dead_rows=dead) if dead else None
     fields = {"min_block": block, "max_block": block, "deletion_vector": vector} | fields
-    return Part(path, rows, size, stats=stats(rows, low, high), **fields)
+    return Part(path=path, rows=rows, bytes=size, stats=stats(rows, low, high), **fields)
 
 
 def change_part(path: str, low: int, high: int, size: int = MB, rows: int = 1000, modified_ms: int = 0) -> ChangePart:
-    return ChangePart(path, 1, 0, rows, size, stats=stats(rows, low, high), modified_ms=modified_ms)
+    return ChangePart(
+        path=path, version=1, ordinal=0, rows=rows, bytes=size, stats=stats(rows, low, high), modified_ms=modified_ms
+    )
 
 
 def table(
@@ -47,9 +49,16 @@ def table(
     properties: Mapping[str, str] | None = None,
 ) -> Snapshot:
     configuration = settings.to_properties() | dict(properties or {})
-    metadata = Metadata("test", schema_to_json(SCHEMA), partition_by, configuration)
+    metadata = Metadata(
+        id="test", schema_string=schema_to_json(SCHEMA), partition_columns=partition_by, configuration=configuration
+    )
     return Snapshot(
-        9, 0, Protocol(3, 7), metadata, {item.path: item for item in parts}, {item.domain: item for item in tail}
+        version=9,
+        timestamp_ms=0,
+        protocol=Protocol(3, 7),
+        metadata=metadata,
+        parts={item.path: item for item in parts},
+        tail={item.domain: item for item in tail},
     )
 
 

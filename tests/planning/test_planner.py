@@ -244,10 +244,16 @@ def merged(snapshot: Snapshot, done: Plan, name: str) -> Snapshot:
     for piece in range(count):
         start, end = low + (high - low) * piece // count, low + (high - low) * (piece + 1) // count
         parts[f"{name}-{piece}"] = Part(
-            f"{name}-{piece}", math.ceil(rows / count), math.ceil(done.bytes_out / count), level=done.level,
-            min_block=min(item.min_block for item in inputs), max_block=max(item.max_block for item in inputs),
-            stats=stats(math.ceil(rows / count), start, end), sort_key_version=1, passes=passes_after(inputs, rows, 1),
-        )  # fmt: skip
+            path=f"{name}-{piece}",
+            rows=math.ceil(rows / count),
+            bytes=math.ceil(done.bytes_out / count),
+            level=done.level,
+            min_block=min(item.min_block for item in inputs),
+            max_block=max(item.max_block for item in inputs),
+            stats=stats(math.ceil(rows / count), start, end),
+            sort_key_version=1,
+            passes=passes_after(inputs, rows, 1),
+        )
     return replace(snapshot, parts=parts)
 
 
@@ -500,7 +506,12 @@ def test_after_any_commits_the_plan_is_that_of_one_who_knows_nothing_of_the_tabl
     for number in range(25):
         leaving = world.sample(sorted(snapshot.parts), world.randrange(4))
         coming = [replace(item, path=f"{number}-{item.path}") for item in random_parts(world, world.randrange(5))]
-        marked = [snapshot.parts[path].marked(DeletionVector("u", path, 0, 40, 1)) for path in leaving[:1]]
+        marked = [
+            snapshot.parts[path].marked(
+                DeletionVector(storage="u", path_or_inline=path, offset=0, bytes=40, dead_rows=1)
+            )
+            for path in leaving[:1]
+        ]
         actions = [*(snapshot.parts[path].removed(0) for path in leaving), *map(AddPart, [*coming, *marked])]
         snapshot = apply(snapshot, Commit(snapshot.version + 1, tuple(actions)))
         if world.random() < 0.2:

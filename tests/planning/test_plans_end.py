@@ -49,7 +49,10 @@ def test_what_was_sorted_together_as_often_as_makes_sense_is_left_alone_and_is_n
         ({"rows": -1}, "its rows are not known"),
         ({"rows": 0}, "it has no rows"),
         ({"sort_key_version": None}, "its order is not known"),
-        ({"deletion_vector": DeletionVector("u", "x", 0, 40, 1)}, "a row is dead"),
+        (
+            {"deletion_vector": DeletionVector(storage="u", path_or_inline="x", offset=0, bytes=40, dead_rows=1)},
+            "a row is dead",
+        ),
     ],
 )
 def test_a_part_that_differs_is_a_reason_to_merge(changed: dict[str, Any], why: str) -> None:
@@ -60,7 +63,7 @@ def test_a_part_that_differs_is_a_reason_to_merge(changed: dict[str, Any], why: 
 
 
 def test_deletes_that_are_kept_are_no_reason_to_merge_until_they_have_expired() -> None:
-    vector = DeletionVector("u", "x", 0, 40, 3)
+    vector = DeletionVector(storage="u", path_or_inline="x", offset=0, bytes=40, dead_rows=3)
     tomb = part("tomb", 0, 100, sort_key_version=1, passes=9, deletes=3, deletion_vector=vector, modified_ms=NOW)
     settings = replace(ORDERED, sequence_by="key")
     assert not Measure(table([tomb], settings), NOW).is_lowered_by([tomb])

@@ -221,7 +221,7 @@ def test_five_hundred_parts_in_random_order_are_written_twice_at_most(row_bytes:
 
 
 def test_arrivals_in_the_order_of_time_cost_nothing() -> None:
-    workload = Workload(steady(0.5, 2000, 60), order="ascending")
+    workload = Workload(arrivals=steady(0.5, 2000, 60), order="ascending")
     found = simulate(workload, TableSettings(merge="recluster"))
     assert found.samples[-1].merged_bytes < 0.05 * found.samples[-1].ingested_bytes
     late = [part(f"new-{number}", number * 100 - 10, number * 100 + 100) for number in range(500)]
@@ -229,7 +229,7 @@ def test_arrivals_in_the_order_of_time_cost_nothing() -> None:
 
 
 def test_continuous_random_arrivals_stay_as_shallow_as_the_levels_allow() -> None:
-    found = simulate(Workload(steady(0.25, 2000, 60)), TableSettings(merge="recluster"))
+    found = simulate(Workload(arrivals=steady(0.25, 2000, 60)), TableSettings(merge="recluster"))
     assert found.samples[-1].write_amplification < 7
     assert max(sample.depth_average for sample in found.samples) < 12
 

@@ -16,7 +16,7 @@ MB = 2**20
 
 
 def equal(count: int, size: int = 10_000, rows: int = 100) -> list[Arrival]:
-    return [Arrival(60_000 * (number + 1), rows, size) for number in range(count)]
+    return [Arrival(at_ms=60_000 * (number + 1), rows=rows, bytes=size) for number in range(count)]
 
 
 def deepest(simulation: Simulation) -> int:
@@ -35,7 +35,7 @@ def deepest(simulation: Simulation) -> int:
     ],
 )
 def test_equal_flushes_cost_little_more_than_the_optimum(flushes: int, budget: int) -> None:
-    simulation = simulate(Workload(equal(flushes)), TableSettings(read_budget=budget))
+    simulation = simulate(Workload(arrivals=equal(flushes)), TableSettings(read_budget=budget))
     assert simulation.merged_to_least <= 1.25
     assert simulation.least_bytes == least_written(flushes, budget) * 10_000
     assert deepest(simulation) <= budget
@@ -43,47 +43,49 @@ def test_equal_flushes_cost_little_more_than_the_optimum(flushes: int, budget: i
 
 @pytest.mark.slow
 def test_a_day_of_flushes_of_a_megabyte_stays_near_the_optimum_when_parts_are_split() -> None:
-    simulation = simulate(Workload(equal(1440, MB, 10_000)), TableSettings(plan_bytes_max=1200 * MB))
+    simulation = simulate(Workload(arrivals=equal(1440, MB, 10_000)), TableSettings(plan_bytes_max=1200 * MB))
     assert simulation.merged_to_least <= 1.25
     assert simulation.samples[-1].parts >= 1440 / 128
     assert deepest(simulation) <= 8
 
 
 def test_flushes_that_ascend_are_only_put_together() -> None:
-    simulation = simulate(Workload(equal(700, MB, 10_000), order="ascending"), TableSettings())
+    simulation = simulate(Workload(arrivals=equal(700, MB, 10_000), order="ascending"), TableSettings())
     assert simulation.samples[-1].write_amplification < 4
     assert simulation.samples[-1].parts <= 700 / 128 + 3 * 8
     assert deepest(simulation) <= 2
 
 
 def test_without_an_order_small_files_are_packed() -> None:
-    simulation = simulate(Workload(equal(300, MB, 10_000), order="none"), TableSettings())
+    simulation = simulate(Workload(arrivals=equal(300, MB, 10_000), order="none"), TableSettings())
     assert simulation.samples[-1].parts <= 300 / 64 + 8
 
 
 def test_each_partition_is_kept_within_the_budget_at_the_same_cost() -> None:
-    one = simulate(Workload(equal(200)), TableSettings())
-    four = simulate(Workload(equal(200), partitions=4), TableSettings())
+    one = simulate(Workload(arrivals=equal(200)), TableSettings())
+    four = simulate(Workload(arrivals=equal(200), partitions=4), TableSettings())
     assert deepest(four) <= 8
     assert four.samples[-1].write_amplification == pytest.approx(one.samples[-1].write_amplification, rel=0.02)
 
 
 def test_the_tail_is_settled_when_the_settings_say_so() -> None:
-    at_once = simulate(Workload(equal(120), update_share=0.5), TableSettings())
+    at_once = simulate(Workload(arrivals=equal(120), update_share=0.5), TableSettings())
     assert at_once.settles == 120 and all(sample.tail_parts == 0 for sample in at_once.samples)
     for settings in (TableSettings(settle_after_changes=1000), TableSettings(settle_after_age_seconds=540)):
-        later = simulate(Workload(equal(120), update_share=0.5), settings)
+        later = simulate(Workload(arrivals=equal(120), update_share=0.5), settings)
         assert later.settles == 12
         assert max(sample.tail_parts for sample in later.samples) == 9
         assert later.samples[-1].live_bytes == pytest.approx(at_once.samples[-1].live_bytes, rel=0.01)
-    unordered = simulate(Workload(equal(20), order="none"), TableSettings(settle_after_changes=1000))
+    unordered = simulate(Workload(arrivals=equal(20), order="none"), TableSettings(settle_after_changes=1000))
     assert unordered.settles == 0 and unordered.samples[-1].tail_parts == 0
 
 
 def test_deletes_and_what_lay_there_before_count() -> None:
-    deleting = [Arrival(60_000 * number, 100, 10_000, deletes=100, replaces=100) for number in range(1, 41)]
-    base = Arrival(0, 10_000, 1_000_000)
-    last = simulate(Workload(deleting, base=base), TableSettings(target_part_rows=3000)).samples[-1]
+    deleting = [
+        Arrival(at_ms=60_000 * number, rows=100, bytes=10_000, deletes=100, replaces=100) for number in range(1, 41)
+    ]
+    base = Arrival(at_ms=0, rows=10_000, bytes=1_000_000)
+    last = simulate(Workload(arrivals=deleting, base=base), TableSettings(target_part_rows=3000)).samples[-1]
     assert last.live_bytes == pytest.approx(600_000, rel=0.01)
     assert last.ingested_bytes == 400_000, "the base is not counted as ingested"
     assert last.parts >= 4
@@ -91,7 +93,7 @@ def test_deletes_and_what_lay_there_before_count() -> None:
 
 @pytest.mark.parametrize("order", ["random", "ascending"])
 def test_what_updates_replace_is_dropped_by_merges_and_purges(order: str) -> None:
-    workload = Workload(equal(400, MB, 10_000), update_share=0.7, update_skew=0.5, order=order)  # type: ignore[arg-type]
+    workload = Workload(arrivals=equal(400, MB, 10_000), update_share=0.7, update_skew=0.5, order=order)  # type: ignore[arg-type]
     simulation = simulate(workload, TableSettings())
     last = simulation.samples[-1]
     live_rows_expected = 400 * 10_000 * 0.3
@@ -102,33 +104,34 @@ def test_what_updates_replace_is_dropped_by_merges_and_purges(order: str) -> Non
 
 
 def test_merges_that_take_time_leave_room_for_others_and_lose_nothing() -> None:
-    at_once = simulate(Workload(equal(300, MB, 10_000)), TableSettings())
-    slow = simulate(Workload(equal(300, MB, 10_000), merge_bytes_per_second=MB / 2), TableSettings())
+    at_once = simulate(Workload(arrivals=equal(300, MB, 10_000)), TableSettings())
+    slow = simulate(Workload(arrivals=equal(300, MB, 10_000), merge_bytes_per_second=MB / 2), TableSettings())
     assert slow.samples[-1].live_bytes == pytest.approx(at_once.samples[-1].live_bytes, rel=0.001)
     assert slow.samples[-1].stored_bytes == pytest.approx(slow.samples[-1].live_bytes, rel=0.001)
     assert 8 < deepest(slow) <= 24
-    far_too_slow = simulate(Workload(equal(300, MB, 10_000), merge_bytes_per_second=MB / 100), TableSettings())
+    far_too_slow = simulate(Workload(arrivals=equal(300, MB, 10_000), merge_bytes_per_second=MB / 100), TableSettings())
     assert deepest(far_too_slow) > 50
 
 
 @pytest.mark.parametrize("policy", ["tiered", "leveled"])
 def test_the_other_policies_keep_the_budget_too_and_write_more(policy: str) -> None:
-    auto = simulate(Workload(equal(400)), TableSettings())
-    other = simulate(Workload(equal(400)), TableSettings(merge=policy))
+    auto = simulate(Workload(arrivals=equal(400)), TableSettings())
+    other = simulate(Workload(arrivals=equal(400)), TableSettings(merge=policy))
     assert deepest(other) <= 8
     assert other.samples[-1].merged_bytes > auto.samples[-1].merged_bytes
 
 
 def test_a_run_repeats_exactly() -> None:
-    workload = Workload(equal(150), update_share=0.5, partitions=2, queries_per_hour=10)
+    workload = Workload(arrivals=equal(150), update_share=0.5, partitions=2, queries_per_hour=10)
     assert simulate(workload, TableSettings()) == simulate(workload, TableSettings())
 
 
 def test_a_recorded_timeline_may_be_uneven() -> None:
     arrivals = [
-        Arrival(1000 * number**2, 1 + 997 * number % 5000, 1000 + 99_991 * number % MB) for number in range(1, 200)
+        Arrival(at_ms=1000 * number**2, rows=1 + 997 * number % 5000, bytes=1000 + 99_991 * number % MB)
+        for number in range(1, 200)
     ]
-    simulation = simulate(Workload(arrivals, queries_per_hour=60), TableSettings(read_budget=4))
+    simulation = simulate(Workload(arrivals=arrivals, queries_per_hour=60), TableSettings(read_budget=4))
     last = simulation.samples[-1]
     assert last.ingested_bytes == sum(arrival.bytes for arrival in arrivals)
     assert deepest(simulation) <= 4
@@ -137,12 +140,12 @@ def test_a_recorded_timeline_may_be_uneven() -> None:
 
 def test_steady_arrivals_are_as_many_as_asked_for() -> None:
     arrivals = steady(days=0.5, rows_per_second=10, flush_seconds=30)
-    assert len(arrivals) == 1440 and arrivals[0] == Arrival(30_000, 300, 7_500)
+    assert len(arrivals) == 1440 and arrivals[0] == Arrival(at_ms=30_000, rows=300, bytes=7_500)
     with pytest.raises(InvalidInput, match="hold no flush"):
         steady(days=0.0001, rows_per_second=10)
 
 
 def test_the_plot_is_a_picture(tmp_path: Path) -> None:
     file = tmp_path / "plot.png"
-    plot(simulate(Workload(equal(50)), replace(TableSettings(), read_budget=4)), str(file), "fifty flushes")
+    plot(simulate(Workload(arrivals=equal(50)), replace(TableSettings(), read_budget=4)), str(file), "fifty flushes")
     assert file.read_bytes().startswith(b"\x89PNG")

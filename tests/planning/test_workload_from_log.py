@@ -67,10 +67,12 @@ def test_arrivals_tell_when_how_much_and_how_much_of_it_was_there(tmp_path: Path
 
     workload = recorded_workload(table._log, 1.0, "random")
     assert workload.arrivals == [
-        Arrival(6 * HOUR * 1000, 40, second.bytes, 10, 20),
-        Arrival(7 * HOUR * 1000, 50, tail.bytes, 0, None),
+        Arrival(at_ms=6 * HOUR * 1000, rows=40, bytes=second.bytes, deletes=10, replaces=20),
+        Arrival(at_ms=7 * HOUR * 1000, rows=50, bytes=tail.bytes, deletes=0, replaces=None),
     ]
-    assert workload.base == Arrival(0, 100, first.bytes), "what was there a day before the newest commit"
+    assert workload.base == Arrival(at_ms=0, rows=100, bytes=first.bytes), (
+        "what was there a day before the newest commit"
+    )
     assert workload.update_share == pytest.approx(20 / 40), "for what is not settled yet"
     assert (workload.order, workload.partitions) == ("random", 1)
     simulation = simulate(workload, table._log.refresh().settings)

@@ -112,8 +112,13 @@ def create(cast: Cast, log: TableLog) -> None:
     }
     if cast.keyed:
         properties["lakebed.keys"] = '["k"]'
-    metadata = Metadata("simulated", SCHEMA, ("p",) if cast.partitioned else (), properties)
-    outcome = log.create([protocol, metadata], CommitInfo("CREATE TABLE", ""))
+    metadata = Metadata(
+        id="simulated",
+        schema_string=SCHEMA,
+        partition_columns=("p",) if cast.partitioned else (),
+        configuration=properties,
+    )
+    outcome = log.create([protocol, metadata], CommitInfo(operation="CREATE TABLE", commit_id=""))
     assert isinstance(outcome, Committed)
 
 
@@ -190,7 +195,9 @@ def _append(
             for ordinal, part in enumerate(written)
         ]
         snapshot = known or log.refresh()
-        outcome = log.commit(snapshot, actions, CommitInfo("WRITE", "", blind_append=True), BLIND, batch)
+        outcome = log.commit(
+            snapshot, actions, CommitInfo(operation="WRITE", commit_id="", blind_append=True), BLIND, batch
+        )
     except StoreUnavailable:
         return None
     check(cast, actor, outcome)
@@ -241,12 +248,14 @@ def setter(cast: Cast) -> Callable[[Actor], None]:
                 snapshot = log.refresh()
                 if cast.world.random.random() < 0.5:
                     domain = Domain(COUNTED_DOMAIN, str(int(snapshot.domains.get(COUNTED_DOMAIN, 0)) + 1))
-                    outcome = log.commit(snapshot, [domain], CommitInfo("SET", ""), Touch(whole_table=True))
+                    outcome = log.commit(
+                        snapshot, [domain], CommitInfo(operation="SET", commit_id=""), Touch(whole_table=True)
+                    )
                 else:
                     counted = int(snapshot.metadata.configuration.get(COUNTED_PROPERTY, 0)) + 1
                     configuration = {**snapshot.metadata.configuration, COUNTED_PROPERTY: str(counted)}
                     metadata = replace(snapshot.metadata, configuration=configuration)
-                    outcome = log.commit(snapshot, [metadata], CommitInfo("SET", ""), BLIND)
+                    outcome = log.commit(snapshot, [metadata], CommitInfo(operation="SET", commit_id=""), BLIND)
                 check(cast, actor, outcome)
             except StoreUnavailable:
                 pass

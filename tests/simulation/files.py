@@ -178,7 +178,15 @@ class SimulatedStorage:
         modified_ms = int(self.world.now * 1000)
         told = stats(rows, self.world)
         return WrittenPart(
-            path, len(rows), len(data), deletes, 0, values_of(rows), told, modified_ms, shape.order_version
+            path=path,
+            rows=len(rows),
+            bytes=len(data),
+            deletes=deletes,
+            incomplete=0,
+            partition_values=values_of(rows),
+            stats=told,
+            modified_ms=modified_ms,
+            sort_key_version=shape.order_version,
         )
 
 
@@ -260,7 +268,9 @@ def resolve(
         if replaced:
             base_dead[path] = dead | replaced
     tail_dead = {path: dead for path, dead in tail_dead.items() if dead}
-    return Resolution(tuple(change_parts), base_dead, tail_dead, rows=sum(map(len, changes.values())))
+    return Resolution(
+        change_parts=tuple(change_parts), base_dead=base_dead, tail_dead=tail_dead, rows=sum(map(len, changes.values()))
+    )
 
 
 class Locator:
@@ -326,6 +336,19 @@ def merge_rows(
         )
         version = shape.order_version
         told = stats(rows, reading.world)
-        merged.append(MergedPart(path, len(rows), size, told, 0, False, BitMap64(), provenance, version, checksum))
+        merged.append(
+            MergedPart(
+                path=path,
+                rows=len(rows),
+                bytes=size,
+                stats=told,
+                deletes=0,
+                has_op_column=False,
+                dead=BitMap64(),
+                provenance=provenance,
+                sort_key_version=version,
+                checksum=checksum,
+            )
+        )
     passes = passes_after([source.part for source in sources], len(found), shape.order_version)
     return [replace(part, passes=passes) for part in merged]

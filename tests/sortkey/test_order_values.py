@@ -61,7 +61,7 @@ def test_functions_are_what_plain_python_says(text: str) -> None:
 def test_buckets_hash_as_icebergs_specification_says(value: Any, kind: pa.DataType, expected: int) -> None:
     found = int(_hashes(pa.array([None, value], kind))[1:].view(np.int32)[0])
     assert found == expected
-    term = SortTerm(("x",), (kind,), "bucket", (16,))
+    term = SortTerm(columns=("x",), kinds=(kind,), function="bucket", numbers=(16,))
     assert order_values(pa.table({"x": pa.array([None, value], kind)}), term).to_pylist() == [
         None,
         (found & (2**31 - 1)) % 16,
@@ -129,7 +129,9 @@ def test_decimals_of_many_digits_are_scaled_and_clamped_exactly(ends: tuple[int,
     rng, kind = random.Random(1), pa.decimal128(38, 0)
     values = sorted(rng.choice([-1, 1]) * rng.randrange(2 ** rng.randrange(1, 126)) for _ in range(500))
     rows = pa.table({"x": pa.array([Decimal(value) for value in values], kind), "y": pa.array([1] * len(values))})
-    numbers = order_values(rows, SortTerm(("x", "y"), (kind, pa.int64()), "zorder", frame=(ends, (0, 2)))).to_pylist()
+    numbers = order_values(
+        rows, SortTerm(columns=("x", "y"), kinds=(kind, pa.int64()), function="zorder", frame=(ends, (0, 2)))
+    ).to_pylist()
     assert numbers == sorted(numbers)
     if ends:
         assert {number for value, number in zip(values, numbers, strict=True) if value <= ends[0]} == {numbers[0]}

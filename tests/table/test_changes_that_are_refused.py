@@ -59,7 +59,7 @@ def test_a_time_that_no_query_could_show_is_refused_or_set_aside_within_others(
     table = lakebed.create(tmp_path / "t", schema, keys=["id"])
     with pytest.raises(InvalidChanges, match="column 'at' is before the year -290308 in row 1"):
         table.apply(rows)
-    [decoded] = RowChanges(TableShape(table.schema, ("id",)))(
+    [decoded] = RowChanges(TableShape(schema=table.schema, keys=("id",)))(
         iter([pa.record_batch([rows.to_struct_array().chunk(0)], ["row"])])
     )
     assert decoded.changes["id"].to_pylist() == [1]
@@ -74,7 +74,7 @@ def test_a_time_that_no_query_could_show_is_refused_or_set_aside(tmp_path: Path)
     table = lakebed.create(tmp_path / "t", schema, keys=["id"])
     with pytest.raises(InvalidChanges, match="column 'at' is before the year -290308 in row 1"):
         table.apply(rows)
-    [decoded] = RowChanges(TableShape(schema, ("id",)))(
+    [decoded] = RowChanges(TableShape(schema=schema, keys=("id",)))(
         iter([pa.record_batch([rows.to_struct_array().chunk(0)], ["row"])])
     )
     assert decoded.changes["id"].to_pylist() == [1]

@@ -22,6 +22,7 @@ def test_a_step_takes_the_oldest_changes_up_to_its_bound_and_whole_commits_where
     tail: list[tuple[int, int]], changes_max: int, taken: int
 ) -> None:
     parts = [
-        ChangePart(f"_lakebed/{n}.parquet", version, n, rows=rows, bytes=1) for n, (version, rows) in enumerate(tail)
+        ChangePart(path=f"_lakebed/{n}.parquet", version=version, ordinal=n, rows=rows, bytes=1)
+        for n, (version, rows) in enumerate(tail)
     ]
     assert _oldest(parts, changes_max) == parts[:taken]

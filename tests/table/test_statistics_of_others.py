@@ -147,7 +147,7 @@ def test_spark_s_index_is_told_only_bounds_that_hold() -> None:
     stats = orjson.dumps({"numRecords": 1, "minValues": bounds, "maxValues": bounds, "nullCount": {"x": 0}}).decode()
 
     def told(path: str, stats: str | None) -> str | None:
-        return told_to_spark(ScanFile(path, 1, 1, stats=stats), schema_to_json(schema))
+        return told_to_spark(ScanFile(path=path, bytes=1, rows=1, stats=stats), schema_to_json(schema))
 
     trusted = {"id": 2**53 + 1, "m": 1.25}
     expected = {"numRecords": 1, "minValues": trusted, "maxValues": trusted, "nullCount": {"x": 0}}

@@ -72,8 +72,8 @@ def test_a_task_that_fails_is_measured_and_leaves_no_thread(heard: list[TaskMeas
 
 def test_what_a_task_of_another_process_took_comes_with_its_result(tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
-    decoded = [Decoded(batch(1), QUARANTINE_SCHEMA.empty_table())]
-    task = WriteTask(TableShape(SCHEMA, ("id",)), table.path, lambda _: iter(decoded))
+    decoded = [Decoded(changes=batch(1), quarantined=QUARANTINE_SCHEMA.empty_table())]
+    task = WriteTask(TableShape(schema=SCHEMA, keys=("id",)), table.path, lambda _: iter(decoded))
     [told] = [body for kind, body in task.run(iter([])) if kind == "requests"]
     metrics = Metrics()
     end = events.listen(metrics)

@@ -113,7 +113,15 @@ def claim(
     paths = sorted(snapshot.parts, key=lambda path: (snapshot.parts[path].level, path))[:sources]
     level = 1 + max(snapshot.parts[path].level for path in paths)
     lease_ms, since_ms = int((clock.now + lease_seconds) * 1000), int((clock.now - seconds_ago) * 1000)
-    made = Claim(f"5e1f0c3a-{sources}", "worker-2", tuple(paths), level, lease_ms, since_ms, volatile)
-    info = CommitInfo("CLAIM", "", metrics={"parts": sources}, engine=ENGINE)
+    made = Claim(
+        id=f"5e1f0c3a-{sources}",
+        replica="worker-2",
+        sources=tuple(paths),
+        level=level,
+        lease_ms=lease_ms,
+        since_ms=since_ms,
+        volatile=volatile,
+    )
+    info = CommitInfo(operation="CLAIM", commit_id="", metrics={"parts": sources}, engine=ENGINE)
     assert isinstance(table._log.commit(snapshot, [made.to_action()], info, BLIND), Committed)
     return made

@@ -97,7 +97,15 @@ class Parts:
         duckdb.sql(f"copy (from source) to '{target}' (format parquet, row_group_size {row_group_rows})")
         gone = BitMap64(dead)
         self.rows += [row for at, row in enumerate(source.to_pylist()) if at not in gone]
-        file = ScanFile(path, target.stat().st_size, len(rows), {}, gone or None, None, _stats(source))
+        file = ScanFile(
+            path=path,
+            bytes=target.stat().st_size,
+            rows=len(rows),
+            partition_values={},
+            dead=gone or None,
+            deletion_vector=None,
+            stats=_stats(source),
+        )
         self.files.append(file)
         return file
 
@@ -149,7 +157,15 @@ def _scan_file(root: Path, add: dict[str, Any]) -> ScanFile:
         name = vector.file_path()
         dead = unpack(vector, (root / name).read_bytes() if name else None)
     rows = pq.read_metadata(root / path).num_rows
-    return ScanFile(path, add["size"], rows, add["partitionValues"], dead, vector, add.get("stats"))
+    return ScanFile(
+        path=path,
+        bytes=add["size"],
+        rows=rows,
+        partition_values=add["partitionValues"],
+        dead=dead,
+        deletion_vector=vector,
+        stats=add.get("stats"),
+    )
 
 
 def same_rows(found: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]) -> bool:

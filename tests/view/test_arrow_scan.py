@@ -70,7 +70,10 @@ def test_a_column_that_a_file_lacks_is_null(tmp_path: Path, connection: duckdb.D
     (tmp_path / "_lakebed").mkdir()
     duckdb.sql(f"copy (select 1 a) to '{tmp_path}/_lakebed/old.parquet'")
     duckdb.sql(f"copy (select 'x' b, 2 a, 'u' _lakebed_op) to '{tmp_path}/_lakebed/new.parquet'")
-    files = [ScanFile("_lakebed/old.parquet", 1, 1), ScanFile("_lakebed/new.parquet", 1, 1)]
+    files = [
+        ScanFile(path="_lakebed/old.parquet", bytes=1, rows=1),
+        ScanFile(path="_lakebed/new.parquet", bytes=1, rows=1),
+    ]
     found = to_arrow(connection, old, files, schema)
     assert found.sort_by("a").to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": "x"}]
 
@@ -81,7 +84,7 @@ def test_columns_named_like_duckdbs_own_do_no_harm(tmp_path: Path, connection: d
     duckdb.sql(
         f"copy (select r file_row_number, 5 file_index, 6 filename from range(9, 4, -1) t(r)) to '{tmp_path}/f.parquet'"
     )
-    files = [ScanFile("f.parquet", 1, 5, {}, BitMap64([0, 4]))]
+    files = [ScanFile(path="f.parquet", bytes=1, rows=5, partition_values={}, dead=BitMap64([0, 4]))]
     found = to_arrow(connection, Parts(tmp_path), files, schema)
     assert sorted(found["file_row_number"].to_pylist()) == [6, 7, 8]
 
@@ -91,8 +94,8 @@ def test_partition_values_come_from_the_log(tmp_path: Path, connection: duckdb.D
     duckdb.sql(f"copy (select r a from range(3) t(r)) to '{tmp_path}/plain.parquet'")
     duckdb.sql(f"copy (select r a, 'wrong' kind from range(3) t(r)) to '{tmp_path}/x[1]*.parquet'")
     files = [
-        ScanFile("plain.parquet", 1, 3, {"day": "2024-02-29", "kind": "k"}),
-        ScanFile("x[1]*.parquet", 1, 3, {"day": None, "kind": ""}, BitMap64([1])),
+        ScanFile(path="plain.parquet", bytes=1, rows=3, partition_values={"day": "2024-02-29", "kind": "k"}),
+        ScanFile(path="x[1]*.parquet", bytes=1, rows=3, partition_values={"day": None, "kind": ""}, dead=BitMap64([1])),
     ]
     found = to_arrow(connection, Parts(tmp_path), files, schema, where=expression("kind is null", "where"))
     assert found.sort_by("a").to_pylist() == [{"day": None, "a": 0, "kind": None}, {"day": None, "a": 2, "kind": None}]

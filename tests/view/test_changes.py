@@ -35,7 +35,7 @@ def test_what_came_after_a_truncate_in_its_batch_is_among_the_changes(keys: tupl
     snapshot = table._log.refresh()
     shape = shape_of(snapshot)
     after = write_arrow(prepare(pa.table({"id": [2], "value": ["new"]}), shape, connect()), shape, table.path)
-    truncate = Written(after.parts, truncates=(Truncate("orders", 0, 7),))
+    truncate = Written(parts=after.parts, truncates=(Truncate(topic="orders", partition=0, offset=7),))
     version = commit_written(table._log, snapshot, truncate, Transaction("test", 1), "STREAMING UPDATE", "test").version
     assert table.to_arrow().to_pylist() == [{"id": 2, "value": "new"}]
     assert rows_of(table, version) == [("truncate", None, None), ("upsert", 2, "new")]
