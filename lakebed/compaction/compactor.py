@@ -1,13 +1,15 @@
 """Runs the planner's merges of one table in the background of a replica, a few at a time.
 
-1. Something happened (``poke``), or some seconds went by: a worker asks the planner for the newest snapshot's plans. What
-   live claims, this process's own merges and parked parts hold is left out.
-2. It runs the first plan, and asks again; when there is none, it rests. Replicas need not know of each other: whoever
-   claims first has the plan, and the others' planners see the claim.
+1. Something happened (``poke``), or some seconds went by: a worker asks the planner for the newest snapshot's plans. Parts
+   that live claims name, that this process is merging, or that are parked are left out.
+2. It takes the first plan of which no other worker of this process has taken a part since step 1, and runs it. If others
+   were faster with all of them, it plans again. It goes on until there is no plan, and rests. Replicas need not know of each
+   other: whoever claims first has the plan, and the others' planners see the claim.
 3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` times its parts are parked for an hour and
    reported; a part that the error names is parked alone, and at once. Nothing loops.
 
-Settling has nothing to do with all this: it runs in the streaming query, and a merge of minutes never delays it.
+Nothing is planned, read or written under the lock: who settles calls ``poke`` after each round, and planning many parts takes
+seconds. So neither a plan nor a merge delays settling, which runs in the streaming query.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from lakebed import events
@@ -27,6 +30,7 @@ from lakebed.errors import LakebedError, Retry
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.planning.plan import Plan, PlanKind, Planning
+from lakebed.planning.planner import IN_FLIGHT_PLANS
 from lakebed.planning.planner import plan as make_plans
 from lakebed.storage.part_storage import PartStorage
 
@@ -77,10 +81,33 @@ class Running:
     rows_done: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class _Look:
+    """What this process was doing when a worker began to plan, and what others of it took while it planned."""
+
+    now: float
+    taken: frozenset[str]
+    troubled: frozenset[str]
+    in_flight_bytes: int
+    in_flight_bytes_max: int = 0  # of the table's settings
+    taken_since: set[str] = field(default_factory=set)
+    bytes_since: int = 0
+
+    def still_holds(self, plan: Plan) -> bool:
+        """Whether the plan may run beside what others took since."""
+        if not self.taken_since:
+            return True
+        in_flight_bytes = self.in_flight_bytes + self.bytes_since + plan.bytes_in
+        return self.taken_since.isdisjoint(plan.inputs) and in_flight_bytes <= self.in_flight_bytes_max
+
+
 @dataclass(slots=True)
 class _Shared:
+    """What the workers share, under the compactor's lock."""
+
     running: dict[int, Running] = field(default_factory=dict)
     trouble: dict[str, _Trouble] = field(default_factory=dict)
+    looks: set[_Look] = field(default_factory=set)
     next_id: int = 0
 
 
@@ -93,7 +120,7 @@ class Compactor:
         log: TableLog,
         merger: MergeWorker,
         kernel: KernelMaker,
-        planner: Planner = make_plans,
+        planner: Planner | None = None,
         workers: int = 1,
         chores: Mapping[Callable[[], object], float] | None = None,
         clock: Callable[[], float] = time.time,
@@ -102,17 +129,17 @@ class Compactor:
         """``chores``: what else is to be done in the background, each with its seconds from one time to the next.
 
         Each has a thread of its own: leases are extended also while an upload or a cleanup takes minutes.
-        ``reads``: how often parts were read of late, by path.
+        ``planner``: by default the table's policy; ``reads``: how often parts were read of late, by path.
         """
         self._table = table
         self._log = log
         self._merger = merger
         self._kernel = kernel
-        self._planner = planner
+        self._planner: Planner = planner or partial(make_plans, statistics=log.statistics)
         self._clock = clock
         self._reads = reads
         self._shared = _Shared()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the fields below
         self._wake = threading.Condition(self._lock)
         self._poked = 0
         self._closing = False
@@ -206,34 +233,57 @@ class Compactor:
 
     def is_due(self) -> bool:
         """Whether there is a plan that could run now."""
-        snapshot = self._log.refresh()
-        reads = self._reads(snapshot)
-        with self._lock:
-            return bool(self._plans(snapshot, reads, self._clock()))
+        with self._look() as look:
+            return bool(self._plans(look))
 
     def _next(self) -> tuple[int, Plan] | None:
         """The plan to run next, noted as running; None if there is none."""
-        snapshot = self._log.refresh()
-        reads = self._reads(snapshot)
-        now = self._clock()
-        with self._lock:
-            for plan in self._plans(snapshot, reads, now):
-                number = self._shared.next_id
-                self._shared.next_id += 1
-                self._shared.running[number] = Running(plan, now)
-                return number, plan
-        return None
+        while True:
+            with self._look() as look:
+                plans = self._plans(look)
+                with self._lock:
+                    job = self._take(look, plans)
+                if job is not None or not plans:
+                    return job
 
-    def _plans(self, snapshot: Snapshot, reads: Mapping[str, int], now: float) -> list[Plan]:
-        """What there is to merge, best first; called with the lock held."""
-        mine = {path for running in self._shared.running.values() for path in running.plan.inputs}
-        seen, claimed = self._merger.sight(snapshot, int(now * 1000))
-        for path in self._shared.trouble.keys() - seen.parts.keys():
-            del self._shared.trouble[path]
-        taken = mine | self._parked(now) | claimed
-        in_flight = sum(running.plan.bytes_in for running in self._shared.running.values())
-        planning = self._planner(seen, taken, int(now * 1000), in_flight, reads)
+    @contextmanager
+    def _look(self) -> Iterator[_Look]:
+        with self._lock:
+            now, running = self._clock(), self._shared.running.values()
+            taken = self._parked(now).union(*(each.plan.inputs for each in running))
+            look = _Look(now, taken, frozenset(self._shared.trouble), sum(each.plan.bytes_in for each in running))
+            self._shared.looks.add(look)
+        try:
+            yield look
+        finally:
+            with self._lock:
+                self._shared.looks.discard(look)
+
+    def _plans(self, look: _Look) -> list[Plan]:
+        """What there is to merge, best first."""
+        snapshot, now_ms = self._log.refresh(), int(look.now * 1000)
+        seen, claimed = self._merger.sight(snapshot, now_ms)
+        gone = [path for path in look.troubled if path not in seen.parts]
+        with self._lock:
+            for path in gone:
+                self._shared.trouble.pop(path, None)
+        planning = self._planner(seen, look.taken | claimed, now_ms, look.in_flight_bytes, self._reads(snapshot))
+        look.in_flight_bytes_max = IN_FLIGHT_PLANS * seen.settings.plan_bytes_max
         return [plan for plan in planning.plans if plan.kind is not PlanKind.SETTLE]
+
+    def _take(self, look: _Look, plans: Sequence[Plan]) -> tuple[int, Plan] | None:
+        """Note the first plan that still can run as running; called with the lock held."""
+        for plan in plans:
+            if not look.still_holds(plan):
+                continue
+            number = self._shared.next_id
+            self._shared.next_id += 1
+            self._shared.running[number] = Running(plan, look.now)
+            for other in self._shared.looks:
+                other.taken_since.update(plan.inputs)
+                other.bytes_since += plan.bytes_in
+            return number, plan
+        return None
 
     def _attempt(self, number: int, plan: Plan) -> None:
         try:

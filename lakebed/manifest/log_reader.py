@@ -29,6 +29,7 @@ from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.log_files import LOG_FOLDER, LogFiles, checkpoint_name, commit_name, log_files
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.snapshot import Snapshot, apply, follows, statistics_of, without_expired
+from lakebed.single_flight import SingleFlight
 from lakebed.sortkey.known import KnownStatistics
 
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
@@ -53,7 +54,8 @@ class LogReader:
         self._times: dict[int, int] = {}  # of commits that were made before times were kept in order
         self._checkpointed = -1
         self._listed_at = 0.0
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of _newest while it is replaced; nothing is read under it
+        self._refreshing = SingleFlight[Snapshot]()
         self._root = str(getattr(store, "root", ""))  # what events call the table
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -68,21 +70,27 @@ class LogReader:
         That the log went on elsewhere meanwhile is noticed at the next commit, or when the log is listed, once a minute: that
         another table was made in this one's place, or that all versions after the known one were cleaned up already. Raises
         TableNotFound, Corrupt.
+
+        One thread reads at a time; those that ask meanwhile share what is read after it. Commits do not wait for it.
         """
-        with self._lock:
-            known = self._newest
-            if known is None or not 0 <= self._clock() - self._listed_at <= _RELIST_SECONDS:
-                if known is not None and not self._stands(known):
-                    known, self._checkpointed = None, -1
-                known = self._without_expired(self._load(None, known))
-            for _ in range(_LOAD_ATTEMPTS_MAX):
-                newest = self._forward(known)
-                if newest is not None:
-                    self._newest = newest
-                    return newest
-                self._checkpointed = -1
-                known = self._without_expired(self._load(None, None))
-            raise StoreUnavailable("the log changed faster than it could be read")
+        return self._refreshing(self._read_newest)
+
+    def _read_newest(self) -> Snapshot:
+        before = known = self._newest
+        if known is None or not 0 <= self._clock() - self._listed_at <= _RELIST_SECONDS:
+            if known is not None and not self._stands(known):
+                known, self._checkpointed = None, -1
+            known = self._without_expired(self._load(None, known))
+        for _ in range(_LOAD_ATTEMPTS_MAX):
+            newest = self._forward(known)
+            if newest is not None:
+                with self._lock:
+                    if self._newest is before:  # else a commit was faster: what it left here stands in the log
+                        self._newest = newest
+                return newest
+            self._checkpointed = -1
+            known = self._without_expired(self._load(None, None))
+        raise StoreUnavailable("the log changed faster than it could be read")
 
     def _refresh_anew(self) -> Snapshot:
         """The newest snapshot, when what was known has left the log."""
