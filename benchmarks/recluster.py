@@ -27,7 +27,7 @@ from lakebed.compaction.kernels import MEMORY_BYTES_MAX
 from lakebed.parts.expression import expression
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.write import ROW_GROUP_ROWS
-from lakebed.planning.plan import PlanKind
+from lakebed.planning.plan import MergeKind
 from lakebed.planning.planner import plan
 from lakebed.storage.engine import connect
 
@@ -88,7 +88,7 @@ def run(path: Path, order: str, args: argparse.Namespace) -> list[object]:
     depth_after, deepest = depth_of(lake)
     assert len(lake.to_arrow(columns=["pk"])) == args.rows
     planning = plan(lake._log.refresh(), (), 0, statistics=lake._log.statistics)
-    assert not [found for found in planning.plans if found.kind is PlanKind.RECLUSTER]
+    assert not [found for found in planning.merges if found.kind is MergeKind.RECLUSTER]
     return [
         order, size / 1e6, depth_before, depth_after, deepest, read_before, parts_read(lake, args), result.bytes_out / size,
         seconds, *duckdb_seconds,

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, get_args
 
 import orjson
 
@@ -23,9 +23,12 @@ from lakebed.errors import Corrupt, InvalidInput
 
 PREFIX = "lakebed."
 SORT_KEY_FRAME = "lakebed.sort_key_frame"
-CONFLICT_SCOPES = ("table", "partition", "file")
-MERGE_POLICIES = ("auto", "bin-pack", "tiered", "leveled", "recluster", "off")
-MERGE_FIRST = ("newest", "lightest")
+ConflictScope = Literal["table", "partition", "file"]
+MergePolicy = Literal["auto", "bin-pack", "tiered", "leveled", "recluster", "off"]
+MergeFirst = Literal["newest", "lightest"]
+CONFLICT_SCOPES: tuple[ConflictScope, ...] = get_args(ConflictScope)
+MERGE_POLICIES: tuple[MergePolicy, ...] = get_args(MergePolicy)
+MERGE_FIRST: tuple[MergeFirst, ...] = get_args(MergeFirst)
 RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
 RETENTION_SECONDS = 7 * 86400
 INTERVAL_SECONDS_MAX = 36_500 * 86400  # a hundred years: what is longer would overflow times
@@ -36,13 +39,44 @@ _UNITS_MICROSECONDS = {
 _DIGITS_MAX = 18
 
 
+@dataclass(frozen=True, slots=True)
+class DailyHours:
+    """Hours of each day (UTC), from one minute of the day up to another, possibly past midnight; as text ``22:00-06:00``."""
+
+    start_minute: int
+    end_minute: int
+
+    def contain(self, now_ms: int) -> bool:
+        """``now_ms``: epoch milliseconds."""
+        start, end, minute = self.start_minute, self.end_minute, now_ms // 60_000 % 1440
+        return start <= minute < end if start < end else minute >= start or minute < end
+
+    def __str__(self) -> str:
+        return "-".join(f"{at // 60:02}:{at % 60:02}" for at in (self.start_minute, self.end_minute))
+
+
+@dataclass(frozen=True, slots=True)
+class ReclusterDepth:
+    """How many parts of a level may lie over a point on average: a number (``2``), or per cent of the level's parts (``1%``)."""
+
+    number: float
+    is_percent: bool = False
+
+    def of_level(self, parts: int) -> float:
+        """The depth allowed to a level of so many parts. A part lies over itself, so it is 1 at least."""
+        return max(1.0, self.number / 100 * parts) if self.is_percent else self.number
+
+    def __str__(self) -> str:
+        return repr(self.number).removesuffix(".0") + ("%" if self.is_percent else "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
     """What a table is (keys, sort key, sequence) and how it is kept.
 
     ``keys``, ``sequence_by`` are set when the table is created and are no longer changed by a user; ``sort_key`` is changed by
     ``set_sort_key`` alone, each time with the next ``sort_key_version``.
-    ``off_peak`` (``22:00-06:00``, UTC): in these hours ``read_budget`` and ``purge_dead_ratio`` count half, so more is merged;
+    ``off_peak``: in these hours ``read_budget`` and ``purge_dead_ratio`` count half, so more is merged;
     outside them heavy merges wait, unless the read budget is exceeded.
     """
 
@@ -51,22 +85,22 @@ class TableSettings:
     sequence_by: str | None = None
     sort_key_version: int = 1
     sort_key_frame: str = ""
-    conflict_scope: str = "partition"
+    conflict_scope: ConflictScope = "partition"
     checkpoint_interval: int = 100
     log_retention_seconds: int = 7 * 86400
     tombstone_retention_seconds: int = 7 * 86400
     read_budget: int = 8
     target_part_bytes: int = 128 * 2**20
     target_part_rows: int = 1_000_000
-    merge: str = "auto"
-    merge_first: str = "newest"
-    recluster_depth: str = "2"
+    merge: MergePolicy = "auto"
+    merge_first: MergeFirst = "newest"
+    recluster_depth: ReclusterDepth = ReclusterDepth(2.0)
     plan_bytes_max: int = 500 * 2**20
     purge_dead_ratio: float = 0.3
     settle_after_changes: int | None = None
     settle_after_bytes: int | None = None
     settle_after_age_seconds: int | None = None
-    off_peak: str = ""
+    off_peak: DailyHours | None = None
     volatile: bool = False
     upload_after_seconds: int = 600
     volatile_bytes_max: int = 10 * 2**30
@@ -236,22 +270,22 @@ def interval_seconds(interval: str | timedelta | None) -> int | None:
     return None if interval is None else parse_interval(interval)
 
 
-def parse_hours(text: str) -> tuple[int, int]:
-    """Minutes of the day of ``22:00-06:00``: from, until. Raises InvalidInput."""
+def parse_hours(text: str) -> DailyHours:
+    """``22:00-06:00``. Raises InvalidInput."""
     match = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", text, re.ASCII)
     start, end = (int(match[1]) * 60 + int(match[2]), int(match[3]) * 60 + int(match[4])) if match else (0, 0)
     if start == end:
         raise InvalidInput("a part of the day (UTC) such as '22:00-06:00'")
-    return start, end
+    return DailyHours(start, end)
 
 
-def parse_depth(text: str) -> tuple[float, bool]:
-    """``2`` as (2.0, False), and ``1%`` as (0.01, True): a share of a level's parts. Raises InvalidInput."""
-    is_share = text.endswith("%")
-    value = _number(text.removesuffix("%"))
-    if not (0 < value <= 100 if is_share else 1 <= value < float("inf")):
+def parse_depth(text: str) -> ReclusterDepth:
+    """``2``, or ``1%``: a share of a level's parts. Raises InvalidInput."""
+    is_percent = text.endswith("%")
+    number = _number(text.removesuffix("%"))
+    if not (0 < number <= 100 if is_percent else 1 <= number < float("inf")):
         raise InvalidInput("a number of at least 1, or a share of a level's parts such as '1%'")
-    return (value / 100, True) if is_share else (value, False)
+    return ReclusterDepth(number, is_percent)
 
 
 def _seconds(text: str) -> int:
@@ -268,17 +302,8 @@ def _seconds(text: str) -> int:
     return seconds
 
 
-def _depth(text: str) -> str:
-    """The depth in one spelling."""
-    parse_depth(text)
-    number = repr(_number(text.removesuffix("%"))).removesuffix(".0")
-    return number + "%" if text.endswith("%") else number
-
-
-def _hours(text: str) -> str:
-    if text:
-        parse_hours(text)
-    return text
+def _hours(text: str) -> DailyHours | None:
+    return parse_hours(text) if text else None
 
 
 def _number(text: str) -> float:
@@ -335,7 +360,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.target_part_rows": _count,
     "lakebed.merge": _one_of(*MERGE_POLICIES),
     "lakebed.merge_first": _one_of(*MERGE_FIRST),
-    "lakebed.recluster_depth": _depth,
+    "lakebed.recluster_depth": parse_depth,
     "lakebed.plan_bytes_max": _count,
     "lakebed.purge_dead_ratio": _share,
     "lakebed.settle_after_changes": _count,

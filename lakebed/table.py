@@ -75,7 +75,7 @@ from lakebed.parts.materialized import LocalParts, own_folder
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.reads import Reads
 from lakebed.planning.plan_table import plan_table
-from lakebed.planning.planner import reason_to_settle
+from lakebed.planning.settling import reason_to_settle
 from lakebed.settings import (
     check_changeable,
     check_creatable,

@@ -29,8 +29,8 @@ from lakebed.compaction.merge import Cancelled, End, Kernel, MergeResult
 from lakebed.errors import LakebedError, Retry
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
-from lakebed.planning.plan import Plan, PlanKind, Planning
-from lakebed.planning.planner import IN_FLIGHT_PLANS
+from lakebed.planning.admission import IN_FLIGHT_PLANS
+from lakebed.planning.plan import MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans
 from lakebed.storage.part_storage import PartStorage
 
@@ -76,7 +76,7 @@ class _Trouble:
 class Running:
     """A merge under way in this process."""
 
-    plan: Plan
+    plan: MergePlan
     since: float
     rows_done: int = 0
 
@@ -93,7 +93,7 @@ class _Look:
     taken_since: set[str] = field(default_factory=set)
     bytes_since: int = 0
 
-    def still_holds(self, plan: Plan) -> bool:
+    def still_holds(self, plan: MergePlan) -> bool:
         """Whether the plan may run beside what others took since."""
         if not self.taken_since:
             return True
@@ -236,7 +236,7 @@ class Compactor:
         with self._look() as look:
             return bool(self._plans(look))
 
-    def _next(self) -> tuple[int, Plan] | None:
+    def _next(self) -> tuple[int, MergePlan] | None:
         """The plan to run next, noted as running; None if there is none."""
         while True:
             with self._look() as look:
@@ -259,7 +259,7 @@ class Compactor:
             with self._lock:
                 self._shared.looks.discard(look)
 
-    def _plans(self, look: _Look) -> list[Plan]:
+    def _plans(self, look: _Look) -> list[MergePlan]:
         """What there is to merge, best first."""
         snapshot, now_ms = self._log.refresh(), int(look.now * 1000)
         seen, claimed = self._merger.sight(snapshot, now_ms)
@@ -269,9 +269,9 @@ class Compactor:
                 self._shared.trouble.pop(path, None)
         planning = self._planner(seen, look.taken | claimed, now_ms, look.in_flight_bytes, self._reads(snapshot))
         look.in_flight_bytes_max = IN_FLIGHT_PLANS * seen.settings.plan_bytes_max
-        return [plan for plan in planning.plans if plan.kind is not PlanKind.SETTLE]
+        return list(planning.merges)
 
-    def _take(self, look: _Look, plans: Sequence[Plan]) -> tuple[int, Plan] | None:
+    def _take(self, look: _Look, plans: Sequence[MergePlan]) -> tuple[int, MergePlan] | None:
         """Note the first plan that still can run as running; called with the lock held."""
         for plan in plans:
             if not look.still_holds(plan):
@@ -285,14 +285,14 @@ class Compactor:
             return number, plan
         return None
 
-    def _attempt(self, number: int, plan: Plan) -> None:
+    def _attempt(self, number: int, plan: MergePlan) -> None:
         try:
             with suppress(Exception):  # told already, and tried again later
                 self._merge(number, plan)
         finally:
             self._done(number)
 
-    def _merge(self, number: int, plan: Plan) -> MergeResult:
+    def _merge(self, number: int, plan: MergePlan) -> MergeResult:
         def progress(rows: int) -> None:
             with self._lock:
                 running = self._shared.running[number]
@@ -361,7 +361,7 @@ class Compactor:
         with self._lock:
             self._shared.running.pop(number, None)
 
-    def _failed(self, plan: Plan, error: Exception) -> bool:
+    def _failed(self, plan: MergePlan, error: Exception) -> bool:
         """Note which parts are left alone, and for how long; returns whether they are parked."""
         named = [path for path in plan.inputs if path in str(error)]
         now = self._clock()

@@ -28,7 +28,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.expression import check_condition, expression
 from lakebed.parts.part_filter import parts_that_may_match
-from lakebed.planning.plan import Plan, PlanKind, Planning
+from lakebed.planning.plan import MergeKind, MergePlan, Planning
 from lakebed.planning.rounds import Estimate, depth_by_level, estimate, round_plans
 from lakebed.storage.engine import connect
 from lakebed.storage.local_part_storage import LocalPartStorage
@@ -106,7 +106,7 @@ class ReclusterJob:
             check_condition(self._where, snapshot.schema)
         self._until = snapshot.version
         self._estimate = Estimate()
-        self._round: tuple[PlanKind, int] | None = None
+        self._round: tuple[MergeKind, int] | None = None
         self._rounds = 0
         self._results: list[MergeResult] = []
         self._plans_begun = 0
@@ -198,7 +198,7 @@ class ReclusterJob:
             if self._round is not None and not self._final:
                 return Planning()
             self._round, self._rounds = number, self._rounds + 1
-        return Planning((found,))
+        return Planning(merges=(found,))
 
     def _is_anything_left(self, merger: MergeWorker) -> bool:
         """Whether something would be left to do if nobody had a claim."""
@@ -246,6 +246,6 @@ class ReclusterJob:
                 )
 
 
-def _round_of(plan: Plan) -> tuple[PlanKind, int]:
+def _round_of(plan: MergePlan) -> tuple[MergeKind, int]:
     """What tells the plans of one round from those of another."""
-    return plan.kind, plan.level if plan.kind is PlanKind.RECLUSTER else 0
+    return plan.kind, plan.level if plan.kind is MergeKind.RECLUSTER else 0

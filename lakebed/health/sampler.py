@@ -38,6 +38,7 @@ from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.planning.backpressure import pressure
 from lakebed.planning.optimum import least_written_up_to
+from lakebed.planning.plan import kind_of
 from lakebed.planning.planner import plan
 from lakebed.sortkey.clustering import clustering
 from lakebed.storage.open import open_part_storage
@@ -114,7 +115,7 @@ class Sampler:
         self._planned = Planned(
             backlog_bytes=planning.backlog_bytes,
             depth_max=planning.depth_max,
-            plans=Counter(each.kind.value for each in planning.plans),
+            plans=Counter(kind_of(each) for each in planning.plans),
             refused={refusal.cause.value: refusal.count for refusal in planning.refusals},
             backpressure_factor=pressure(snapshot).factor,
         )

@@ -43,8 +43,9 @@ from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.parts.reads import Reads
 from lakebed.planning.backpressure import pressure
-from lakebed.planning.plan import Planning
-from lakebed.planning.planner import plan, reason_to_settle
+from lakebed.planning.plan import Planning, kind_of
+from lakebed.planning.planner import plan
+from lakebed.planning.settling import reason_to_settle
 from lakebed.storage.open import open_part_storage
 
 SLOW_SECONDS = 60.0
@@ -323,11 +324,11 @@ class Observer:
     def _backlog(self, snapshot: Snapshot, earlier_ms: int) -> Iterator[Finding]:
         older = {path: part for path, part in snapshot.parts.items() if part.modified_ms <= earlier_ms}
         statistics = self._log.statistics
-        if not plan(replace(snapshot, parts=older, tail={}), (), earlier_ms, statistics=statistics).plans:
+        if not plan(replace(snapshot, parts=older, tail={}), (), earlier_ms, statistics=statistics).merges:
             return
         earlier = self._at(earlier_ms) or snapshot  # a setting or a threshold of now may not have been one then
         older = {path: part for path, part in earlier.parts.items() if part.modified_ms <= earlier_ms}
-        merges = plan(replace(earlier, parts=older, tail={}), (), earlier_ms, statistics=statistics).plans
+        merges = plan(replace(earlier, parts=older, tail={}), (), earlier_ms, statistics=statistics).merges
         merges = tuple(one for one in merges if snapshot.parts.keys() >= set(one.inputs))
         if merges:
             what = f"{len(merges):,} merges should have begun {LEASE_SECONDS:.0f} s ago, and nobody merges: {merges[0].why}"
@@ -337,6 +338,6 @@ class Observer:
 
 
 def _told(planning: Planning) -> Sequence[str]:
-    told = [f"{one.kind.value} {len(one.inputs):,} parts: {one.why}" for one in planning.plans[:_PLANS_TOLD]]
+    told = [f"{kind_of(one)} {len(one.inputs):,} parts: {one.why}" for one in planning.plans[:_PLANS_TOLD]]
     more = len(planning.plans) - _PLANS_TOLD
     return [*told, f"and {more:,} more"] if more > 0 else told

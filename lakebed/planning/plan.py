@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import assert_never
 
-from lakebed.manifest.actions import PartitionKey
+from lakebed.manifest.actions import Part, PartitionKey
 
 
-class PlanKind(Enum):
-    """What a plan does to its inputs."""
+class MergeKind(Enum):
+    """Why parts are merged."""
 
-    SETTLE = "settle"
-    MERGE = "merge"
-    PURGE = "purge"  # a merge of one part whose dead rows go
-    RECLUSTER = "recluster"  # a merge of parts of one level that makes it shallower
-    RESORT = "resort"  # a merge of parts that are sorted by an earlier sort key
+    MERGE = "merge"  # fewer runs
+    PURGE = "purge"  # one part, without its dead rows
+    RECLUSTER = "recluster"  # parts of one level, which makes it shallower
+    RESORT = "resort"  # parts that an earlier sort key sorted
 
 
 class Cause(Enum):
@@ -35,17 +36,32 @@ class Cause(Enum):
     NO_GAIN = "no_gain"  # it would not lower the measure that says that merges come to an end
 
 
+PART_READ_BYTES = 4 * 2**20
+"""What opening one more part costs a reader, as Spark's planner weighs it (spark.sql.files.openCostInBytes)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """One piece of work on parts of one partition (a settle: on the whole tail).
+class SettlePlan:
+    """Settle the whole tail. ``inputs``: paths of the change parts, in their order; ``gain`` and ``why``: see ``MergePlan``."""
+
+    inputs: tuple[str, ...]
+    rows_in: int
+    bytes_in: int
+    deletes: int
+    gain: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergePlan:
+    """A merge of parts of one partition.
 
     ``inputs`` are paths. ``level`` is that of the parts it makes. ``bytes_in`` are read (whole files), ``bytes_out`` and
-    ``rows_in`` − ``dead_rows`` are predicted to be written; a settle writes vectors only. Depths are in runs, at the deepest
-    point of the inputs. ``gain`` is the read work that it saves a reader of these parts, in bytes, where opening a part
-    counts as ``PART_READ_BYTES``.
+    ``rows_in`` − ``dead_rows`` are predicted to be written. Depths are in runs, at the deepest point of the inputs. ``gain`` is
+    the read work that it saves a reader of these parts, in bytes, where opening a part counts as ``PART_READ_BYTES``.
     """
 
-    kind: PlanKind
+    kind: MergeKind
     partition: PartitionKey
     inputs: tuple[str, ...]
     level: int
@@ -58,12 +74,49 @@ class Plan:
     gain: int
     why: str
 
+    @classmethod
+    def of(
+        cls, kind: MergeKind, partition: PartitionKey, parts: Sequence[Part], *, depth_before: int, depth_after: int,
+        why: str,
+    ) -> MergePlan:  # fmt: skip
+        """The plan to merge these parts; depths are those where they lie deepest."""
+        bytes_in = sum(part.bytes for part in parts)
+        bytes_out = round(sum(part.live_bytes for part in parts))
+        in_order = sorted(parts, key=lambda part: (part.min_block, part.max_block, part.path))
+        return cls(
+            kind=kind,
+            partition=partition,
+            inputs=tuple(part.path for part in in_order),
+            level=1 + max(part.level for part in parts),
+            rows_in=sum(max(0, part.rows) for part in parts),
+            bytes_in=bytes_in,
+            bytes_out=bytes_out,
+            dead_rows=sum(part.dead_rows for part in parts),
+            depth_before=depth_before,
+            depth_after=depth_after,
+            gain=bytes_in - bytes_out + (depth_before - depth_after) * PART_READ_BYTES,
+            why=why,
+        )
+
     def foretold(self) -> dict[str, object]:
         """What the commit of a merge repeats of its plan, to be held against what it came to."""
         return {
             "plan": self.kind.value, "why": self.why, "rowsForetold": self.rows_in - self.dead_rows,
             "bytesForetold": self.bytes_out,
         }  # fmt: skip
+
+
+Plan = SettlePlan | MergePlan
+
+
+def kind_of(plan: Plan) -> str:
+    """What users call it: ``settle``, ``merge``, ``purge``, ``recluster``, ``resort``."""
+    match plan:
+        case SettlePlan():
+            return "settle"
+        case MergePlan():
+            return plan.kind.value
+    assert_never(plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +128,27 @@ class Refusal:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Planning:
-    """The answer of one round, best plans first.
+    """What one call of the planner decided; ``merges``: best first.
 
     ``backlog_bytes``: bytes of the plans, and of free parts that stand where the read budget is still exceeded.
     ``depth_max``: the deepest point of the base as readers meet it now, in runs, claimed parts included; in a partition of few
     parts those that only touch may count.
     """
 
-    plans: tuple[Plan, ...] = ()
+    settle: SettlePlan | None = None
+    merges: tuple[MergePlan, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     backlog_bytes: int = 0
     depth_max: int = 0
 
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """All of them; settling comes first."""
+        return (self.settle, *self.merges) if self.settle else self.merges
 
-PART_READ_BYTES = 4 * 2**20
-"""What opening one more part costs a reader, as Spark's planner weighs it (spark.sql.files.openCostInBytes)."""
+
+def partition_order(partition: PartitionKey) -> list[tuple[str, bool, str]]:
+    """What partitions are ordered by: null comes before any value."""
+    return [(name, value is not None, value or "") for name, value in partition]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, assert_never
+
 import pyarrow as pa
 
-from lakebed.planning.plan import Planning
+from lakebed.planning.plan import MergePlan, Plan, Planning, SettlePlan, kind_of
 
 PLANS_SCHEMA = pa.schema(
     [
@@ -27,17 +29,29 @@ PLANS_SCHEMA = pa.schema(
 
 def plan_table(planning: Planning) -> pa.Table:
     """PLANS_SCHEMA; ``what`` is a plan's kind (settle, merge, …), or ``left: `` and a cause, with the count in ``parts``."""
-    rows = [
-        {
-            "what": plan.kind.value, "partition": list(plan.partition), "parts": len(plan.inputs), "level": plan.level,
-            "rows": plan.rows_in, "dead_rows": plan.dead_rows, "bytes_in": plan.bytes_in, "bytes_out": plan.bytes_out,
-            "depth_before": plan.depth_before, "depth_after": plan.depth_after, "gain": plan.gain, "why": plan.why,
-            "inputs": list(plan.inputs),
-        }
-        for plan in planning.plans
-    ]  # fmt: skip
+    rows = [plan_row(plan) for plan in planning.plans]
     rows += [
         {"what": f"left: {refusal.cause.value}", "parts": refusal.count, "why": refusal.why}
         for refusal in planning.refusals
     ]
     return pa.Table.from_pylist(rows, PLANS_SCHEMA)
+
+
+def plan_row(plan: Plan) -> dict[str, Any]:
+    """The row of a plan: PLANS_SCHEMA's columns by name."""
+    row: dict[str, Any] = {
+        "what": kind_of(plan), "parts": len(plan.inputs), "rows": plan.rows_in, "bytes_in": plan.bytes_in,
+        "gain": plan.gain, "why": plan.why, "inputs": list(plan.inputs),
+    }  # fmt: skip
+    match plan:
+        case SettlePlan():
+            return row | {
+                "partition": [], "level": 0, "dead_rows": plan.deletes, "bytes_out": 0,
+                "depth_before": len(plan.inputs), "depth_after": 0,
+            }  # fmt: skip
+        case MergePlan():
+            return row | {
+                "partition": list(plan.partition), "level": plan.level, "dead_rows": plan.dead_rows,
+                "bytes_out": plan.bytes_out, "depth_before": plan.depth_before, "depth_after": plan.depth_after,
+            }  # fmt: skip
+    assert_never(plan)

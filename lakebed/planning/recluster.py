@@ -38,7 +38,7 @@ import numpy.typing as npt
 from lakebed.manifest.actions import Part
 from lakebed.planning.overlap import SMALL, Layout
 from lakebed.planning.plan import Cause
-from lakebed.settings import parse_depth
+from lakebed.settings import ReclusterDepth
 from lakebed.sortkey.clustering import greatest_within
 from lakebed.sortkey.ranges import Indexes
 
@@ -46,23 +46,6 @@ INPUTS_MAX = 512
 _Flags = npt.NDArray[np.bool_]
 Lowers = Callable[[Sequence[Part]], bool]
 """Whether a merge of these parts lowers the measure (``Measure.is_lowered_by``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """How deep a level may be on average: ``lakebed.recluster_depth``."""
-
-    value: float
-    is_share: bool
-
-    @classmethod
-    def of(cls, text: str) -> Threshold:
-        """Raises InvalidInput."""
-        return cls(*parse_depth(text))
-
-    def depth(self, parts: int) -> float:
-        """For a level of so many parts. A part lies over itself, so it is 1 at least."""
-        return max(1.0, self.value * parts) if self.is_share else self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +66,7 @@ class Group:
 
 
 def groups(
-    layout: Layout, threshold: Threshold, bytes_max: int, lowers: Lowers, inputs_max: int = INPUTS_MAX
+    layout: Layout, threshold: ReclusterDepth, bytes_max: int, lowers: Lowers, inputs_max: int = INPUTS_MAX
 ) -> Iterator[Group]:
     """The groups of a partition, best first, the next one each time chosen from what is still free.
 
@@ -102,12 +85,12 @@ def level_depths(layout: Layout) -> dict[int, tuple[int, float]]:
     return out
 
 
-def overdue(layout: Layout, threshold: Threshold) -> Indexes:
+def overdue(layout: Layout, threshold: ReclusterDepth) -> Indexes:
     """The free parts of levels that are too deep."""
     deep = [
         level
         for level, (_, average) in level_depths(layout).items()
-        if average > threshold.depth(_parts_of(layout, level))
+        if average > threshold.of_level(_parts_of(layout, level))
     ]
     return np.flatnonzero(layout.free & np.isin(layout.level, deep))
 
@@ -123,9 +106,9 @@ def _depths(layout: Layout, which: _Flags) -> Indexes:
 
 
 def _groups_of(
-    layout: Layout, level: int, threshold: Threshold, bytes_max: int, lowers: Lowers, inputs_max: int
+    layout: Layout, level: int, threshold: ReclusterDepth, bytes_max: int, lowers: Lowers, inputs_max: int
 ) -> Iterator[Group]:
-    allowed = threshold.depth(_parts_of(layout, level))
+    allowed = threshold.of_level(_parts_of(layout, level))
     left_alone = np.zeros(layout.width, dtype=bool)
     while True:
         of_level = layout.free & (layout.level == level)

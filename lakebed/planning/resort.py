@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from lakebed.manifest.actions import Part, PartitionKey
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.overlap import SMALL, fullness
-from lakebed.planning.plan import Plan, PlanKind
-from lakebed.planning.plan_of_parts import partition_order, plan_of
+from lakebed.planning.plan import MergeKind, MergePlan, partition_order
 from lakebed.planning.recluster import INPUTS_MAX
 from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import Range, order_columns
@@ -27,7 +26,7 @@ _ALIKE = 0.5
 
 def resort_plans(
     snapshot: Snapshot, stale: Sequence[Part], reads: Mapping[str, int], statistics: KnownStatistics
-) -> Iterator[Plan]:
+) -> Iterator[MergePlan]:
     """Plans that sort these parts by the table's sort key, first to last. None for a table without an order.
 
     ``reads``: how often parts were read in the last hour, by path; ``statistics``: what was read of parts' statistics before.
@@ -73,4 +72,4 @@ def resort_plans(
         why = f"sorted by an earlier sort key, not by version {settings.sort_key_version}"
         if first_reads:
             why += f"; read {first_reads:,} {'times' if first_reads > 1 else 'time'} in the last hour"
-        yield plan_of(PlanKind.RESORT, partition, chosen, len(chosen), 1, why)
+        yield MergePlan.of(MergeKind.RESORT, partition, chosen, depth_before=len(chosen), depth_after=1, why=why)

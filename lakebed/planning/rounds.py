@@ -21,11 +21,11 @@ from lakebed.manifest.actions import Metadata, Part, PartitionKey
 from lakebed.manifest.passes import passes_after
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.planning.candidates import layouts_of, recluster_of
 from lakebed.planning.measure import Measure
 from lakebed.planning.overlap import Layout
-from lakebed.planning.plan import Plan
-from lakebed.planning.planner import layouts_of, recluster_of
-from lakebed.planning.recluster import Threshold, groups, level_depths
+from lakebed.planning.plan import MergePlan
+from lakebed.planning.recluster import groups, level_depths
 from lakebed.planning.resort import resort_plans
 from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import Ranked, order_columns
@@ -53,7 +53,7 @@ class Estimate:
 def round_plans(
     snapshot: Snapshot, claimed: Collection[str], now_ms: int, reads: Mapping[str, int] | None = None,
     statistics: KnownStatistics | None = None,
-) -> Iterator[Plan]:  # fmt: skip
+) -> Iterator[MergePlan]:  # fmt: skip
     """The plans of the next round, one after the other; they share no part. None: nothing is left to do.
 
     ``now_ms``: the time in epoch milliseconds; ``reads``: how often parts were read in the last hour, by path;
@@ -61,7 +61,7 @@ def round_plans(
     """
     statistics = KnownStatistics() if statistics is None else statistics
     settings = replace(snapshot.settings, merge="recluster")
-    threshold = Threshold.of(settings.recluster_depth)
+    threshold = settings.recluster_depth
     lowers = Measure(snapshot, now_ms).is_lowered_by
     layouts, _, _ = layouts_of(snapshot, claimed, settings, statistics)
     waiting = []
@@ -167,7 +167,7 @@ def _made_up(snapshot: Snapshot, statistics: KnownStatistics) -> Snapshot:
 
 
 def _output(
-    plan: Plan, inputs: Sequence[Part], number: int, snapshot: Snapshot, statistics: KnownStatistics
+    plan: MergePlan, inputs: Sequence[Part], number: int, snapshot: Snapshot, statistics: KnownStatistics
 ) -> list[Part]:
     """One run of parts of the target size, cut where the inputs' rows lie."""
     settings = snapshot.settings

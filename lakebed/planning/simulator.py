@@ -29,7 +29,7 @@ from lakebed.manifest.passes import passes_after
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.optimum import least_written
-from lakebed.planning.plan import Plan, PlanKind, Planning
+from lakebed.planning.plan import MergeKind, MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans
 from lakebed.plots import new_figure, save
 from lakebed.settings import TableSettings
@@ -196,7 +196,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    plan: Plan
+    plan: MergePlan
     done_ms: float
 
 
@@ -311,10 +311,10 @@ class _World:
             planning = make_plans(self.snapshot(), claimed, now_ms, in_flight)
             if not planning.plans:
                 return planning
-            for plan in planning.plans:
-                if plan.kind is PlanKind.SETTLE:
-                    self._settle()
-                elif self.workload.merge_bytes_per_second is None:
+            if planning.settle:
+                self._settle()
+            for plan in planning.merges:
+                if self.workload.merge_bytes_per_second is None:
                     self._finish(plan)
                 else:
                     begins = max([float(now_ms), *(running.done_ms for running in self.running)])
@@ -329,14 +329,14 @@ class _World:
             self._finish(done.plan)
             self.work(int(done.done_ms))
 
-    def _finish(self, plan: Plan) -> None:
+    def _finish(self, plan: MergePlan) -> None:
         inputs = [self.parts.pop(path) for path in plan.inputs]
         parts = [item.part for item in inputs]
         rows = sum(item.live for item in inputs)
         size = sum(item.live * item.part.bytes / item.part.rows for item in inputs)
         self.version += 1
-        self.purges += plan.kind is PlanKind.PURGE
-        self.merges += plan.kind in (PlanKind.MERGE, PlanKind.RECLUSTER)
+        self.purges += plan.kind is MergeKind.PURGE
+        self.merges += plan.kind in (MergeKind.MERGE, MergeKind.RECLUSTER)
         if rows < 1:
             return
         blocks = (min(part.min_block for part in parts), max(part.max_block for part in parts))

@@ -13,11 +13,13 @@ from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.monitoring.table_state import Recent, TableState
 from lakebed.planning.plan import Planning
+from lakebed.planning.plan_table import plan_row
 from lakebed.ui.texts import blotted, cut
 
 FINDINGS_MAX = 20
 CLAIMS_MAX = 100
 _FINDING_MAX = 1_000
+_PLAN_FIGURES = ("parts", "level", "rows", "dead_rows", "bytes_in", "bytes_out", "depth_before", "depth_after")
 
 
 def findings(found: tuple[Finding, ...]) -> dict[str, Any]:
@@ -96,20 +98,13 @@ def plan_told(planning: Planning) -> dict[str, Any]:
     """What would be done and why, best first; and what is left alone and why."""
     plans = [
         {
-            "kind": plan.kind.value,
-            "partition": cut(", ".join(f"{name}={value}" for name, value in plan.partition)),
-            "parts": len(plan.inputs),
-            "level": plan.level,
-            "rows": plan.rows_in,
-            "dead_rows": plan.dead_rows,
-            "bytes_in": plan.bytes_in,
-            "bytes_out": plan.bytes_out,
-            "depth_before": plan.depth_before,
-            "depth_after": plan.depth_after,
-            "gain_bytes": plan.gain,
-            "why": cut(plan.why),
+            "kind": row["what"],
+            "partition": cut(", ".join(f"{name}={value}" for name, value in row["partition"])),
+            **{name: row[name] for name in _PLAN_FIGURES},
+            "gain_bytes": row["gain"],
+            "why": cut(row["why"]),
         }
-        for plan in planning.plans
+        for row in map(plan_row, planning.plans)
     ]
     left = [{"cause": refusal.cause.value, "count": refusal.count, "why": refusal.why} for refusal in planning.refusals]
     return {"plans": plans, "left": left}

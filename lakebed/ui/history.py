@@ -24,7 +24,7 @@ from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Part, Remov
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import WINDOW_SECONDS, CommitFigures, figures_of
-from lakebed.planning.plan_of_parts import partition_order
+from lakebed.planning.plan import partition_order
 from lakebed.sortkey.ranges import order_columns
 from lakebed.ui.texts import cut, shown
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from lakebed.manifest.actions import ChangePart, Part, PartitionKey
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.planning.plan_of_parts import partition_order
+from lakebed.planning.plan import partition_order
 from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import Bound, Range, order_columns
 from lakebed.ui.texts import cut

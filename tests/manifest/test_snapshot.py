@@ -10,7 +10,8 @@ from types import NoneType
 from lakebed.manifest.actions import AddPart, Transaction
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.planning.planner import plan, reason_to_settle
+from lakebed.planning.planner import plan
+from lakebed.planning.settling import reason_to_settle
 from tests.manifest.test_table_log import INFO, base_part, change_part, committed, new_log
 
 

@@ -19,10 +19,10 @@ from lakebed.manifest.actions import Part
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.passes import passes_after
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.planning.plan import Plan, PlanKind
+from lakebed.planning.plan import MergePlan
 from lakebed.planning.planner import plan
 from lakebed.planning.rounds import round_plans
-from lakebed.settings import TableSettings
+from lakebed.settings import TableSettings, parse_depth, parse_hours
 from tests.planning.tables import MB, measure_of, stats, table
 
 HOUR_MS = 3_600_000
@@ -81,13 +81,14 @@ def hostile_settings(world: random.Random) -> TableSettings:
     return TableSettings(
         keys=keys, sort_key=world.choice(((), ("key",), ("key desc",))), sequence_by="key" if keys else None,
         sort_key_version=2, merge=world.choice(POLICIES), read_budget=world.choice((1, 1, 1, 2, 3, 8)),
-        recluster_depth=world.choice(("1", "1.5", "2", "10%")), off_peak=world.choice(("", "22:00-06:00")),
+        recluster_depth=parse_depth(world.choice(("1", "1.5", "2", "10%"))),
+        off_peak=world.choice((None, parse_hours("22:00-06:00"))),
         plan_bytes_max=world.choice((256, 500, 2000)) * MB, purge_dead_ratio=world.choice((0.01, 0.3)),
     )  # fmt: skip
 
 
 def hostilely_merged(
-    snapshot: Snapshot, done: Plan, world: random.Random, bounds: Bounds, name: str, now_ms: int
+    snapshot: Snapshot, done: MergePlan, world: random.Random, bounds: Bounds, name: str, now_ms: int
 ) -> Snapshot:
     """The table after a merge that wrote any number of parts, with any bounds."""
     parts = dict(snapshot.parts)
@@ -137,9 +138,9 @@ def merges_until_the_end(seed: int) -> int:
     now_ms, merges, idle = NOW, 0, 0
     while idle < 24:  # no hour of the day has a plan left
         if is_job:
-            found: Sequence[Plan] = [one] if (one := next(round_plans(snapshot, (), now_ms), None)) else []
+            found: Sequence[MergePlan] = [one] if (one := next(round_plans(snapshot, (), now_ms), None)) else []
         else:
-            found = plan(snapshot, (), now_ms).plans
+            found = plan(snapshot, (), now_ms).merges
         for done in found:
             before = measure_of(snapshot)
             snapshot = hostilely_merged(snapshot, done, world, bounds, f"merged-{merges}", now_ms)
@@ -235,7 +236,7 @@ def _merges(table: lakebed.Table, told: str) -> int:
     merges = 0
     while True:
         snapshot, now_ms = log.refresh(), log.now_ms()
-        found = next((each for each in plan(snapshot, (), now_ms).plans if each.kind is not PlanKind.SETTLE), None)
+        found = next(iter(plan(snapshot, (), now_ms).merges), None)
         found = found or next(round_plans(snapshot, (), now_ms), None)
         if found is None:
             return merges

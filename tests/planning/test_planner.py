@@ -18,11 +18,12 @@ from lakebed.manifest.actions import AddPart, Commit, Part
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.passes import passes_after
 from lakebed.manifest.snapshot import Snapshot, apply, statistics_of
+from lakebed.planning.admission import IN_FLIGHT_PLANS
 from lakebed.planning.overlap import Layout
-from lakebed.planning.plan import Cause, Plan, PlanKind, Planning
-from lakebed.planning.planner import IN_FLIGHT_PLANS, plan
+from lakebed.planning.plan import Cause, MergeKind, MergePlan, Planning, SettlePlan
+from lakebed.planning.planner import plan
 from lakebed.planning.policies import binomial, lazy_leveled, size_tiered
-from lakebed.settings import TableSettings, parse_settings
+from lakebed.settings import TableSettings, parse_hours, parse_settings
 from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import depth, order_columns, range_of, ranked
 from tests.planning.tables import MB, ORDERED, SCHEMA, UNORDERED, change_part, part, stats, table
@@ -51,7 +52,7 @@ def test_within_the_read_budget_nothing_is_merged() -> None:
 
 def test_one_run_too_many_is_merged_as_the_policy_says() -> None:
     (merge,) = plan(table(flushes(9)), (), NOON).plans
-    assert merge.kind is PlanKind.MERGE and merge.level == 1
+    assert merge.kind is MergeKind.MERGE and merge.level == 1
     assert merge.inputs == tuple(f"flush-{number:03d}" for number in range(1, 10))
     assert (merge.rows_in, merge.bytes_in, merge.bytes_out) == (9000, 9 * MB, 9 * MB)
     assert (merge.depth_before, merge.depth_after) == (9, 1)
@@ -233,7 +234,7 @@ def random_parts(world: random.Random, count: int, **fields: Any) -> list[Part]:
     return out
 
 
-def merged(snapshot: Snapshot, done: Plan, name: str) -> Snapshot:
+def merged(snapshot: Snapshot, done: MergePlan, name: str) -> Snapshot:
     """The table after a plan: output parts cut evenly from the inputs' hull, as a sort would."""
     inputs = [snapshot.parts[path] for path in done.inputs]
     ranges = [range_of(item.stats, order_columns(SCHEMA, ["key"], ())) for item in inputs]
@@ -264,7 +265,7 @@ def check(planning: Planning, snapshot: Snapshot, claimed: Collection[str]) -> N
     for item in planning.plans:
         assert item.bytes_in <= snapshot.settings.plan_bytes_max
         assert item.level == 1 + max(snapshot.parts[path].level for path in item.inputs)
-        assert len(item.inputs) >= (1 if item.kind is PlanKind.PURGE else 2)
+        assert len(item.inputs) >= (1 if item.kind is MergeKind.PURGE else 2)
     assert sum(item.bytes_in for item in planning.plans) <= IN_FLIGHT_PLANS * snapshot.settings.plan_bytes_max
 
 
@@ -307,7 +308,7 @@ def test_parts_with_many_dead_rows_are_purged_the_most_dead_bytes_first() -> Non
     ]
     planning = plan(table(parts), (), NOON)
     assert [(item.kind, item.inputs) for item in planning.plans] == [
-        (PlanKind.PURGE, ("most-2",)), (PlanKind.PURGE, ("much-1",)),
+        (MergeKind.PURGE, ("most-2",)), (MergeKind.PURGE, ("much-1",)),
     ]  # fmt: skip
     assert planning.plans[1].bytes_out == 5 * MB and planning.plans[1].gain == 5 * MB
     assert refused(planning)[Cause.FEW_DEAD] == 1
@@ -338,7 +339,7 @@ def test_dead_rows_that_no_reader_feels_are_no_reason_to_purge() -> None:
 
 
 def test_heavy_work_waits_for_the_night_unless_the_read_budget_is_exceeded() -> None:
-    quiet = replace(ORDERED, off_peak="22:00-06:00")
+    quiet = replace(ORDERED, off_peak=parse_hours("22:00-06:00"))
     heavy, light = part("heavy-1", 0, 10, 100 * MB, dead=900), part("light-2", 20, 30, 2 * MB, dead=900)
     by_day = plan(table([heavy, light], quiet), (), NOON)
     assert [item.inputs for item in by_day.plans] == [("light-2",)]
@@ -349,7 +350,7 @@ def test_heavy_work_waits_for_the_night_unless_the_read_budget_is_exceeded() -> 
 
 
 def test_in_the_quiet_hours_more_is_merged_and_purged() -> None:
-    quiet = replace(ORDERED, off_peak="22:00-06:00")
+    quiet = replace(ORDERED, off_peak=parse_hours("22:00-06:00"))
     runs = table(flushes(5), quiet)
     assert plan(runs, (), NOON).plans == ()
     (merge,) = plan(runs, (), MIDNIGHT).plans
@@ -361,7 +362,7 @@ def test_in_the_quiet_hours_more_is_merged_and_purged() -> None:
 
 
 def test_a_read_budget_of_one_is_not_halved() -> None:
-    quiet = replace(ORDERED, off_peak="22:00-06:00", read_budget=1)
+    quiet = replace(ORDERED, off_peak=parse_hours("22:00-06:00"), read_budget=1)
     assert plan(table(flushes(1), quiet), (), MIDNIGHT).plans == ()
     assert plan(table(flushes(2), quiet), (), MIDNIGHT).plans
 
@@ -375,7 +376,9 @@ def test_a_read_budget_of_one_is_not_halved() -> None:
 )  # fmt: skip
 def test_the_hours_begin_and_end_on_the_minute(hours: str, at_minute: int, allowed: bool) -> None:
     heavy = part("heavy-1", 0, 10, 100 * MB, dead=900)
-    planning = plan(table([heavy], replace(ORDERED, off_peak=hours)), (), 3 * MIDNIGHT + at_minute * 60_000)
+    planning = plan(
+        table([heavy], replace(ORDERED, off_peak=parse_hours(hours))), (), 3 * MIDNIGHT + at_minute * 60_000
+    )
     assert bool(planning.plans) is allowed
 
 
@@ -410,7 +413,7 @@ def test_binomial_merges_down_to_the_run_that_has_waited_enough() -> None:
 def test_a_tail_that_is_cheap_to_settle_is_settled_at_once() -> None:
     planning = plan(table(flushes(3), tail=[change_part("late", 0, 100)]), (), NOON)
     (settle,) = planning.plans
-    assert settle.kind is PlanKind.SETTLE and settle.inputs == ("late",) and settle.gain > 0
+    assert isinstance(settle, SettlePlan) and settle.inputs == ("late",) and settle.gain > 0
 
 
 def test_a_tail_scattered_over_too_many_parts_waits_until_it_pays() -> None:
@@ -447,7 +450,7 @@ def test_settings_travel_as_properties() -> None:
     settings = TableSettings(
         read_budget=3, target_part_bytes=MB, target_part_rows=5, merge="tiered", merge_first="lightest",
         plan_bytes_max=2 * MB, purge_dead_ratio=0.5, settle_after_changes=1, settle_after_bytes=2,
-        settle_after_age_seconds=90, off_peak="01:00-05:00", volatile=True,
+        settle_after_age_seconds=90, off_peak=parse_hours("01:00-05:00"), volatile=True,
     )  # fmt: skip
     assert parse_settings(settings.to_properties()) == settings
     assert parse_settings({"lakebed.volatile": "off"}) == TableSettings()

@@ -13,12 +13,12 @@ from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import Part
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.overlap import Layout
-from lakebed.planning.plan import Cause, Plan, PlanKind
+from lakebed.planning.plan import Cause, MergeKind, MergePlan
 from lakebed.planning.planner import plan
-from lakebed.planning.recluster import Threshold, groups
+from lakebed.planning.recluster import groups
 from lakebed.planning.rounds import depth_by_level, estimate, round_plans
 from lakebed.planning.simulator import Workload, simulate, steady
-from lakebed.settings import TableSettings, check_changeable, parse_settings
+from lakebed.settings import TableSettings, check_changeable, parse_depth, parse_settings
 from lakebed.sortkey.ranges import order_columns, range_of, ranked
 from tests.planning.tables import MB, ORDERED, SCHEMA, UNORDERED, part, table
 
@@ -47,14 +47,14 @@ def layout_of(parts: Sequence[Part], **settings: Any) -> Layout:
 def chosen(layout: Layout, threshold: str, bytes_max: int = 500 * MB) -> list[tuple[int, tuple[str, ...]]]:
     """Level and paths of all groups, each taken."""
     out = []
-    for group in groups(layout, Threshold.of(threshold), bytes_max, lambda parts: True):
+    for group in groups(layout, parse_depth(threshold), bytes_max, lambda parts: True):
         if len(group.members):
             out.append((group.level, tuple(sorted(layout.parts[index].path for index in group.members.tolist()))))
             layout.take(group.members)
     return out
 
 
-def merged(snapshot: Snapshot, done: Plan, number: int) -> Snapshot:
+def merged(snapshot: Snapshot, done: MergePlan, number: int) -> Snapshot:
     """The table when a plan is done: the inputs' rows in sorted parts, anywhere within their ranges."""
     rng = random.Random(number)
     parts = dict(snapshot.parts)
@@ -105,7 +105,7 @@ def test_the_threshold_may_be_a_share_of_the_level_s_parts() -> None:
     parts = [part(f"new-{number}", 0, 100 + number) for number in range(10)]
     assert chosen(layout_of(parts), "100%") == []
     assert len(chosen(layout_of(parts), "90%")) == 1
-    assert Threshold.of("1%").depth(10) == 1.0
+    assert parse_depth("1%").of_level(10) == 1.0
 
 
 def test_several_disjoint_groups_are_chosen_at_once_the_deepest_first() -> None:
@@ -186,7 +186,7 @@ def test_groups_are_disjoint_of_one_level_within_their_bounds_and_the_same_in_wh
 def test_rounds_come_to_an_end_with_every_level_within_its_threshold_and_nothing_lost(seed: int) -> None:
     parts = [replace(item, bytes=min(item.bytes, 130 * MB)) for item in random_parts(seed)]
     depth = random.Random(seed).choice(("1", "1.5", "2", "4"))
-    before = table(parts, replace(RECLUSTERED, recluster_depth=depth))
+    before = table(parts, replace(RECLUSTERED, recluster_depth=parse_depth(depth)))
     snapshot = replace(before, parts={path: replace(item, sort_key_version=1) for path, item in before.parts.items()})
     after, _, _ = until_nothing_is_left(snapshot)
     assert sum(item.bytes for item in after.parts.values()) == pytest.approx(sum(i.bytes for i in parts), rel=0.01)
@@ -258,7 +258,7 @@ def test_the_estimate_is_near_what_is_done(final: bool) -> None:
 def test_a_plan_says_why_and_what_it_is_for() -> None:
     parts = [part(f"new-{number}", 0, 100 + number) for number in range(4)]
     (found,) = plan(table(parts, RECLUSTERED), (), NOON).plans
-    assert (found.kind, found.level, found.depth_before, found.depth_after) == (PlanKind.RECLUSTER, 1, 4, 1)
+    assert (found.kind, found.level, found.depth_before, found.depth_after) == (MergeKind.RECLUSTER, 1, 4, 1)
     assert found.gain > 0 and "level 0 is 4.00 deep on average" in found.why and "recluster_depth is 2" in found.why
 
 
@@ -290,7 +290,7 @@ def test_parts_of_an_earlier_sort_key_are_sorted_whatever_the_policy_oldest_firs
     new = part("new-10", 1000, 1050, 100 * MB, sort_key_version=2)
     planning = plan(table([*old, unknown, new], settings), (), NOON)
     assert [(item.kind, item.inputs) for item in planning.plans] == [
-        (PlanKind.RESORT, (name,)) for name in ("old-1", "old-2", "old-3", "unknown-9")
+        (MergeKind.RESORT, (name,)) for name in ("old-1", "old-2", "old-3", "unknown-9")
     ]
     together = [part(f"old-{number}", 0, 50, 200 * MB, sort_key_version=1) for number in (1, 2, 3)]
     (first, second) = plan(table(together, settings), (), NOON).plans
@@ -300,7 +300,7 @@ def test_parts_of_an_earlier_sort_key_are_sorted_whatever_the_policy_oldest_firs
 def test_a_table_whose_sort_key_was_never_changed_is_not_sorted_anew_unasked() -> None:
     snapshot = table([part("foreign", 0, 100)], ORDERED)
     assert plan(snapshot, (), NOON).plans == ()
-    assert next(round_plans(snapshot, (), NOON)).kind is PlanKind.RESORT, "a job sorts it"
+    assert next(round_plans(snapshot, (), NOON)).kind is MergeKind.RESORT, "a job sorts it"
 
 
 def test_deep_levels_come_before_parts_of_an_earlier_sort_key() -> None:
@@ -308,7 +308,7 @@ def test_deep_levels_come_before_parts_of_an_earlier_sort_key() -> None:
     deep = [part(f"deep-{number}", 0, 100, sort_key_version=1) for number in range(5)]
     far = part("far-9", 500, 600, sort_key_version=1)
     kinds = [(item.kind, len(item.inputs)) for item in plan(table([*deep, far], settings), (), NOON).plans]
-    assert kinds == [(PlanKind.RECLUSTER, 5), (PlanKind.RESORT, 1)]
+    assert kinds == [(MergeKind.RECLUSTER, 5), (MergeKind.RESORT, 1)]
 
 
 @pytest.mark.parametrize("text", ["0", "0.5", "deep", "0%", "101%", "nan", "inf", "-3"])

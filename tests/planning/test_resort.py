@@ -11,7 +11,7 @@ import pytest
 
 from lakebed.manifest.actions import Part
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.planning.plan import PlanKind
+from lakebed.planning.plan import MergeKind
 from lakebed.planning.planner import plan
 from lakebed.planning.rounds import round_plans
 from tests.planning.tables import MB, ORDERED, part, table
@@ -29,7 +29,7 @@ def order(snapshot: Snapshot, reads: Mapping[str, int]) -> list[tuple[str, ...]]
     """The inputs of the resort plans of all rounds, one after the other."""
     found: list[tuple[str, ...]] = []
     while plans := plan(snapshot, (), NOW, reads=reads).plans:
-        assert {one.kind for one in plans} == {PlanKind.RESORT}
+        assert {one.kind for one in plans} == {MergeKind.RESORT}
         found += [one.inputs for one in plans]
         done = {path for one in plans for path in one.inputs}
         left = {
@@ -109,16 +109,16 @@ def deep(count: int) -> list[Part]:
 
 def test_what_is_read_is_sorted_before_what_the_new_order_makes_deep() -> None:
     snapshot = table(deep(20), CHANGED)
-    assert plan(snapshot, (), NOW).plans[0].kind is PlanKind.MERGE
+    assert plan(snapshot, (), NOW).plans[0].kind is MergeKind.MERGE
     first, second, *_ = plan(snapshot, (), NOW, reads={"old-7": 9, "old-12": 9}).plans
-    assert (first.kind, first.inputs) == (PlanKind.RESORT, ("old-7", "old-12"))
-    assert second.kind is PlanKind.MERGE and not {"old-7", "old-12"} & set(second.inputs)
+    assert (first.kind, first.inputs) == (MergeKind.RESORT, ("old-7", "old-12"))
+    assert second.kind is MergeKind.MERGE and not {"old-7", "old-12"} & set(second.inputs)
 
 
 def test_what_comes_in_is_merged_before_anything_that_is_read() -> None:
     new = [part(f"new-{number}", number, 1000 - number, sort_key_version=2) for number in range(21, 30)]
     planning = plan(table([*deep(20), *new], CHANGED), (), NOW, reads={"old-7": 9})
-    assert planning.plans[0].kind is PlanKind.MERGE
+    assert planning.plans[0].kind is MergeKind.MERGE
     planning = plan(table([*deep(20), *new[:8]], CHANGED), (), NOW, reads={"old-7": 9})
     assert planning.plans[0].inputs == ("old-7",), "eight are within the read budget"
 

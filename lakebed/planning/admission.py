@@ -1,0 +1,106 @@
+"""Which candidate plans run now: the measure, the hours, and what is in flight. Pure.
+
+1. A plan that does not lower the ``measure`` is refused: without that, merges might not come to an end.
+2. In the hours of ``lakebed.off_peak`` the read budget and the purge ratio count half: what then has time anyway leaves room for
+   the day. Outside them, plans that read more than half a full part wait for these hours, unless the read budget is exceeded.
+3. With what is in flight, plans read at most twice ``lakebed.plan_bytes_max``. The first plan that does not fit ends the
+   admission, so that a large one gets its turn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.planning.measure import Measure
+from lakebed.planning.overlap import SMALL, Layout
+from lakebed.planning.plan import Cause, MergePlan
+from lakebed.planning.recluster import overdue
+from lakebed.settings import TableSettings
+from lakebed.sortkey.known import KnownStatistics
+
+IN_FLIGHT_PLANS = 2
+PLANS_MAX = 64
+
+
+@dataclass(slots=True, kw_only=True)
+class Admission:
+    """The plans accepted so far, and what was refused."""
+
+    snapshot: Snapshot
+    now_ms: int
+    in_flight_bytes: int
+    statistics: KnownStatistics
+    plans: list[MergePlan] = field(default_factory=list)
+    refused: Counter[Cause] = field(default_factory=Counter)
+    waiting: dict[str, int] = field(default_factory=dict)  # bytes of parts that plans wait for, by path
+    is_full: bool = False
+
+    measure: Measure = field(init=False)
+    settings: TableSettings = field(init=False)  # as they count at this hour
+    budget_text: str = field(init=False)
+    may_be_heavy: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.measure = Measure(self.snapshot, self.now_ms)
+        settings = self.snapshot.settings
+        off_peak = settings.off_peak is not None and settings.off_peak.contain(self.now_ms)
+        self.settings = settings
+        self.budget_text = f"lakebed.read_budget is {settings.read_budget}"
+        self.may_be_heavy = off_peak or settings.off_peak is None
+        if off_peak:
+            self.settings = replace(
+                settings, read_budget=max(1, settings.read_budget // 2), purge_dead_ratio=settings.purge_dead_ratio / 2
+            )
+            self.budget_text += ", half of it in the hours of lakebed.off_peak"
+
+    def refuse(self, cause: Cause, count: int = 1) -> None:
+        self.refused[cause] += count
+
+    def wait(self, cause: Cause, candidate: MergePlan) -> None:
+        """The plan waits until the planner is asked again."""
+        self.refuse(cause)
+        self.waiting |= {path: self.snapshot.parts[path].bytes for path in candidate.inputs}
+
+    @property
+    def taken(self) -> set[str]:
+        """Paths of the inputs of accepted plans."""
+        return {path for accepted in self.plans for path in accepted.inputs}
+
+    def accepts(self, candidate: MergePlan) -> bool:
+        """Whether the plan runs now; if not, the cause is counted."""
+        if not self.measure.is_lowered_by([self.snapshot.parts[path] for path in candidate.inputs]):
+            self.refuse(Cause.NO_GAIN)
+            return False
+        heavy = candidate.bytes_in > self.settings.target_part_bytes * SMALL
+        if heavy and candidate.depth_before <= self.settings.read_budget and not self.may_be_heavy:
+            self.wait(Cause.OFF_PEAK, candidate)
+            return False
+        allowed = IN_FLIGHT_PLANS * self.settings.plan_bytes_max - self.in_flight_bytes
+        if self.is_full or candidate.bytes_in > allowed or len(self.plans) >= PLANS_MAX:
+            self.wait(Cause.IN_FLIGHT, candidate)
+            self.is_full = True
+            return False
+        self.in_flight_bytes += candidate.bytes_in
+        self.plans.append(candidate)
+        return True
+
+    def backlog_bytes(self, layouts: Sequence[Layout]) -> int:
+        """Bytes of parts that plans of now or later are for, or that stand where it is too deep."""
+        wanted = dict(self.waiting)
+        for candidate in self.plans:
+            wanted |= {path: self.snapshot.parts[path].bytes for path in candidate.inputs}
+        if self.settings.merge == "recluster":
+            depth = self.settings.recluster_depth
+            late = [layout.parts[index] for layout in layouts for index in overdue(layout, depth).tolist()]
+            return sum((wanted | {part.path: part.bytes for part in late}).values())
+        for layout in layouts if self.settings.merge != "off" else ():
+            deep = np.cumsum(((layout.depth + layout.under_work) > self.settings.read_budget) & ~layout.given_up)
+            before = np.where(layout.low > 0, deep[layout.low - 1], 0)
+            for index in np.flatnonzero(layout.free & (deep[layout.high] > before)).tolist():
+                wanted[layout.parts[index].path] = layout.parts[index].bytes
+        return sum(wanted.values())

@@ -1,0 +1,258 @@
+"""Candidate merges: what would make reads of each partition cheaper, best first. Pure.
+
+1. Where more than ``lakebed.read_budget`` runs lie over a point of the sort key, the policy says which of them become one
+   (``policies``). Their parts around that point are the inputs, as many as ``lakebed.plan_bytes_max`` allows, the smallest runs
+   if not all (``overlap``).
+2. Small parts side by side are counted likewise: at most ``lakebed.read_budget`` in a row. A row that fills a part becomes one,
+   else the policy chooses. Without an order all parts lie over each other, so only this rule is of use.
+3. With ``lakebed.merge`` = ``recluster`` it is levels that are looked at, and their average depth: see ``recluster``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from lakebed.manifest.actions import PartitionKey
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.planning.admission import Admission
+from lakebed.planning.overlap import SMALL, Flags, Layout, Place, fullness
+from lakebed.planning.plan import Cause, MergeKind, MergePlan, partition_order
+from lakebed.planning.policies import FAN, Policy, binomial, lazy_leveled, size_tiered
+from lakebed.planning.recluster import INPUTS_MAX, Group, groups
+from lakebed.settings import MergePolicy, TableSettings
+from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey.ranges import Indexes, Ranked, order_columns
+from lakebed.sortkey.sort_key import SortTerm
+
+_TIES_MAX = 8
+_SHORT = 64
+_POLICIES: dict[MergePolicy, Policy] = {
+    "off": binomial,
+    "auto": binomial,
+    "bin-pack": binomial,
+    "tiered": size_tiered,
+    "leveled": lazy_leveled,
+}
+_Candidate = tuple[Indexes, MergePlan]
+"""A plan and its parts' places in the layout."""
+
+
+def layouts_of(
+    snapshot: Snapshot, claimed: Collection[str], settings: TableSettings, statistics: KnownStatistics
+) -> tuple[list[Layout], int, int]:
+    """The partitions where there may be something to merge, the number of the others, and the depth of the deepest point."""
+    columns: tuple[SortTerm, ...] = ()
+    if settings.merge != "bin-pack":
+        order_by = settings.sort_key or settings.keys
+        columns = order_columns(snapshot.schema, order_by, snapshot.metadata.partition_columns, settings.sort_key_frame)
+    everything = list(snapshot.parts.values())
+    partitions: dict[PartitionKey, list[int]] = {}
+    for place, part in enumerate(everything):
+        partitions.setdefault(part.partition_key, []).append(place)
+    found = statistics.ranges([part.stats for part in everything], columns) if columns else None
+    layouts, quiet, depth_max = [], 0, 0
+    if settings.merge == "recluster":
+        runs_max, small_max = int(settings.recluster_depth.of_level(1)), _SHORT
+    else:
+        runs_max = settings.read_budget if _POLICIES[settings.merge] is binomial else min(FAN - 1, settings.read_budget)
+        small_max = runs_max
+    for partition in sorted(partitions, key=partition_order):
+        places = partitions[partition]
+        parts = [everything[place] for place in places]
+        if len(parts) <= _SHORT:  # few parts of many partitions: not worth arrays
+            deep = _deepest(found, places) if found else 1
+            if deep <= runs_max and sum(fullness(part, settings) < SMALL for part in parts) <= small_max:
+                quiet, depth_max = quiet + 1, max(depth_max, deep)
+                continue
+        ranges = found.take(places) if found and len(partitions) > 1 else found
+        layout = Layout(partition, parts, ranges, claimed, settings)
+        layouts.append(layout)
+        depth_max = max(depth_max, layout.depth_max)
+    return layouts, quiet, depth_max
+
+
+def _deepest(found: Ranked, places: Sequence[int]) -> int:
+    """How many of these ranges lie over the deepest point; ranges are closed."""
+    lower, upper = np.sort(found.lower[places]), np.sort(found.upper[places])
+    return int((np.arange(1, len(lower) + 1) - np.searchsorted(upper, lower, side="left")).max(initial=0))
+
+
+def why_quiet(snapshot: Snapshot) -> Cause:
+    """Why there is nothing to merge in a partition."""
+    match snapshot.settings.merge:
+        case "off":
+            return Cause.OFF
+        case "recluster":
+            has_order = bool(snapshot.settings.sort_key or snapshot.settings.keys)
+            return Cause.WITHIN_DEPTH if has_order else Cause.NO_ORDER
+        case _:
+            return Cause.WITHIN_READ_BUDGET
+
+
+def accept_merges(layouts: Sequence[Layout], admission: Admission) -> None:
+    """Partition by partition, in turn, the one in most need first."""
+    if admission.settings.merge == "off":
+        admission.refuse(Cause.OFF, len(layouts))
+        return
+    waiting = []
+    for layout in layouts:
+        following = candidates(layout, admission)
+        first = next(following, None)
+        if first is None:
+            admission.refuse(why_quiet(admission.snapshot))
+        else:
+            waiting.append((_urgency(first, layout, admission), layout, first, following))
+    waiting.sort(key=lambda entry: entry[0])
+    queue = [(layout, first, following) for _, layout, first, following in waiting]
+    while queue:
+        layout, (indexes, candidate), following = queue.pop(0)
+        if admission.accepts(candidate):
+            layout.take(indexes)
+        elif admission.is_full:
+            for _, (_, waits), _ in queue:
+                admission.wait(Cause.IN_FLIGHT, waits)
+            return
+        second = next(following, None)
+        if second is not None:
+            queue.append((layout, second, following))
+
+
+def _urgency(
+    candidate: _Candidate, layout: Layout, admission: Admission
+) -> tuple[int, int, list[tuple[str, bool, str]]]:
+    indexes, found = candidate
+    return -found.depth_before, _tie(layout, indexes, admission.settings), partition_order(layout.partition)
+
+
+def _tie(layout: Layout, indexes: Indexes, settings: TableSettings) -> int:
+    if settings.merge_first == "lightest":
+        return int(layout.bytes[indexes].sum())
+    return -int(layout.newest[indexes].max())
+
+
+def candidates(layout: Layout, admission: Admission) -> Iterator[_Candidate]:
+    """The partition's plans, the next one each time made of what is still free; one refused is not offered again."""
+    if admission.settings.merge == "recluster":
+        yield from _reclusters(layout, admission)
+        return
+    policy = _POLICIES[admission.settings.merge]
+    budget = admission.settings.read_budget
+    depth_min = budget + 1 if policy is binomial else min(FAN, budget + 1)
+    found_over: dict[Place, tuple[Indexes, int]] = {}
+    while places := layout.deepest(depth_min, _TIES_MAX):
+        options = []
+        for place in places:
+            over = found_over.get(place) or _merge_over(layout, place, policy, admission)
+            if over is None:
+                continue
+            found_over[place] = over
+            options.append((_tie(layout, over[0], admission.settings), place.start, place))
+        if options:
+            _, _, place = min(options, key=lambda option: option[:2])
+            indexes, count = found_over[place]
+            why = f"{place.depth} runs lie over a point; {admission.budget_text}"
+            yield indexes, _merge_of(layout, indexes, place.depth, place.depth - count + 1, why)
+            if layout.free[indexes].any():
+                layout.leave_alone(place)
+            low, high = layout.low[indexes].min(), layout.high[indexes].max()
+            found_over = {each: over for each, over in found_over.items() if each.end < low or each.start > high}
+    refused = np.zeros(len(layout.parts), dtype=bool)
+    while (found := _merge_row(layout, policy, refused, admission)) is not None:
+        yield found
+        if layout.free[found[0]].any():
+            refused[found[0]] = True
+
+
+def _merge_over(layout: Layout, place: Place, policy: Policy, admission: Admission) -> tuple[Indexes, int] | None:
+    """What is merged over a place, and how many runs become one there; None, and it is left alone, if nothing can be done."""
+    settings = admission.settings
+    stack = layout.stack(place)
+    at_work = int(layout.under_work[place.point])
+    chosen = policy(stack.sizes, max(1, settings.read_budget - at_work), layout.flush_bytes)
+    if chosen is None:
+        layout.leave_alone(place)
+        return None
+    start, stop = max(chosen.start, chosen.stop - INPUTS_MAX), chosen.stop
+    found = None
+    while stop - start >= 2 and found is None:
+        found = layout.window(stack, stack.indexes[start:stop], settings.plan_bytes_max)
+        start += found is None
+    if found is None:
+        admission.refuse(Cause.PLAN_BYTES)
+        layout.leave_alone(place)
+        return None
+    smallest = stack.indexes[start:stop]
+    while found is not None and not admission.measure.is_lowered_by(layout.parts_at(found)):
+        start -= 1  # larger runs may be of other commits
+        is_possible = start >= 0 and stop - start <= INPUTS_MAX
+        found = layout.window(stack, stack.indexes[start:stop], settings.plan_bytes_max) if is_possible else None
+    if found is None:
+        admission.refuse(Cause.NO_GAIN)
+        layout.give_up(smallest)
+        return None
+    return found, stop - start
+
+
+def _merge_row(layout: Layout, policy: Policy, refused: Flags, admission: Admission) -> _Candidate | None:
+    budget = admission.settings.read_budget
+    for row in layout.small_rows():
+        if refused[row].any():
+            continue
+        filled = int(np.searchsorted(np.cumsum(layout.full[row]), 1.0))
+        if len(row) > budget and filled < len(row):
+            chosen = slice(0, max(2, filled))
+            why = f"{len(row)} small parts in a row, enough to fill one"
+        else:
+            sizes = [float(size) for size in layout.live_bytes[row]]
+            found = policy(sizes, budget, layout.flush_bytes)
+            if found is None or found.stop - found.start < 2:
+                continue
+            chosen = found
+            why = f"{len(row)} small parts in a row; {admission.budget_text}"
+        indexes = np.sort(row[chosen][-INPUTS_MAX:])
+        if layout.bytes[indexes].sum() > admission.settings.plan_bytes_max:
+            refused[row] = True
+            admission.refuse(Cause.PLAN_BYTES)
+            continue
+        if not admission.measure.is_lowered_by(layout.parts_at(indexes)):
+            refused[row] = True
+            admission.refuse(Cause.NO_GAIN)
+            continue
+        return indexes, _merge_of(layout, indexes, len(row), len(row) - len(indexes) + 1, why)
+    return None
+
+
+def _reclusters(layout: Layout, admission: Admission) -> Iterator[_Candidate]:
+    if not layout.is_ordered:
+        return
+    settings = admission.settings
+    for group in groups(layout, settings.recluster_depth, settings.plan_bytes_max, admission.measure.is_lowered_by):
+        if group.refused is None:
+            yield group.members, recluster_of(layout, group, settings)
+        else:
+            admission.refuse(group.refused)
+
+
+def recluster_of(layout: Layout, group: Group, settings: TableSettings) -> MergePlan:
+    """The plan that sorts a group together."""
+    why = (
+        f"level {group.level} is {group.level_depth:.2f} deep on average, {group.depth_before} parts over its deepest point; "
+        f"lakebed.recluster_depth is {settings.recluster_depth}"
+    )
+    parts = layout.parts_at(group.members)
+    return MergePlan.of(
+        MergeKind.RECLUSTER,
+        layout.partition,
+        parts,
+        depth_before=group.depth_before,
+        depth_after=group.depth_after,
+        why=why,
+    )
+
+
+def _merge_of(layout: Layout, indexes: Indexes, before: int, after: int, why: str) -> MergePlan:
+    return MergePlan.of(
+        MergeKind.MERGE, layout.partition, layout.parts_at(indexes), depth_before=before, depth_after=after, why=why
+    )
