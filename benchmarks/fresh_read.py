@@ -42,10 +42,12 @@ def main() -> None:
         for _ in range(args.batches):
             orders.apply(work.batch(), apply_as_deletes=DELETES)
             orders.settle()
-            orders.compact()
+            orders.maintenance.compact()
         orders.read(spark).createOrReplaceTempView("settled")
         low, high = _tenth(spark)
-        results += _compare(spark, folder, "settled", low, high, args.runs, f"settled, {orders.parts().num_rows} parts")
+        results += _compare(
+            spark, folder, "settled", low, high, args.runs, f"settled, {orders.inspect.parts().num_rows} parts"
+        )
         results += _delta(spark, f"{folder}/orders", low, high, args.runs)
         work.changes = 10_000
         orders.apply(work.batch(), apply_as_deletes=DELETES)

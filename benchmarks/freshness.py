@@ -32,6 +32,7 @@ from lakebed.manifest.table_log import TableLog
 from lakebed.parts.sql import parquet
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
+from lakebed.table import internals_of
 from tests.infra.kafka import KafkaServer
 
 
@@ -76,7 +77,7 @@ def main() -> None:
         source = KafkaSource(KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=("orders",)))
         changes = RangeChanges(source.reader, DebeziumJson(ChangeShape(SCHEMA, ("id",))))
         orders.create_view(spark, "orders")
-        ingest = orders.ingest_with(changes, source.stream(spark))
+        ingest = internals_of(orders).start_ingest(changes, source.stream(spark))
         maintain = orders.maintain(spark)
         producer = multiprocessing.get_context("spawn").Process(
             target=produce, args=(kafka.bootstrap, args.rate, args.seconds)

@@ -23,6 +23,7 @@ import lakebed
 from benchmarks.fresh_read import AGGREGATE, SELECTIVE
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, p95, table
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
+from lakebed.table import internals_of
 
 REST_SECONDS_MAX = 30.0
 
@@ -111,20 +112,24 @@ def run(spark: Any, args: argparse.Namespace, budget: int, volatile: str) -> lis
                 bytes_written / changed,
                 "-",
             ]
-        runs = len(orders._view._pin(orders._log.refresh()).files)
+        runs = len(internals_of(orders).view._pin(internals_of(orders).log.refresh()).files)
         query.stop()
-        orders._compaction.close()
+        internals_of(orders).compaction.close()
         amplification = (written.look() - before) / changed
         if volatile == "on":
-            log, storage, dead_rows = orders._log, orders._storage, orders._dead_rows
-            replica = VolatileMerger(log, storage, dead_rows, orders._compaction._volatile_base)
+            log, storage, dead_rows = (
+                internals_of(orders).log,
+                internals_of(orders).storage,
+                internals_of(orders).dead_rows,
+            )
+            replica = VolatileMerger(log, storage, dead_rows, internals_of(orders).compaction.volatile_base)
             replica.upload_due(UploadRules(0, 0, 0, 0))
             replica.close()
         last = (written.look() - before) / changed
         orders.set_properties(
             {"lakebed.read_budget": "1", "lakebed.volatile": "off", "lakebed.target_part_rows": str(10 * rows)}
         )
-        orders.compact()
+        orders.maintenance.compact()
         compacted = _ratios(spark, orders, folder)
         return [
             budget, volatile, median(seconds), p95(seconds), median(ratios["aggregate"]), max(ratios["aggregate"]),
@@ -137,7 +142,11 @@ def wait_for_rest(orders: lakebed.Table) -> None:
     """Wait until maintenance has nothing to do."""
     deadline, still = time.monotonic() + REST_SECONDS_MAX, 0
     while time.monotonic() < deadline and still < 3:
-        busy = bool(orders._log.refresh().tail or orders._compaction.running() or orders._compaction.due())
+        busy = bool(
+            internals_of(orders).log.refresh().tail
+            or internals_of(orders).compaction.running()
+            or internals_of(orders).compaction.due()
+        )
         still = 0 if busy else still + 1
         time.sleep(0.05)
 

@@ -27,6 +27,7 @@ from lakebed.ingest.generator import COLUMNS, OrderStream
 from lakebed.ingest.generator import KEYS as ORDER_KEYS
 from lakebed.ingest.shape import ChangeShape
 from lakebed.planning.planner import plan
+from lakebed.table import internals_of
 
 EVENTS = 50_000
 CLOCK_MICROS = 1_700_000_000_000_000
@@ -92,12 +93,14 @@ def main() -> None:
                 continue
             apply.go(lambda batch=batch: lake.apply(batch, apply_as_deletes=DELETES))  # type: ignore[misc]
             settle.go(lake.settle)
-            planned.go(lambda: plan(lake._log.refresh(), (), 0, statistics=lake._log.statistics))
+            planned.go(
+                lambda: plan(internals_of(lake).log.refresh(), (), 0, statistics=internals_of(lake).log.statistics)
+            )
             read.go(lake.to_arrow)
             keys = [int(key) for key in np.random.default_rng(number).integers(0, args.rows, 20)]
             lookup.go(lambda keys=keys: lake.lookup(keys))  # type: ignore[misc]
             if number % 10 == 9:
-                merge.go(lake.compact)
+                merge.go(lake.maintenance.compact)
         records = OrderStream().events(0, EVENTS, CLOCK_MICROS)
         decoder = DebeziumJson(ChangeShape(COLUMNS, ORDER_KEYS))
         decoder.decode(records)

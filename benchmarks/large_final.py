@@ -35,15 +35,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LAKEBED_CACHE_DIR"] = str(Path(folder, "cache"))
         lake, rows = fill(Path(folder, "table"), args)
-        size = sum(lake.parts()["bytes"].to_pylist())
-        before = lake.clustering_information().to_pylist()[0]["average_depth"]
+        size = sum(lake.inspect.parts()["bytes"].to_pylist())
+        before = lake.inspect.clustering().to_pylist()[0]["average_depth"]
         answers: Queue[dict[str, float]] = multiprocessing.get_context("spawn").Queue()
         job = multiprocessing.get_context("spawn").Process(target=final, args=(lake.path, answers))
         job.start()
         answer = answers.get(timeout=7200)
         job.join()
-        after = lake.clustering_information().to_pylist()[0]
-        assert sum(lake.parts()["rows"].to_pylist()) == rows
+        after = lake.inspect.clustering().to_pylist()[0]
+        assert sum(lake.inspect.parts()["rows"].to_pylist()) == rows
         header = [
             "rows",
             "GB",
@@ -83,7 +83,7 @@ def fill(path: Path, args: argparse.Namespace) -> tuple[lakebed.Table, int]:
 
 def final(path: str, answers: Queue[dict[str, float]]) -> None:
     lake = lakebed.open(path)
-    lake.detail()
+    lake.inspect.detail()
     answer = {"before": memory_mb("RssAnon"), "private": 0.0, "resident": 0.0}
     done = threading.Event()
 
@@ -95,7 +95,7 @@ def final(path: str, answers: Queue[dict[str, float]]) -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     started = time.perf_counter()
-    result = lake.recluster(final=True, on_progress=lambda news: print(news, flush=True))
+    result = lake.maintenance.recluster(final=True, on_progress=lambda news: print(news, flush=True))
     answer["seconds"] = time.perf_counter() - started
     done.set()
     watcher.join()

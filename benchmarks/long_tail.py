@@ -21,6 +21,7 @@ from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
 from lakebed.parts.changes import prepare, shape_of
 from lakebed.parts.write import WrittenPart
 from lakebed.storage.engine import connect
+from lakebed.table import internals_of
 
 
 def make(path: str, base: int, parts: int, rows: int) -> None:
@@ -30,22 +31,22 @@ def make(path: str, base: int, parts: int, rows: int) -> None:
     for start in range(0, base, 1_000_000):
         orders.apply(workload.base(start, min(base, start + 1_000_000)))
     orders.settle()
-    snapshot = orders._log.refresh()
+    snapshot = internals_of(orders).log.refresh()
     shape = shape_of(snapshot)
     written: list[WrittenPart] = []
     for _ in range(parts):
         changes = prepare(workload.batch(), shape, connect(), DELETES)
         written += write_arrow(changes, shape, orders.path).parts
-    commit_written(orders._log, snapshot, Written(parts=tuple(written)), None, "APPLY", "benchmark")
+    commit_written(internals_of(orders).log, snapshot, Written(parts=tuple(written)), None, "APPLY", "benchmark")
 
 
 def view(path: str, answers: multiprocessing.Queue[tuple[float, float, int]]) -> None:
     """Seconds to resolve the tail, MB of memory that it took at most, and rows of the tail."""
     orders = lakebed.open(path)
-    snapshot = orders._log.refresh()
+    snapshot = internals_of(orders).log.refresh()
     before = _memory_mb("VmRSS")
     started = time.perf_counter()
-    orders._view._pin(snapshot)
+    internals_of(orders).view._pin(snapshot)
     seconds = time.perf_counter() - started
     answers.put((seconds, _memory_mb("VmHWM") - before, sum(part.rows for part in snapshot.tail.values())))
 

@@ -38,6 +38,7 @@ import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, table
 from lakebed.manifest.stale import stale_parts
 from lakebed.sortkey.statistics import parsed_stats
+from lakebed.table import internals_of
 
 CUSTOMERS = 50_000
 BATCH_SECONDS = 1.0
@@ -97,9 +98,9 @@ def run(folder: str, rows: int, changes: int, plan_bytes: int) -> list[Step]:
         orders.apply(piece)
         oracle.execute(f"{'insert into live' if start else 'create table live as'} from piece")
     orders.settle()
-    orders.compact()
+    orders.maintenance.compact()
     stop = threading.Event()
-    maintaining = threading.Thread(target=orders._follow, args=(stop,), name="maintenance")
+    maintaining = threading.Thread(target=internals_of(orders).follow, args=(stop,), name="maintenance")
     began = time.monotonic()
     steps = [_step(orders, oracle, 0.0)]
     orders.set_sort_key(["customer"])
@@ -111,7 +112,7 @@ def run(folder: str, rows: int, changes: int, plan_bytes: int) -> list[Step]:
             orders.apply(batch, apply_as_deletes=DELETES)
             _apply(oracle, batch)
             steps.append(_step(orders, oracle, time.monotonic() - began))
-            if steps[-1].sorted == steps[-1].parts and not orders._compaction.due():
+            if steps[-1].sorted == steps[-1].parts and not internals_of(orders).compaction.due():
                 return steps
             time.sleep(max(0.0, due - time.monotonic()))
         sys.exit(f"after {STEPS_MAX} batches {steps[-1].sorted} of {steps[-1].parts} parts were sorted by the new key")
@@ -138,11 +139,11 @@ def compare_orders(rows: int, plan_bytes: int, region: str) -> None:
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
         properties = {"lakebed.plan_bytes_max": str(plan_bytes), "lakebed.target_part_bytes": str(plan_bytes // 4)}
         schema = SCHEMA.append(pa.field("customer", pa.int64()))
-        made = lakebed.create(f"{folder}/made", schema, KEYS, SORT_KEY, None, ["region"], properties)
+        made = lakebed.create(f"{folder}/made", schema, KEYS, SORT_KEY, partition_by=["region"], properties=properties)
         for start in range(0, rows, 1_000_000):
             made.apply(_with_customer(Workload(rows).base(start, min(rows, start + 1_000_000))))
         made.settle()
-        made.compact()
+        made.maintenance.compact()
         races = {}
         for order in ("what is read first", "oldest first"):
             shutil.copytree(f"{folder}/made", f"{folder}/{order}")
@@ -163,15 +164,17 @@ def race(orders: lakebed.Table, region: str, counts_reads: bool) -> Race:
     where = f"region = '{region}' and customer between 20000 and 20100"
     orders.set_sort_key(["customer"])
     if not counts_reads:
-        orders._compaction._reads = lakebed.open(orders.path)._reads  # of a table that nobody reads
-        orders._reads._may_write = False
+        internals_of(orders).compaction._reads = internals_of(
+            lakebed.open(orders.path)
+        ).reads  # of a table that nobody reads
+        internals_of(orders).reads._may_write = False
     right, before = _timed(orders, where)
-    compacting = threading.Thread(target=orders.compact, name="compaction")
+    compacting = threading.Thread(target=orders.maintenance.compact, name="compaction")
     began = time.monotonic()
     compacting.start()
     hot_seconds, after = 0.0, []
     while compacting.is_alive():
-        snapshot = orders._log.refresh()
+        snapshot = internals_of(orders).log.refresh()
         is_hot_done = all(part.partition_values["region"] != region for part in stale_parts(snapshot))
         if is_hot_done and not after:
             hot_seconds, hot_version = time.monotonic() - began, snapshot.version
@@ -181,7 +184,7 @@ def race(orders: lakebed.Table, region: str, counts_reads: bool) -> Race:
         after += [seconds] if is_hot_done else []
         time.sleep(0.05)
     all_seconds = time.monotonic() - began
-    merges = orders.compactions().to_pylist()
+    merges = orders.inspect.compactions().to_pylist()
     hot_bytes = sum(merge["bytes_out"] for merge in merges if merge["version"] <= hot_version)
     return Race(before, hot_seconds, hot_bytes, median(after), all_seconds, sum(merge["bytes_out"] for merge in merges))
 
@@ -217,7 +220,7 @@ def _step(orders: lakebed.Table, oracle: duckdb.DuckDBPyConnection, seconds: flo
         started = time.perf_counter()
         orders.query(QUERY.format(name="orders"), "orders")
         times.append(time.perf_counter() - started)
-    snapshot = orders._log.refresh()
+    snapshot = internals_of(orders).log.refresh()
     newest = snapshot.settings.sort_key_version
     parts = list(snapshot.parts.values())
     bounds = [parsed_stats(part.stats or "{}") for part in parts]

@@ -23,6 +23,7 @@ from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, media
 from lakebed import events
 from lakebed.monitoring.metrics import Metrics
 from lakebed.pipeline.run import SAMPLE_SECONDS, SAMPLE_SHARE
+from lakebed.table import internals_of
 
 SCRAPE_SECONDS = 1.0
 
@@ -68,7 +69,7 @@ def worked(orders: lakebed.Table, work: Workload, batches: int) -> tuple[float, 
     for _ in range(batches):
         orders.apply(work.batch(), apply_as_deletes=DELETES)
         orders.settle()
-    orders.compact()
+    orders.maintenance.compact()
     return time.perf_counter() - started, time.process_time() - used
 
 
@@ -76,7 +77,7 @@ def worked(orders: lakebed.Table, work: Workload, batches: int) -> tuple[float, 
 def watched(orders: lakebed.Table) -> Iterator[None]:
     metrics, done = Metrics(), threading.Event()
     end = events.listen(metrics)
-    sampler = orders._sampler()
+    sampler = internals_of(orders).sampler()
     server = metrics.serve("127.0.0.1", 0)
 
     def sample() -> None:

@@ -61,7 +61,7 @@ def fill(root: str, rows: int) -> tuple[lakebed.Table, list[int]]:
         stop = min(rows, start + rows // BATCHES)
         orders.apply(work.base(start, stop).set_column(0, "pk", pa.array(keys[start:stop])))
         orders.settle()
-    orders.compact()
+    orders.maintenance.compact()
     return orders, [int(key) for key in keys[:: rows // KEYS_SOUGHT][:KEYS_SOUGHT]]
 
 
@@ -90,7 +90,7 @@ def reads(orders: lakebed.Table, plain: str, keys: list[int], runs: int) -> None
         lines[-1].append(row_groups(arrow("explain analyze " + theirs)))
     for sought in (keys[:1], keys[:3], keys):
         lines.append([f"{len(sought)} keys, lookup", "lakebed", *measured(partial(orders.lookup, sought), runs), ""])
-    parts = orders.parts()
+    parts = orders.inspect.parts()
     print(
         f"{parts.num_rows} parts, {sum(parts['bytes'].to_pylist()):,} bytes; plain {Path(plain).stat().st_size:,} bytes"
     )
@@ -123,7 +123,7 @@ def row_groups(explained: pa.Table) -> str:
 
 
 def writes(orders: lakebed.Table, folder: str, runs: int) -> None:
-    rows = pq.read_table(Path(orders.path, orders.parts()["path"][0].as_py()), partitioning=None)
+    rows = pq.read_table(Path(orders.path, orders.inspect.parts()["path"][0].as_py()), partitioning=None)
     storage = open_part_storage(f"{folder}/again")
     lines: list[list[object]] = []
     ways: dict[str, dict[str, int]] = {"without": {}, "with": dict.fromkeys(KEYS, ROW_GROUP_ROWS)}

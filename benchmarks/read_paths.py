@@ -25,6 +25,7 @@ import lakebed
 from benchmarks.fresh_read import AGGREGATE, SELECTIVE
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, table
 from lakebed.storage.engine import connect
+from lakebed.table import internals_of
 from lakebed.view.arrow_scan import register_view
 from lakebed.view.scan_file import ScanFile
 from lakebed.view.spark_scan import scan
@@ -47,8 +48,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = f"{folder}/orders"
         orders = fill(root, args.rows, args.batches)
-        snapshot = orders._log.refresh()
-        files = orders._view._pin(snapshot).files
+        snapshot = internals_of(orders).log.refresh()
+        files = internals_of(orders).view._pin(snapshot).files
         dead = sum(len(file.dead or ()) for file in files)
         print(f"{len(files)} parts, {sum(file.rows for file in files):,} rows, {dead:,} of them dead")
         schema_json = snapshot.metadata.schema_string

@@ -30,6 +30,7 @@ from lakebed.parts.write import ROW_GROUP_ROWS
 from lakebed.planning.plan import MergeKind
 from lakebed.planning.planner import plan
 from lakebed.storage.engine import connect
+from lakebed.table import internals_of
 
 _START_US, _STEP_US = 1_750_000_000_000_000, 100_000
 
@@ -75,7 +76,7 @@ def run(path: Path, order: str, args: argparse.Namespace) -> list[object]:
     del everything
     if order == "new sort key":
         lake.set_sort_key(SORT_KEY)
-    came = lake.parts()
+    came = lake.inspect.parts()
     size = sum(came["bytes"].to_pylist())
     depth_before, _ = depth_of(lake)
     read_before = parts_read(lake, args)
@@ -83,11 +84,11 @@ def run(path: Path, order: str, args: argparse.Namespace) -> list[object]:
         whole_sort(lake, came["path"].to_pylist(), path.parent / f"sorted-{order}", threads) for threads in (1, 2)
     ]
     started = time.perf_counter()
-    result = lake.recluster(final=True)
+    result = lake.maintenance.recluster(final=True)
     seconds = time.perf_counter() - started
     depth_after, deepest = depth_of(lake)
     assert len(lake.to_arrow(columns=["pk"])) == args.rows
-    planning = plan(lake._log.refresh(), (), 0, statistics=lake._log.statistics)
+    planning = plan(internals_of(lake).log.refresh(), (), 0, statistics=internals_of(lake).log.statistics)
     assert not [found for found in planning.merges if found.kind is MergeKind.RECLUSTER]
     return [
         order, size / 1e6, depth_before, depth_after, deepest, read_before, parts_read(lake, args), result.bytes_out / size,
@@ -97,13 +98,13 @@ def run(path: Path, order: str, args: argparse.Namespace) -> list[object]:
 
 def depth_of(lake: lakebed.Table) -> tuple[float, int]:
     """Average and maximum over all parts."""
-    row = lake.clustering_information().to_pylist()[0]
+    row = lake.inspect.clustering().to_pylist()[0]
     return row["average_depth"], row["max_depth"]
 
 
 def parts_read(lake: lakebed.Table, args: argparse.Namespace) -> float:
     """Parts that may hold rows of a query, on average."""
-    rng, snapshot, connection = np.random.default_rng(2), lake._log.refresh(), connect()
+    rng, snapshot, connection = np.random.default_rng(2), internals_of(lake).log.refresh(), connect()
     parts, span, counts = list(snapshot.parts.values()), args.rows * _STEP_US, []
     for _ in range(args.queries):
         at = _START_US + int(rng.integers(span))
@@ -118,7 +119,7 @@ def parts_read(lake: lakebed.Table, args: argparse.Namespace) -> float:
 def whole_sort(lake: lakebed.Table, paths: list[str], out: Path, threads: int) -> float:
     """Seconds that DuckDB takes to sort all files at once."""
     files = ", ".join(f"'{lake.path}/{path}'" for path in paths)
-    order = ", ".join(lake.detail().to_pylist()[0]["sort_key"])
+    order = ", ".join(lake.inspect.detail().to_pylist()[0]["sort_key"])
     limits: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": f"{MEMORY_BYTES_MAX}B",
         "threads": threads,

@@ -32,11 +32,11 @@ import pyarrow as pa
 import lakebed
 pa.set_cpu_count(1)
 orders = lakebed.open(sys.argv[1])
-orders.plan()
+orders.maintenance.plan()
 print("ready", flush=True)
 sys.stdin.readline()
 started = time.process_time()
-print(orders.compact().merges, time.process_time() - started)
+print(orders.maintenance.compact().merges, time.process_time() - started)
 """
 
 

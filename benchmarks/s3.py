@@ -25,6 +25,7 @@ from lakebed.manifest.actions import CommitInfo, Transaction
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.table_log import Committed
 from lakebed.monitoring.metrics import REQUEST_DOLLARS
+from lakebed.table import internals_of
 from tests.infra.fault_proxy import FaultProxy
 from tests.infra.s3 import S3Server, aws_environment
 
@@ -110,10 +111,10 @@ def by_itself(path: str, proxy: FaultProxy, delay: int, args: argparse.Namespace
         os.environ["LAKEBED_CACHE_DIR"] = cache
         lake, work = filled(path, args.rows)
         proxy.delay_seconds = delay / 1000
-        snapshot = lake._log.refresh()
+        snapshot = internals_of(lake).log.refresh()
         started = time.perf_counter()
         for number in range(COMMITS):
-            outcome = lake._log.commit(
+            outcome = internals_of(lake).log.commit(
                 snapshot, [Transaction("benchmark", number)], CommitInfo(operation="WRITE", commit_id=""), BLIND
             )
             assert isinstance(outcome, Committed)
@@ -156,7 +157,7 @@ def with_maintenance(
         stop_listening()
         sent = sum(proxy.traffic().bytes_sent.values())
         query.stop()
-        lake._compaction.close()
+        internals_of(lake).compaction.close()
         proxy.delay_seconds = 0.0
     kinds = requests.kinds()
     per_million = 1_000_000 / changes

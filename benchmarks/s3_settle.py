@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
 from lakebed.storage.counters import OperationCount, StoreCounters
+from lakebed.table import internals_of
 from tests.infra.s3 import S3Server, aws_environment
 
 PART_ROWS = 250_000
@@ -43,8 +44,8 @@ class Meter:
         self._table = of
 
     def _now(self) -> tuple[float, StoreCounters, StoreCounters]:
-        log: StoreCounters = self._table._log.store.counters()  # type: ignore[attr-defined]
-        return time.perf_counter(), self._table._storage.counters(), log
+        log: StoreCounters = internals_of(self._table).log.store.counters()  # type: ignore[attr-defined]
+        return time.perf_counter(), internals_of(self._table).storage.counters(), log
 
     def __enter__(self) -> Meter:
         self._before = self._now()
@@ -94,7 +95,7 @@ def main() -> None:
         path = f"s3://{server.create_bucket()}/orders"
         fill(path, work, f"{cache}/other")
         orders = lakebed.open(path)
-        base_bytes = sum(orders.parts()["bytes"].to_pylist())
+        base_bytes = sum(orders.inspect.parts()["bytes"].to_pylist())
         for number in range(args.batches + 1):
             label = "first" if number == 0 else f"{number + 1}th"
             with Meter(orders) as meter:

@@ -40,6 +40,7 @@ from lakebed.parts.expression import expression
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.planning.planner import plan
 from lakebed.storage.engine import connect
+from lakebed.table import internals_of
 
 Costs = dict[str, float]
 RUN_ROWS = 1_000_000
@@ -75,8 +76,10 @@ def by_rows(rows: int, folder: Path) -> Costs:
     first = 1_750_000_000 + rows // 20  # the base has ten rows a second: its middle
     where = f"region = 'region-03' and ts between {moment(first)} and {moment(first + 600)}"
     assert watch.time("read ten minutes of a region", lambda: lake.to_arrow(where=where), 5).num_rows
-    watch.time("plan", lambda: plan(lake._log.refresh(), (), 0, statistics=lake._log.statistics), 3)
-    watch.time("open", lambda: lakebed.open(folder / "orders").parts(), 3)
+    watch.time(
+        "plan", lambda: plan(internals_of(lake).log.refresh(), (), 0, statistics=internals_of(lake).log.statistics), 3
+    )
+    watch.time("open", lambda: lakebed.open(folder / "orders").inspect.parts(), 3)
     stored = sum(file.stat().st_size for file in Path(folder, "cache").rglob("*") if file.is_file())
     return watch.costs | {
         "key index on disk, MB": stored / 2**20,
@@ -172,7 +175,7 @@ def by_tables(count: int, folder: Path) -> Costs:
 
     seconds = median(list(rounds()))
     watch = Stopwatch({"a round": seconds * 1000, "a round, per table": seconds * 1000 / count})
-    watch.time("plan all", lambda: [lake.plan() for lake in lakes], 3)
+    watch.time("plan all", lambda: [lake.maintenance.plan() for lake in lakes], 3)
     open_files = len(os.listdir("/proc/self/fd"))
     return watch.costs | {"open files": open_files, "private MB": private_mb()}
 
@@ -181,26 +184,27 @@ def by_commits(commits: int, folder: Path) -> Costs:
     schema = pa.schema([pa.field("key", pa.int64(), nullable=False), ("region", pa.string())])
     properties = {"lakebed.log_retention": "365 days"}
     lake, rng = lakebed.create(folder / "t", schema, keys=["key"], properties=properties), random.Random(1)
-    snapshot = lake._log.refresh()
+    snapshot = internals_of(lake).log.refresh()
     for number in range(commits):
         action = (
             AddPart(replace(one(rng, number), deletion_vector=None))
             if number < 50
             else Transaction("benchmark", number)
         )
-        outcome = lake._log.commit(snapshot, [action], CommitInfo(operation="WRITE", commit_id=""), BLIND)
+        outcome = internals_of(lake).log.commit(snapshot, [action], CommitInfo(operation="WRITE", commit_id=""), BLIND)
         assert isinstance(outcome, Committed)
         snapshot = outcome.snapshot
         if number % 100 == 99:
-            lake._log.write_checkpoint(snapshot)
+            internals_of(lake).log.write_checkpoint(snapshot)
     watch = Stopwatch()
     opened = watch.time("open", lambda: lakebed.open(folder / "t"))
-    watch.time("a commit", lambda: lake._log.commit(snapshot, [], CommitInfo(operation="WRITE", commit_id=""), BLIND))
-    watch.time("timeline of 20", lambda: opened.timeline(20), 3)
-    watch.time("an old version", lambda: opened.parts(commits // 2), 3)
+    finish = CommitInfo(operation="WRITE", commit_id="")
+    watch.time("a commit", lambda: internals_of(lake).log.commit(snapshot, [], finish, BLIND))
+    watch.time("timeline of 20", lambda: opened.inspect.timeline(20), 3)
+    watch.time("an old version", lambda: opened.inspect.parts(commits // 2), 3)
     watch.time("status", opened.status)
     watch.time("doctor", opened.doctor)
-    watch.time("clean the log", opened.clean_log)
+    watch.time("clean the log", opened.maintenance.clean_log)
     return watch.costs | {"private MB": private_mb()}
 
 

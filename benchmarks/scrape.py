@@ -26,6 +26,7 @@ from lakebed.manifest.actions import AddPart, CommitInfo, Part
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.monitoring.metrics import Metrics
+from lakebed.table import internals_of
 from tests.planning.tables import part
 
 SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), ("region", pa.string())])
@@ -58,7 +59,7 @@ def main() -> None:
 def filled(folder: str, count: int) -> TableLog:
     """A log of so many parts, added by ``COMMITS`` commits."""
     lakebed.create(folder, SCHEMA, keys=["key"])
-    log = lakebed.open(folder)._log
+    log = internals_of(lakebed.open(folder)).log
     rng = random.Random(1)
     parts = [one(rng, number) for number in range(count)]
     snapshot = log.refresh()

@@ -32,6 +32,7 @@ from lakebed import events
 from lakebed.compaction.follow import Rounds
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
+from lakebed.table import internals_of
 
 LOOK_SECONDS = 5.0
 SAMPLE_SECONDS = 1.0
@@ -128,9 +129,9 @@ def load(path: str, seconds: float, changes: int, properties: Mapping[str, str])
     metrics, progress = Metrics(), Progress(path)
     events.listen(metrics)
     events.listen(progress)
-    sampler = orders._sampler()
-    compactor = orders._compactor(None)
-    rounds = Rounds(path, lambda: orders._step(None), compactor)
+    sampler = internals_of(orders).sampler()
+    compactor = internals_of(orders).compactor(None)
+    rounds = Rounds(path, lambda: internals_of(orders).step(None), compactor)
     compactor.start()
     until, sample_at = time.monotonic() + seconds, 0.0
     while (now := time.monotonic()) < until:
@@ -146,7 +147,7 @@ def load(path: str, seconds: float, changes: int, properties: Mapping[str, str])
 
 def look(path: str, pid: int, seconds: float) -> dict[str, float]:
     orders = lakebed.open(path)
-    snapshot = orders._log.refresh()
+    snapshot = internals_of(orders).log.refresh()
     log = sum(file.stat().st_size for file in Path(path, "_delta_log").iterdir() if file.exists())
     return {
         "minute": seconds / 60,

@@ -28,6 +28,7 @@ from lakebed.manifest.actions import AddPart, CommitInfo, Part
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.table_log import Committed
+from lakebed.table import internals_of
 from lakebed.ui.server import PageServer
 from lakebed.ui.watch import Watched
 from tests.infra.chromium import browser
@@ -72,7 +73,7 @@ def many_parts(folder: Path, count: int) -> lakebed.Table:
     for each in parts:
         with (folder / each.path).open("wb") as file:
             file.truncate(each.bytes)
-    log = made._log
+    log = internals_of(made).log
     snapshot = log.refresh()
     for start in range(COMMITS):
         outcome = log.commit(

@@ -12,13 +12,12 @@ from lakebed.version import __version__
 
 if TYPE_CHECKING:
     from lakebed import errors, events
-    from lakebed.adopt import convert
     from lakebed.compaction.recluster_job import ReclusterResult
     from lakebed.compaction.service import CompactResult
     from lakebed.compaction.settle import SettleResult
     from lakebed.operations.mutation import MutationResult
     from lakebed.session import spark
-    from lakebed.table import Table, create, open
+    from lakebed.table import Table, convert, create, open
 
 __all__ = [
     "CompactResult",
@@ -42,7 +41,7 @@ _HOMES = {
     "ReclusterResult": "lakebed.compaction.recluster_job",
     "SettleResult": "lakebed.compaction.settle",
     "Table": "lakebed.table",
-    "convert": "lakebed.adopt",
+    "convert": "lakebed.table",
     "create": "lakebed.table",
     "open": "lakebed.table",
     "spark": "lakebed.session",

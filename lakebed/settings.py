@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Literal, get_args
@@ -378,3 +378,12 @@ _DELTA_VALUES: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(INTERVAL_PROPERTIES, _seconds),
     **dict.fromkeys(_ALWAYS_ON, _one_of("true")),
 }
+
+
+def column_names(names: Sequence[str], purpose: str) -> tuple[str, ...]:
+    """The names as a tuple; one name may stand alone. Raises InvalidInput."""
+    if isinstance(names, str):
+        return (names,)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"{purpose} must be column names, not {list(names)!r}")
+    return tuple(names)

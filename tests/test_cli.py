@@ -141,7 +141,7 @@ def test_settle_settles(tmp_path: Path) -> None:
     table.apply(pa.table({"id": [1, 2]}))
     done = lakebed_command("settle", "t", "--format", "json", cwd=tmp_path)
     assert json.loads(done.stdout)["rows"] == 2
-    assert table.detail()["tail_parts"].to_pylist() == [0]
+    assert table.inspect.detail()["tail_parts"].to_pylist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_second_run_carries_on_where_the_first_stopped_each_event_once(tmp_pat
         events, _ = committed_events(table)
         assert events > events_before
         events_before = events
-        assert lakebed.open(table).detail()["tail_parts"].to_pylist() == [0]
+        assert lakebed.open(table).inspect.detail()["tail_parts"].to_pylist() == [0]
         assert found(table) == recomputed(events)
 
 
@@ -374,10 +374,10 @@ def test_rows_are_mutated_and_partitions_come_and_go(tmp_path: Path) -> None:
     )
     for arguments, code in commands:
         assert main(arguments) == code
-    name = table.detached()["name"][0].as_py()
+    name = table.inspect.detached()["name"][0].as_py()
     assert main(["attach-partition", path, name, "--format", "json"]) == 0
     assert sorted(table.to_arrow(["value"])["value"].to_pylist()) == [10, 30]
     assert main(["detach-partition", path, "day=b"]) == 0
-    assert main(["drop-detached", path, table.detached()["name"][0].as_py()]) == 0
+    assert main(["drop-detached", path, table.inspect.detached()["name"][0].as_py()]) == 0
     assert main(["truncate", path]) == 0
     assert table.to_arrow().num_rows == 0

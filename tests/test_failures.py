@@ -18,6 +18,8 @@ from lakebed.failures import PAUSE_SECONDS_MAX, UNKNOWN_FAILURES_MAX, Health, Re
 from lakebed.manifest.stores.local import LocalLogStore
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
+from lakebed.table import internals_of
+from tests.internals import log_of, table_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 
@@ -140,17 +142,17 @@ def test_maintenance_without_spark_outlives_any_time_in_which_the_store_is_silen
     monkeypatch.setattr("lakebed.failures.PAUSE_SECONDS_MAX", 0.01)
     writer = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
     store = SilentStore(writer.path)
-    table = lakebed.Table(writer.path, TableLog(store, sleep=lambda seconds: None))
+    table = table_of(writer.path, TableLog(store, sleep=lambda seconds: None))
     stop = threading.Event()
     waited: list[events.Event] = []
     end = events.listen(lambda event: waited.append(event) if isinstance(event, events.QueryChanged) else None)
-    thread = threading.Thread(target=table._follow, args=(stop,))
+    thread = threading.Thread(target=internals_of(table).follow, args=(stop,))
     thread.start()
     try:
         wait_until(lambda: bool(waited))
         store.left = 100
         writer.apply(pa.table({"id": [1], "v": [1]}, SCHEMA))
-        wait_until(lambda: not store.left and not writer._log.refresh().tail)
+        wait_until(lambda: not store.left and not log_of(writer).refresh().tail)
         states = [event.state for event in waited if isinstance(event, events.QueryChanged)]
         assert states.count("waiting") > 20 and states[0] == states[-1] == "running"
     finally:

@@ -70,7 +70,7 @@ def test_every_example_is_valid_and_can_be_attached(name: str, tmp_path: Path) -
     columns = pipeline.table.columns
     assert columns is not None
     section = pipeline.table
-    table = create(tmp_path / "t", columns, section.keys, section.sort_key, section.sequence_by)
+    table = create(tmp_path / "t", columns, section.keys, section.sort_key, sequence_by=section.sequence_by)
     assert open_source(pipeline, columns).carries in ("ranges", "records")
     assert open_decoder(pipeline, table)
 
@@ -364,7 +364,9 @@ def test_a_pipeline_starts_again_however_its_properties_are_spelled(tmp_path: Pa
 def test_every_difference_between_the_table_and_the_file_is_named_with_what_to_do(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     columns = pa.schema([("id", pa.int64()), ("at", pa.int64()), pa.field("name", pa.string(), nullable=False)])
-    create(path, columns, ["id"], ["at"], "at", ["name"], {"lakebed.read_budget": "2"})
+    create(
+        path, columns, ["id"], ["at"], sequence_by="at", partition_by=["name"], properties={"lakebed.read_budget": "2"}
+    )
     text = (
         f"table:\n  path: {path}\n  keys: [name]\n  sort_key: ['substr(name, 1, 2)']\n  partition_by: [at]\n"
         "  properties: {lakebed.read_budget: 3, lakebed.log_retention: 1 day, owner: me}\n"

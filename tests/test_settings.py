@@ -33,7 +33,9 @@ from lakebed.settings import (
     parse_settings,
     retention_seconds,
 )
+from lakebed.table import internals_of
 from lakebed.version import ENGINE
+from tests.internals import log_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 RETENTION = "delta.deletedFileRetentionDuration"
@@ -77,10 +79,10 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
 
 def set_unchecked(table: lakebed.Table, properties: Mapping[str, str]) -> None:
     """As one who does not check what is set."""
-    snapshot = table._log.refresh()
+    snapshot = log_of(table).refresh()
     metadata = replace(snapshot.metadata, configuration={**snapshot.metadata.configuration, **properties})
     assert isinstance(
-        table._log.commit(snapshot, [metadata], CommitInfo(operation="SET", commit_id="", engine=ENGINE), BLIND),
+        log_of(table).commit(snapshot, [metadata], CommitInfo(operation="SET", commit_id="", engine=ENGINE), BLIND),
         Committed,
     )
 
@@ -191,11 +193,11 @@ def test_the_greatest_settings_break_nothing(table: lakebed.Table) -> None:
         for ids in ((1, 2), (2, 3)):
             table.apply(batch(*ids))
             table.settle()
-        table.compact()
-        table._tidy()
-        table.vacuum()
+        table.maintenance.compact()
+        internals_of(table).tidy()
+        table.maintenance.vacuum()
         assert not table.doctor().findings and not table.status().findings
-        assert not table._settle_if_due(None)
+        assert not internals_of(table).settler.settle_if_due(None)
     assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3]
 
 
@@ -212,15 +214,15 @@ def test_a_property_of_the_log_that_can_not_be_read_stops_nobody_and_is_told(
     for ids in ((1, 2), (2, 3)):
         table.apply(batch(*ids))
         table.settle()
-    table.compact()
-    table._tidy()
-    assert table.vacuum(dry_run=False).num_rows == 0, "seven days are kept"
+    table.maintenance.compact()
+    internals_of(table).tidy()
+    assert table.maintenance.vacuum(dry_run=False).num_rows == 0, "seven days are kept"
     for found in (table.status().findings, table.doctor().findings):
         assert sorted(finding.where for finding in found) == sorted(wrong)
         assert {finding.check for finding in found} == {"property"}
     assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3]
     table.set_properties({RETENTION: "1 day", "lakebed.read_budget": "4"})
-    assert table._log.refresh().settings.read_budget == 4
+    assert log_of(table).refresh().settings.read_budget == 4
     assert RETENTION not in {finding.where for finding in table.status().findings}
 
 

@@ -23,7 +23,7 @@ from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.source import RangeChanges
 from lakebed.manifest.actions import PART_DOMAIN_PREFIX
 from lakebed.session import settings
-from lakebed.table import STREAMS_FOLDER
+from lakebed.table.internals import STREAMS_FOLDER, internals_of
 
 _SEQUENCE = "source.lsn"
 
@@ -59,7 +59,7 @@ class Lakebed:
         decoder = DebeziumJson(ChangeShape(SCHEMA, ("id",), _SEQUENCE))
         stream = RangeChanges(source.reader, decoder)
         self.queries = [
-            self._table.ingest_with(stream, source.stream(self._spark)),
+            internals_of(self._table).start_ingest(stream, source.stream(self._spark)),
             self._table.maintain(self._spark),
         ]
 
@@ -83,7 +83,7 @@ class Lakebed:
     def stop(self) -> None:
         for query in self.queries:
             query.stop()
-        self._table._compaction.close()
+        internals_of(self._table).compaction.close()
         self._table.settle()
 
     def rows(self) -> DataFrame:

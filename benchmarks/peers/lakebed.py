@@ -18,6 +18,7 @@ from benchmarks.frontier import wait_for_rest
 from benchmarks.peers.peer import KEY, SORT_KEY, Place, columns
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.session import settings
+from lakebed.table import internals_of
 
 # The writer settles each batch itself. Maintenance, which would race it, settles what was left behind.
 _PROPERTIES = {"lakebed.settle_after_age": "interval 10 seconds"}
@@ -58,7 +59,7 @@ class Lakebed:
     def create(self, initial: DataFrame) -> None:
         self._table.apply(initial)
         self._table.settle()
-        self._table.compact()
+        self._table.maintenance.compact()
         self._maintenance = self._table.maintain(self._spark)
 
     def apply(self, batch: DataFrame) -> None:
@@ -74,10 +75,15 @@ class Lakebed:
     def finish(self) -> None:
         self.rest()
         self._maintenance.stop()
-        self._table._compaction.close()
+        internals_of(self._table).compaction.close()
         if self._volatile == "on":
             table = self._table
-            replica = VolatileMerger(table._log, table._storage, table._dead_rows, table._compaction._volatile_base)
+            replica = VolatileMerger(
+                internals_of(table).log,
+                internals_of(table).storage,
+                internals_of(table).dead_rows,
+                internals_of(table).compaction.volatile_base,
+            )
             replica.upload_due(UploadRules(0, 0, 0, 0))
             replica.close()
 

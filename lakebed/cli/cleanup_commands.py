@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def expire_snapshots(options: argparse.Namespace) -> int:
     with _progress(options):
-        rows = _open(options).expire_snapshots(
+        rows = _open(options).maintenance.expire_snapshots(
             options.older_than, options.retain_last, options.dry_run, options.allow_short_retention
         )
     return _print(rows, options)
@@ -27,13 +27,15 @@ def expire_snapshots(options: argparse.Namespace) -> int:
 
 def remove_orphan_files(options: argparse.Namespace) -> int:
     with _progress(options):
-        rows = _open(options).remove_orphan_files(options.older_than, options.dry_run, options.allow_short_retention)
+        rows = _open(options).maintenance.remove_orphan_files(
+            options.older_than, options.dry_run, options.allow_short_retention
+        )
     return _print(rows, options)
 
 
 def vacuum(options: argparse.Namespace) -> int:
     with _progress(options):
-        rows = _open(options).vacuum(options.older_than, options.dry_run, options.allow_short_retention)
+        rows = _open(options).maintenance.vacuum(options.older_than, options.dry_run, options.allow_short_retention)
     return _print(rows, options)
 
 

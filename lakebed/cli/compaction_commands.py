@@ -19,7 +19,7 @@ def plan(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
     from lakebed.table import open as open_table
 
-    rows = open_table(options.path).plan()
+    rows = open_table(options.path).maintenance.plan()
     # The inputs of a plan are many: they are for programs.
     print_rows(rows if options.format == "json" else rows.drop_columns(["inputs"]), options.format)
     return exit_codes.OK
@@ -39,7 +39,7 @@ def compact(options: argparse.Namespace) -> int:
     with progress("looking for parts to merge", options.log_format) as tell:
         end = events.listen(_MergeCount(tell))
         try:
-            result = table.compact()
+            result = table.maintenance.compact()
         finally:
             end()
     print_rows(pa.Table.from_pylist([asdict(result)]), options.format)
@@ -70,7 +70,9 @@ def recluster(options: argparse.Namespace) -> int:
             tell(what, at.rows, at.rows_estimated)
 
         result = asdict(
-            table.recluster(options.where, final=options.final, on_progress=on_progress, dry_run=options.dry_run)
+            table.maintenance.recluster(
+                options.where, final=options.final, on_progress=on_progress, dry_run=options.dry_run
+            )
         )
     depths = pa.map_(pa.int32(), pa.float64())
     columns = {
@@ -103,7 +105,7 @@ def set_sort_key(options: argparse.Namespace) -> int:
 
     table = open_table(options.path)
     version = table.set_sort_key(options.columns)
-    [unsorted] = table.detail()["unsorted_parts"].to_pylist()
+    [unsorted] = table.inspect.detail()["unsorted_parts"].to_pylist()
     print(
         f"version {version}: {unsorted:,} parts to be sorted by it, by lakebed maintain or now by lakebed recluster --final"
     )

@@ -13,12 +13,12 @@ from lakebed.cli import exit_codes
 
 def exporter(options: argparse.Namespace) -> int:
     """Until Ctrl-C or SIGTERM."""
+    from lakebed.health.exporter import Exporter
     from lakebed.monitoring.event_log import log_fields
     from lakebed.monitoring.metrics import Metrics
-    from lakebed.table import exporter_of
 
     metrics = Metrics()
-    watched = exporter_of(options.paths, metrics, options.interval)
+    watched = Exporter(options.paths, metrics, options.interval)
     server = metrics.serve(options.host, options.port, "--port")
     done = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

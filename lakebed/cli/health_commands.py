@@ -27,9 +27,9 @@ _STYLES = {"ok": "green", "warning": "yellow", "critical": "red"}
 
 
 def status(options: argparse.Namespace) -> int:
-    from lakebed.table import observer
+    from lakebed.health.status import Observer
 
-    seen = observer(options.path)
+    seen = Observer(options.path)
     if options.watch:
         return _watch(seen.look, options.format)
     return _show(seen.look(options.deep), options.format)
@@ -64,7 +64,7 @@ def claims(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
     from lakebed.table import open as open_table
 
-    rows = open_table(options.path).claims()
+    rows = open_table(options.path).inspect.claims()
     # The sources of a claim are many: they are for programs.
     print_rows(rows if options.format == "json" else rows.drop_columns(["sources"]), options.format)
     return exit_codes.OK
@@ -74,7 +74,7 @@ def compactions(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
     from lakebed.table import open as open_table
 
-    print_rows(open_table(options.path).compactions(options.last), options.format)
+    print_rows(open_table(options.path).inspect.compactions(options.last), options.format)
     return exit_codes.OK
 
 

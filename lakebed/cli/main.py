@@ -394,7 +394,7 @@ def _parts(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
     from lakebed.table import open as open_table
 
-    rows = open_table(options.path).parts(options.at_version)
+    rows = open_table(options.path).inspect.parts(options.at_version)
     # The statistics of a part are long: they are for programs.
     print_rows(rows if options.format == "json" else rows.drop_columns(["stats"]), options.format)
     return exit_codes.OK
@@ -404,7 +404,7 @@ def _timeline(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
     from lakebed.table import open as open_table
 
-    print_rows(open_table(options.path).timeline(options.last), options.format)
+    print_rows(open_table(options.path).inspect.timeline(options.last), options.format)
     return exit_codes.OK
 
 
@@ -412,7 +412,7 @@ def _detail(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
     from lakebed.table import open as open_table
 
-    print_rows(open_table(options.path).detail(), options.format)
+    print_rows(open_table(options.path).inspect.detail(), options.format)
     return exit_codes.OK
 
 
@@ -421,11 +421,11 @@ def _clustering(options: argparse.Namespace) -> int:
     from lakebed.table import open as open_table
 
     table = open_table(options.path)
-    rows = table.clustering_information()
+    rows = table.inspect.clustering()
     # The deepest ranges are long: they are for programs.
     print_rows(rows if options.format == "json" else rows.drop_columns(["deepest"]), options.format)
     if options.png is not None:
-        table.draw_clustering(options.png)
+        table.inspect.draw_clustering(options.png)
     return exit_codes.OK
 
 
@@ -440,12 +440,12 @@ def _settle(options: argparse.Namespace) -> int:
     from lakebed.table import open as open_table
 
     table = open_table(options.path)
-    [tail] = table.detail()["tail_rows"].to_pylist()
+    [tail] = table.inspect.detail()["tail_rows"].to_pylist()
     with progress("settling", options.log_format) as tell:
 
         def count(event: Event) -> None:
             if isinstance(event, CommitEnded) and event.operation == "SETTLE":
-                tell("settling rows", tail - table.detail()["tail_rows"][0].as_py(), tail)
+                tell("settling rows", tail - table.inspect.detail()["tail_rows"][0].as_py(), tail)
 
         end = listen(count)
         try:

@@ -45,7 +45,7 @@ def drop(options: argparse.Namespace) -> int:
 def detached(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
 
-    print_rows(_open(options).detached(), options.format)
+    print_rows(_open(options).inspect.detached(), options.format)
     return exit_codes.OK
 
 

@@ -58,7 +58,7 @@ class Compaction:
         self._log = log
         self._storage = storage
         self._dead_rows = dead_rows
-        self._volatile_base = volatile_base
+        self.volatile_base = volatile_base
         self._reads = reads
         self._compactor: Compactor | None = None
         self._volatile: VolatileMerger | None = None
@@ -73,8 +73,8 @@ class Compaction:
     def compact(self) -> CompactResult:
         """Merge in this process until the planner finds nothing more. Raises what a merge fails with."""
         started = time.perf_counter()
-        merger = self._merger()
-        compactor = Compactor(self._path, self._log, merger, self._local_kernel(), reads=self._reads.of)
+        merger = self.merger()
+        compactor = Compactor(self._path, self._log, merger, self.local_kernel(), reads=self._reads.of)
         done = [result for result in compactor.run_until_idle() if result.end is End.COMPLETED]
         return CompactResult(
             version=self._log.refresh().version,
@@ -89,7 +89,7 @@ class Compaction:
 
     def recluster(self, job: ReclusterJob) -> ReclusterResult:
         """Run a job in this process. Raises what a merge fails with."""
-        return job.run(self._merger(), self._local_kernel())
+        return job.run(self.merger(), self.local_kernel())
 
     def in_background(self, spark: SparkSession | None, chores: Mapping[Callable[[], object], float]) -> Compactor:
         """A compactor for a replica: not started yet. On a cluster merges are Spark jobs and nothing is volatile."""
@@ -101,13 +101,13 @@ class Compaction:
         merger: Merger | VolatileMerger
         if settings.volatile and cluster is None:
             merger = self._volatile = VolatileMerger(
-                self._log, self._storage, self._dead_rows, self._volatile_base, lease_seconds=self.lease_seconds
+                self._log, self._storage, self._dead_rows, self.volatile_base, lease_seconds=self.lease_seconds
             )
             chores |= {self._upload: UPLOAD_LOOK_SECONDS, merger.extend: self.lease_seconds / HEARTBEATS}
         else:
-            merger = self._merger()
+            merger = self.merger()
         chores[merger.tidy] = min(TIDY_SECONDS, self.lease_seconds)
-        kernel = spark_kernel(cluster, self._path, self._log.refresh) if cluster else self._local_kernel()
+        kernel = spark_kernel(cluster, self._path, self._log.refresh) if cluster else self.local_kernel()
         self._compactor = Compactor(self._path, self._log, merger, kernel, chores=chores, reads=self._reads.of)
         return self._compactor
 
@@ -128,10 +128,12 @@ class Compaction:
         """Paths of parts that this process leaves alone for now because merges of them failed."""
         return self._compactor.parked() if self._compactor else frozenset()
 
-    def _merger(self) -> Merger:
+    def merger(self) -> Merger:
+        """Claims and commits merges of the table under a name of its own."""
         return Merger(self._log, self._storage, self._dead_rows, _replica_name(), lease_seconds=self.lease_seconds)
 
-    def _local_kernel(self) -> KernelMaker:
+    def local_kernel(self) -> KernelMaker:
+        """Merges in this process."""
         return local_kernel(self._storage, self._log.refresh)
 
     def _upload(self) -> None:

@@ -18,6 +18,7 @@ from lakebed.health.sampler import Sampler
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
+from lakebed.storage.cache_folder import volatile_folder
 from lakebed.storage.open import open_part_storage
 
 SLOW_SECONDS = 30.0
@@ -29,10 +30,15 @@ _logger = logging.getLogger("lakebed.exporter")
 class Exporter:
     """Looks at tables until ``close``; what it sees is in ``metrics``."""
 
-    def __init__(self, paths: Sequence[str], metrics: Metrics, volatile: Path, interval_seconds: float) -> None:
-        """``volatile``: where materialized parts are on this host. Raises InvalidInput for a path that can't be one."""
+    def __init__(
+        self, paths: Sequence[str], metrics: Metrics, interval_seconds: float, volatile: Path | None = None
+    ) -> None:
+        """``volatile``: where materialized parts are on this host, if not where this user's are.
+
+        Raises InvalidInput for a path that can't be one.
+        """
         self._metrics = metrics
-        self._volatile = volatile
+        self._volatile = volatile or volatile_folder()
         self._interval_seconds = interval_seconds
         self._done = threading.Event()
         self._began: dict[str, float] = {}

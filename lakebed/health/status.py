@@ -46,6 +46,7 @@ from lakebed.planning.backpressure import pressure
 from lakebed.planning.plan import Planning, kind_of
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import reason_to_settle
+from lakebed.storage.cache_folder import volatile_folder
 from lakebed.storage.open import open_part_storage
 
 SLOW_SECONDS = 60.0
@@ -127,13 +128,13 @@ class _Slow:
 class Observer:
     """Looks at one table again and again. It has a log of its own, so a table that can't be opened can be looked at too."""
 
-    def __init__(self, path: str, volatile: Path, clock: Callable[[], float] = time.time) -> None:
-        """``volatile``: where materialized parts are on this host, a folder a table."""
+    def __init__(self, path: str, volatile: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        """``volatile``: where materialized parts are on this host, a folder a table, if not where this user's are."""
         self._path = path.rstrip("/") or path
         self._storage = open_part_storage(path)
         self._log = TableLog(open_store(self._storage.root), clock)
         self._reads = Reads(self._log)
-        self._volatile = volatile
+        self._volatile = volatile or volatile_folder()
         self._slow: _Slow | None = None
         self._slow_at = 0.0
 

@@ -8,11 +8,11 @@ stopped, and a query with a new checkpoint is a new one. That the input is the s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from lakebed import events
-from lakebed.errors import QuarantineRefused
+from lakebed.errors import InvalidInput, QuarantineRefused
 from lakebed.ingest.batch_writer import (
     ChangeStream,
     WriteTask,
@@ -26,12 +26,13 @@ from lakebed.ingest.truncates import cut_of
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.changes import shape_of
+from lakebed.parts.changes import TableShape, shape_of
 from lakebed.planning.backpressure import pressure
 from lakebed.version import ENGINE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
@@ -42,6 +43,8 @@ class Ingest:
     def __init__(
         self, table: str, log: TableLog, stream: ChangeStream, quarantine: str, quarantine_log: Callable[[], TableLog]
     ) -> None:
+        if quarantine not in ("table", "fail"):
+            raise InvalidInput(f"quarantine is {quarantine!r}; it must be 'table' or 'fail'")
         self._table = table
         self._log = log
         self._stream = stream
@@ -111,3 +114,23 @@ class Ingest:
         events.emit(events.IngestDelayed(table=self._table, reason=found.reason, factor=found.factor, seconds=delay))
         time.sleep(delay)
         return self._log.refresh()
+
+
+def require_keys(shape: TableShape, keys: Sequence[str] | None, sequence_by: str | None) -> None:
+    """Raises InvalidInput if a caller takes the table to have other keys or another sequence than it has."""
+    if keys is not None and tuple(keys) != shape.keys:
+        raise InvalidInput(
+            f"the table's keys are {list(shape.keys)}, not {list(keys)}; keys are fixed when a table is created"
+        )
+    if sequence_by is not None and sequence_by != shape.sequence_by:
+        raise InvalidInput(
+            f"the table's sequence_by is {shape.sequence_by!r}, not {sequence_by!r}; it is fixed when a table is created"
+        )
+
+
+def start_ingest(
+    ingest: Ingest, frame: DataFrame, checkpoint: str, name: str, trigger: Mapping[str, Any] | None = None
+) -> StreamingQuery:
+    """Start the query that gives every micro-batch of ``frame`` to ``ingest``; its ``checkpoint`` is as Spark spells paths."""
+    writer = frame.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(ingest)
+    return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()

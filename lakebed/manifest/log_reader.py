@@ -48,7 +48,7 @@ class LogReader:
         self.store = store
         self.statistics = KnownStatistics()
         """What was read of the statistics of parts, of all versions; those of parts that left are forgotten now and then."""
-        self._clock = clock
+        self.clock = clock
         self._sleep = sleep
         self._newest: Snapshot | None = None
         self._times: dict[int, int] = {}  # of commits that were made before times were kept in order
@@ -77,7 +77,7 @@ class LogReader:
 
     def _read_newest(self) -> Snapshot:
         before = known = self._newest
-        if known is None or not 0 <= self._clock() - self._listed_at <= _RELIST_SECONDS:
+        if known is None or not 0 <= self.clock() - self._listed_at <= _RELIST_SECONDS:
             if known is not None and not self._stands(known):
                 known, self._checkpointed = None, -1
             known = self._without_expired(self._load(None, known))
@@ -220,7 +220,7 @@ class LogReader:
                     f"version {version} is not kept any more; the oldest that can be read is {files.oldest()}"
                 )
             if version is None:
-                self._listed_at = self._clock()
+                self._listed_at = self.clock()
                 self._checkpointed = max(self._checkpointed, base if base is not None else -1)
             try:
                 first = self._start(files, base, known)
@@ -332,7 +332,7 @@ class LogReader:
 
     def now_ms(self) -> int:
         """What the log's clock says, in epoch milliseconds."""
-        return int(self._clock() * 1000)
+        return int(self.clock() * 1000)
 
 
 def is_of_another_table(snapshot: Snapshot, commit: Commit) -> bool:

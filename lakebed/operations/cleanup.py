@@ -226,6 +226,13 @@ def _require_long(seconds: int, allow_short: bool) -> None:
         )
 
 
+def clean_log(log: TableLog, storage: PartStorage) -> int:
+    """Write a checkpoint, and delete log files that nothing within ``lakebed.log_retention`` needs; returns how many."""
+    snapshot = log.refresh()
+    log.write_checkpoint(snapshot)
+    return log.clean(snapshot.settings.log_retention_seconds, time_of_cleaning(log, storage))
+
+
 def time_of_cleaning(log: TableLog, storage: PartStorage) -> int:
     """The time that a cleanup judges ages by, in epoch milliseconds: its own, or the store's if that is earlier.
 

@@ -5,16 +5,33 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from lakebed.errors import InvalidInput, InvalidSchema, Unsupported
+from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
 from lakebed.manifest.actions import CommitInfo, Metadata, Protocol
-from lakebed.manifest.schema import check_columns, check_new_names, schema_to_json, uses_timestamp_ntz
+from lakebed.manifest.schema import (
+    SparkSchema,
+    canonical_schema,
+    check_columns,
+    check_new_names,
+    schema_to_json,
+    uses_timestamp_ntz,
+)
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import GATE_FEATURE, Outcome, TableLog
-from lakebed.settings import INTERVAL_PROPERTIES, PREFIX, TableSettings, property_value
+from lakebed.manifest.store_probe import probe
+from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
+from lakebed.settings import (
+    INTERVAL_PROPERTIES,
+    PREFIX,
+    TableSettings,
+    check_creatable,
+    parse_settings,
+    property_value,
+)
 from lakebed.sortkey.sort_key import parse_sort_key
+from lakebed.version import ENGINE
 
 _ADOPTABLE = frozenset(
     {
@@ -36,6 +53,47 @@ _NOT_KEPT_PROPERTIES = (
 _NOT_KEPT_COLUMN_METADATA = ("delta.generationExpression", "delta.identity.", "delta.invariants", "CURRENT_DEFAULT")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """What a table is created with; see ``lakebed.create``."""
+
+    schema: pa.Schema | SparkSchema
+    keys: tuple[str, ...] = ()
+    sort_key: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    partition_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def settings(self) -> TableSettings:
+        """The settings of version 0. Raises InvalidInput for a property that can't be given."""
+        check_creatable(self.properties)
+        return replace(
+            parse_settings(self.properties),
+            keys=self.keys,
+            sort_key=self.sort_key,
+            sort_key_version=1,
+            sequence_by=self.sequence_by,
+        )
+
+
+def create(path: str, log: TableLog, table: NewTable) -> None:
+    """Create a table at ``path``, where ``log`` is.
+
+    Raises TableExists, InvalidSchema, InvalidInput, UnsafeStore, StoreUnavailable.
+    """
+    settings = table.settings()
+    if path.startswith("s3"):
+        probe(log.store)
+    schema = canonical_schema(table.schema)
+    match create_log(log, schema, settings, table.partition_by, table.properties, ENGINE):
+        case Committed():
+            return
+        case Conflicted():
+            raise TableExists(f"there is already a table at {path}; open it with lakebed.open, or choose another path")
+        case Unknown(_, _, cause):
+            raise StoreUnavailable(f"whether the table at {path} was created is unknown: {cause}")
+
+
 def create_log(
     log: TableLog,
     schema: pa.Schema,
@@ -53,7 +111,7 @@ def create_log(
     check_columns(partition_by, schema, "partition_by")
     _check_partitioning(partition_by, schema)
     # A key has a value in every row, so the table says so to every reader.
-    schema = pa.schema([field.with_nullable(field.nullable and field.name not in settings.keys) for field in schema])
+    schema = pa.schema([each.with_nullable(each.nullable and each.name not in settings.keys) for each in schema])
     others = {name: value for name, value in properties.items() if not name.startswith(PREFIX)}
     metadata = Metadata(
         id=str(uuid.uuid4()),

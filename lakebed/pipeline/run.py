@@ -30,7 +30,8 @@ from lakebed.pipeline.driver import Abandoned, Driver, spark_driver
 from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
 from lakebed.pipeline.sources import QUERY_NAME, open_source, start_ingest
 from lakebed.pipeline.target import open_or_create
-from lakebed.table import STREAMS_FOLDER, Table
+from lakebed.table import Table, internals_of
+from lakebed.table.internals import STREAMS_FOLDER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,7 +132,8 @@ class _Run:
         self._started_at = 0.0
         self._batches_at_failure = 0
         self._state: TableState | None = None
-        self._sampler = table._sampler()
+        self._internals = internals_of(table)
+        self._sampler = self._internals.sampler()
         self._sampling_lock = threading.Lock()
 
     def look(self, phase: Phase) -> None:
@@ -140,7 +142,7 @@ class _Run:
     def observe(self) -> TableState:
         """The table's figures now, for the display and for the gauges."""
         with self._sampling_lock:
-            parked = len(self._table._compaction.parked())
+            parked = len(self._internals.compaction.parked())
             self._state = state = replace(self._sampler.sample(), parked_parts=parked)
         self._metrics.observe(self._table.path, state)
         return state
@@ -286,13 +288,13 @@ class _Run:
         deadline = time.monotonic() + DRAIN_SECONDS_MAX
         while query.isActive and time.monotonic() < deadline:
             busy = query.status["isTriggerActive"] and query.status["isDataAvailable"]
-            if not self._table._log.refresh().tail and not busy:
+            if not self._internals.log.refresh().tail and not busy:
                 break
             self.look("stopping")
             time.sleep(0.05)
         _stop(query)
-        self._table._compaction.close()  # merges that run give their claims back
-        if self._table._log.refresh().tail:
+        self._internals.compaction.close()  # merges that run give their claims back
+        if self._internals.log.refresh().tail:
             self._table.settle()
 
     def _stop_all(self) -> None:

@@ -15,7 +15,7 @@ from lakebed.ingest.shape import ChangeShape, Decoder
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
 from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.settings import FilesSection, GeneratorSection, KafkaSection, Pipeline, RowsFormat
-from lakebed.table import Table
+from lakebed.table import Table, internals_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
     decoding = open_decoder(pipeline, table)
     reader = source.reader
     changes = RecordChanges(decoding) if reader is None else RangeChanges(reader, decoding)
-    return table.ingest_with(changes, frame, **common)
+    return internals_of(table).start_ingest(changes, frame, **common)
 
 
 def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:
@@ -75,7 +75,7 @@ def order_stream(section: GeneratorSection) -> OrderStream:
 
 def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
     """The decoder of the format for a table's columns."""
-    detail = table.detail().to_pylist()[0]
+    detail = table.inspect.detail().to_pylist()[0]
     shape = ChangeShape(table.schema, tuple(detail["keys"]), detail["sequence_by"])
     options = {name: value for name, value in asdict(pipeline.format).items() if value is not None}
     return decoder(pipeline.format_kind, shape, options)

@@ -34,9 +34,14 @@ def open_or_create(pipeline: Pipeline) -> Table:
             ) from None
     try:
         return tables.create(
-            section.path, section.columns, section.keys, section.sort_key, section.sequence_by, section.partition_by,
-            section.properties,
-        )  # fmt: skip
+            section.path,
+            section.columns,
+            section.keys,
+            sort_key=section.sort_key,
+            sequence_by=section.sequence_by,
+            partition_by=section.partition_by,
+            properties=section.properties,
+        )
     except TableExists:  # another process was faster
         return check(pipeline, tables.open(section.path))
 
@@ -44,7 +49,7 @@ def open_or_create(pipeline: Pipeline) -> Table:
 def check(pipeline: Pipeline, table: Table) -> Table:
     """The table, if it is what the file says. Raises InvalidInput naming each difference, and what to do."""
     section, path = pipeline.table, pipeline.table.path
-    detail = table.detail().to_pylist()[0]
+    detail = table.inspect.detail().to_pylist()[0]
     fixed = [*_fixed_differences(section, detail), *_column_differences(section, table.schema)]
     sorting = list(_sort_key_difference(section, detail, table.schema))
     properties, wanted = _property_differences(section, table.properties)

@@ -34,7 +34,6 @@ from lakebed.monitoring.table_state import table_state
 from lakebed.parts.reads import Reads
 from lakebed.planning.planner import plan
 from lakebed.storage.open import open_part_storage
-from lakebed.table import observer
 from lakebed.ui import documents
 from lakebed.ui.history import History
 from lakebed.ui.levels import levels
@@ -190,7 +189,7 @@ class Watched:
     def _opened(self) -> _Open:
         log = TableLog(open_store(self._root))
         return _Open(
-            observer=observer(self._root), log=log, recent=RecentCommits(log), history=History(log), reads=Reads(log)
+            observer=Observer(self._root), log=log, recent=RecentCommits(log), history=History(log), reads=Reads(log)
         )
 
     def _failed(self, error: Exception) -> Seen:

@@ -1,4 +1,4 @@
-"""What a table says of itself, as Arrow tables: its figures, its parts, its timeline, claims and merges. Pure."""
+"""What a table says of itself, as Arrow tables: its figures, its parts, its timeline, claims and merges. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import Commit
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
 
 PARTS_SCHEMA = pa.schema(
     [
@@ -156,6 +158,17 @@ def parts(snapshot: Snapshot) -> pa.Table:
         for part in snapshot.tail_in_order()
     ]
     return pa.Table.from_pylist(rows, PARTS_SCHEMA)
+
+
+def newest_commits(log: TableLog, last: int) -> list[Commit]:
+    """The newest commits that the log still has, at most ``last``, oldest first.
+
+    Raises InvalidInput if ``last`` is not above 0.
+    """
+    if last < 1:
+        raise InvalidInput(f"last is {last}; it must be above 0")
+    newest = log.refresh().version
+    return list(log.commits(max(log.oldest_version(), newest - last + 1), newest))
 
 
 def timeline(commits: Sequence[Commit]) -> pa.Table:

@@ -63,7 +63,7 @@ def test_a_stream_runs_on_both_workers_and_survives_one(tmp_path: Path) -> None:
 
 
 def batches(table: lakebed.Table) -> int:
-    operations = table.timeline()["operation"].to_pylist()
+    operations = table.inspect.timeline()["operation"].to_pylist()
     return operations.count("STREAMING UPDATE")
 
 

@@ -26,6 +26,7 @@ from lakebed.manifest.claims import claims_of
 from lakebed.storage.s3_client import ATTEMPTS_MAX
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
+from tests.internals import compaction_of, dead_rows_of, log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 ROWS = 3000
@@ -70,29 +71,29 @@ def disk_full_after(file_bytes: int) -> Iterator[None]:
 
 def paths(table: lakebed.Table) -> list[str]:
     """Of the base, in the order of the ids."""
-    rows = table.parts().sort_by("min_block")
+    rows = table.inspect.parts().sort_by("min_block")
     return [
         path for path, state in zip(rows["path"].to_pylist(), rows["state"].to_pylist(), strict=True) if state == "base"
     ]
 
 
 def files(table: lakebed.Table) -> set[str]:
-    return {path for path, _, _ in table._storage.list("_lakebed/")}
+    return {path for path, _, _ in storage_of(table).list("_lakebed/")}
 
 
 def require_whole(table: lakebed.Table, rows: int = PARTS * ROWS) -> None:
     """All rows are there for a reader that knows nothing, and nobody claims anything."""
     again = lakebed.open(table.path)
     assert sorted(again.to_arrow()["id"].to_pylist()) == list(range(rows))
-    assert not claims_of(again._log.refresh().domains)
+    assert not claims_of(log_of(again).refresh().domains)
 
 
 def replica(table: lakebed.Table) -> VolatileMerger:
-    return VolatileMerger(table._log, table._storage, table._dead_rows, table._compaction._volatile_base)
+    return VolatileMerger(log_of(table), storage_of(table), dead_rows_of(table), compaction_of(table).volatile_base)
 
 
 def merge(table: lakebed.Table, worker: Merger | VolatileMerger, inputs: list[str], level: int = 1) -> End:
-    kernel = local_kernel(table._storage, table._log.refresh)(lambda: False, lambda rows: None)
+    kernel = local_kernel(storage_of(table), log_of(table).refresh)(lambda: False, lambda rows: None)
     return worker.run(inputs, level, kernel).end
 
 
@@ -121,10 +122,10 @@ def test_settling_on_a_full_disk_says_so_and_the_tail_stays_readable(table: lake
 def test_a_merge_into_a_full_store_gives_everything_back_and_is_done_when_there_is_room(table: lakebed.Table) -> None:
     before = files(table)
     with disk_full_after(100_000), pytest.raises(StoreUnavailable, match=f"{table.path}/_lakebed"):
-        table.compact()
+        table.maintenance.compact()
     assert files(table) == before
     require_whole(table)
-    assert table.compact().merges == 1
+    assert table.maintenance.compact().merges == 1
     require_whole(table)
 
 
@@ -132,7 +133,7 @@ def test_a_merge_onto_a_full_local_disk_gives_everything_back_and_is_done_when_t
     table: lakebed.Table,
 ) -> None:
     worker = replica(table)
-    local = table._compaction._volatile_base
+    local = compaction_of(table).volatile_base
     with disk_full_after(100_000), pytest.raises(StoreUnavailable, match=f"{local}.* check the disk"):
         merge(table, worker, paths(table))
     assert not list(local.rglob("*.parquet")) and worker.held() == []
@@ -143,7 +144,7 @@ def test_a_merge_onto_a_full_local_disk_gives_everything_back_and_is_done_when_t
 
 
 def test_a_commit_on_a_full_disk_is_an_error_that_may_be_tried_again(table: lakebed.Table) -> None:
-    table._log._sleep = lambda seconds: None
+    log_of(table)._sleep = lambda seconds: None
     with disk_full_after(100), pytest.raises(StoreUnavailable, match=r"_delta_log.* free space"):
         table.set_properties({"lakebed.read_budget": "2"})
     require_whole(table)
@@ -232,8 +233,8 @@ def test_a_merge_parks_a_part_whose_file_is_gone_and_merges_the_others(
 ) -> None:
     second = paths(table)[1]
     Path(table.path, second).unlink()
-    worker = Merger(table._log, table._storage, table._dead_rows, "r1")
-    compactor = Compactor(table.path, table._log, worker, local_kernel(table._storage, table._log.refresh))
+    worker = Merger(log_of(table), storage_of(table), dead_rows_of(table), "r1")
+    compactor = Compactor(table.path, log_of(table), worker, local_kernel(storage_of(table), log_of(table).refresh))
     with pytest.raises(Corrupt, match=second):
         compactor.run_until_idle()
     assert compactor.parked() == {second} and second in caplog.text and "left alone for an hour" in caplog.text
@@ -246,13 +247,13 @@ def test_an_object_that_is_gone_is_named_and_a_store_that_fails_is_no_damage(
 ) -> None:
     table = three_parts(f"s3://{s3_server.create_bucket()}/table")
     second = paths(table)[1]
-    table._storage.forget(second)  # a new part is in this process's memory
+    storage_of(table).forget(second)  # a new part is in this process's memory
     flaky_s3.fail_next(Fault.RESET, ATTEMPTS_MAX, path_contains=second)
     with pytest.raises(StoreUnavailable, match=second):
-        table.compact()
+        table.maintenance.compact()
     assert sum(flaky_s3.traffic().faults.values()) == ATTEMPTS_MAX
-    table._storage.delete(second)
+    storage_of(table).delete(second)
     with pytest.raises(Corrupt, match=f"{second} can't be read .there is no such object"):
-        table.compact()
+        table.maintenance.compact()
     with pytest.raises(Corrupt, match=f"{second} can't be read .FileNotFoundError"):
         lakebed.open(table.path).to_arrow()

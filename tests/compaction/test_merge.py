@@ -28,6 +28,7 @@ from lakebed.parts.changes import TableShape
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
+from tests.internals import compaction_of, dead_rows_of, log_of, storage_of, table_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
 ALL = UploadRules(bytes_min=0, age_seconds=0, local_bytes_max=0, sources_max=0)
@@ -67,7 +68,7 @@ def content(table: lakebed.Table) -> dict[int, str]:
 
 
 def paths(table: lakebed.Table) -> list[str]:
-    return sorted(table._log.refresh().parts)
+    return sorted(log_of(table).refresh().parts)
 
 
 def files(table: lakebed.Table) -> set[str]:
@@ -76,7 +77,7 @@ def files(table: lakebed.Table) -> set[str]:
 
 def merger(table: lakebed.Table, name: str = "r1", clock: Callable[[], float] | None = None) -> Merger:
     more = {"clock": clock} if clock else {}
-    return Merger(table._log, table._storage, table._dead_rows, name, **more)  # type: ignore[arg-type]
+    return Merger(log_of(table), storage_of(table), dead_rows_of(table), name, **more)  # type: ignore[arg-type]
 
 
 def kernel(before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None) -> object:
@@ -104,7 +105,7 @@ def test_rows_that_die_while_a_merge_runs_are_dead_in_its_output(table: lakebed.
     assert (result.end, result.carried_rows, result.parts_in) == (End.COMPLETED, 4, 3)
     expected = {id: "first" for id in range(30) if id not in (3, 14)} | {5: "second", 25: "second"}
     assert content(table) == expected
-    assert lakebed.open(table.path).parts()["level"].to_pylist().count(1) == 1
+    assert lakebed.open(table.path).inspect.parts()["level"].to_pylist().count(1) == 1
 
 
 def test_a_writer_and_a_settle_never_wait_for_a_merge_and_never_fail_because_of_it(table: lakebed.Table) -> None:
@@ -167,11 +168,11 @@ def test_a_claim_of_a_replica_that_is_gone_for_two_leases_is_ended_by_another_an
 
     clock.now += 2 * LEASE_SECONDS - 1
     mine.tidy()
-    assert len(claims_of(table._log.refresh().domains)) == 2
+    assert len(claims_of(log_of(table).refresh().domains)) == 2
     clock.now += 2
     mine.tidy()
 
-    assert [claim.replica for claim in claims_of(table._log.refresh().domains).values()] == ["mine"]
+    assert [claim.replica for claim in claims_of(log_of(table).refresh().domains).values()] == ["mine"]
 
 
 @pytest.mark.parametrize("is_volatile", [False, True])
@@ -189,13 +190,13 @@ def test_a_replica_that_closes_gives_back_the_claim_of_a_merge_that_can_not_be_s
 
     def close() -> None:
         replica.close()
-        assert claims_of(table._log.refresh().domains).keys() == kept
+        assert claims_of(log_of(table).refresh().domains).keys() == kept
 
     ends = []
     try:
         ends.append(replica.run(inputs, 2, kernel(after=close)).end)  # type: ignore[arg-type]
     finally:
-        assert claims_of(table._log.refresh().domains).keys() == kept
+        assert claims_of(log_of(table).refresh().domains).keys() == kept
     assert content(table) == {id: "first" for id in range(30)}
     assert is_volatile or ends == [End.OVERTAKEN]
 
@@ -203,8 +204,8 @@ def test_a_replica_that_closes_gives_back_the_claim_of_a_merge_that_can_not_be_s
 def test_leases_are_extended_while_another_chore_takes_long(table: lakebed.Table) -> None:
     ended, extended = threading.Event(), threading.Event()
     chores = {lambda: ended.wait(30): 0.01, extended.set: 0.02}
-    kernels = local_kernel(table._storage, table._log.refresh)
-    compactor = Compactor(table.path, table._log, merger(table), kernels, chores=chores)
+    kernels = local_kernel(storage_of(table), log_of(table).refresh)
+    compactor = Compactor(table.path, log_of(table), merger(table), kernels, chores=chores)
     compactor.start()
     try:
         assert extended.wait(20)
@@ -217,14 +218,14 @@ def test_leases_are_extended_while_another_chore_takes_long(table: lakebed.Table
 
 def test_a_table_that_is_truncated_under_a_merge_stays_empty(table: lakebed.Table) -> None:
     def truncate() -> None:
-        snapshot = table._log.refresh()
+        snapshot = log_of(table).refresh()
         actions = [part.removed(0) for part in snapshot.parts.values()]
-        table._log.commit(snapshot, actions, CommitInfo(operation="TRUNCATE", commit_id=""), Touch(whole_table=True))
+        log_of(table).commit(snapshot, actions, CommitInfo(operation="TRUNCATE", commit_id=""), Touch(whole_table=True))
 
     before = files(table)
     result = merger(table).run(paths(table), 1, kernel(after=truncate))  # type: ignore[arg-type]
     assert result.end in (End.COMPLETED, End.OVERTAKEN) and result.parts_out == 0
-    assert content(table) == {} and not claims_of(table._log.refresh().domains)
+    assert content(table) == {} and not claims_of(log_of(table).refresh().domains)
     assert files(table) - before <= files(table), "its file is no part of the table"
     assert paths(table) == []
 
@@ -238,14 +239,14 @@ def test_a_merge_that_fails_gives_its_claim_back_and_leaves_no_file(table: lakeb
     with pytest.raises(StoreUnavailable, match="on fire"):
         merger(table).run(paths(table), 1, kernel(before=fail))  # type: ignore[arg-type]
     assert files(table) == before
-    assert not claims_of(table._log.refresh().domains)
+    assert not claims_of(log_of(table).refresh().domains)
 
     def stop() -> None:
         raise Cancelled("stop")
 
     with pytest.raises(Cancelled):
         merger(table).run(paths(table), 1, kernel(before=stop))  # type: ignore[arg-type]
-    assert not claims_of(table._log.refresh().domains)
+    assert not claims_of(log_of(table).refresh().domains)
     assert content(table) == {id: "first" for id in range(30)}
 
 
@@ -256,7 +257,7 @@ def test_a_part_that_can_not_be_read_is_parked_and_reported_and_the_others_are_m
     stop = listen(lambda event: failed.append(event) if isinstance(event, MergeFailed) else None)
     clock = Clock()
     compactor = Compactor(
-        table.path, table._log, merger(table), local_kernel(table._storage, table._log.refresh), clock=clock
+        table.path, log_of(table), merger(table), local_kernel(storage_of(table), log_of(table).refresh), clock=clock
     )
     job = compactor._next()
     assert job is not None
@@ -280,7 +281,7 @@ def test_a_plan_that_keeps_failing_is_tried_later_and_later_and_then_parked(tabl
 
         return kernel(before=fail)
 
-    compactor = Compactor(table.path, table._log, merger(table, clock=clock), make, clock=clock)  # type: ignore[arg-type]
+    compactor = Compactor(table.path, log_of(table), merger(table, clock=clock), make, clock=clock)  # type: ignore[arg-type]
     attempts, started = 0, clock.now
     while clock.now < started + 600:
         if job := compactor._next():
@@ -294,10 +295,10 @@ def test_a_plan_that_keeps_failing_is_tried_later_and_later_and_then_parked(tabl
 def test_merging_until_nothing_is_left_ends_and_changes_no_row(table: lakebed.Table) -> None:
     delete(table, range(0, 30, 3))
     before = content(table)
-    result = table.compact()
+    result = table.maintenance.compact()
     assert result.merges >= 1 and content(table) == before
-    assert table.compact().merges == 0
-    assert [row for row in table.plan()["what"].to_pylist() if not row.startswith("left")] == []
+    assert table.maintenance.compact().merges == 0
+    assert [row for row in table.maintenance.plan()["what"].to_pylist() if not row.startswith("left")] == []
 
 
 # -- on a local disk -------------------------------------------------------------------------------------------------
@@ -305,8 +306,8 @@ def test_merging_until_nothing_is_left_ends_and_changes_no_row(table: lakebed.Ta
 
 def volatile(table: lakebed.Table, clock: Callable[[], float] | None = None) -> VolatileMerger:
     more = {"clock": clock} if clock else {}
-    base = table._compaction._volatile_base
-    return VolatileMerger(table._log, table._storage, table._dead_rows, base, **more)  # type: ignore[arg-type]
+    base = compaction_of(table).volatile_base
+    return VolatileMerger(log_of(table), storage_of(table), dead_rows_of(table), base, **more)  # type: ignore[arg-type]
 
 
 def test_a_materialized_part_is_read_here_and_its_sources_everywhere_else_with_the_same_rows(
@@ -344,7 +345,7 @@ def test_a_materialized_part_is_merged_again_and_uploaded_once_in_place_of_all_t
     [result] = replica.upload_due(ALL)
     assert (result.end, result.parts_in, result.carried_rows) == (End.COMPLETED, 3, 3)
     assert len(files(table) - written) == 1, "one object for all"
-    assert not replica.held() and not claims_of(table._log.refresh().domains)
+    assert not replica.held() and not claims_of(log_of(table).refresh().domains)
     assert content(table) == {id: "first" for id in range(4, 30) if id != 22} | {0: "first"}
 
 
@@ -366,7 +367,7 @@ def test_a_replica_that_lost_its_disk_gives_its_claims_back_when_it_starts(table
     Path(one.local_path(one.parts[0])).unlink()
     replica.close()
     assert volatile(table).held() == []
-    assert not claims_of(table._log.refresh().domains)
+    assert not claims_of(log_of(table).refresh().domains)
     assert content(table) == {id: "first" for id in range(30)}
 
 
@@ -380,7 +381,7 @@ def test_a_materialized_part_that_was_damaged_is_dropped_and_nothing_is_lost(tab
     local.write_bytes(bytes(data))
     with pytest.raises(Corrupt, match=str(local)):
         replica.upload_due(ALL)
-    assert replica.held() == [] and not claims_of(table._log.refresh().domains)
+    assert replica.held() == [] and not claims_of(log_of(table).refresh().domains)
     assert content(lakebed.open(table.path)) == {id: "first" for id in range(30)}
 
 
@@ -401,14 +402,14 @@ def test_an_upload_that_stands_though_nobody_said_so_keeps_its_object(
 ) -> None:
     replica = volatile(table)
     replica.run(paths(table), 1, kernel())  # type: ignore[arg-type]
-    commit = table._log.commit
+    commit = log_of(table).commit
 
     def silent(*arguments: Any) -> Outcome:
         outcome = commit(*arguments)
         assert isinstance(outcome, Committed)
         return Unknown(outcome.version, "", "no answer")
 
-    monkeypatch.setattr(table._log, "commit", silent)
+    monkeypatch.setattr(log_of(table), "commit", silent)
     with pytest.raises(StoreUnavailable, match="unknown"):
         replica.upload_due(ALL)
     monkeypatch.undo()
@@ -447,7 +448,7 @@ def test_an_object_whose_commit_came_late_is_never_deleted_by_the_replica_that_w
         upsert(table, range(start, start + 10))
         table.settle()
     store = LateStore(table.path)
-    cut_off = lakebed.Table(table.path, TableLog(store, clock, sleep=lambda seconds: None))
+    cut_off = table_of(table.path, TableLog(store, clock, sleep=lambda seconds: None))
     replica = volatile(cut_off, clock)
     replica.run(paths(table), 1, kernel())  # type: ignore[arg-type]
     store.silent = True
@@ -458,17 +459,19 @@ def test_an_object_whose_commit_came_late_is_never_deleted_by_the_replica_that_w
         replica = volatile(cut_off, clock)
         assert replica.held()
     store.land()
-    others = lakebed.Table(table.path, TableLog(LocalLogStore(table.path), clock))
+    others = table_of(table.path, TableLog(LocalLogStore(table.path), clock))
     uploaded, held = others.version, content(others)
     if fate == "merged":
         upsert(others, [0, 99], "second")
         others.settle()
-        firsts = [row["path"] for row in others.parts().to_pylist() if dict(row["partition"])["value"] == "first"]
+        firsts = [
+            row["path"] for row in others.inspect.parts().to_pylist() if dict(row["partition"])["value"] == "first"
+        ]
         assert merger(others, "quick", clock).run(firsts, 2, kernel()).end is End.COMPLETED  # type: ignore[arg-type]
     else:
         name = others.detach_partition({"value": "first"})
     clock.now += 4 * 3600  # what was removed is forgotten
-    others.clean_log()
+    others.maintenance.clean_log()
     assert [result.end for result in replica.upload_due(ALL)] == [End.OVERTAKEN]
     again = lakebed.open(table.path)
     assert {row["id"]: row["value"] for row in again.to_arrow(version=uploaded).to_pylist()} == held
@@ -489,7 +492,7 @@ def test_a_merge_on_local_disk_that_fails_gives_back_the_materialized_parts_it_h
     with pytest.raises(Cancelled):
         replica.run([one.url(one.parts[0]), c], 2, kernel(before=stop))  # type: ignore[arg-type]
     assert [held.claim.id for held in replica.held()] == [one.claim.id]
-    assert claims_of(table._log.refresh().domains).keys() == {one.claim.id}
+    assert claims_of(log_of(table).refresh().domains).keys() == {one.claim.id}
     assert [result.end for result in replica.upload_due(ALL)] == [End.COMPLETED]
 
 
@@ -530,8 +533,8 @@ def test_compacting_ends_though_parts_reach_across_values_of_the_first_sort_colu
         return merge(compactor, number, plan)
 
     monkeypatch.setattr(Compactor, "_merge", counted)
-    table.compact()
-    assert table.clustering_information()["max_depth"][0].as_py() <= 2, "neighbours may share a key"
+    table.maintenance.compact()
+    assert table.inspect.clustering()["max_depth"][0].as_py() <= 2, "neighbours may share a key"
 
 
 def test_a_dead_replica_whose_clock_was_a_year_ahead_keeps_nobody_from_its_parts(tmp_path: Path) -> None:
@@ -541,8 +544,8 @@ def test_a_dead_replica_whose_clock_was_a_year_ahead_keeps_nobody_from_its_parts
         ids = list(range(number, 200, 3))
         table.apply(pa.table({"id": ids, "v": [number] * len(ids)}, schema=schema))
         table.settle()
-    ahead = Merger(table._log, table._storage, table._dead_rows, "ahead", lambda: time.time() + 365 * 86_400)
-    assert isinstance(ahead.claim(list(table._log.refresh().parts), 1), tuple)
+    ahead = Merger(log_of(table), storage_of(table), dead_rows_of(table), "ahead", lambda: time.time() + 365 * 86_400)
+    assert isinstance(ahead.claim(list(log_of(table).refresh().parts), 1), tuple)
     assert table.status().claims_live == 0
-    assert table.compact().merges > 0
-    assert table.to_arrow().num_rows == 200 and not table.claims().num_rows
+    assert table.maintenance.compact().merges > 0
+    assert table.to_arrow().num_rows == 200 and not table.inspect.claims().num_rows

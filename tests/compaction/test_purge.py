@@ -13,6 +13,7 @@ from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import local_kernel
 from lakebed.compaction.merge import Merger
 from lakebed.parts.changes import OP_COLUMN
+from tests.internals import dead_rows_of, log_of, storage_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("seq", pa.int64())])
 
@@ -32,15 +33,15 @@ def compact(table: lakebed.Table, days: float) -> int:
     def clock() -> float:
         return time.time() + days * 86_400
 
-    merger = Merger(table._log, table._storage, table._dead_rows, "r", clock)
-    kernel = local_kernel(table._storage, table._log.refresh)
-    done = Compactor(table.path, table._log, merger, kernel, clock=clock).run_until_idle()
+    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "r", clock)
+    kernel = local_kernel(storage_of(table), log_of(table).refresh)
+    done = Compactor(table.path, log_of(table), merger, kernel, clock=clock).run_until_idle()
     merger.close()
     return len(done)
 
 
 def deletes(table: lakebed.Table) -> int:
-    return sum(part.deletes for part in table._log.refresh().parts.values())
+    return sum(part.deletes for part in log_of(table).refresh().parts.values())
 
 
 def test_deletes_leave_the_table_when_no_late_event_can_meet_them_any_more(tmp_path: Path) -> None:
@@ -57,5 +58,5 @@ def test_deletes_leave_the_table_when_no_late_event_can_meet_them_any_more(tmp_p
     assert compact(table, 7.1) > 0
     assert deletes(table) == 0
     assert sorted(table.to_arrow()["id"].to_pylist()) == list(range(40, 100))
-    assert [part.live_rows for part in table._log.refresh().parts.values() if part.live_rows == 0] == []
+    assert [part.live_rows for part in log_of(table).refresh().parts.values() if part.live_rows == 0] == []
     assert compact(table, 7.1) == 0

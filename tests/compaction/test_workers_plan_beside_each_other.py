@@ -21,6 +21,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
 from lakebed.sortkey.known import KnownStatistics
+from tests.internals import dead_rows_of, log_of, storage_of
 from tests.planning.tables import MB, ORDERED, part, table
 
 SECONDS_MAX = 60.0
@@ -84,9 +85,9 @@ def test_settling_and_looking_go_on_while_a_plan_is_made(tmp_path: Path, pool: T
     orders = lakebed.create(tmp_path / "orders", pa.schema([("id", pa.int64())]), keys=["id"])
     orders.apply(pa.table({"id": [1]}))
     planner = HeldPlanner()
-    merger = Merger(orders._log, orders._storage, orders._dead_rows, "test")
-    kernel = local_kernel(orders._storage, orders._log.refresh)
-    compactor = Compactor(orders.path, orders._log, merger, kernel, planner)
+    merger = Merger(log_of(orders), storage_of(orders), dead_rows_of(orders), "test")
+    kernel = local_kernel(storage_of(orders), log_of(orders).refresh)
+    compactor = Compactor(orders.path, log_of(orders), merger, kernel, planner)
     compactor.start()
     try:
         assert planner.begun.acquire(timeout=SECONDS_MAX)

@@ -26,6 +26,7 @@ from lakebed.ingest.kafka_settings import KafkaSettings
 from lakebed.ingest.kafka_source import KafkaSource
 from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.source import RangeChanges
+from lakebed.table import internals_of
 from tests.end_to_end.progress import ingested_ends, started, wait_until
 from tests.end_to_end.source_database import TABLES, Load, SourceDatabase, SourceTable
 from tests.foreign.readers import comparable, delta_rs, delta_spark, foreign_duckdb
@@ -132,7 +133,7 @@ def _follow(servers: Servers, source: SourceTable, topic: str, path: Path) -> Fo
     kafka = KafkaSource(KafkaSettings(config={"bootstrap.servers": servers.kafka.bootstrap}, topics=(topic,)))
     shape = ChangeShape(table.schema, source.keys, source.sequence_by)
     changes = RangeChanges(kafka.reader, decoder("debezium-json", shape, {"decimal_text": "precise"}))
-    ingest = started(partial(table.ingest_with, changes, kafka.stream(servers.spark)))
+    ingest = started(partial(internals_of(table).start_ingest, changes, kafka.stream(servers.spark)))
     maintain = started(partial(table.maintain, servers.spark)) if source.maintained else None
     return Followed(source, topic, table, ingest, maintain)
 
@@ -152,7 +153,7 @@ def _compare(servers: Servers, database: SourceDatabase, one: Followed, outcome:
     table, name = one.table, one.source.name
     expected = comparable(database.rows(one.source), one.source.schema)
     outcome.rows[name] = len(expected)
-    outcome.tail_parts[name] = table.detail()["tail_parts"][0].as_py()
+    outcome.tail_parts[name] = table.inspect.detail()["tail_parts"][0].as_py()
     if Path(f"{table.path}_quarantine").exists():
         outcome.differences.append(f"{name}: records were quarantined, e.g. {_quarantined(table)}")
 
@@ -175,7 +176,7 @@ def _compare(servers: Servers, database: SourceDatabase, one: Followed, outcome:
     same("DuckDB's Delta extension", foreign_duckdb(table, servers.duckdb))
     same("delta-spark", delta_spark(table, servers.spark))
     outcome.versions[name] = table.version
-    metrics = [dict(entry or ()) for entry in table.timeline(1_000_000)["metrics"].to_pylist()]
+    metrics = [dict(entry or ()) for entry in table.inspect.timeline(1_000_000)["metrics"].to_pylist()]
     outcome.completed_rows += int(sum(entry.get("completedRows", 0) for entry in metrics))
 
 

@@ -222,7 +222,7 @@ def unsettled(table: Path) -> int:
     """How many parts are in the tail."""
     if newest_version(table) < 0:
         return 0
-    return int(lakebed.open(table).detail()["tail_parts"][0].as_py())
+    return int(lakebed.open(table).inspect.detail()["tail_parts"][0].as_py())
 
 
 def assert_same(folder: Path, expected: Expected) -> None:

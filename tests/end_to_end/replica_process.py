@@ -22,6 +22,8 @@ from lakebed import events
 from lakebed.compaction.service import Compaction
 from lakebed.errors import Retry
 from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot
+from lakebed.table import internals_of
+from tests.internals import log_of
 
 KEYS, CHANGES, PAUSE_SECONDS = 600, 80, 0.4
 SCHEMA = pa.schema(
@@ -51,7 +53,7 @@ def committed(snapshot: Snapshot, writer: int) -> int:
 
 def write(path: str, writer: int, stop: threading.Event) -> None:
     table = lakebed.open(path)
-    batch = max(0, committed(table._log.refresh(), writer) - 1)
+    batch = max(0, committed(log_of(table).refresh(), writer) - 1)
     while not stop.is_set():
         try:
             changes = pa.Table.from_pylist(changes_of(writer, batch))
@@ -78,7 +80,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     print(READY, flush=True)
     if role == "replica":
-        lakebed.open(path)._follow(stop)
+        internals_of(lakebed.open(path)).follow(stop)
     else:
         write(path, int(writer), stop)
 

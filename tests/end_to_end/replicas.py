@@ -41,6 +41,7 @@ from tests.infra.downloads import REPOSITORY
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.s3 import S3Server
 from tests.infra.server import Server
+from tests.internals import compaction_of, log_of, storage_of
 from tests.oracle import Oracle, in_order
 
 HALF_PERCENT = FaultRates(before=0.002, reset=0.0015, after=0.0015)
@@ -164,7 +165,7 @@ def fight(
                 victim.start()
             if volatile == "changing":
                 table.set_properties({"lakebed.volatile": chance.choice(("on", "off"))})
-            state = table._log.refresh()
+            state = log_of(table).refresh()
             say(
                 f"{time.monotonic() - started:4.0f} s, kill {kills.total()}: {victim.name}{' for a while' * bool(away)}; "
                 f"version {state.version}, {len(state.parts)} parts, {len(state.tail)} in the tail, "
@@ -184,7 +185,7 @@ def fight(
         ends.append(last.end())
     traffic = proxy.traffic()
     proxy.set_rates(FaultRates())
-    snapshot = table._log.refresh()
+    snapshot = log_of(table).refresh()
     batches = [committed(snapshot, writer) for writer in range(WRITERS)]
     live_rows = require_same(table, batches, server)
     operations, taken_over = require_sound_log(table)
@@ -223,7 +224,7 @@ def merging(table: lakebed.Table, members: Sequence[Member]) -> Member | None:
     """The first that claims something for a merge that it has not finished, None if nobody does for some seconds."""
     deadline = time.monotonic() + MERGING_SECONDS_MAX
     while time.monotonic() < deadline:
-        for claim in claims_of(table._log.refresh().domains).values():
+        for claim in claims_of(log_of(table).refresh().domains).values():
             for member in members:
                 if f"-{member.pid}-" in claim.replica:  # volatile parts carry another name: they live long anyway
                     return member
@@ -237,8 +238,8 @@ def require_running(*members: Member) -> None:
 
 def at_rest(table: lakebed.Table) -> bool:
     """Nothing is left to settle or to merge, and nobody claims anything."""
-    snapshot = table._log.refresh()
-    return not snapshot.tail and not claims_of(snapshot.domains) and not table._compaction.plan().plans
+    snapshot = log_of(table).refresh()
+    return not snapshot.tail and not claims_of(snapshot.domains) and not compaction_of(table).plan().plans
 
 
 def require_same(table: lakebed.Table, batches: Sequence[int], server: S3Server) -> int:
@@ -257,11 +258,11 @@ def require_same(table: lakebed.Table, batches: Sequence[int], server: S3Server)
 
 def require_sound_log(table: lakebed.Table) -> tuple[Counter[str], int]:
     """Replays the log; returns how often each operation stands in it, and how many claims were taken over."""
-    snapshot = table._log.at_version(0)
-    newest = table._log.refresh()
+    snapshot = log_of(table).at_version(0)
+    newest = log_of(table).refresh()
     operations: Counter[str] = Counter()
     taken_over = 0
-    for commit in table._log.commits(1, newest.version):
+    for commit in log_of(table).commits(1, newest.version):
         assert not (found := violations(snapshot, commit)), f"version {commit.version}: {found}"
         assert commit.info is not None
         operations[commit.info.operation] += 1
@@ -284,15 +285,15 @@ def took_over(before: Snapshot, commit: Commit) -> int:
 
 def require_no_other_file(table: lakebed.Table) -> int:
     """Cleans up; afterwards the table's files are those that its newest version names. Returns how many went."""
-    named = set(_named_by(table._log.refresh()))
+    named = set(_named_by(log_of(table).refresh()))
     assert named <= files_of(table), f"lost: {sorted(named - files_of(table))}"
     time.sleep(2)  # the store tells a file's age in whole seconds
-    cleaned = table.remove_orphan_files("0 seconds", dry_run=False, allow_short_retention=True).num_rows
-    cleaned += table.vacuum("0 seconds", dry_run=False, allow_short_retention=True).num_rows
-    left = files_of(table) ^ set(_named_by(table._log.refresh()))
+    cleaned = table.maintenance.remove_orphan_files("0 seconds", dry_run=False, allow_short_retention=True).num_rows
+    cleaned += table.maintenance.vacuum("0 seconds", dry_run=False, allow_short_retention=True).num_rows
+    left = files_of(table) ^ set(_named_by(log_of(table).refresh()))
     assert not left, f"files and newest version differ: {sorted(left)}"
     return cleaned
 
 
 def files_of(table: lakebed.Table) -> set[str]:
-    return {path for path, _, _ in table._storage.list("_lakebed/")}
+    return {path for path, _, _ in storage_of(table).list("_lakebed/")}

@@ -33,7 +33,7 @@ def settle_in_a_process(table: Path, first_batch: int, step: int) -> subprocess.
 
 
 def batches_in(table: lakebed.Table) -> int:
-    return sum(operation == "APPLY" for operation in table.timeline(1_000_000)["operation"].to_pylist())
+    return sum(operation == "APPLY" for operation in table.inspect.timeline(1_000_000)["operation"].to_pylist())
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_killed_in_the_middle_of_settling_no_change_is_lost_and_no_key_lives_twi
         for batch in range(known, batches_in(table)):
             oracle.apply(changes_of(batch))
         known = batches_in(table)
-        with_tail += table.detail()["tail_parts"][0].as_py() > 0
+        with_tail += table.inspect.detail()["tail_parts"][0].as_py() > 0
         assert in_order(table.to_arrow().to_pylist()) == oracle.rows()
         if kill < KILLS:
             killed = settle_in_a_process(path, known, step=chance.randrange(1, steps_per_process))
@@ -61,6 +61,6 @@ def test_killed_in_the_middle_of_settling_no_change_is_lost_and_no_key_lives_twi
     assert last.returncode == 0, last.stderr
     for batch in range(known, known + BATCHES):
         oracle.apply(changes_of(batch))
-    assert table.detail()["tail_parts"][0].as_py() == 0
+    assert table.inspect.detail()["tail_parts"][0].as_py() == 0
     assert in_order(table.to_arrow().to_pylist()) == oracle.rows()
     assert with_tail, "no kill left a tail behind: the kills came at the wrong moments"

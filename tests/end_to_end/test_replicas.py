@@ -14,6 +14,7 @@ from tests.end_to_end.progress import wait_until
 from tests.end_to_end.replicas import Member, Volatile, ended, fight
 from tests.infra.fault_proxy import FaultProxy
 from tests.infra.s3 import S3Server
+from tests.internals import log_of
 
 
 @pytest.mark.parametrize("volatile", ["off", "on"])
@@ -48,8 +49,8 @@ def test_a_replica_that_is_told_to_stop_while_it_merges_gives_its_claim_back(rol
     replica = Member("replica", role, path, tmp_path, "cache", lease=600)
     with ended(replica):
         replica.start()
-        wait_until(lambda: bool(claims_of(table._log.refresh().domains)), "the replica merged nothing")
+        wait_until(lambda: bool(claims_of(log_of(table).refresh().domains)), "the replica merged nothing")
         replica.end()
-    assert not claims_of(table._log.refresh().domains)
-    assert table.timeline(1)["operation"].to_pylist() == ["ABANDON CLAIM"]
+    assert not claims_of(log_of(table).refresh().domains)
+    assert table.inspect.timeline(1)["operation"].to_pylist() == ["ABANDON CLAIM"]
     assert table.to_arrow(["id"]).num_rows == 3 * rows

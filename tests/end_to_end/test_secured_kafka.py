@@ -74,7 +74,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 def is_settled(path: Path) -> bool:
     """Whether the table has all keys, and none in the tail."""
     try:
-        detail = lakebed.open(path).detail()
+        detail = lakebed.open(path).inspect.detail()
     except TableNotFound:
         return False
     return bool(detail["tail_parts"].to_pylist() == [0] and detail["rows"].to_pylist() == [KEYS])

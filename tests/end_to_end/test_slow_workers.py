@@ -16,6 +16,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import Retry
+from tests.internals import log_of
 from tests.test_failures import wait_until
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def test_maintenance_goes_on_when_workers_start_in_time_again(
         flag.unlink()
         wait_until(lambda: maintenance.trouble is None, PATIENCE_SECONDS)
         table.apply(pa.table({"id": [1], "v": [1]}, SCHEMA))
-        wait_until(lambda: not table._log.refresh().tail, PATIENCE_SECONDS)
+        wait_until(lambda: not log_of(table).refresh().tail, PATIENCE_SECONDS)
         assert maintenance.awaitTermination(0.1) is False
     finally:
         maintenance.stop()
@@ -73,7 +74,7 @@ def test_maintenance_ends_with_an_error_that_never_passes_and_says_so(
     maintenance = table.maintain(spark)
     try:
         table.apply(pa.table({"id": [1], "v": [1]}, SCHEMA))
-        wait_until(lambda: not table._log.refresh().tail, PATIENCE_SECONDS)
+        wait_until(lambda: not log_of(table).refresh().tail, PATIENCE_SECONDS)
         (newest,) = Path(table.path, "_delta_log").glob(f"{table.version:020d}.json")
         newest.with_name(f"{table.version + 1:020d}.json").write_bytes(b"{}\n{")
         with pytest.raises(lakebed.errors.Corrupt):

@@ -13,6 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
 from tests.foreign.readers import all_agree, comparable, own, own_spark
+from tests.internals import log_of
 from tests.table.values import ODD_NAMES, PARTITIONS, TYPES
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def test_no_reader_leaves_out_a_part_that_has_the_row(
     for number in range(len(rows)):
         table.apply(rows.slice(number, 1))
     table.settle()
-    assert table.parts().num_rows == len(rows)
+    assert table.inspect.parts().num_rows == len(rows)
     asked = [
         (name, number, value)
         for name in WITH_BOUNDS
@@ -110,7 +111,7 @@ def test_every_partition_value(tmp_path: Path, spark: SparkSession, duckdb_delta
     texts = pa.array([None if value == "" else value for value in rows["string"].to_pylist()])
     wanted = comparable(rows.set_column(rows.schema.get_field_index("string"), "string", texts), table.schema)
     assert all_agree(table, spark, duckdb_delta) == wanted
-    table._log.write_checkpoint(table._log.refresh())
+    log_of(table).write_checkpoint(log_of(table).refresh())
     assert all_agree(lakebed.open(table.path), spark, duckdb_delta) == wanted
 
 

@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 
 import lakebed
 from tests.foreign.readers import comparable, delta_rs, delta_spark, files_of, foreign_duckdb, own, own_spark
+from tests.internals import log_of
 from tests.oracle import Oracle, Row
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def test_every_settled_version_is_the_same_for_every_reader(
     tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB
 ) -> None:
     table, settled = a_table_with_a_past(tmp_path / "t")
-    log = table._log
+    log = log_of(table)
     vectors = [
         part.deletion_vector for v in settled for part in log.at_version(v).parts.values() if part.deletion_vector
     ]
@@ -190,7 +191,7 @@ def test_a_vacuum_that_overlooks_the_gate_deletes_nothing_that_is_needed(
     shutil.rmtree(tmp_path / "copy" / "_delta_log")
     shutil.copytree(tmp_path / "t" / "_delta_log", tmp_path / "copy" / "_delta_log")
     vacuumed = lakebed.open(path)
-    snapshot = vacuumed._log.refresh()
+    snapshot = log_of(vacuumed).refresh()
     for part in [*snapshot.parts.values(), *snapshot.tail.values()]:
         assert (tmp_path / "copy" / part.path).exists(), f"{part.path} is gone"
     assert own(vacuumed) == rows

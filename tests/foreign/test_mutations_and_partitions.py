@@ -10,6 +10,7 @@ import pytest
 
 import lakebed
 from tests.foreign.readers import all_agree
+from tests.internals import log_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,7 @@ def test_every_reader_sees_mutations_and_partitions_alike(
     table.settle()
     counts[table.version] = 83
     table.replace_partition({"p": "b"}, pa.table([[1], [1], ["b"]], schema=SCHEMA))
-    table._log.write_checkpoint(table._log.refresh())
+    log_of(table).write_checkpoint(log_of(table).refresh())
     counts[table.version] = 42
     table.truncate()
     counts[table.version] = 0

@@ -20,13 +20,13 @@ def orders_table(path: Path) -> lakebed.Table:
     """A table with history: batches that were settled, two merges."""
     section = load(ROOT / "examples/orders.yml").table
     assert section.columns is not None
-    table = lakebed.create(path, section.columns, section.keys, section.sort_key, section.sequence_by)
+    table = lakebed.create(path, section.columns, section.keys, section.sort_key, sequence_by=section.sequence_by)
     stream = OrderStream(events_per_second=5000, deletes=0.05)
     for number in range(BATCHES):
         first, last = number * EVENTS // BATCHES, (number + 1) * EVENTS // BATCHES
         table.apply(_changes(stream.events(first, last, CLOCK_MICROS), table.schema), apply_as_deletes="op = 'd'")
         table.settle()
-    table.compact()
+    table.maintenance.compact()
     return table
 
 

@@ -68,7 +68,7 @@ def wait_until(reached: Callable[[], bool]) -> None:
 
 
 def is_settled(table: lakebed.Table) -> bool:
-    return bool(table.detail()["tail_parts"].to_pylist() == [0])
+    return bool(table.inspect.detail()["tail_parts"].to_pylist() == [0])
 
 
 def test_every_page_is_followed_by_a_test() -> None:
@@ -145,7 +145,7 @@ def test_upgrade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSe
 def test_faq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = orders_table(tmp_path / "lake/orders")
     gone = table.to_arrow(["customer_id"])["customer_id"][0].as_py()
-    before = {part["path"] for part in table.parts().to_pylist()}
+    before = {part["path"] for part in table.inspect.parts().to_pylist()}
     rows: list[Any] = []
     around = Circumstances(
         instead={"4711": str(gone)},
@@ -155,7 +155,7 @@ def test_faq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     follow("docs/guides/faq.md", tmp_path, monkeypatch, around)
     assert table.to_arrow(where=f"customer_id = {gone}").num_rows == 0 < table.to_arrow().num_rows < rows[0]
-    assert before.isdisjoint(part["path"] for part in table.parts().to_pylist()), "a part was not rewritten"
+    assert before.isdisjoint(part["path"] for part in table.inspect.parts().to_pylist()), "a part was not rewritten"
     assert lakebed.open(tmp_path / "lake/people").to_arrow().num_rows == 2
 
 
@@ -164,10 +164,10 @@ def test_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = orders_table(tmp_path / "lake/orders")
     deep = "lakebed doctor --deep lake/orders"
 
-    part = tmp_path / "lake/orders" / table.parts()["path"][0].as_py()
+    part = tmp_path / "lake/orders" / table.inspect.parts()["path"][0].as_py()
 
     def fall_behind() -> None:
-        for number in range(table.parts().num_rows, 12):
+        for number in range(table.inspect.parts().num_rows, 12):
             row = {"order_id": -number, "region": "af-south", "source.lsn": number}
             table.apply(pa.Table.from_pylist([row], pa.schema([*table.schema, ("source.lsn", pa.int64())])))
             table.settle()
@@ -288,7 +288,7 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: S3Server, spark
         table = lakebed.open(f"s3://{bucket}/people")
         noise = np.random.default_rng(1).bytes(36 << 20).hex()  # more than is put in one request
         table.apply(pa.table({"id": range(9), "city": [noise[number::9] for number in range(9)]}, schema=table.schema))
-        table.vacuum("7 days", dry_run=False)
+        table.maintenance.vacuum("7 days", dry_run=False)
     assert seen == allowed - {"s3:AbortMultipartUpload"}, "that one is needed when an upload fails"
 
 

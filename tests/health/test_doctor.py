@@ -26,11 +26,11 @@ from lakebed.health.finding import Severity
 from lakebed.health.status import Observer, Status
 from lakebed.manifest.actions import Action, AddPart, CommitInfo, Domain, Part, encode_commit
 from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.table_log import Committed, TableLog, commit_name
+from lakebed.manifest.table_log import Committed, commit_name
 from lakebed.parts import dead_rows
 from lakebed.parts.checksum import checksum_of
-from lakebed.table import observer
 from lakebed.version import ENGINE
+from tests.internals import dead_rows_of, log_of, storage_of
 from tests.table.test_every_version_equals_the_oracle import make_world, step
 
 SCHEMA = pa.schema(
@@ -59,17 +59,13 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"], sort_key=["region", "at"])
     table.apply(rows(range(100), "a"))
     table.settle()
-    table.clean_log()
+    table.maintenance.clean_log()
     table.apply(rows(range(90, 140), "b"))
     table.settle()
     table.apply(rows(range(140, 150), "c"))
     table.settle()
     table.apply(rows(range(150, 155), "d"))
     return table
-
-
-def log_of(table: lakebed.Table) -> TableLog:
-    return table._log
 
 
 def base(table: lakebed.Table, dirty: bool = False) -> Part:
@@ -115,14 +111,16 @@ def put_a_key_in_twice(table: lakebed.Table) -> str:
 
 
 def leave_a_claim_behind(table: lakebed.Table) -> str:
-    merger = Merger(log_of(table), table._storage, table._dead_rows, "gone", clock=lambda: time.time() - 3600)
+    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "gone", clock=lambda: time.time() - 3600)
     claimed = merger.claim([base(table).path], 1)
     assert isinstance(claimed, tuple)
     return claimed[0].domain
 
 
 def claim_by_a_clock_that_is_ahead(table: lakebed.Table) -> str:
-    merger = Merger(log_of(table), table._storage, table._dead_rows, "ahead", clock=lambda: time.time() + 20 * 3600)
+    merger = Merger(
+        log_of(table), storage_of(table), dead_rows_of(table), "ahead", clock=lambda: time.time() + 20 * 3600
+    )
     claimed = merger.claim([base(table).path], 1)
     assert isinstance(claimed, tuple)
     return claimed[0].domain
@@ -237,11 +235,11 @@ def test_the_doctor_and_the_status_name_the_cause_of_each_broken_table(table: la
     broken = BROKEN[name]
     file = broken.how(table)
     require_named(examine(table.path, deep=True), broken, file)
-    require_named(observer(table.path).look(deep=True), broken, file)
+    require_named(Observer(table.path).look(deep=True), broken, file)
     if not broken.rows_only:
         require_named(examine(table.path), broken, file)
     if not broken.rows_only and name != "orphan":
-        require_named(observer(table.path).look(), broken, file)
+        require_named(Observer(table.path).look(), broken, file)
     assert main(["doctor", "--deep", table.path]) == main(["status", "--deep", table.path]) == 1
 
 
@@ -285,12 +283,12 @@ def test_a_log_that_lost_its_beginning_is_cut_off(table: lakebed.Table) -> None:
     [finding] = examine(table.path).findings
     assert (finding.check, finding.where) == ("M1", commit_name(1))
     assert "begins with version 1" in finding.what
-    assert [each.what for each in observer(table.path).look().findings] == [finding.what]
+    assert [each.what for each in Observer(table.path).look().findings] == [finding.what]
 
 
 def test_a_log_that_lost_its_end_is_cut_off(table: lakebed.Table) -> None:
     newest = table.version
-    table.clean_log()
+    table.maintenance.clean_log()
     place(table, commit_name(newest)).unlink()
     checks = {finding.check: finding.what for finding in examine(table.path).findings}
     assert f"there is a checkpoint of version {newest}, but the newest commit is {newest - 1}" in checks["M1"]
@@ -298,7 +296,7 @@ def test_a_log_that_lost_its_end_is_cut_off(table: lakebed.Table) -> None:
 
 def test_a_gap_that_a_later_checkpoint_makes_up_for_is_a_warning(table: lakebed.Table) -> None:
     version = table.version
-    table.clean_log()
+    table.maintenance.clean_log()
     place(table, commit_name(version - 1)).unlink()
     [finding] = examine(table.path, deep=True).findings
     assert (finding.check, finding.severity) == ("M1", Severity.WARNING)
@@ -312,7 +310,7 @@ def test_a_commit_that_came_too_late_and_was_left_behind_is_named_and_cleaned(ta
     table.set_properties({"lakebed.read_budget": "5"})
     assert log.clean_before(log.refresh().version) > 0
     place(table, commit_name(2)).write_bytes(late)
-    for findings in (examine(table.path, deep=True).findings, observer(table.path).look().findings):
+    for findings in (examine(table.path, deep=True).findings, Observer(table.path).look().findings):
         [finding] = findings
         assert (finding.check, finding.severity, finding.where) == ("M1", Severity.WARNING, commit_name(2))
         assert "it is no version of the table" in finding.what
@@ -338,7 +336,7 @@ def test_a_checkpoint_that_is_not_what_the_log_gives_is_named(table: lakebed.Tab
 def test_a_checkpoint_that_can_t_be_read_is_named(table: lakebed.Table) -> None:
     [checkpoint] = place(table, "_delta_log").glob("*.checkpoint.parquet")
     checkpoint.write_bytes(b"PAR1")
-    for findings in (examine(table.path).findings, observer(table.path).look().findings):
+    for findings in (examine(table.path).findings, Observer(table.path).look().findings):
         assert {finding.check for finding in findings} == {"M2"}
         assert checkpoint.name in findings[0].where
 
@@ -361,7 +359,7 @@ def test_a_table_that_needs_what_we_lack_is_told_so_and_nothing_breaks(table: la
     beyond = replace(snapshot.protocol, reader_features=snapshot.protocol.reader_features | {"unheardOf"})
     data = encode_commit([CommitInfo(operation="UPGRADE", commit_id="x", engine="other"), beyond])
     assert log.store.put_if_absent(commit_name(snapshot.version + 1), data)
-    for found in (examine(table.path), Observer(table.path, Path(table.path, "none")).look()):
+    for found in (examine(table.path), Observer(table.path).look()):
         assert any(finding.check == "gate" and "unheardOf" in finding.what for finding in found.findings)
 
 
@@ -371,7 +369,7 @@ def test_a_claim_that_another_program_garbled_is_told_and_nothing_breaks(table: 
         [CommitInfo(operation="SET", commit_id="x", engine="other"), Domain("lakebed.claim.x", "{ not JSON")]
     )
     assert log.store.put_if_absent(commit_name(version), garbled)
-    for found in (examine(table.path), Observer(table.path, Path(table.path, "none")).look()):
+    for found in (examine(table.path), Observer(table.path).look()):
         assert "M1" in {finding.check for finding in found.findings}
 
 
@@ -383,7 +381,7 @@ def test_a_deletion_vector_with_a_garbled_name_is_told_with_its_part(table: lake
     garbled = replace(part, deletion_vector=replace(part.deletion_vector, path_or_inline=name))
     data = encode_commit([CommitInfo(operation="SET", commit_id="x", engine="other"), AddPart(garbled)])
     assert log.store.put_if_absent(commit_name(version), data)
-    for found in (examine(table.path), examine(table.path, deep=True), observer(table.path).look()):
+    for found in (examine(table.path), examine(table.path, deep=True), Observer(table.path).look()):
         assert ("vector", part.path) in {(finding.check, finding.where) for finding in found.findings}
 
 

@@ -36,7 +36,7 @@ class Watched:
 
     def __init__(self, *paths: str) -> None:
         self.metrics = Metrics()
-        self.exporter = Exporter(paths, self.metrics, Path(paths[0], "none"), 0.2)
+        self.exporter = Exporter(paths, self.metrics, 0.2, Path(paths[0], "none"))
         self.exporter.start()
 
     def value(self, name: str, table: str, **labels: str) -> float | None:

@@ -15,6 +15,7 @@ from lakebed.events import StoreRequested
 from lakebed.health import sampler
 from lakebed.monitoring.metrics import REQUEST_DOLLARS, Metrics
 from lakebed.monitoring.table_state import Clustered, TableState
+from lakebed.table import internals_of
 from tests.monitoring.test_truth import Read, exported
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string()), ("seq", pa.int64())])
@@ -94,7 +95,7 @@ def test_files_without_a_name_are_counted_once_an_hour(tmp_path: Path) -> None:
         assert (read("lakebed_orphan_files"), read("lakebed_orphan_bytes")) == (1, 70)
         lying = sum(file.stat().st_size for file in (tmp_path / "t").rglob("*") if file.is_file())
         assert read("lakebed_stored_bytes") == lying
-    looking = table._sampler()
+    looking = internals_of(table).sampler()
     looking.sample()
     deadline = time.monotonic() + 20
     while looking.sample().stored is None:

@@ -18,6 +18,7 @@ from lakebed.compaction.merge import Merger
 from lakebed.health.finding import Severity
 from lakebed.health.status import Observer, Status
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
+from tests.internals import dead_rows_of, log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 DAY = 86_400
@@ -90,14 +91,14 @@ def test_merges_that_nobody_does_are_told_with_the_planners_reason(tmp_path: Pat
     [finding] = look(table, 300).findings
     assert (finding.check, finding.severity) == ("backlog", Severity.WARNING)
     assert "lakebed.read_budget is 2" in finding.what
-    table.compact()
+    table.maintenance.compact()
     assert checks(look(table, 300)) == []
 
 
 def test_merges_that_can_t_keep_up_are_told(tmp_path: Path) -> None:
     table = new_table(tmp_path, batches=5, read_budget="2")
-    merger = Merger(table._log, table._storage, table._dead_rows, "busy")
-    claimed = merger.claim(table.parts()["path"].to_pylist()[:1], 1, volatile=True)
+    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "busy")
+    claimed = merger.claim(table.inspect.parts()["path"].to_pylist()[:1], 1, volatile=True)
     assert isinstance(claimed, tuple)
     found = look(table)
     assert (found.claims_live, found.volatile_claims) == (1, 1)
@@ -139,8 +140,8 @@ def test_a_quarantine_that_can_t_be_read_is_told_beside_the_figures(tmp_path: Pa
 
 def test_what_a_reader_holds_of_the_log_is_not_called_neglect(tmp_path: Path) -> None:
     table = new_table(tmp_path, batches=5, checkpoint_interval="3")
-    with table.hold(1, 30 * DAY):
-        table.clean_log()
+    with table.maintenance.hold(1, 30 * DAY):
+        table.maintenance.clean_log()
         assert checks(look(table, 15 * DAY)) == []
 
 
@@ -148,7 +149,7 @@ def test_merges_that_became_due_this_moment_are_not_called_late(tmp_path: Path) 
     table = new_table(tmp_path, batches=5)
     before = table.version
     table.set_properties({"lakebed.read_budget": "2"})
-    earlier = table._log.at_version(before)
+    earlier = log_of(table).at_version(before)
     observer = Observer(table.path, Path(table.path, "none"), lambda: time.time() + 3600)
     assert checks(observer.look()) == ["backlog"]
     observer._at = lambda timestamp_ms: earlier  # type: ignore[method-assign]
@@ -162,7 +163,7 @@ def test_a_log_without_checkpoints_and_one_that_nobody_cleans_are_told(tmp_path:
         checkpoint.unlink()
     [finding] = look(table).findings
     assert "have no checkpoint" in finding.what
-    table.clean_log()
+    table.maintenance.clean_log()
     assert checks(look(table, 13 * DAY)) == []
     [finding] = look(table, 15 * DAY).findings
     assert "past twice lakebed.log_retention" in finding.what
@@ -181,8 +182,8 @@ def test_an_observer_sees_new_versions_and_new_faults_without_listing_again(tmp_
     version = observer.look().version
     add(table, 7)
     assert observer.look().version == version + 1
-    merger = Merger(table._log, table._storage, table._dead_rows, "gone", clock=lambda: time.time() - 3600)
-    merger.claim(table.parts()["path"].to_pylist()[:1], 1)
+    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "gone", clock=lambda: time.time() - 3600)
+    merger.claim(table.inspect.parts()["path"].to_pylist()[:1], 1)
     assert checks(observer.look()) == ["claim"]
 
 

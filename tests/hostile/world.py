@@ -26,7 +26,9 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 import lakebed
 from lakebed.errors import InvalidInput, LakebedError, VersionNotFound
 from lakebed.health.examination import examine
+from lakebed.table import internals_of
 from tests.hostile.vocabulary import hostile_names
+from tests.internals import log_of
 from tests.table.values import KEYS, PARTITIONS, TYPES
 
 Row = dict[str, Any]
@@ -306,7 +308,7 @@ def settle(world: World, environment: pytest.MonkeyPatch) -> None:
 
 def compact(world: World, environment: pytest.MonkeyPatch) -> None:
     """Merge until there is nothing to merge, which must come."""
-    compactor = world.table._compactor(None)
+    compactor = internals_of(world.table).compactor(None)
     try:
         for _ in range(_MERGES_MAX):
             job = compactor._next()
@@ -333,7 +335,7 @@ def recluster(world: World, environment: pytest.MonkeyPatch) -> None:
         assert asked < 50 * _MERGES_MAX, "a recluster does not end"
         return False
 
-    world.table.recluster(final=world.random.random() < 0.5, stop=stop)
+    world.table.maintenance.recluster(final=world.random.random() < 0.5, stop=stop)
 
 
 def new_sort_key(world: World, environment: pytest.MonkeyPatch) -> None:
@@ -394,19 +396,19 @@ def clean(world: World, environment: pytest.MonkeyPatch) -> None:
     """A process whose clock is wrong cleans up: what is within retention by the store's own time stays."""
     other = lakebed.open(world.folder)
     offset = world.random.choice(CLOCKS)
-    clock = other._log._clock
-    other._log._clock = lambda: clock() + offset
+    clock = log_of(other).clock
+    log_of(other).clock = lambda: clock() + offset
     kind = world.random.choice(["vacuum", "expire", "orphans", "log"])
     world.trace.append(f"  {kind} with a clock {offset} s ahead")
     if kind == "vacuum":
-        other.vacuum(dry_run=False)
+        other.maintenance.vacuum(dry_run=False)
     elif kind == "expire":
-        other.expire_snapshots(dry_run=False)
+        other.maintenance.expire_snapshots(dry_run=False)
     elif kind == "orphans":
-        other.remove_orphan_files(dry_run=False)
+        other.maintenance.remove_orphan_files(dry_run=False)
     else:
         world.log_is_cleaned = True  # lakebed.log_retention may be a second
-        other.clean_log()
+        other.maintenance.clean_log()
 
 
 _ACTIONS: list[Callable[[World, pytest.MonkeyPatch], None]] = [
@@ -448,7 +450,7 @@ def look(world: World) -> None:
             assert world.log_is_cleaned, f"version {version} is within every retention"
             return
         same(world, found, rows)
-    elif kind == "foreign" and not table._log.refresh().tail:
+    elif kind == "foreign" and not log_of(table).refresh().tail:
         reader = QueryBuilder().register("t", DeltaTable(str(world.folder)))
         [row] = pa.table(reader.execute("select count(*) as n from t")).to_pylist()
         assert row["n"] == len(world.rows())

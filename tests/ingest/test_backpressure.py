@@ -12,6 +12,7 @@ from lakebed.compaction.merge import Merger, MergeResult
 from lakebed.ingest.batch_limit import BatchLimit
 from lakebed.planning import backpressure
 from lakebed.planning.backpressure import DELAY_SECONDS_MAX, Pressure, pressure
+from tests.internals import dead_rows_of, log_of, storage_of
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -28,7 +29,7 @@ def add(table: lakebed.Table, batches: int) -> None:
 
 def test_a_table_within_its_bounds_presses_nobody(table: lakebed.Table) -> None:
     add(table, 3)
-    found = pressure(table._log.refresh())
+    found = pressure(log_of(table).refresh())
     assert found == Pressure() and found.delay_seconds(60) == 0 and found.limit(1000) == 1000
 
 
@@ -37,14 +38,14 @@ def test_a_long_tail_slows_ingest_the_more_the_longer_it_is(
 ) -> None:
     monkeypatch.setattr(backpressure, "TAIL_PARTS_MAX", 4)
     add(table, 6)
-    found = pressure(table._log.refresh())
+    found = pressure(log_of(table).refresh())
     assert (found.reason, found.factor) == ("tail_parts", 1.5)
     assert found.delay_seconds(2.0) == 1.0 and found.limit(900) == 600
     add(table, 6)
-    assert pressure(table._log.refresh()).factor == 3.0
-    assert pressure(table._log.refresh()).delay_seconds(1e9) == DELAY_SECONDS_MAX
+    assert pressure(log_of(table).refresh()).factor == 3.0
+    assert pressure(log_of(table).refresh()).delay_seconds(1e9) == DELAY_SECONDS_MAX
     table.settle()
-    assert pressure(table._log.refresh()) == Pressure()
+    assert pressure(log_of(table).refresh()) == Pressure()
 
 
 def test_too_many_small_parts_slow_ingest_until_they_are_merged(
@@ -54,9 +55,9 @@ def test_too_many_small_parts_slow_ingest_until_they_are_merged(
     for _ in range(10):
         add(table, 1)
         table.settle()
-    assert pressure(table._log.refresh()) == Pressure(2.0, "level_0_parts")
-    table.compact()
-    assert pressure(table._log.refresh()) == Pressure()
+    assert pressure(log_of(table).refresh()) == Pressure(2.0, "level_0_parts")
+    table.maintenance.compact()
+    assert pressure(log_of(table).refresh()) == Pressure()
 
 
 def test_small_parts_that_a_replica_works_on_slow_nobody(table: lakebed.Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,10 +65,10 @@ def test_small_parts_that_a_replica_works_on_slow_nobody(table: lakebed.Table, m
     for _ in range(10):
         add(table, 1)
         table.settle()
-    merger = Merger(table._log, table._storage, table._dead_rows, "a replica")
-    claimed = merger.claim(sorted(table._log.refresh().parts)[:6], level=1, volatile=True)
+    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "a replica")
+    claimed = merger.claim(sorted(log_of(table).refresh().parts)[:6], level=1, volatile=True)
     assert not isinstance(claimed, MergeResult)
-    assert pressure(table._log.refresh()) == Pressure(), "they stay in the log until their merge is uploaded"
+    assert pressure(log_of(table).refresh()) == Pressure(), "they stay in the log until their merge is uploaded"
 
 
 def test_batches_become_smaller_than_they_were_without_pressure(

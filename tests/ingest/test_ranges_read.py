@@ -18,6 +18,7 @@ from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
 from lakebed.ingest.generator_source import GeneratorSource
 from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.source import RangeChanges
+from lakebed.table import internals_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ def ingest(spark: SparkSession, path: Path, events: int, *, batch: int = 400) ->
     )
     source = GeneratorSource(OrderStream(events_max=events, inserts=1.0, deletes=0), max_records_per_batch=batch)
     changes = RangeChanges(source.reader, DebeziumJson(SHAPE))
-    query = table.ingest_with(changes, source.stream(spark), trigger={"availableNow": True})
+    query = internals_of(table).start_ingest(changes, source.stream(spark), trigger={"availableNow": True})
     assert query.awaitTermination(120)
 
 
@@ -63,7 +64,7 @@ def test_a_batch_that_comes_again_as_it_was_changes_nothing(spark: SparkSession,
     forget(path, "commits/2")
     ingest(spark, path, 1500)
     ingest(spark, whole, 1500)
-    batches = lakebed.open(path).timeline()["operation"].to_pylist().count("STREAMING UPDATE")
+    batches = lakebed.open(path).inspect.timeline()["operation"].to_pylist().count("STREAMING UPDATE")
     assert batches == 5  # up to 400, 800, 1,000; the last one again, skipped; 1,400, 1,500
     assert orders(path) == orders(whole)
 

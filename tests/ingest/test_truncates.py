@@ -21,6 +21,7 @@ from lakebed.manifest.actions import Transaction
 from lakebed.parts.changes import shape_of
 from tests.ingest.records import as_bytes
 from tests.ingest.test_fast_equals_slow import assert_same, only_one_by_one
+from tests.internals import log_of
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), pa.field("value", pa.string())])
 SECOND = 1000  # milliseconds
@@ -121,13 +122,13 @@ class Reader:
     def read(self, topic: Topic) -> Written:
         """Everything that is there, as one batch."""
         tables = topic.read(self.positions)
-        snapshot = self.table._log.refresh()
+        snapshot = log_of(self.table).refresh()
         shape = shape_of(snapshot)
         decoder = DebeziumJson(ChangeShape(snapshot.schema, shape.keys, shape.sequence_by))
         task = WriteTask(shape, self.table.path, RecordChanges(decoder))
         written = write_dataframe(Frame(tables), task, cut_of(snapshot))  # type: ignore[arg-type]
         batch = Transaction(self.name, self.batches)
-        commit_written(self.table._log, snapshot, written, batch, "STREAMING UPDATE", "test")
+        commit_written(log_of(self.table), snapshot, written, batch, "STREAMING UPDATE", "test")
         self.batches += 1
         self.positions = {partition: len(events) for partition, events in topic.events.items()}
         return written
@@ -188,12 +189,12 @@ def test_a_truncate_that_the_source_sends_again_takes_nothing_out(places: Places
     reader.read(topic)
     send_all(topic, places, 3, first=4)
     reader.read(topic)
-    remembered = reader.table._log.refresh().domains[TRUNCATE_DOMAIN]
+    remembered = log_of(reader.table).refresh().domains[TRUNCATE_DOMAIN]
     send_all(topic, places, 1, "t")  # the connector stopped, and had noted no more
     written = reader.read(topic)
     assert reader.ids() == [2, 3]
     assert (written.records_truncated, written.records_ignored, written.truncates) == (1, 1, ())
-    assert reader.table._log.refresh().domains[TRUNCATE_DOMAIN] == remembered
+    assert log_of(reader.table).refresh().domains[TRUNCATE_DOMAIN] == remembered
     send_all(topic, places, 2, 3, 4, first=3)
     reader.read(topic)
     assert reader.ids() == [2, 3, 4]
@@ -273,7 +274,7 @@ def test_what_is_left_out_is_told(reader: Reader) -> None:
     topic = Topic()
     send_all(topic, postgres, 1, 2, "t", 3)
     reader.read(topic)
-    metrics = reader.table.timeline().to_pylist()[0]["metrics"]
+    metrics = reader.table.inspect.timeline().to_pylist()[0]["metrics"]
     assert dict(metrics)["recordsTruncated"] == 2
 
 

@@ -88,7 +88,7 @@ class World:
     def opened(self, store: object) -> TableLog:
         """A handle that knows the table as it was."""
         log = self.log(store)
-        log._newest, log._listed_at = self.asleep, log._clock()
+        log._newest, log._listed_at = self.asleep, log.clock()
         return log
 
     def append(self, log: TableLog, batch: Transaction | None = None) -> None:

@@ -475,7 +475,7 @@ def test_a_writer_that_slept_through_a_cleanup_does_not_take_a_name_that_became_
     assert log.clean(retention_seconds=0) > 0
     assert log.read_commit(read.version + 1) is None, "the name is free"
     for _ in range(60):
-        asleep._clock()
+        asleep.clock()
     outcome = asleep.commit(read, [change_part("late")], INFO, BLIND)
     assert isinstance(outcome, Conflicted)
     assert outcome.snapshot.version == 32
@@ -557,7 +557,7 @@ def test_times_of_another_writer_that_go_back_or_are_missing_do_not_mislead(seed
     read = TableLog(store).refresh()
     enabled = {"delta.inCommitTimestampEnablementVersion": "12"}
     metadata = replace(read.metadata, configuration=dict(read.metadata.configuration) | enabled)
-    log._clock = lambda: (times[-1] + 1) / 1000
+    log.clock = lambda: (times[-1] + 1) / 1000
     committed(log.commit(log.refresh(), [metadata], INFO, BLIND))
     for number in range(6):
         committed(log.commit(log.refresh(), [change_part(str(number))], INFO, BLIND))

@@ -12,7 +12,8 @@ import lakebed
 from lakebed import events
 from lakebed.compaction.kernels import spark_kernel
 from lakebed.compaction.merge import End
-from lakebed.compaction.wide import WideLocator
+from lakebed.table import internals_of
+from tests.internals import compaction_of, log_of
 from tests.monitoring.test_truth import SCHEMA, batch
 
 BATCHES = 4
@@ -30,9 +31,10 @@ def main(path: str) -> None:
     table = lakebed.create(path, SCHEMA, keys=["id"])
     for number in range(BATCHES):
         table.apply(spark.createDataFrame(batch(number).to_pandas(), "id long, v string"))
-        table._settle(lambda shape: WideLocator(table._settling_locator(shape), spark, shape, path, keys_min=1))
-    kernel = spark_kernel(spark, path, table._log.refresh)(lambda: False, lambda rows: None)
-    merged = table._compaction._merger().run(list(table._log.refresh().parts), 1, kernel)
+        settler = internals_of(table).settler
+        settler.settle(settler.wide_locator(spark, keys_min=1))
+    kernel = spark_kernel(spark, path, log_of(table).refresh)(lambda: False, lambda rows: None)
+    merged = compaction_of(table).merger().run(list(log_of(table).refresh().parts), 1, kernel)
     assert merged.end is End.COMPLETED
     spark.stop()
     print(counted.total(), counted["put"])

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from lakebed import Table, create, events
+from lakebed.health.exporter import Exporter
 from lakebed.monitoring.dashboards import content
 from lakebed.monitoring.metrics import Metrics
 from lakebed.planning.backpressure import TAIL_PARTS_MAX
-from lakebed.table import exporter_of
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.prometheus import PrometheusServer
 from tests.infra.s3 import S3Server
@@ -41,7 +41,7 @@ class Watched:
         self.table: Table = create(path, SCHEMA, keys=["id", *partition_by], partition_by=partition_by)
         metrics = Metrics()
         running.callback(events.listen(metrics))
-        exporter = exporter_of([path], metrics, interval_seconds=0.5)
+        exporter = Exporter([path], metrics, interval_seconds=0.5)
         exporter.start()
         running.callback(exporter.close)
         server = metrics.serve("127.0.0.1", 0)

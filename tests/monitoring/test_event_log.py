@@ -29,6 +29,7 @@ from lakebed.monitoring.event_log import (
     log_fields,
     name_of,
 )
+from tests.internals import log_of
 from tests.monitoring.test_metrics import EVENTS, code_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
@@ -237,11 +238,11 @@ def test_lines_join_with_the_timeline_and_with_each_other(tmp_path: Path, logger
     for number in range(4):
         table.apply(pa.table({"id": [number, 100 - number], "v": ["a", "b"]}, SCHEMA), batch_id=number)
         table.settle()
-    table.compact()
+    table.maintenance.compact()
     stop()
     table.truncate()
     said = [json.loads(line) for line in heard.lines()]
-    operations = {row["version"]: row["operation"] for row in table.timeline().to_pylist()}
+    operations = {row["version"]: row["operation"] for row in table.inspect.timeline().to_pylist()}
 
     def of(name: str) -> list[dict[str, Any]]:
         return [line for line in said if line["event"] == name]
@@ -257,7 +258,7 @@ def test_lines_join_with_the_timeline_and_with_each_other(tmp_path: Path, logger
         assert began["claim"] == line["claim"]
         assert operations[taken[line["claim"]]["version"]] == "CLAIM"
         assert taken[line["claim"]]["replica"] == began["replica"] == line["replica"]
-        commit = table._log.read_commit(line["version"])
+        commit = log_of(table).read_commit(line["version"])
         assert commit is not None and commit.info is not None
         assert commit.info.parameters["claim"] == line["claim"]
     assert "TRUNCATE" not in {line.get("operation") for line in said}, "nothing is logged after the end"

@@ -14,6 +14,7 @@ from lakebed import events
 from lakebed.compaction.merge import Merger
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.conflicts import Touch
+from tests.internals import dead_rows_of, log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
@@ -36,7 +37,12 @@ def new_table(tmp_path: Path) -> lakebed.Table:
 
 def merger(table: lakebed.Table, replica: str, late_seconds: float = 0) -> Merger:
     return Merger(
-        table._log, table._storage, table._dead_rows, replica, lambda: time.time() - late_seconds, lease_seconds=60
+        log_of(table),
+        storage_of(table),
+        dead_rows_of(table),
+        replica,
+        lambda: time.time() - late_seconds,
+        lease_seconds=60,
     )
 
 
@@ -46,11 +52,11 @@ def claim_changes(told: list[events.Event]) -> list[str]:
 
 def test_a_commit_that_gives_way_tells_to_what(tmp_path: Path) -> None:
     table = new_table(tmp_path)
-    stale = table._log.refresh()
+    stale = log_of(table).refresh()
     table.apply(pa.table({"id": [7]}, SCHEMA))
     with heard() as told:
-        table._log.commit(stale, [], CommitInfo(operation="TRUNCATE", commit_id=""), Touch(whole_table=True))
-        table._log.commit(stale, [], CommitInfo(operation="SETTLE", commit_id=""), Touch())
+        log_of(table).commit(stale, [], CommitInfo(operation="TRUNCATE", commit_id=""), Touch(whole_table=True))
+        log_of(table).commit(stale, [], CommitInfo(operation="SETTLE", commit_id=""), Touch())
     lost, landed = told
     assert isinstance(lost, events.CommitEnded) and isinstance(landed, events.CommitEnded)
     assert (lost.table, lost.operation, lost.result, lost.conflict) == (table.path, "TRUNCATE", "conflicted", "table")
@@ -59,7 +65,7 @@ def test_a_commit_that_gives_way_tells_to_what(tmp_path: Path) -> None:
 
 def test_claims_tell_how_they_came_and_went(tmp_path: Path) -> None:
     table = new_table(tmp_path)
-    paths = list(table._log.refresh().parts)
+    paths = list(log_of(table).refresh().parts)
     gone, here = merger(table, "gone", late_seconds=1000), merger(table, "here")
     with heard() as told:
         gone.claim(paths, 1)

@@ -39,6 +39,7 @@ from lakebed.monitoring.freshness import POINTS, FreshnessMeter
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.monitoring.table_state import Clustered, Planned, Recent, Stored, TableState, table_state
+from tests.internals import log_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 STATE = TableState(
@@ -405,10 +406,10 @@ def test_the_figures_of_a_run_add_up() -> None:
 def test_the_state_of_a_table_is_counted_by_level(tmp_path: Path) -> None:
     table = create(tmp_path / "t", pa.schema([("id", pa.int64())]), keys=["id"])
     table.apply(pa.table({"id": [1, 2, 3]}))
-    state = table_state(table._log.refresh())
+    state = table_state(log_of(table).refresh())
     assert (state.tail_parts, state.tail_rows, state.parts_by_level, state.rows) == (1, 3, (), 0)
     table.settle()
-    state = table_state(table._log.refresh())
+    state = table_state(log_of(table).refresh())
     assert (state.tail_parts, state.parts_by_level, state.rows) == (0, ((0, 1),), 3)
 
 

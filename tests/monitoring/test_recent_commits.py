@@ -13,6 +13,7 @@ from lakebed.health.sampler import least_amplification
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import WINDOW_SECONDS, RecentCommits, operation_label
+from tests.internals import log_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
@@ -102,7 +103,7 @@ def test_the_least_amplification_is_that_of_the_optimum(
 def test_a_mutation_writes_and_brings_nothing_in(tmp_path: Path, keys: list[str]) -> None:
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=keys)
     table.apply(pa.table({"id": range(5000)}, SCHEMA))
-    came = table._log.refresh()
+    came = log_of(table).refresh()
     parts = [*came.parts.values(), *came.tail.values()]
     result = table.delete("id % 3 = 0")
     found = reader(table).read(table.version, 1.0)

@@ -37,7 +37,7 @@ def test_every_request_is_counted_with_its_bytes_and_its_answer(flaky_s3: FaultP
     for number in range(6):
         table.apply(batch(number))
         table.settle()
-    table.compact()
+    table.maintenance.compact()
     flaky_s3.fail_next(Fault.AFTER, 2, method="GET")
     flaky_s3.fail_next(Fault.RESET, 1, method="PUT")
     table.apply(batch(6))

@@ -22,6 +22,8 @@ import lakebed
 from lakebed import events
 from lakebed.health.exporter import Exporter
 from lakebed.monitoring.metrics import Metrics
+from lakebed.table import internals_of
+from tests.internals import compaction_of, log_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 BATCHES, ROWS, KEYS = 40, 4000, 30_000
@@ -128,7 +130,7 @@ class Read:
 def exported(path: str, seconds_max: float = 20.0) -> Iterator[Read]:
     """The metrics as an exporter that has just been started sees them."""
     metrics = Metrics()
-    exporter = Exporter([path], metrics, Path(path, "none"), 0.2)
+    exporter = Exporter([path], metrics, 0.2, Path(path, "none"))
     exporter.start()
     read = Read(metrics, path)
     deadline = time.monotonic() + seconds_max
@@ -151,18 +153,18 @@ def maintained(tmp_path: Path, volatile: str = "off", batches: int = BATCHES) ->
     )
     end = events.listen(metrics)
     stop = threading.Event()
-    maintaining = threading.Thread(target=table._follow, args=(stop,))
+    maintaining = threading.Thread(target=internals_of(table).follow, args=(stop,))
     maintaining.start()
     for number in range(batches):
         table.apply(changes(number), apply_as_deletes="op = 'd'")
     deadline = time.monotonic() + 60
-    while table._log.refresh().tail or table._compaction.due() or table._compaction.running():
+    while log_of(table).refresh().tail or compaction_of(table).due() or compaction_of(table).running():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     stop.set()
     maintaining.join()
     end()
-    metrics.observe(table.path, table._sampler().sample())
+    metrics.observe(table.path, internals_of(table).sampler().sample())
     return table, metrics
 
 
@@ -252,7 +254,7 @@ WORKER = """
 import sys, threading, lakebed
 from tests.monitoring.test_truth import batch
 table = lakebed.open(sys.argv[1])
-threading.Thread(target=table._follow, args=(threading.Event(),), daemon=True).start()
+threading.Thread(target=internals_of(table).follow, args=(threading.Event(),), daemon=True).start()
 for number in range(10_000):
     table.apply(batch(number))
 """

@@ -28,9 +28,11 @@ import lakebed
 from lakebed import events
 from lakebed.health.exporter import Exporter
 from lakebed.monitoring.metrics import Metrics
+from lakebed.table import internals_of
 from tests.infra.downloads import REPOSITORY
 from tests.infra.fault_proxy import FaultProxy, Traffic
 from tests.infra.s3 import S3Server
+from tests.internals import compaction_of, log_of
 from tests.monitoring.test_truth import SCHEMA, batch
 
 SECONDS_MAX = 120
@@ -138,7 +140,7 @@ def _until(done: Callable[[], bool]) -> None:
 
 def _exported(path: str) -> dict[str, float]:
     metrics = Metrics()
-    exporter = Exporter([path], metrics, Path("/nonexistent"), 0.2)
+    exporter = Exporter([path], metrics, 0.2, Path("/nonexistent"))
     exporter.start()
 
     def read(name: str) -> float:
@@ -210,11 +212,11 @@ def _work(path: str, first: int, last: int) -> None:
     events.listen(metrics)
     print(metrics.serve("127.0.0.1", 0).url, flush=True)
     table, stop = lakebed.open(path), threading.Event()
-    following = threading.Thread(target=table._follow, args=(stop,), daemon=True)
+    following = threading.Thread(target=internals_of(table).follow, args=(stop,), daemon=True)
     following.start()
     for number in range(first, last):
         table.apply(batch(number), batch_id=number)
-    while table._log.refresh().tail or table._compaction.due() or table._compaction.running():
+    while log_of(table).refresh().tail or compaction_of(table).due() or compaction_of(table).running():
         time.sleep(0.05)
     print("idle", flush=True)
     sys.stdin.read()

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import lakebed
+from tests.internals import log_of
 
 
 @contextmanager
 def before_its_commits(table: lakebed.Table, *actions: Callable[[], Any]) -> Iterator[None]:
     """Each of the table's next commits waits for one of the actions, which others run through a handle of their own."""
-    log, waiting = table._log, list(actions)
+    log, waiting = log_of(table), list(actions)
     commit = log.commit
 
     def interrupted(*arguments: Any, **named: Any) -> Any:

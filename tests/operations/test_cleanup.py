@@ -33,9 +33,10 @@ from lakebed.operations.cleanup import CLEANED_SCHEMA, Kept, TidyUp, reason_to_g
 from lakebed.operations.hold import hold
 from lakebed.parts import dead_rows
 from lakebed.storage.local_part_storage import LocalPartStorage
-from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage, delete_each
+from lakebed.table import internals_of
 from tests.infra.s3 import S3Server
+from tests.internals import log_of, storage_of
 from tests.oracle import Row, in_order
 from tests.table.test_every_version_equals_the_oracle import World, close, make_world, step
 
@@ -73,7 +74,7 @@ def vectors_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at(table: lakebed.Table, clock: Clock) -> lakebed.Table:
-    table._log._clock = clock
+    log_of(table).clock = clock
     return table
 
 
@@ -90,7 +91,7 @@ def a_table(folder: Path, clock: Clock, days: int = 6) -> lakebed.Table:
 
 def written_now(table: lakebed.Table) -> None:
     """Give files that are new the time of the table's clock."""
-    moment = table._log.now_ms() / 1000
+    moment = log_of(table).now_ms() / 1000
     for file in Path(table.path, "_lakebed").glob("*"):
         if file.stat().st_mtime < NOW - 1000 * DAY:
             os.utime(file, (moment, moment))
@@ -104,16 +105,12 @@ def files(table: lakebed.Table) -> set[str]:
     return {path for path, _, _ in storage_of(table).list("_lakebed/")}
 
 
-def storage_of(table: lakebed.Table) -> PartStorage:
-    return open_part_storage(table.path)
-
-
 def put(table: lakebed.Table, path: str, age: timedelta = timedelta(days=30)) -> Path:
     """A file that no version names."""
     place = Path(table.path) / path
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(b"x")
-    moment = table._log.now_ms() / 1000 - age.total_seconds()
+    moment = log_of(table).now_ms() / 1000 - age.total_seconds()
     os.utime(place, (moment, moment))
     return place
 
@@ -183,17 +180,17 @@ class Cleaned:
         match rng.choice(["expire", "vacuum", "orphans", "tidy"]):
             case "expire":
                 self.first = max(self.first, self.table.version - keep + 1)
-                self.table.expire_snapshots(NO_TIME, keep, False, allow_short_retention=True)
-                self.world.oldest = max(self.world.oldest, self.table._log.oldest_version())
+                self.table.maintenance.expire_snapshots(NO_TIME, keep, False, allow_short_retention=True)
+                self.world.oldest = max(self.world.oldest, log_of(self.table).oldest_version())
             case "vacuum":
                 self.first = self.table.version
-                self.table.vacuum(NO_TIME, dry_run=False, allow_short_retention=True)
+                self.table.maintenance.vacuum(NO_TIME, dry_run=False, allow_short_retention=True)
             case "orphans":
                 self.first = self.table.version
-                self.table.remove_orphan_files(NO_TIME, dry_run=False, allow_short_retention=True)
+                self.table.maintenance.remove_orphan_files(NO_TIME, dry_run=False, allow_short_retention=True)
             case "tidy":
                 self.first = self.table.version
-                self.tidy._log = self.table._log
+                self.tidy._log = log_of(self.table)
                 self.tidy._listed_at = rng.choice([None, self.tidy._listed_at])
                 self.tidy.round()
 
@@ -204,13 +201,13 @@ class Cleaned:
         else:
             version = self.world.random.randint(max(self.first, self.world.oldest), self.table.version)
             if version not in self.held:
-                self.held[version] = self.table.hold(version, DAY)
+                self.held[version] = self.table.maintenance.hold(version, DAY)
                 self.held[version].__enter__()
         self.note()
 
     def detach_clean_attach(self) -> None:
         regions = sorted({json.dumps(row["region"]) for row in self.world.oracle.rows()})
-        if "region" not in self.table._log.refresh().metadata.partition_columns or not regions:
+        if "region" not in log_of(self.table).refresh().metadata.partition_columns or not regions:
             return
         if self.world.replica is not None:
             return  # it would lose its claims, which its steps do not expect
@@ -239,7 +236,7 @@ class Cleaned:
 
 def run_cleaned_world(seed: int, folder: Path, steps: int) -> None:
     world = make_world(seed, folder)
-    run = Cleaned(world, TidyUp(world.table._log, storage_of(world.table)))
+    run = Cleaned(world, TidyUp(log_of(world.table), storage_of(world.table)))
     world.table.set_properties({"delta.deletedFileRetentionDuration": NO_TIME})
     run.note()
     for _ in range(steps):
@@ -284,8 +281,8 @@ def test_on_s3_orphans_and_expired_files_go(s3: S3Server, monkeypatch: pytest.Mo
         clock.now += DAY
         table.apply(rows_of(day))
         table.settle()
-    cleaned = table.expire_snapshots("2 hours", dry_run=False)
-    assert reasons(cleaned) == {"expired", "orphan"} | ({"log"} if table._log.oldest_version() else set())
+    cleaned = table.maintenance.expire_snapshots("2 hours", dry_run=False)
+    assert reasons(cleaned) == {"expired", "orphan"} | ({"log"} if log_of(table).oldest_version() else set())
     assert files(table) == needed_by(table, table.version - 3)
     assert table.to_arrow().num_rows == 3
 
@@ -294,7 +291,7 @@ def needed_by(table: lakebed.Table, first: int) -> set[str]:
     """Independent of the code under test: parts and vectors of the versions from one on, read one by one."""
     needed: set[str] = set()
     for version in range(first, table.version + 1):
-        snapshot = table._log.at_version(version)
+        snapshot = log_of(table).at_version(version)
         for part in snapshot.parts.values():
             needed.add(part.path)
             if part.deletion_vector and part.deletion_vector.file_path():
@@ -311,25 +308,25 @@ def test_exactly_the_files_that_kept_versions_name_are_left(tmp_path: Path) -> N
     table = a_table(tmp_path, clock)
     before = files(table)
     first = table.version - 4  # two versions of today, two of yesterday, and the one that was current at the horizon
-    cleaned = table.vacuum("36 hours", dry_run=False)
+    cleaned = table.maintenance.vacuum("36 hours", dry_run=False)
     assert files(table) == needed_by(table, first) != before
     assert set(cleaned["path"].to_pylist()) == before - files(table)
     assert sum(cleaned["bytes"].to_pylist()) > 0
-    assert len(table.vacuum("36 hours", dry_run=False)) == 0, "a second cleanup finds nothing"
+    assert len(table.maintenance.vacuum("36 hours", dry_run=False)) == 0, "a second cleanup finds nothing"
 
 
 def test_a_change_part_that_never_joined_the_base_goes_when_its_versions_expired(tmp_path: Path) -> None:
     clock = Clock()
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
     table.apply(rows_of(0))
-    [first] = table.parts()["path"].to_pylist()
+    [first] = table.inspect.parts()["path"].to_pylist()
     table.apply(rows_of(1))
     table.settle()
-    assert first not in table.parts()["path"].to_pylist(), "all its rows were superseded"
+    assert first not in table.inspect.parts()["path"].to_pylist(), "all its rows were superseded"
     clock.now += DAY
-    assert len(table.vacuum("2 days", dry_run=False)) == 0
+    assert len(table.maintenance.vacuum("2 days", dry_run=False)) == 0
     clock.now += 8 * DAY
-    assert table.vacuum(dry_run=False)["path"].to_pylist() == [first]
+    assert table.maintenance.vacuum(dry_run=False)["path"].to_pylist() == [first]
 
 
 def test_a_dry_run_is_the_default_deletes_nothing_and_tells_what_would_go(tmp_path: Path) -> None:
@@ -338,11 +335,11 @@ def test_a_dry_run_is_the_default_deletes_nothing_and_tells_what_would_go(tmp_pa
     put(table, "_lakebed/nobody.parquet")
     put(table, "_lakebed/.lakebed-tmp-0.parquet")
     everything = {p: p.read_bytes() for p in Path(table.path).rglob("*") if p.is_file()}
-    told = table.expire_snapshots("1 day")
+    told = table.maintenance.expire_snapshots("1 day")
     assert reasons(told) == {"expired", "orphan", "temporary", "log"}
-    assert len(table.vacuum("1 day")) + len(table.remove_orphan_files()) > 0
+    assert len(table.maintenance.vacuum("1 day")) + len(table.maintenance.remove_orphan_files()) > 0
     assert {p: p.read_bytes() for p in Path(table.path).rglob("*") if p.is_file()} == everything
-    done = table.expire_snapshots("1 day", dry_run=False)
+    done = table.maintenance.expire_snapshots("1 day", dry_run=False)
     assert set(done["path"].to_pylist()) == set(told["path"].to_pylist())
 
 
@@ -355,11 +352,11 @@ def test_orphans_go_by_age_and_other_files_stay(tmp_path: Path) -> None:
         put(table, path)
         for path in ("_lakebed/streams/q/x.parquet", "_lakebed/notes.txt", "export.parquet", "_delta_log/x.parquet")
     ]
-    cleaned = table.remove_orphan_files(dry_run=False)
+    cleaned = table.maintenance.remove_orphan_files(dry_run=False)
     assert reasons(cleaned) == {"orphan", "temporary"}
     assert not any(place.exists() for place in [*old, crashed])
     assert all(place.exists() for place in [young, *others])
-    table.remove_orphan_files("1 day", dry_run=False)
+    table.maintenance.remove_orphan_files("1 day", dry_run=False)
     assert not young.exists()
 
 
@@ -371,9 +368,9 @@ def test_what_a_killed_writer_left_in_the_log_goes_by_age(tmp_path: Path, clean:
     young = put(table, "_delta_log/.lakebed-tmp-2.json", age=timedelta(hours=1))
     log_files = set((tmp_path / "t" / "_delta_log").iterdir())
     if clean == "vacuum":
-        assert reasons(table.vacuum(dry_run=False)) == {"temporary"}
+        assert reasons(table.maintenance.vacuum(dry_run=False)) == {"temporary"}
     else:
-        assert TidyUp(table._log, storage_of(table)).round() == 1
+        assert TidyUp(log_of(table), storage_of(table)).round() == 1
     assert young.exists() and not left.exists()
     assert set((tmp_path / "t" / "_delta_log").iterdir()) >= log_files - {left}
 
@@ -383,12 +380,14 @@ def test_what_a_claim_under_way_may_have_written_is_no_orphan(tmp_path: Path) ->
     table = a_table(tmp_path, clock, days=1)
     output = put(table, "_lakebed/output.parquet", age=timedelta(days=5))
     since = int((clock.now - 6 * DAY) * 1000)
-    [part] = table.parts()["path"].to_pylist()[:1]
+    [part] = table.inspect.parts()["path"].to_pylist()[:1]
     claim = Claim(id="c", replica="r", sources=(part,), level=1, lease_ms=int((clock.now + DAY) * 1000), since_ms=since)
-    table._log.commit(table._log.refresh(), [claim.to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND)
-    assert len(table.remove_orphan_files(dry_run=False)) == 0
+    log_of(table).commit(
+        log_of(table).refresh(), [claim.to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND
+    )
+    assert len(table.maintenance.remove_orphan_files(dry_run=False)) == 0
     clock.now += 10 * DAY
-    assert table.remove_orphan_files(dry_run=False)["path"].to_pylist() == ["_lakebed/output.parquet"]
+    assert table.maintenance.remove_orphan_files(dry_run=False)["path"].to_pylist() == ["_lakebed/output.parquet"]
     assert not output.exists()
 
 
@@ -398,8 +397,8 @@ def test_any_file_that_an_entry_of_the_log_mentions_stays(tmp_path: Path) -> Non
     entry = {"parts": [{"path": "_lakebed/a%20b.parquet"}], "more": {"sources": ["_lakebed/c.parquet"]}}
     mentioned = put(table, "_lakebed/c.parquet")
     action = Domain("lakebed.detached.x", json.dumps(entry))
-    table._log.commit(table._log.refresh(), [action], CommitInfo(operation="DETACH", commit_id=""), BLIND)
-    assert len(table.remove_orphan_files(dry_run=False)) == 0
+    log_of(table).commit(log_of(table).refresh(), [action], CommitInfo(operation="DETACH", commit_id=""), BLIND)
+    assert len(table.maintenance.remove_orphan_files(dry_run=False)) == 0
     assert spaced.exists()
     assert mentioned.exists()
 
@@ -411,7 +410,7 @@ def test_files_of_a_converted_table_go_and_those_of_tables_below_it_stay(tmp_pat
     write_deltalake(str(root / "inner" / "table"), pa.table({"id": [1]}))
     table = at(lakebed.convert(root, keys=["id"]), clock)
     clock.now += DAY
-    adopted = set(table.parts()["path"].to_pylist())
+    adopted = set(table.inspect.parts()["path"].to_pylist())
     table.apply(pa.table({"id": [0, 1], "v": ["b", "b"]}))
     table.settle()
     left = put(table, "left-by-a-failed-writer.parquet")
@@ -419,7 +418,7 @@ def test_files_of_a_converted_table_go_and_those_of_tables_below_it_stay(tmp_pat
     clock.now += 30 * DAY
     table.apply(pa.table({"id": [2], "v": ["c"]}))
     inner = list((root / "inner").rglob("*.parquet"))
-    rows = table.vacuum(dry_run=False)
+    rows = table.maintenance.vacuum(dry_run=False)
     cleaned = dict(zip(rows["path"].to_pylist(), rows["reason"].to_pylist(), strict=True))
     assert cleaned.items() >= {left.name: "orphan", **dict.fromkeys(adopted, "expired")}.items()
     assert all(place.exists() for place in [*hidden, *inner])
@@ -430,27 +429,27 @@ def test_the_newest_versions_stay_when_asked_to(tmp_path: Path) -> None:
     clock = Clock()
     table = a_table(tmp_path, clock)
     newest, clock.now = table.version, clock.now + 30 * DAY
-    table.expire_snapshots("1 day", retain_last=5, dry_run=False)
+    table.maintenance.expire_snapshots("1 day", retain_last=5, dry_run=False)
     assert all(table.to_arrow(version=version).num_rows == 3 for version in range(newest - 4, newest + 1))
     with pytest.raises(VersionNotFound, match=f"version {newest - 5} has expired.*kept is {newest - 4}"):
         table.to_arrow(version=newest - 5)
     with pytest.raises(InvalidInput, match="retain_last is 0"):
-        table.expire_snapshots(retain_last=0)
+        table.maintenance.expire_snapshots(retain_last=0)
 
 
 def test_a_writer_that_sleeps_while_all_versions_it_knows_expire_does_its_work_again(tmp_path: Path) -> None:
     clock = Clock()
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
-    asleep = table._log.refresh()
+    asleep = log_of(table).refresh()
     for day in range(3):
         table.apply(rows_of(day))
         table.settle()
     clock.now += 2 * HOUR
     table.apply(rows_of(9))
     clock.now += 2 * HOUR
-    assert "log" in reasons(table.expire_snapshots("1 hour", dry_run=False))
-    assert table._log.read_commit(asleep.version + 1) is None
-    late = table._log.commit(asleep, [Domain("lakebed.x", "{}")], CommitInfo(operation="LATE", commit_id=""), BLIND)
+    assert "log" in reasons(table.maintenance.expire_snapshots("1 hour", dry_run=False))
+    assert log_of(table).read_commit(asleep.version + 1) is None
+    late = log_of(table).commit(asleep, [Domain("lakebed.x", "{}")], CommitInfo(operation="LATE", commit_id=""), BLIND)
     assert type(late).__name__ == "Conflicted"
 
 
@@ -461,13 +460,13 @@ def test_a_writer_that_sleeps_while_all_versions_it_knows_expire_does_its_work_a
 def test_a_short_retention_is_refused(tmp_path: Path, call: str) -> None:
     table = a_table(tmp_path, Clock(), days=1)
     with pytest.raises(InvalidInput, match="allow_short_retention"):
-        getattr(table, call)("59 minutes")
+        getattr(table.maintenance, call)("59 minutes")
     with pytest.raises(InvalidInput, match="short retention"):
-        getattr(table, call)(timedelta(seconds=-1), allow_short_retention=True)
-    getattr(table, call)("59 minutes", allow_short_retention=True)
+        getattr(table.maintenance, call)(timedelta(seconds=-1), allow_short_retention=True)
+    getattr(table.maintenance, call)("59 minutes", allow_short_retention=True)
 
 
-@pytest.mark.parametrize("clean", ["expire_snapshots", "vacuum", "clean_log", "_tidy"])
+@pytest.mark.parametrize("clean", ["expire_snapshots", "vacuum", "clean_log", "running maintenance"])
 def test_a_cleanup_whose_clock_is_a_year_ahead_ends_no_version_and_no_hold(
     clean: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -476,10 +475,13 @@ def test_a_cleanup_whose_clock_is_a_year_ahead_ends_no_version_and_no_hold(
     for number in range(4):
         table.apply(rows_of(number))
         table.settle()
-        table._log.write_checkpoint(table._log.refresh())  # below which the log could be cleaned
-    with table.hold(3, seconds=5 * DAY):
+        log_of(table).write_checkpoint(log_of(table).refresh())  # below which the log could be cleaned
+    with table.maintenance.hold(3, seconds=5 * DAY):
         late = at(lakebed.open(tmp_path / "t"), Clock(NOW + 365 * DAY))
-        getattr(late, clean)(**({} if clean in ("clean_log", "_tidy") else {"dry_run": False}))
+        if clean == "running maintenance":
+            internals_of(late).tidy()
+        else:
+            getattr(late.maintenance, clean)(**({} if clean == "clean_log" else {"dry_run": False}))
         for version in range(1, 9):
             assert f"day {(version - 1) // 2}" in table.to_arrow(["v"], version=version)["v"].to_pylist()
 
@@ -496,12 +498,12 @@ def test_a_clock_days_ahead_takes_no_file_that_the_store_calls_young(
     names = ("_lakebed/part-young.parquet", "_lakebed/deletion_vector_young.bin", "_lakebed/.lakebed-tmp-young")
     young = [put(table, name, timedelta(hours=1)) for name in names]
     old = put(table, "_lakebed/part-old.parquet", timedelta(days=5))
-    table._log._clock = lambda: time.time() + 30 * DAY
+    log_of(table).clock = lambda: time.time() + 30 * DAY
     table.apply(rows_of(4))
     if call == "a running maintenance":
-        TidyUp(table._log, storage_of(table)).round()
+        TidyUp(log_of(table), storage_of(table)).round()
     else:
-        getattr(table, call)(dry_run=False)
+        getattr(table.maintenance, call)(dry_run=False)
     assert all(file.exists() for file in young)
     assert not old.exists() or call == "a running maintenance"
     assert table.to_arrow().num_rows
@@ -518,9 +520,9 @@ def test_what_a_writer_has_not_committed_yet_stays_however_short_the_retention_p
     old = put(table, "_lakebed/part-old.parquet")
     written_now(table)
     if call == "a running maintenance":
-        TidyUp(table._log, storage_of(table)).round()
+        TidyUp(log_of(table), storage_of(table)).round()
     else:
-        getattr(table, call)(dry_run=False)
+        getattr(table.maintenance, call)(dry_run=False)
     assert young.exists() and vector.exists()
     assert not old.exists()
 
@@ -552,13 +554,15 @@ def test_a_table_of_which_the_log_tells_how_it_was_emptied_is_cleaned(
     empty(table)
     written_now(table)
     clock.now += 6 * DAY
-    assert TidyUp(table._log, storage_of(table)).round() == len(table.vacuum()) == 0, "versions with rows are kept"
+    assert TidyUp(log_of(table), storage_of(table)).round() == len(table.maintenance.vacuum()) == 0, (
+        "versions with rows are kept"
+    )
     clock.now += 30 * DAY
     table = at(lakebed.open(table.path), clock)
     if clean == "a running maintenance":
-        TidyUp(table._log, storage_of(table)).round()
+        TidyUp(log_of(table), storage_of(table)).round()
     else:
-        getattr(table, clean)(dry_run=False)
+        getattr(table.maintenance, clean)(dry_run=False)
     assert not files(table)
     table.apply(rows_of(0))
     assert table.to_arrow().num_rows == 3
@@ -576,36 +580,36 @@ def test_an_empty_live_set_that_the_log_does_not_explain_stops_everything(
         table = at(lakebed.create(table.path, SCHEMA, keys=["id"]), clock)
         table.set_properties({"lakebed.read_budget": "4"})
     elif lost == "the parts of a checkpoint":
-        whole = table._log.refresh()
-        table._log.write_checkpoint(replace(whole, parts={}))
+        whole = log_of(table).refresh()
+        log_of(table).write_checkpoint(replace(whole, parts={}))
         removals = [part.removed(0) for part in whole.parts.values()]
-        table._log.commit(whole, removals, CommitInfo(operation="X", commit_id=""), BLIND)
-        table._log.clean_before(whole.version)
+        log_of(table).commit(whole, removals, CommitInfo(operation="X", commit_id=""), BLIND)
+        log_of(table).clean_before(whole.version)
         table = at(lakebed.open(table.path), clock)
     else:
         table.truncate()
         table.set_properties({"lakebed.read_budget": "4"})
-        table._log.write_checkpoint(table._log.refresh())
+        log_of(table).write_checkpoint(log_of(table).refresh())
         table.set_properties({"lakebed.read_budget": "5"})
-        table._log.clean_before(table.version)
+        log_of(table).clean_before(table.version)
     clock.now += 30 * DAY
     before = files(table)
-    for call in (table.expire_snapshots, table.vacuum):
+    for call in (table.maintenance.expire_snapshots, table.maintenance.vacuum):
         with pytest.raises(Corrupt, match="nothing was deleted"):
             call(dry_run=dry_run)
-    assert TidyUp(table._log, storage_of(table)).round() == 0
+    assert TidyUp(log_of(table), storage_of(table)).round() == 0
     assert files(table) == before
     table.apply(rows_of(0))
-    assert len(table.vacuum(dry_run=dry_run)) > 0
+    assert len(table.maintenance.vacuum(dry_run=dry_run)) > 0
 
 
 def test_an_entry_that_cannot_be_read_stops_everything(tmp_path: Path) -> None:
     table = a_table(tmp_path, Clock())
-    table._log.commit(
-        table._log.refresh(), [Domain("lakebed.later", "?")], CommitInfo(operation="X", commit_id=""), BLIND
+    log_of(table).commit(
+        log_of(table).refresh(), [Domain("lakebed.later", "?")], CommitInfo(operation="X", commit_id=""), BLIND
     )
     with pytest.raises(Corrupt, match=r"lakebed\.later"):
-        table.vacuum("1 day", dry_run=False)
+        table.maintenance.vacuum("1 day", dry_run=False)
 
 
 class CrashError(Exception):
@@ -626,43 +630,43 @@ def test_a_crash_in_the_middle_leaves_kept_versions_whole_and_the_next_cleanup_e
         if left < 0:
             raise CrashError
 
-    delete_log = table._log.store.delete
+    delete_log = log_of(table).store.delete
 
     def delete_counted(name: str) -> None:
         count(name)
         delete_log(name)
 
-    monkeypatch.setattr(table._log.store, "delete", delete_counted)
+    monkeypatch.setattr(log_of(table).store, "delete", delete_counted)
     with pytest.raises(CrashError):
-        cleanup.expire_snapshots(table._log, hooked(table, before_delete=count), DAY, dry_run=False)
-    monkeypatch.setattr(table._log.store, "delete", delete_log)
+        cleanup.expire_snapshots(log_of(table), hooked(table, before_delete=count), DAY, dry_run=False)
+    monkeypatch.setattr(log_of(table).store, "delete", delete_log)
 
     again = at(lakebed.open(table.path), clock)
-    first = first_unexpired(again._log.refresh().domains)
+    first = first_unexpired(log_of(again).refresh().domains)
     for version in range(again.version + 1):
         if version >= first:
             assert again.to_arrow(version=version).num_rows == 3
         else:
             with pytest.raises(VersionNotFound):
                 again.to_arrow(version=version)
-    again.expire_snapshots("1 day", dry_run=False)
+    again.maintenance.expire_snapshots("1 day", dry_run=False)
     clock.now += 4 * DAY  # what the log's names were lost of goes as orphans
     again.apply(rows_of(1))
-    again.expire_snapshots("1 day", dry_run=False)
+    again.maintenance.expire_snapshots("1 day", dry_run=False)
     assert files(again) == needed_by(again, again.version - 2)
 
 
 def test_a_file_that_cannot_be_deleted_is_tried_again(tmp_path: Path) -> None:
     table = a_table(tmp_path, Clock())
-    doomed = table.vacuum("1 day")["path"].to_pylist()
+    doomed = table.maintenance.vacuum("1 day")["path"].to_pylist()
 
     def fail(path: str) -> None:
         if path == doomed[0]:
             raise StoreUnavailable("away")
 
-    deleted = cleanup.vacuum(table._log, hooked(table, before_delete=fail), DAY, dry_run=False)
+    deleted = cleanup.vacuum(log_of(table), hooked(table, before_delete=fail), DAY, dry_run=False)
     assert deleted["path"].to_pylist() == doomed[1:]
-    assert table.vacuum("1 day", dry_run=False)["path"].to_pylist() == doomed[:1]
+    assert table.maintenance.vacuum("1 day", dry_run=False)["path"].to_pylist() == doomed[:1]
 
 
 # -- readers ---------------------------------------------------------------------------------------------------------
@@ -672,20 +676,20 @@ def test_a_held_version_outlives_every_cleanup_until_it_is_released(tmp_path: Pa
     clock = Clock()
     table = a_table(tmp_path, clock)
     rows = table.to_arrow(version=3).to_pylist()
-    with table.hold(3, 100 * DAY) as version:
+    with table.maintenance.hold(3, 100 * DAY) as version:
         clock.now += 40 * DAY
         table.apply(rows_of(0))
         clock.now += 40 * DAY
-        table.expire_snapshots("1 hour", dry_run=False)
-        table.clean_log()
-        TidyUp(table._log, storage_of(table)).round()
+        table.maintenance.expire_snapshots("1 hour", dry_run=False)
+        table.maintenance.clean_log()
+        TidyUp(log_of(table), storage_of(table)).round()
         assert at(lakebed.open(table.path), clock).to_arrow(version=version).to_pylist() == rows
         with pytest.raises(VersionNotFound):
             table.to_arrow(version=5)
-        with pytest.raises(VersionNotFound, match="can't be held"), table.hold(5, 60):
+        with pytest.raises(VersionNotFound, match="can't be held"), table.maintenance.hold(5, 60):
             pass
-    assert leases_of(table._log.refresh().domains) == []
-    table.expire_snapshots("1 hour", dry_run=False)
+    assert leases_of(log_of(table).refresh().domains) == []
+    table.maintenance.expire_snapshots("1 hour", dry_run=False)
     with pytest.raises(VersionNotFound):
         table.to_arrow(version=3)
 
@@ -693,11 +697,11 @@ def test_a_held_version_outlives_every_cleanup_until_it_is_released(tmp_path: Pa
 def test_a_hold_that_ran_out_holds_nothing_and_is_taken_out_of_the_log(tmp_path: Path) -> None:
     clock = Clock()
     table = a_table(tmp_path, clock)
-    holding = table.hold(3, 60)
+    holding = table.maintenance.hold(3, 60)
     holding.__enter__()
     clock.now += 61
-    table.expire_snapshots("1 hour", dry_run=False)
-    assert leases_of(table._log.refresh().domains) == []
+    table.maintenance.expire_snapshots("1 hour", dry_run=False)
+    assert leases_of(log_of(table).refresh().domains) == []
     with pytest.raises(VersionNotFound):
         table.to_arrow(version=3)
     holding.__exit__(None, None, None)
@@ -709,8 +713,8 @@ def test_a_reader_that_takes_hold_while_a_cleanup_lists_keeps_its_version(tmp_pa
     rows = table.to_arrow(version=3).to_pylist()
     other = at(lakebed.open(table.path), clock)
     with ExitStack() as stack:
-        take = {"after_list": lambda: stack.enter_context(hold(other._log, 3, 1000))}
-        cleaned = cleanup.expire_snapshots(table._log, hooked(table, **take), HOUR, dry_run=False)
+        take = {"after_list": lambda: stack.enter_context(hold(log_of(other), 3, 1000))}
+        cleaned = cleanup.expire_snapshots(log_of(table), hooked(table, **take), HOUR, dry_run=False)
         assert len(cleaned) > 0
         assert table.to_arrow(version=3).to_pylist() == rows
 
@@ -722,11 +726,11 @@ def test_a_reader_that_comes_after_the_mark_is_refused(tmp_path: Path) -> None:
     refused = []
 
     def take(_: str) -> None:
-        with pytest.raises(VersionNotFound), hold(other._log, 3, 1000):
+        with pytest.raises(VersionNotFound), hold(log_of(other), 3, 1000):
             pass
         refused.append(True)
 
-    cleanup.vacuum(table._log, hooked(table, before_delete=take), HOUR, dry_run=False)
+    cleanup.vacuum(log_of(table), hooked(table, before_delete=take), HOUR, dry_run=False)
     assert refused
 
 
@@ -736,10 +740,10 @@ def test_what_is_committed_while_a_cleanup_lists_stays(tmp_path: Path) -> None:
     entry = Domain("lakebed.detached.late", json.dumps({"parts": [{"path": "_lakebed/late.parquet"}]}))
 
     def commit() -> None:
-        table._log.commit(table._log.refresh(), [entry], CommitInfo(operation="DETACH", commit_id=""), BLIND)
+        log_of(table).commit(log_of(table).refresh(), [entry], CommitInfo(operation="DETACH", commit_id=""), BLIND)
 
-    told = table.vacuum("1 day")["path"].to_pylist()
-    deleted = cleanup.vacuum(table._log, hooked(table, after_list=commit), DAY, dry_run=False)["path"].to_pylist()
+    told = table.maintenance.vacuum("1 day")["path"].to_pylist()
+    deleted = cleanup.vacuum(log_of(table), hooked(table, after_list=commit), DAY, dry_run=False)["path"].to_pylist()
     assert sorted(set(told) - set(deleted)) == ["_lakebed/late.parquet"]
     assert late.exists()
 
@@ -771,7 +775,7 @@ def test_rounds_are_bounded_and_come_to_an_end(tmp_path: Path, monkeypatch: pyte
     clock = Clock()
     table = a_table(tmp_path, clock, days=30)
     before = files(table)
-    tidy = TidyUp(table._log, storage_of(table), clock)
+    tidy = TidyUp(log_of(table), storage_of(table), clock)
     rounds: list[int] = []
     while not rounds or rounds[-1] == 3:
         rounds.append(tidy.round())
@@ -785,7 +789,7 @@ def test_rounds_are_bounded_and_come_to_an_end(tmp_path: Path, monkeypatch: pyte
 def test_an_hourly_round_deletes_expired_parts_without_listing_and_a_daily_one_the_rest(tmp_path: Path) -> None:
     clock, lists = Clock(), []
     table = a_table(tmp_path, clock, days=8)
-    tidy = TidyUp(table._log, hooked(table, after_list=lambda: lists.append(True)), clock)
+    tidy = TidyUp(log_of(table), hooked(table, after_list=lambda: lists.append(True)), clock)
     clock.now += 12 * HOUR
     tidy.round()
     assert len(lists) == 1

@@ -29,6 +29,7 @@ from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.parts.sql import quote
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
+from tests.internals import dead_rows_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
 from tests.oracle import Oracle, Row, in_order
 
@@ -115,7 +116,7 @@ def test_an_update_moves_a_row_to_another_partition(tmp_path: Path) -> None:
     table.settle()
     table.update({"region": "'us'"}, "id = 1")
     table.settle()
-    found = {part["partition"][0][1]: part["rows"] - part["dead_rows"] for part in table.parts().to_pylist()}
+    found = {part["partition"][0][1]: part["rows"] - part["dead_rows"] for part in table.inspect.parts().to_pylist()}
     assert found == {"eu": 1, "us": 1}
 
 
@@ -197,14 +198,14 @@ def test_a_large_mutation_comes_in_several_change_parts_of_one_commit(
 
 def test_a_mutation_is_listed_until_its_changes_are_settled(tmp_path: Path) -> None:
     table = make(tmp_path, [row(1, 1), row(2, 2)])
-    assert table.mutations().num_rows == 0
+    assert table.inspect.mutations().num_rows == 0
     version = table.delete("id = 1").version
     table.apply(batch([row(3, 3)]))
-    (listed,) = table.mutations().to_pylist()
+    (listed,) = table.inspect.mutations().to_pylist()
     assert (listed["version"], listed["operation"], listed["where"]) == (version, "DELETE", "id = 1")
     assert (listed["rows"], listed["unsettled_rows"], listed["unsettled_parts"]) == (1, 1, 1)
     table.settle()
-    assert table.mutations().num_rows == 0
+    assert table.inspect.mutations().num_rows == 0
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -321,7 +322,7 @@ def test_an_endless_stream_of_conflicts_ends_in_contention_without_files_left(
     come = [lambda: other.apply(batch([row(9, 9)]))] * 3
     with before_its_commits(table, *come), pytest.raises(Contention, match="gave way 3 times"):
         table.delete("id < 3")
-    named = {part["path"] for part in table.parts().to_pylist()}
+    named = {part["path"] for part in table.inspect.parts().to_pylist()}
     files = {f"_lakebed/{path.name}" for path in (tmp_path / "table" / "_lakebed").glob("*.parquet")}
     assert files == named
 
@@ -332,10 +333,10 @@ def test_an_endless_stream_of_conflicts_ends_in_contention_without_files_left(
 def test_without_keys_rows_die_where_they_lie_and_new_ones_join(tmp_path: Path) -> None:
     table = make(tmp_path, [row(id, id) for id in range(4)], keyed=False)
     table.apply(batch([row(4, 4), row(4, 4)], keyed=False))
-    before = {part["path"] for part in table.parts().to_pylist()}
+    before = {part["path"] for part in table.inspect.parts().to_pylist()}
     deleted = table.delete("id = 0 or id = 4")
     assert (deleted.rows, deleted.parts_marked, deleted.parts_added) == (3, 2, 0)
-    assert {part["path"] for part in table.parts().to_pylist()} < before, "a part without a live row leaves"
+    assert {part["path"] for part in table.inspect.parts().to_pylist()} < before, "a part without a live row leaves"
     updated = table.update({"value": "value + 10"}, "id > 1")
     assert (updated.rows, updated.parts_marked, updated.parts_added) == (2, 1, 1)
     assert values(table) == {1: 1, 2: 12, 3: 13}
@@ -360,13 +361,14 @@ def test_without_keys_rows_appended_in_between_are_newer(tmp_path: Path) -> None
 
 def test_without_keys_a_part_under_a_claim_is_marked_and_stays_claimed(tmp_path: Path) -> None:
     table = make(tmp_path, [row(1, 1), row(2, 2)], keyed=False)
-    snapshot = table._log.refresh()
+    snapshot = log_of(table).refresh()
     claim = Claim(id="c", replica="replica", sources=tuple(snapshot.parts), level=1, lease_ms=2**60)
     assert isinstance(
-        table._log.commit(snapshot, [claim.to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND), Committed
+        log_of(table).commit(snapshot, [claim.to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND),
+        Committed,
     )
     table.delete("id = 1")
-    assert list(claims_of(table._log.refresh().domains)) == ["c"]
+    assert list(claims_of(log_of(table).refresh().domains)) == ["c"]
     assert values(table) == {2: 2}
 
 
@@ -387,8 +389,8 @@ def test_a_mutation_and_a_merge_of_the_same_parts_lose_nothing_of_each_other(tmp
 
         return work
 
-    merger = Merger(table._log, table._storage, table._dead_rows, "replica")
-    result = merger.run(sorted(table._log.refresh().parts), 1, mutate_meanwhile)
+    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
+    result = merger.run(sorted(log_of(table).refresh().parts), 1, mutate_meanwhile)
     assert (result.end, result.carried_rows) == (End.COMPLETED, 4)
     assert values(table) == {0: 0, 2: 100, 3: 3, 4: 4, 6: 100, 7: 7}
 
@@ -400,8 +402,8 @@ def test_a_merge_that_commits_first_costs_a_mutation_nothing(tmp_path: Path, key
     other = lakebed.open(table.path)
 
     def merge() -> None:
-        merger = Merger(other._log, other._storage, other._dead_rows, "replica")
-        parts = sorted(other._log.refresh().parts)
+        merger = Merger(log_of(other), storage_of(other), dead_rows_of(other), "replica")
+        parts = sorted(log_of(other).refresh().parts)
         merger.run(parts, 1, lambda out: lambda sources, shape: merge_parts(sources, shape, out, connect()))
 
     with before_its_commits(table, merge):
@@ -414,7 +416,7 @@ def test_parts_whose_bounds_rule_out_a_match_are_not_read(tmp_path: Path, keyed:
     table = make(tmp_path, [row(id, id) for id in range(10)], keyed)
     table.apply(batch([row(id, id) for id in range(100, 110)], keyed))
     table.settle()
-    for part in table.parts().to_pylist():
+    for part in table.inspect.parts().to_pylist():
         if part["min_block"] == 2:
             (tmp_path / "table" / part["path"]).unlink()
     assert table.update({"value": "-1"}, "id = 3 and region = 'eu'").parts_read == 1

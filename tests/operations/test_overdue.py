@@ -12,7 +12,8 @@ import lakebed
 from lakebed.health.file_checks import look_for_orphans
 from lakebed.operations.cleanup import TidyUp, overdue
 from lakebed.storage.local_part_storage import LocalPartStorage
-from tests.operations.test_cleanup import DAY, NOW, SCHEMA, Clock, at, put, rows_of, storage_of, written_now
+from tests.internals import log_of, storage_of
+from tests.operations.test_cleanup import DAY, NOW, SCHEMA, Clock, at, put, rows_of, written_now
 
 HOUR = DAY // 24
 
@@ -27,7 +28,7 @@ def store_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_overdue_in_a_table_that_is_maintained(seed: int, tmp_path: Path) -> None:
     rng, clock = random.Random(seed), Clock()
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
-    tidy = TidyUp(table._log, storage_of(table), clock)
+    tidy = TidyUp(log_of(table), storage_of(table), clock)
     left: list[Path] = []
     pause = 0
     for hour in range(0, 45 * 24, 2):
@@ -41,7 +42,7 @@ def test_nothing_is_overdue_in_a_table_that_is_maintained(seed: int, tmp_path: P
         if hour < 25 * 24 and rng.random() < 0.05:
             left.append(put(table, f"_lakebed/orphan-{hour}.parquet", age=timedelta(hours=rng.choice([0, 30]))))
         if hour % 6 == 0:
-            assert overdue(table._log, storage_of(table)) == [], f"hour {hour}"
+            assert overdue(log_of(table), storage_of(table)) == [], f"hour {hour}"
         tidy.round()
     assert left and not any(file.exists() for file in left), "there was something to delete"
 
@@ -55,17 +56,17 @@ def test_what_nobody_deletes_is_told_later_than_maintenance_would_delete_it(tmp_
         clock.now += DAY
         table.apply(rows_of(day))
         written_now(table)
-        if list(look_for_orphans(table._log, storage_of(table), table.path)):
+        if list(look_for_orphans(log_of(table), storage_of(table), table.path)):
             told.append(day)
     assert told == [13, 14], (
         "after retention of 7 days, 3 for writing, and one from a listing to the next, each rounded up"
     )
-    [finding] = look_for_orphans(table._log, storage_of(table), table.path)
+    [finding] = look_for_orphans(log_of(table), storage_of(table), table.path)
     assert finding.where == "_lakebed/orphan.parquet"
     assert "maintenance would have deleted it by now: 1 bytes" in finding.what
-    table.remove_orphan_files(dry_run=False)
+    table.maintenance.remove_orphan_files(dry_run=False)
     assert not file.exists()
-    assert list(look_for_orphans(table._log, storage_of(table), table.path)) == []
+    assert list(look_for_orphans(log_of(table), storage_of(table), table.path)) == []
 
 
 def test_an_orphan_of_a_quiet_table_is_told_too(tmp_path: Path) -> None:
@@ -74,4 +75,4 @@ def test_an_orphan_of_a_quiet_table_is_told_too(tmp_path: Path) -> None:
     table.apply(rows_of(1))
     put(table, "_lakebed/orphan.parquet", age=timedelta())
     clock.now += 30 * DAY
-    assert [file.path for file in overdue(table._log, storage_of(table))] == ["_lakebed/orphan.parquet"]
+    assert [file.path for file in overdue(log_of(table), storage_of(table))] == ["_lakebed/orphan.parquet"]

@@ -33,6 +33,7 @@ from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from lakebed.view.changes import read_version, versions_with_changes
 from tests.foreign.readers import delta_rs, own
+from tests.internals import dead_rows_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
 from tests.operations.test_mutations import SCHEMA, batch, make, row, values
 from tests.oracle import Oracle, Row, in_order
@@ -52,10 +53,11 @@ def two_partitions(folder: Path, keyed: bool = True, **options: Any) -> lakebed.
 
 
 def claim_everything(table: lakebed.Table) -> None:
-    snapshot = table._log.refresh()
+    snapshot = log_of(table).refresh()
     claim = Claim(id="c", replica="replica", sources=tuple(snapshot.parts), level=1, lease_ms=2**60)
     assert isinstance(
-        table._log.commit(snapshot, [claim.to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND), Committed
+        log_of(table).commit(snapshot, [claim.to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND),
+        Committed,
     )
 
 
@@ -71,7 +73,7 @@ def test_a_truncate_takes_base_and_tail_and_older_versions_stay(tmp_path: Path, 
     assert table.truncate() == before + 1
     assert values(table) == {}
     assert table.to_arrow(version=before).num_rows == 5
-    assert "lakebed.truncate" not in table._log.refresh().domains
+    assert "lakebed.truncate" not in log_of(table).refresh().domains
     assert table.truncate() == before + 1, "there is nothing to take out of an empty table"
     table.apply(batch([row(1, 5)], keyed))
     assert values(table) == {1: 5}
@@ -94,13 +96,13 @@ def test_a_detached_partition_comes_back_with_its_dead_rows(tmp_path: Path, keye
     table.delete("id = 2")
     name = table.detach_partition(EU)
     assert values(table) == {3: 3, 4: 4}
-    (listed,) = table.detached().to_pylist()
+    (listed,) = table.inspect.detached().to_pylist()
     assert (listed["name"], dict(listed["partition"]), listed["parts"], listed["rows"]) == (name, EU, 1, 1)
-    table._log.write_checkpoint(table._log.refresh())
+    log_of(table).write_checkpoint(log_of(table).refresh())
     again = lakebed.open(table.path)
     again.attach_partition(name)
     assert values(again) == {1: 1, 3: 3, 4: 4}
-    assert again.detached().num_rows == 0
+    assert again.inspect.detached().num_rows == 0
     again.settle()
     if keyed:
         again.apply(batch([row(1, 100, "us")]))
@@ -164,7 +166,7 @@ def test_claims_on_parts_that_leave_end_with_them(tmp_path: Path) -> None:
         table.settle()
         claim_everything(table)
         action(table)
-        assert not claims_of(table._log.refresh().domains)
+        assert not claims_of(log_of(table).refresh().domains)
 
 
 @pytest.mark.parametrize("leave", ["truncate", "detach"])
@@ -182,9 +184,9 @@ def test_a_merge_of_parts_that_leave_meanwhile_brings_nothing_back(tmp_path: Pat
 
         return work
 
-    snapshot = table._log.refresh()
+    snapshot = log_of(table).refresh()
     paths = sorted(part.path for part in snapshot.parts.values() if part.partition_values == EU)
-    merger = Merger(table._log, table._storage, table._dead_rows, "replica")
+    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
     assert merger.run(paths, 1, leave_meanwhile).end is End.OVERTAKEN
     assert values(table) == ({} if leave == "truncate" else {3: 3, 4: 4})
 
@@ -233,11 +235,11 @@ def test_what_is_no_partition_is_refused(tmp_path: Path) -> None:
 def test_attaching_is_refused_when_a_column_is_another_one_by_now(tmp_path: Path) -> None:
     table = two_partitions(tmp_path, keyed=False)
     name = table.detach_partition(EU)
-    snapshot = table._log.refresh()
+    snapshot = log_of(table).refresh()
     other = SCHEMA.set(2, pa.field("value", pa.string()))
     changed = replace(snapshot.metadata, schema_string=schema_to_json(other))
     assert isinstance(
-        table._log.commit(snapshot, [changed], CommitInfo(operation="CHANGE", commit_id=""), BLIND), Committed
+        log_of(table).commit(snapshot, [changed], CommitInfo(operation="CHANGE", commit_id=""), BLIND), Committed
     )
     with pytest.raises(InvalidInput, match="'value'"):
         table.attach_partition(name)
@@ -249,13 +251,13 @@ def test_dropped_files_go_once_no_version_names_them(tmp_path: Path) -> None:
     for expired in (False, True):
         name = table.detach_partition(US if expired else EU)
         version = table.version
-        paths = [part.path for part in detached_of(table._log.refresh())[name].parts]
+        paths = [part.path for part in detached_of(log_of(table).refresh())[name].parts]
         if expired:
-            table._log.commit(
-                table._log.refresh(), [mark(version)], CommitInfo(operation="EXPIRE", commit_id=""), BLIND
+            log_of(table).commit(
+                log_of(table).refresh(), [mark(version)], CommitInfo(operation="EXPIRE", commit_id=""), BLIND
             )
         assert table.drop_detached(name) == (len(paths) if expired else 0)
-        assert [table._storage.exists(path) for path in paths] == [not expired]
+        assert [storage_of(table).exists(path) for path in paths] == [not expired]
         with pytest.raises(InvalidInput, match="no detached partition"):
             table.attach_partition(name)
     assert values(table) == {4: 4}
@@ -264,7 +266,9 @@ def test_dropped_files_go_once_no_version_names_them(tmp_path: Path) -> None:
 def test_a_partition_attached_in_between_is_not_dropped(tmp_path: Path) -> None:
     table = two_partitions(tmp_path)
     name = table.detach_partition(EU)
-    table._log.commit(table._log.refresh(), [mark(table.version)], CommitInfo(operation="EXPIRE", commit_id=""), BLIND)
+    log_of(table).commit(
+        log_of(table).refresh(), [mark(table.version)], CommitInfo(operation="EXPIRE", commit_id=""), BLIND
+    )
     other = lakebed.open(table.path)
     with before_its_commits(table, lambda: other.attach_partition(name)), pytest.raises(InvalidInput, match="detached"):
         table.drop_detached(name)
@@ -366,7 +370,7 @@ def test_another_reader_reads_the_same_at_every_version(tmp_path: Path, keyed: b
     versions.append(table.version)
     table.replace_partition(US, batch([row(8, 8, "us")], keyed=False))
     versions.append(table.version)
-    table._log.write_checkpoint(table._log.refresh())
+    log_of(table).write_checkpoint(log_of(table).refresh())
     table.truncate()
     versions.append(table.version)
     for version in versions:
@@ -379,11 +383,11 @@ def test_another_reader_reads_the_same_at_every_version(tmp_path: Path, keyed: b
 def merge_base(table: lakebed.Table) -> None:
     """Make one part of what each partition has, deletes included."""
     table.settle()
-    snapshot = table._log.refresh()
+    snapshot = log_of(table).refresh()
     for region in ("eu", "us", None):
         paths = sorted(part.path for part in snapshot.parts.values() if part.partition_values == {"region": region})
         if len(paths) > 1:
-            merger = Merger(table._log, table._storage, table._dead_rows, "replica")
+            merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
             merger.run(paths, 1, lambda out: lambda sources, shape: merge_parts(sources, shape, out, connect()))
 
 
@@ -404,7 +408,7 @@ def test_a_row_that_was_deleted_while_it_was_detached_comes_back_dead(
     DELETES[deletes](table)
     table.attach_partition(name)
     assert values(table) == {2: 2, 4: 4, 5: 5}, "1 and 3 were deleted since, the delete of 2 came late"
-    metrics = dict(table.timeline().to_pylist()[0]["metrics"])
+    metrics = dict(table.inspect.timeline().to_pylist()[0]["metrics"])
     assert metrics["rowsMarkedDead"] == 2
     table.settle()
     assert table.update({"value": "value + 1"}, "true").rows == 3
@@ -468,7 +472,7 @@ def test_every_row_can_be_changed_whatever_left_and_came_back_between_late_event
         elif action == "detach" and not away:
             table.settle()
             here = set(table.to_arrow(where="region = 'eu'")["id"].to_pylist())
-            if {"region": "eu"} in [part.partition_values for part in table._log.refresh().parts.values()]:
+            if {"region": "eu"} in [part.partition_values for part in log_of(table).refresh().parts.values()]:
                 away.append(table.detach_partition(EU))
                 live_away = here
         elif action == "attach" and away:
@@ -591,5 +595,5 @@ def test_every_version_equals_the_oracle(seed: int, tmp_path: Path) -> None:
     for version, rows in world.states.items():
         assert in_order(world.table.to_arrow(version=version).to_pylist()) == rows, f"version {version}"
     for name, rows in world.detached.items():
-        (listed,) = [one for one in world.table.detached().to_pylist() if one["name"] == name]
+        (listed,) = [one for one in world.table.inspect.detached().to_pylist() if one["name"] == name]
         assert listed["rows"] == len(rows)

@@ -11,6 +11,7 @@ import lakebed
 from lakebed.manifest.actions import Part
 from lakebed.parts.dead_rows import DeadRows
 from lakebed.storage.local_part_storage import LocalPartStorage
+from tests.internals import dead_rows_of
 
 
 def test_vectors_of_parts_that_left_the_base_are_let_go_and_can_be_read_again(tmp_path: Path) -> None:
@@ -33,5 +34,5 @@ def test_a_process_that_settles_and_merges_for_long_keeps_no_vectors_of_parts_th
         table.apply(pa.table({"id": [number, number + 1, number + 2]}))
         table.settle()
         if number % 3 == 2:
-            table.compact()
-    assert len(table._dead_rows._kept) <= 2 * len(table.parts()) + 66
+            table.maintenance.compact()
+    assert len(dead_rows_of(table)._kept) <= 2 * len(table.inspect.parts()) + 66

@@ -78,7 +78,7 @@ def test_a_null_struct_is_written_read_and_deleted(name: str, tmp_path: Path, mo
     rows[0]["v"] = None
     assert read() == rows, "mutated"
     assert table.lookup([1]).to_pylist() == rows[1:2]
-    table.recluster(final=True)
+    table.maintenance.recluster(final=True)
     gone = pa.table({"id": [1], "v": pa.nulls(1, kind), "op": ["d"]})
     table.apply(gone, apply_as_deletes="op = 'd'")
     table.apply(pa.table({"id": [2], "v": pa.array(values[:1], kind)}), except_column_list=["v"])

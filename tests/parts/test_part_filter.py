@@ -214,7 +214,7 @@ def test_a_read_does_not_touch_the_parts_that_it_leaves_out(tmp_path: Path) -> N
     table.apply(pa.table({"id": [1, 2], "region": ["eu", "us"]}))
     table.apply(pa.table({"id": [1000], "region": ["eu"]}))
     table.settle()
-    for part in table.parts().to_pylist():
+    for part in table.inspect.parts().to_pylist():
         if part["partition"] == [("region", "us")] or part["min_block"] == 2:
             (tmp_path / "t" / part["path"]).unlink()
     assert table.to_arrow(where="region = 'eu' and id < 500").to_pylist() == [{"id": 1, "region": "eu"}]

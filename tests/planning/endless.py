@@ -23,6 +23,7 @@ from lakebed.planning.plan import MergePlan
 from lakebed.planning.planner import plan
 from lakebed.planning.rounds import round_plans
 from lakebed.settings import TableSettings, parse_depth, parse_hours
+from tests.internals import dead_rows_of, log_of, storage_of
 from tests.planning.tables import MB, measure_of, stats, table
 
 HOUR_MS = 3_600_000
@@ -230,8 +231,8 @@ def real_merges_until_the_end(seed: int, folder: Path) -> int:
 
 
 def _merges(table: lakebed.Table, told: str) -> int:
-    log, storage = table._log, table._storage
-    merger = Merger(log, storage, table._dead_rows, "hunter")
+    log, storage = log_of(table), storage_of(table)
+    merger = Merger(log, storage, dead_rows_of(table), "hunter")
     kernel = local_kernel(storage, log.refresh)
     merges = 0
     while True:

@@ -15,6 +15,7 @@ from lakebed.errors import InvalidInput
 from lakebed.parts.changes import OP_COLUMN
 from lakebed.planning.simulator import Arrival, simulate
 from lakebed.planning.workload_from_log import recorded_workload
+from tests.internals import log_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
 HOUR, DAY = 3600, 86_400
@@ -40,7 +41,7 @@ def clock() -> Clock:
 
 def make(folder: Path, clock: Clock, **options: Any) -> lakebed.Table:
     table = lakebed.create(folder / "t", SCHEMA, **options)
-    table._log._clock = clock
+    log_of(table).clock = clock
     return table
 
 
@@ -61,11 +62,11 @@ def test_arrivals_tell_when_how_much_and_how_much_of_it_was_there(tmp_path: Path
     table.settle()
     clock.now += HOUR
     table.apply(rows(range(100, 150)))
-    parts = table._log.refresh().parts.values()
+    parts = log_of(table).refresh().parts.values()
     [first, second] = sorted(parts, key=lambda part: part.min_block)
-    [tail] = table._log.refresh().tail.values()
+    [tail] = log_of(table).refresh().tail.values()
 
-    workload = recorded_workload(table._log, 1.0, "random")
+    workload = recorded_workload(log_of(table), 1.0, "random")
     assert workload.arrivals == [
         Arrival(at_ms=6 * HOUR * 1000, rows=40, bytes=second.bytes, deletes=10, replaces=20),
         Arrival(at_ms=7 * HOUR * 1000, rows=50, bytes=tail.bytes, deletes=0, replaces=None),
@@ -75,7 +76,7 @@ def test_arrivals_tell_when_how_much_and_how_much_of_it_was_there(tmp_path: Path
     )
     assert workload.update_share == pytest.approx(20 / 40), "for what is not settled yet"
     assert (workload.order, workload.partitions) == ("random", 1)
-    simulation = simulate(workload, table._log.refresh().settings)
+    simulation = simulate(workload, log_of(table).refresh().settings)
     assert simulation.flushes == 2 and simulation.samples[-1].ingested_bytes == second.bytes + tail.bytes
 
 
@@ -85,13 +86,13 @@ def test_without_keys_rows_come_to_stay_until_a_mutation(tmp_path: Path, clock: 
     clock.now += HOUR
     table.delete("id < 3")
     table.update({"id": "id + 100"}, "id = 5")
-    arrivals = recorded_workload(table._log, 2.0, "ascending")
+    arrivals = recorded_workload(log_of(table), 2.0, "ascending")
     assert [(each.rows, each.deletes, each.replaces) for each in arrivals.arrivals] == [
         (10, 0, 0),
         (0, 0, 3),
         (1, 0, 1),
     ]
-    assert simulate(arrivals, table._log.refresh().settings).samples[-1].live_bytes == pytest.approx(
+    assert simulate(arrivals, log_of(table).refresh().settings).samples[-1].live_bytes == pytest.approx(
         sum(each.bytes for each in arrivals.arrivals) * 7 / 11, rel=0.2
     )
     assert arrivals.order == "none"
@@ -104,9 +105,9 @@ def test_what_compaction_did_is_no_arrival(tmp_path: Path, clock: Clock) -> None
         clock.now += HOUR
         table.apply(rows(range(100)))
         table.settle()
-    table.compact()
+    table.maintenance.compact()
     table.truncate()
-    workload = recorded_workload(table._log, 1.0, "random")
+    workload = recorded_workload(log_of(table), 1.0, "random")
     assert [each.rows for each in workload.arrivals] == [100] * 4
     assert [each.replaces for each in workload.arrivals] == [0, 100, 100, 100]
 
@@ -114,7 +115,7 @@ def test_what_compaction_did_is_no_arrival(tmp_path: Path, clock: Clock) -> None
 def test_a_log_without_arrivals_is_refused(tmp_path: Path, clock: Clock) -> None:
     table = make(tmp_path, clock, keys=["id"])
     with pytest.raises(InvalidInput, match="no rows that came in its last 1 days"):
-        recorded_workload(table._log, 1.0, "random")
+        recorded_workload(log_of(table), 1.0, "random")
 
 
 def test_the_command_runs_a_table_s_own_day_under_other_settings(

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 
 import lakebed
 from lakebed.errors import TableNotFound
+from tests.internals import storage_of
 
 ROWS = 200
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -64,9 +65,11 @@ def main(path: str, folder: str, first: int, last: int) -> None:
     table.settle()
     maintenance.stop()
     frame = table.read(spark)
-    by_delta = spark.read.format("delta").load(table._storage.spark_root)
+    by_delta = spark.read.format("delta").load(storage_of(table).spark_root)
     rows = table.to_arrow().to_pylist()
-    batches = [row for row in table.timeline().to_pylist() if row["operation"] not in ("SETTLE", "CREATE TABLE")]
+    batches = [
+        row for row in table.inspect.timeline().to_pylist() if row["operation"] not in ("SETTLE", "CREATE TABLE")
+    ]
     print(
         json.dumps(
             {

@@ -28,7 +28,7 @@ def test_a_settle_reads_what_its_batch_needs(s3: S3Server, tmp_path: Path, monke
     path = f"s3://{s3.create_bucket()}/orders"
     fill(path, work, cache=str(tmp_path / "another machine"), part_rows=PART_ROWS)
     orders = lakebed.open(path)
-    base_bytes = sum(orders.parts()["bytes"].to_pylist())
+    base_bytes = sum(orders.inspect.parts()["bytes"].to_pylist())
     _, first = apply_and_settle(orders, work)
     assert base_bytes / 20 < first.data.total.bytes_read <= base_bytes, "the keys of the base, once"
     for _ in range(4):

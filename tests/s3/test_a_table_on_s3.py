@@ -18,6 +18,7 @@ from lakebed.manifest.claims import claims_of
 from lakebed.storage.open import open_part_storage
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
+from tests.internals import log_of
 from tests.manifest.unsafe_s3 import Behaviour, UnsafeS3
 from tests.table.test_every_version_equals_the_oracle import World, check, make_world, step
 
@@ -62,9 +63,11 @@ def test_failing_requests_cost_retries_and_nothing_else(seed: int, flaky_s3: Fau
     table = world.table
     flaky_s3.set_rates(FaultRates())
     table.settle()
-    assert parts_in(table.path) >= set(table.parts()["path"].to_pylist()), "every part that the log names is there"
+    assert parts_in(table.path) >= set(table.inspect.parts()["path"].to_pylist()), (
+        "every part that the log names is there"
+    )
     held = {one.claim.id for one in world.replica.held()} if world.replica else set()
-    assert claims_of(table._log.refresh().domains).keys() == held, "a claim in the log is one that somebody works on"
+    assert claims_of(log_of(table).refresh().domains).keys() == held, "a claim in the log is one that somebody works on"
 
 
 def test_hundreds_of_faults_lose_no_batch_and_commit_none_twice(flaky_s3: FaultProxy, s3_server: S3Server) -> None:

@@ -34,6 +34,6 @@ def test_a_table_in_s3_is_adopted_and_a_lost_file_of_it_named(
     table = lakebed.convert(storage.root, keys=["id"])
     table.apply(pa.table({"id": [1, 99], "v": ["new", "new"]}))
     table.settle()
-    table.compact()
+    table.maintenance.compact()
     assert table.to_arrow().num_rows == 51
     assert table.doctor(deep=True).findings == ()

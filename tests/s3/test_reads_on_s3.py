@@ -9,8 +9,10 @@ import pytest
 
 import lakebed
 from lakebed.parts import reads
+from lakebed.table import internals_of
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
+from tests.internals import log_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 
@@ -22,7 +24,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def requests(table: lakebed.Table) -> dict[str, int]:
     """Requests to the log's store so far, by kind."""
-    return {name: count.requests for name, count in table._log.store.counters().operations.items()}
+    return {name: count.requests for name, count in log_of(table).store.counters().operations.items()}
 
 
 def new_table(s3: S3Server) -> lakebed.Table:
@@ -42,13 +44,13 @@ def test_reads_reach_another_process_by_one_object_and_one_list(s3: S3Server, mo
         before = requests(table)
         for _ in range(5):
             table.to_arrow(where="id = 25")
-        table._reads._end()
+        internals_of(table).reads._end()
         assert requests(table)["put"] - before.get("put", 0) == 1
         planner = lakebed.open(table.path)
-        snapshot = planner._log.refresh()
+        snapshot = log_of(planner).refresh()
         before = requests(planner)
         for _ in range(3):
-            [(path, count)] = planner._reads.of(snapshot).items()
+            [(path, count)] = internals_of(planner).reads.of(snapshot).items()
         after = requests(planner)
     assert count == 5 and '"id":20' in (snapshot.parts[path].stats or "")
     asked = {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)}
@@ -61,9 +63,9 @@ def test_a_store_that_refuses_files_of_reads_troubles_neither_reader_nor_planner
     table = new_table(s3_server)
     flaky_s3.set_rates(FaultRates(before=1.0, path_contains="reads"))
     assert len(table.to_arrow(where="id = 25")) == 1
-    table._reads._end()
+    internals_of(table).reads._end()
     planner = lakebed.open(table.path)
-    assert planner._reads.of(planner._log.refresh()) == {}
+    assert internals_of(planner).reads.of(log_of(planner).refresh()) == {}
     assert sum(flaky_s3.traffic().faults.values()) > 2  # it was asked, both to write and to list
-    assert planner.compact()
+    assert planner.maintenance.compact()
     assert planner.to_arrow().num_rows == 40

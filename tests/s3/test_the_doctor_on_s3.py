@@ -25,7 +25,7 @@ def test_a_lost_object_of_a_table_in_s3_is_named(s3: S3Server, tmp_path: Path, m
         table.settle()
     table.apply(pa.table({"id": [1], "v": ["y"]}, SCHEMA))
     assert table.doctor(deep=True).findings == table.status(deep=True).findings == ()
-    lost = table.parts()["path"][0].as_py()
+    lost = table.inspect.parts()["path"][0].as_py()
     open_part_storage(table.path).delete(lost)
     for findings in (table.doctor(deep=True).findings, table.status().findings):
         assert [(finding.check, finding.where) for finding in findings] == [("G1", lost)]
@@ -40,16 +40,16 @@ def test_a_damaged_object_is_found_and_no_merge_copies_it(
     for start in (0, 5):
         table.apply(pa.table({"id": range(start, start + 10), "v": ["x"] * 10}, SCHEMA))
         table.settle()
-    path, storage = table.parts()["path"][0].as_py(), open_part_storage(table.path)
+    path, storage = table.inspect.parts()["path"][0].as_py(), open_part_storage(table.path)
     whole = storage.read_bytes(path)
-    before = table.parts()
+    before = table.inspect.parts()
     storage.write_bytes(path, whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:])  # in the footer
     [finding] = table.doctor(deep=True).findings
     assert (finding.check, finding.where) == ("file", path)
     with pytest.raises(Corrupt, match=path):
-        table.compact()
-    assert table.parts() == before
+        table.maintenance.compact()
+    assert table.inspect.parts() == before
     storage.write_bytes(path, whole)
-    lakebed.open(table.path).compact()
-    assert table.parts().num_rows == 1
+    lakebed.open(table.path).maintenance.compact()
+    assert table.inspect.parts().num_rows == 1
     assert table.doctor(deep=True).findings == ()

@@ -156,7 +156,7 @@ def test_a_file_of_others_is_read_settled_completed_merged_and_mutated(
         assert table.lookup([id]).to_pylist() == [expected.live[id]]
     assert table.doctor(deep=True).findings == ()
     table.set_sort_key(["v", "at"])
-    table.recluster(final=True)
+    table.maintenance.recluster(final=True)
     assert rows_of(table) == expected.rows(), "merged"
     update = table.update({"v": "'changed'"}, "id >= 10")
     expected.live |= {id: {**row, "v": "changed"} for id, row in expected.live.items() if id >= 10}
@@ -196,7 +196,7 @@ def test_times_of_twelve_bytes_are_cut_where_spark_cuts_them(tmp_path: Path) -> 
     table = lakebed.convert(path, sort_key=["at"])
     found = table.to_arrow(where="\"at\" >= '2023-11-14 22:13:20.123456+00'")
     assert found["at"].cast(pa.int64()).to_pylist() == expected[-4:]
-    table.recluster(final=True)
+    table.maintenance.recluster(final=True)
     assert table.to_arrow()["at"].cast(pa.int64()).to_pylist() == expected
 
 

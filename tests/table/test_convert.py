@@ -17,6 +17,7 @@ import lakebed
 from lakebed.errors import InvalidInput, InvalidSchema, TableExists, TableNotFound, Unsupported
 from tests.foreign.conftest import duckdb_delta
 from tests.foreign.readers import all_agree, comparable, delta_spark, files_of, own, own_spark
+from tests.internals import log_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +80,7 @@ def test_a_table_of_delta_spark_is_read_adopted_and_changed(
     assert own(plain) == wanted
     assert own_spark(plain, spark) == wanted
     for version in (1, 3):  # deletion vectors; rows without statistics, and none of the column that came before them
-        schema = plain._log.at_version(version).schema
+        schema = log_of(plain).at_version(version).schema
         theirs = spark.read.format("delta").option("versionAsOf", version).load(str(path)).toArrow()
         assert comparable(plain.to_arrow(version=version), schema) == comparable(theirs, schema), f"version {version}"
     with pytest.raises(Unsupported, match=r"lakebed\.convert"):
@@ -111,7 +112,7 @@ def test_a_table_of_delta_spark_is_read_adopted_and_changed(
     assert own(table) == expected, "in the tail"
     table.settle()
     assert all_agree(table, spark, duckdb_delta) == expected, "settled"
-    table._log.write_checkpoint(table._log.refresh())
+    log_of(table).write_checkpoint(log_of(table).refresh())
     assert own(lakebed.open(path)) == expected, "from a checkpoint of ours"
 
 
@@ -235,7 +236,7 @@ def test_a_log_that_grew_meanwhile_is_adopted_as_it_is_then(tmp_path: Path, monk
     """Another writer's commit between the check of the keys and the commit: the keys are checked again."""
     path = str(tmp_path / "t")
     write_deltalake(path, pa.table({"id": [1, 2]}))
-    module = importlib.import_module("lakebed.adopt")
+    module = importlib.import_module("lakebed.operations.convert")
     checked: list[int] = []
     check: Callable[..., None] = module._check_unique
 

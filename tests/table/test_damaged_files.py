@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 import lakebed
 from lakebed.errors import Corrupt
 from lakebed.health.examination import examine
+from tests.internals import log_of
 
 FLIPS = int(os.environ.get("LAKEBED_FLIPS", "40"))
 """Damaged files a test; for more: ``LAKEBED_FLIPS=5000 pytest tests/table/test_damaged_files.py``."""
@@ -45,12 +46,12 @@ def test_every_damaged_part_is_found(tmp_path: Path) -> None:
     table.settle()
     table.apply(rows(range(200, 400)))
     table.settle()
-    table.compact()
+    table.maintenance.compact()
     table.apply(rows(range(350, 450)))
     table.settle()
     table.apply(rows(range(10)))
-    parts, rng = table.parts()["path"].to_pylist(), random.Random(0)
-    assert {part["level"] for part in table.parts().to_pylist()} == {0, 1}
+    parts, rng = table.inspect.parts()["path"].to_pylist(), random.Random(0)
+    assert {part["level"] for part in table.inspect.parts().to_pylist()} == {0, 1}
     assert examine(table.path, deep=True).findings == ()
     for _ in range(FLIPS):
         path = rng.choice(parts)
@@ -71,7 +72,7 @@ def converted(tmp_path: Path, **configuration: str) -> lakebed.Table:
 
 def test_damage_of_files_without_checksums_never_stops_the_doctor(tmp_path: Path) -> None:
     table, rng = converted(tmp_path), random.Random(0)
-    parts, found = table.parts()["path"].to_pylist(), 0
+    parts, found = table.inspect.parts()["path"].to_pylist(), 0
     for turn in range(FLIPS):
         path = rng.choice(parts)
         whole = flip(Path(table.path, path), rng, in_footer=turn % 2 == 0)
@@ -91,9 +92,9 @@ def test_a_whole_table_of_others_has_no_finding(tmp_path: Path) -> None:
     """With statistics as structs in its checkpoint, too, which say as much as the texts in the log."""
     table = converted(tmp_path, **STATISTICS_AS_STRUCTS)
     assert examine(table.path, deep=True).findings == ()
-    stored = table._log.read_checkpoint(2)
+    stored = log_of(table).read_checkpoint(2)
     assert {part.rows for part in stored.parts.values()} == {100}
-    assert stored.parts.keys() == table._log.at_version(2).parts.keys()
+    assert stored.parts.keys() == log_of(table).at_version(2).parts.keys()
     text = stored.parts[min(stored.parts)].stats or ""
     assert '"minValues":{"id":' in text
     assert '"text":"text 0"' in text
@@ -104,10 +105,10 @@ def test_a_merge_says_which_file_is_damaged_and_leaves_the_table(tmp_path: Path)
     for start in (0, 50):
         table.apply(rows(range(start, start + 100)))
         table.settle()
-    path, version = table.parts()["path"][0].as_py(), table.version
+    path, version = table.inspect.parts()["path"][0].as_py(), table.version
     whole = flip(Path(table.path, path), random.Random(0))
     with pytest.raises(Corrupt, match=path):
-        table.compact()
+        table.maintenance.compact()
     Path(table.path, path).write_bytes(whole)
-    assert table.parts() == table.parts(version)
+    assert table.inspect.parts() == table.inspect.parts(version)
     assert table.to_arrow().num_rows == 150

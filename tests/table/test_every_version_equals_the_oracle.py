@@ -25,6 +25,7 @@ from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, TableShape
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
+from tests.internals import compaction_of, dead_rows_of, log_of, storage_of
 from tests.oracle import Oracle, Row, in_order
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "40"))
@@ -109,15 +110,15 @@ def step(world: World, folder: Path) -> None:
     elif action == "settle":
         settle(world)
     elif action == "compact":
-        table.compact()
+        table.maintenance.compact()
         rows_stay(world, before)
     elif action == "merge":
-        snapshot = table._log.refresh()
-        merger = Merger(table._log, table._storage, table._dead_rows, "somebody")
+        snapshot = log_of(table).refresh()
+        merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "somebody")
         merge_some(world, merger, *merger.sight(snapshot, snapshot.timestamp_ms))
     elif action == "volatile merge":
         replica = volatile_merger(world)
-        merge_some(world, replica, *replica.sight(table._log.refresh(), table._log.now_ms()))
+        merge_some(world, replica, *replica.sight(log_of(table).refresh(), log_of(table).now_ms()))
     elif action == "upload":
         for result in volatile_merger(world).upload_due(UploadRules(1, 0, 1, 1)):
             assert result.end is not End.CLAIMED
@@ -129,17 +130,19 @@ def step(world: World, folder: Path) -> None:
         assert {one.claim.id for one in volatile_merger(world).held()} == held
         rows_stay(world, before)
     elif action == "checkpoint":
-        table._log.write_checkpoint(table._log.refresh())
+        log_of(table).write_checkpoint(log_of(table).refresh())
     elif action == "clean":
-        table._log.write_checkpoint(table._log.refresh())
-        table._log.clean(retention_seconds=0)
+        log_of(table).write_checkpoint(log_of(table).refresh())
+        log_of(table).clean(retention_seconds=0)
         world.oldest = max(world.oldest, table.version)
     elif action == "reopen":
         world.table = lakebed.open(folder / "table")
     elif action == "replay" and world.oldest == 0:
-        log = table._log
+        log = log_of(table)
         assert replay(log.commits(0, table.version)) == log.at_version(table.version)
-        assert lakebed.open(folder / "table")._log.refresh() == log.refresh(), "M2: from a checkpoint or from the start"
+        assert log_of(lakebed.open(folder / "table")).refresh() == log.refresh(), (
+            "M2: from a checkpoint or from the start"
+        )
 
 
 def apply(world: World) -> None:
@@ -159,7 +162,7 @@ def settle(world: World) -> None:
     before = world.table.version
     world.table.settle()
     rows_stay(world, before)
-    assert world.table.detail()["tail_parts"].to_pylist() == [0]
+    assert world.table.inspect.detail()["tail_parts"].to_pylist() == [0]
     assert world.table.settle().commits == 0, "settling a settled table does nothing"
 
 
@@ -177,7 +180,7 @@ def merge_some(world: World, merger: Merger | VolatileMerger, seen: Snapshot, ta
     def kernel(out: PartStorage) -> Kernel:
         def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
             rows_stay(world, before)
-            rows_max, storage = world.random.choice([3, 1000]), world.table._storage
+            rows_max, storage = world.random.choice([3, 1000]), storage_of(world.table)
             merged = merge_parts(sources, shape, out, connect(), rows_max=rows_max, read_from=storage)
             for other in meanwhile:
                 other(world)
@@ -199,8 +202,8 @@ def rows_stay(world: World, before: int) -> None:
 def volatile_merger(world: World) -> VolatileMerger:
     if world.replica is None:
         table = world.table
-        base = table._compaction._volatile_base
-        world.replica = VolatileMerger(table._log, table._storage, table._dead_rows, base)
+        base = compaction_of(table).volatile_base
+        world.replica = VolatileMerger(log_of(table), storage_of(table), dead_rows_of(table), base)
     return world.replica
 
 

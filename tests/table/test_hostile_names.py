@@ -19,6 +19,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidSchema
+from lakebed.table import internals_of
 from lakebed.view.changes import read_version, versions_with_changes
 from tests.oracle import Oracle, in_order
 
@@ -162,7 +163,8 @@ def test_a_table_with_keys_is_right_whatever_its_columns_are_called(number: int,
     world.apply(world.rows(20, "gone", "d", which=range(9, 12)))
     world.apply(world.rows(5, "late", which=range(12, 15)))
     world.check("two parts and a long tail")
-    lakebed.open(world.path)._settle(lakebed.open(world.path)._reading_locator)  # as where the local disk is full
+    without_index = internals_of(lakebed.open(world.path))
+    without_index.settler.settle(without_index.locators.for_reading)  # as where the local disk is full
     world.check("settled by reading key columns")
     world.apply(world.rows(30, "c", which=range(3, 12)))
     table.settle()
@@ -177,7 +179,7 @@ def test_a_table_with_keys_is_right_whatever_its_columns_are_called(number: int,
     world.check("mutated")
     assert table.settle().version == table.version
     table.set_sort_key([f"`{world.value}`", f"bucket(4, `{world.keys[0]}`)"])
-    table.recluster(final=True)
+    table.maintenance.recluster(final=True)
     world.check("in another order")
     assert not table.doctor(deep=True).findings
     for version in versions_with_changes(world.path, 0, table.version):
@@ -196,7 +198,7 @@ def test_a_table_without_keys_is_right_whatever_its_columns_are_called(tmp_path:
     assert table.update({others[-1]: "0"}, f"{quoted(others[1])} = 701").rows == 1
     rows = in_order([rows[1] | {others[-1]: 0}, rows[2]])
     assert in_order(table.to_arrow().to_pylist()) == rows
-    table.recluster(final=True)
+    table.maintenance.recluster(final=True)
     assert in_order(table.to_arrow().to_pylist()) == rows
     assert not table.doctor(deep=True).findings
 

@@ -12,6 +12,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import Corrupt, LakebedError, TableExists, TableNotFound, TableReplaced
+from tests.internals import log_of
 
 
 @pytest.mark.parametrize("versions", [1, 2, 3, 6])
@@ -28,10 +29,10 @@ def test_another_table_in_the_same_place_is_noticed_within_a_minute(versions: in
         anew.apply(pa.table({"id": [10 + number]}))
     if versions == 6:
         assert table.version == 6  # mistaken for later versions of the table before
-    log = table._log
-    log._clock = lambda: time.time() + 61
+    log = log_of(table)
+    log.clock = lambda: time.time() + 61
     assert table.to_arrow()["id"].to_pylist() == anew.to_arrow()["id"].to_pylist()
-    assert log.refresh() == anew._log.refresh()
+    assert log.refresh() == log_of(anew).refresh()
 
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -61,9 +62,9 @@ WRITES: dict[str, Callable[[lakebed.Table], object]] = {
     "set_properties": lambda table: table.set_properties({"lakebed.read_budget": "4"}),
     "set_sort_key": lambda table: table.set_sort_key(["id"]),
     "settle": lambda table: table.settle(),
-    "compact": lambda table: table.compact(),
-    "vacuum": lambda table: table.vacuum(dry_run=False),
-    "clean_log": lambda table: table.clean_log(),
+    "compact": lambda table: table.maintenance.compact(),
+    "vacuum": lambda table: table.maintenance.vacuum(dry_run=False),
+    "clean_log": lambda table: table.maintenance.clean_log(),
 }
 
 
@@ -101,7 +102,7 @@ def test_an_apply_to_the_table_before_says_that_another_is_in_its_place(tmp_path
 
 def test_a_checkpoint_of_the_table_before_does_not_land_in_the_new_one(tmp_path: Path) -> None:
     old, new = opened_twice(tmp_path / "t", 1)
-    old._log.write_checkpoint(old._log._newest)  # type: ignore[arg-type]
+    log_of(old).write_checkpoint(log_of(old)._newest)  # type: ignore[arg-type]
     assert not list((tmp_path / "t" / "_delta_log").glob("*checkpoint*"))
     assert lakebed.open(new.path).to_arrow()["id"].to_pylist() == [100]
 
@@ -111,7 +112,7 @@ def test_a_checkpoint_that_the_table_before_left_behind_is_passed_over(versions:
     old = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
     for number in range(4):
         old.apply(rows_of(number))
-    old._log.write_checkpoint(old._log.refresh())
+    log_of(old).write_checkpoint(log_of(old).refresh())
     [left] = (tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet")
     data = left.read_bytes()
     shutil.rmtree(tmp_path / "t")
@@ -121,7 +122,7 @@ def test_a_checkpoint_that_the_table_before_left_behind_is_passed_over(versions:
     left.write_bytes(data)
     anew = lakebed.open(new.path)
     assert set(anew.to_arrow()["id"].to_pylist()) == {100 + number for number in range(versions)}
-    assert anew._log.clean_before(anew.version) == 0
+    assert log_of(anew).clean_before(anew.version) == 0
     assert anew.apply(rows_of(7)) == versions + 1
 
 
@@ -137,9 +138,9 @@ def test_a_table_whose_first_version_left_the_log_can_not_be_created_over(tmp_pa
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
     for number in range(4):
         table.apply(rows_of(number))
-    table._log.write_checkpoint(table._log.refresh())
+    log_of(table).write_checkpoint(log_of(table).refresh())
     table.apply(rows_of(9))
-    assert table._log.clean_before(table.version) > 0
+    assert log_of(table).clean_before(table.version) > 0
     with pytest.raises(TableExists):
         lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
     assert lakebed.open(table.path).to_arrow().num_rows == 5
@@ -148,6 +149,6 @@ def test_a_table_whose_first_version_left_the_log_can_not_be_created_over(tmp_pa
 def test_a_table_that_stays_is_not_read_again(tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "t", pa.schema([("id", pa.int64())]), keys=["id"])
     table.apply(pa.table({"id": [1]}))
-    snapshot = table._log.refresh()
-    table._log._clock = lambda: time.time() + 61
-    assert table._log.refresh() is snapshot
+    snapshot = log_of(table).refresh()
+    log_of(table).clock = lambda: time.time() + 61
+    assert log_of(table).refresh() is snapshot

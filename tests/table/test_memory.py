@@ -28,7 +28,7 @@ from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.sortkey import known
 from lakebed.storage import engine
-from lakebed.table import Table
+from lakebed.table import Table, internals_of
 
 ROWS = 2_000
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("region", pa.string()), ("amount", pa.float64())])
@@ -104,12 +104,12 @@ def watched(table: Table) -> Iterator[None]:
 
 
 def commits(table: Table, batches: int) -> None:
-    random, sampler = np.random.default_rng(1), table._sampler()
+    random, sampler = np.random.default_rng(1), internals_of(table).sampler()
     for number in range(batches):
         table.apply(rows(np.unique(random.integers(0, ROWS, 50))))
         table.settle()
         if number % 4 == 0:
-            table.compact()
+            table.maintenance.compact()
         if number % 20 == 0:
             sampler.sample()
 

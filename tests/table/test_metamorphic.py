@@ -23,6 +23,8 @@ from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.merge import MergeResult
 from lakebed.compaction.volatile import UploadRules
 from lakebed.parts.changes import OP_COLUMN
+from lakebed.table import internals_of
+from tests.internals import compaction_of, log_of
 from tests.oracle import Oracle, Row, in_order
 
 SCHEMA = pa.schema(
@@ -160,14 +162,14 @@ class Life:
         if action == "settle":
             self.done[action] += replica.table.settle().commits
         elif action == "settle if due":
-            self.done[action] += replica.table._settle_if_due(None)
+            self.done[action] += internals_of(replica.table).settler.settle_if_due(None)
         elif self.compacts:
             self.done[action] += self.compact(replica, action)
 
     def compact(self, replica: Replica, action: str) -> int:
         if replica.compactor is None:
-            replica.compactor = replica.table._compactor(None)
-        volatile = replica.table._compaction._volatile
+            replica.compactor = internals_of(replica.table).compactor(None)
+        volatile = compaction_of(replica.table)._volatile
         if action == "merge":
             return sum(result.parts_in > 0 for result in merge_all(replica.compactor))
         if action == "upload" and volatile:
@@ -185,7 +187,7 @@ class Life:
         """Remember a settled version; the view shows the rows at every version."""
         if self.random.random() < 0.2:
             assert in_order(replica.table.to_arrow().to_pylist()) == rows, f"the view of {replica.table.version}"
-        if not replica.table._log.refresh().tail:
+        if not log_of(replica.table).refresh().tail:
             self.rows_at[replica.table.version] = rows
 
     def check(self, replica: Replica, rows: list[Row]) -> None:

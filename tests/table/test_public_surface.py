@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.table.inspect import TableInspect
+from lakebed.table.maintenance import TableMaintenance
 
 FUNCTIONS = {
-    "create": "path, schema, keys=(), sort_key=(), sequence_by=None, partition_by=(), properties=None",
+    "create": "path, schema, keys=(), sort_key=(), *, sequence_by=None, partition_by=(), properties=None",
     "open": "path",
     "convert": "path, keys=(), sort_key=(), sequence_by=None",
     "spark": "app_name='lakebed', master=None, *, s3=None, session=None, conf=None",
@@ -20,46 +24,53 @@ METHODS = {
     "apply": "changes, apply_as_deletes=None, except_column_list=(), batch_id=None",
     "attach_partition": "name",
     "changes": "from_version, to_version=None, spark=None",
-    "claims": "",
-    "clean_log": "",
-    "clustering_information": "",
-    "compact": "",
-    "compactions": "last=1000",
     "create_view": "spark, name",
     "delete": "where",
     "detach_partition": "partition",
-    "detached": "",
-    "detail": "",
-    "drop_detached": "name",
     "doctor": "deep=False",
-    "draw_clustering": "file",
-    "expire_snapshots": "older_than=None, retain_last=1, dry_run=True, allow_short_retention=False",
-    "hold": "version, seconds",
+    "drop_detached": "name",
     "ingest": "changes, apply_as_deletes=None, except_column_list=(), *, keys=None, sequence_by=None, checkpoint=None, "
     "query_name='ingest', quarantine='table', trigger=None",
-    "ingest_with": "stream, frame, *, checkpoint=None, query_name='ingest', quarantine='table', trigger=None",
     "lookup": "keys, columns=None, version=None",
     "maintain": "spark, *, checkpoint=None, trigger=None",
-    "metadata": "name, spark=None",
-    "mutations": "",
-    "plan": "",
-    "parts": "version=None",
     "query": "sql, name=None, *, allow_files=False",
     "read": "spark, version=None, timestamp=None",
-    "recluster": "where=None, final=False, on_progress=None, stop=None, dry_run=False",
-    "remove_orphan_files": "older_than=None, dry_run=True, allow_short_retention=False",
     "replace_partition": "partition, rows",
     "set_properties": "properties",
     "set_sort_key": "columns",
     "settle": "",
     "status": "deep=False",
-    "timeline": "last=1000",
     "to_arrow": "columns=None, where=None, version=None",
     "truncate": "",
     "update": "set, where",
+}
+PROPERTIES = {"inspect", "maintenance", "path", "properties", "schema", "version"}
+INSPECT = {
+    "claims": "",
+    "clustering": "",
+    "compactions": "last=1000",
+    "detached": "",
+    "detail": "",
+    "draw_clustering": "file",
+    "mutations": "",
+    "parts": "version=None",
+    "timeline": "last=1000",
+}
+MAINTENANCE = {
+    "clean_log": "",
+    "compact": "",
+    "expire_snapshots": "older_than=None, retain_last=1, dry_run=True, allow_short_retention=False",
+    "hold": "version, seconds",
+    "plan": "",
+    "recluster": "where=None, final=False, on_progress=None, stop=None, dry_run=False",
+    "remove_orphan_files": "older_than=None, dry_run=True, allow_short_retention=False",
     "vacuum": "retention=None, dry_run=True, allow_short_retention=False",
 }
-PROPERTIES = {"path", "properties", "schema", "version"}
+SURFACES: tuple[tuple[type, dict[str, str]], ...] = (
+    (lakebed.Table, METHODS),
+    (TableInspect, INSPECT),
+    (TableMaintenance, MAINTENANCE),
+)
 PUBLIC = {
     "CompactResult",
     "MutationResult",
@@ -94,16 +105,27 @@ def test_a_function_takes_these_parameters(name: str) -> None:
     assert getattr(lakebed, name).__doc__
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_takes_these_parameters(name: str) -> None:
-    assert parameters(getattr(lakebed.Table, name)) == METHODS[name]
-    assert getattr(lakebed.Table, name).__doc__
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, methods in SURFACES for name in methods])
+def test_a_method_takes_these_parameters(kind: type, name: str) -> None:
+    expected = next(methods for each, methods in SURFACES if each is kind)[name]
+    assert parameters(getattr(kind, name)) == expected
+    assert getattr(kind, name).__doc__
 
 
-def test_a_table_has_these_members_and_no_others(tmp_path: Any) -> None:
-    public = {name for name in dir(lakebed.Table) if not name.startswith("_")}
-    on_instances = {"path"}
-    assert public | on_instances == set(METHODS) | PROPERTIES
+def test_a_table_has_these_members_and_no_others(tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    assert members(table) == set(METHODS) | PROPERTIES
+    assert members(table.inspect) == set(INSPECT)
+    assert members(table.maintenance) == set(MAINTENANCE)
+
+
+def test_no_method_is_there_twice() -> None:
+    names = [name for _, methods in SURFACES for name in methods]
+    assert len(names) == len(set(names))
+
+
+def members(thing: object) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
 
 
 def test_every_error_has_one_root_and_says_what_to_do() -> None:

@@ -16,6 +16,7 @@ from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.table_log import LOG_FOLDER
 from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
+from tests.internals import log_of
 
 SCHEMA = pa.schema(
     [
@@ -132,7 +133,7 @@ def test_a_crash_between_the_two_commits_sets_aside_once(
         raise SystemExit
 
     with monkeypatch.context() as crashing:
-        crashing.setattr(table._log.store, "put_if_absent", crash)
+        crashing.setattr(log_of(table).store, "put_if_absent", crash)
         with pytest.raises(SystemExit):
             table.settle()
     assert set_aside(table) == ["a", "b", "c"]
@@ -183,7 +184,7 @@ class _BeatenOnce:
 def test_two_settles_of_the_same_changes_set_them_aside_once(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     table.apply(batch(change(1, "a"), change(2, "b", text="whole")))
-    table._log.store = _BeatenOnce(table._log.store, table.path)
+    log_of(table).store = _BeatenOnce(log_of(table).store, table.path)
     result = table.settle()
     assert result.conflicts == 1
     assert set_aside(table) == ["a"]

@@ -20,6 +20,8 @@ import pytest
 import lakebed
 from lakebed.cli import main
 from lakebed.storage.local_part_storage import LocalPartStorage
+from lakebed.table import internals_of
+from tests.internals import log_of
 
 SCHEMA = pa.schema(
     [
@@ -84,14 +86,16 @@ def table(made: Path, tmp_path: Path) -> lakebed.Table:
 
 def region_of(table: lakebed.Table) -> dict[str, str]:
     """The region of each part of the table before it is sorted anew."""
-    parts = sorted(table.parts().to_pylist(), key=lambda part: part["min_block"])
+    parts = sorted(table.inspect.parts().to_pylist(), key=lambda part: part["min_block"])
     return {part["path"]: f"r{number}" for number, part in enumerate(parts)}
 
 
 def reads(table: lakebed.Table) -> dict[str, int]:
     """Reads by region."""
     regions = region_of(table)
-    return {regions[path]: count for path, count in sorted(table._reads.of(table._log.refresh()).items())}
+    return {
+        regions[path]: count for path, count in sorted(internals_of(table).reads.of(log_of(table).refresh()).items())
+    }
 
 
 def files_of_reads(table: lakebed.Table) -> list[Path]:
@@ -107,7 +111,7 @@ def read_elsewhere(table: lakebed.Table, code: str, **options: Any) -> None:
 
 def published(table: lakebed.Table) -> None:
     """Have the thread publish now what was counted, and end."""
-    table._reads._end()
+    internals_of(table).reads._end()
 
 
 # -- between processes ---------------------------------------------------------------------------------------------------
@@ -116,12 +120,12 @@ def published(table: lakebed.Table) -> None:
 def test_what_another_process_reads_again_and_again_is_sorted_first(table: lakebed.Table, made: Path) -> None:
     regions = region_of(table)
     read_elsewhere(table, "for _ in range(20): table.to_arrow(where=\"region = 'r4'\")")
-    first, second = [row for row in table.plan().to_pylist() if row["what"] == "resort"]
+    first, second = [row for row in table.maintenance.plan().to_pylist() if row["what"] == "resort"]
     assert [regions[path] for path in first["inputs"]] == ["r4"]
     assert first["why"].endswith("read 20 times in the last hour")
     assert [regions[path] for path in second["inputs"]] == ["r0", "r1", "r2", "r3", "r5"]
-    table.compact()
-    merges = sorted(table.compactions().to_pylist(), key=lambda row: row["version"])
+    table.maintenance.compact()
+    merges = sorted(table.inspect.compactions().to_pylist(), key=lambda row: row["version"])
     assert [row["why"] for row in merges] == [first["why"], second["why"]]
     assert table.to_arrow().sort_by("id").equals(lakebed.open(made).to_arrow().sort_by("id"))
 
@@ -136,14 +140,14 @@ def test_reads_of_several_processes_are_added_up(table: lakebed.Table) -> None:
 
 
 def test_each_file_is_read_once_and_the_folder_is_listed_once_a_minute(table: lakebed.Table) -> None:
-    clock = table._log._clock = Clock()
+    clock = log_of(table).clock = Clock()
     put_reads(table, int(time.time()), b'{"a": 1}')
     asked = []
     for ahead in (0, 1, 59, 61, 62, 125):
         clock.ahead = ahead
-        before = table._log.store.counters().operations
-        table._reads.of(table._log._newest)
-        after = table._log.store.counters().operations
+        before = log_of(table).store.counters().operations
+        internals_of(table).reads.of(log_of(table)._newest)
+        after = log_of(table).store.counters().operations
         asked.append(
             {
                 name: count.requests - (before[name].requests if name in before else 0)
@@ -177,14 +181,18 @@ def test_reads_of_a_steady_table_cost_and_write_nothing(sort_again: bool, made: 
     table = lakebed.open(tmp_path / "t")
     if sort_again:
         table.set_sort_key(["amount", "id"])
-        table.compact()
+        table.maintenance.compact()
     code = "table.to_arrow(where='id < 60'); table.lookup([5]); table.query('select * from t')"
     read_elsewhere(table, code)
     exec(code)
-    requests = table._log.store.counters()
-    assert table._reads.of(table._log._newest) == {}
-    assert table._log.store.counters() == requests
-    assert not files_of_reads(table) and table._reads._thread is None and not table._reads._counted
+    requests = log_of(table).store.counters()
+    assert internals_of(table).reads.of(log_of(table)._newest) == {}
+    assert log_of(table).store.counters() == requests
+    assert (
+        not files_of_reads(table)
+        and internals_of(table).reads._thread is None
+        and not internals_of(table).reads._counted
+    )
     assert "lakebed-reads" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -192,7 +200,7 @@ def test_a_reader_without_write_access_reads_as_ever(table: lakebed.Table) -> No
     for each in [Path(table.path), *Path(table.path).rglob("*")]:
         each.chmod(0o555 if each.is_dir() else 0o444)
     code = "assert table.to_arrow(where='id < 60').num_rows == 60\n"
-    code += "assert sum(table._reads.of(table._log.refresh()).values()) == 2"
+    code += "assert sum(internals_of(table).reads.of(log_of(table).refresh()).values()) == 2"
     read_elsewhere(table, code, preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0))
     assert not files_of_reads(table)
 
@@ -213,7 +221,7 @@ def test_a_table_that_is_gone_does_not_come_back(table: lakebed.Table) -> None:
 def test_a_file_of_reads_that_is_none_is_ignored_and_told_once(
     data: bytes, table: lakebed.Table, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = table._log._clock = Clock()
+    clock = log_of(table).clock = Clock()
     table.to_arrow(where="id < 10")
     bad = put_reads(table, int(time.time()), data)
     with caplog.at_level(logging.DEBUG, "lakebed.reads"):
@@ -232,8 +240,8 @@ def test_a_file_of_another_name_and_paths_of_another_table_do_no_harm(
     strange.rename(strange.with_name(f"{int(time.time())}-mine.json"))
     put_reads(table, int(time.time()) + 30 * 24 * HOUR, b"{}")
     assert reads(table) == {} and len(caplog.records) == 1 and "another name" in caplog.text
-    table.compact()
-    assert table.clustering_information()["waiting_part_count"][0].as_py() == 0
+    table.maintenance.compact()
+    assert table.inspect.clustering()["waiting_part_count"][0].as_py() == 0
 
 
 def put_reads(table: lakebed.Table, seconds: int, data: bytes) -> Path:
@@ -244,16 +252,16 @@ def put_reads(table: lakebed.Table, seconds: int, data: bytes) -> Path:
 
 
 def test_reads_count_for_an_hour_and_their_files_go_then(table: lakebed.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = table._log._clock = Clock()
+    clock = log_of(table).clock = Clock()
     monkeypatch.setattr(LocalPartStorage, "now", lambda storage: clock())
     table.to_arrow(where="id < 10")
     published(table)
     other = lakebed.open(table.path)
-    other._log._clock = clock
+    log_of(other).clock = clock
     for ahead, counted in ((HOUR - 100, {"r0": 1}), (HOUR + 100, {})):
         clock.ahead = ahead
         assert reads(table) == reads(other) == counted
-        gone = other.remove_orphan_files(dry_run=False).to_pylist()
+        gone = other.maintenance.remove_orphan_files(dry_run=False).to_pylist()
         assert [row["reason"] for row in gone] == ([] if counted else ["temporary"])
         assert len(files_of_reads(table)) == len(counted)
 
@@ -261,14 +269,14 @@ def test_reads_count_for_an_hour_and_their_files_go_then(table: lakebed.Table, m
 def test_a_running_maintenance_removes_old_files_of_reads(
     table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = table._log._clock = Clock()
+    clock = log_of(table).clock = Clock()
     monkeypatch.setattr(LocalPartStorage, "now", lambda storage: clock())
-    table._tidy_up.round()  # the one that lists everything
+    internals_of(table).tidy_up.round()  # the one that lists everything
     table.to_arrow(where="id < 10")
     published(table)
-    assert table._tidy_up.round() == 0
+    assert internals_of(table).tidy_up.round() == 0
     clock.ahead = HOUR + 100
-    assert table._tidy_up.round() == 1 and not files_of_reads(table)
+    assert internals_of(table).tidy_up.round() == 1 and not files_of_reads(table)
 
 
 # -- what a query reads --------------------------------------------------------------------------------------------------
@@ -316,7 +324,7 @@ def test_progress_shows_what_waits_and_how_often_it_is_read(
     for _ in range(3):
         table.to_arrow(where="id < 60")
     published(table)
-    of_all, of_level = table.clustering_information().to_pylist()
+    of_all, of_level = table.inspect.clustering().to_pylist()
     for row in (of_all, of_level):
         assert (row["waiting_part_count"], row["waiting_part_reads"]) == (REGIONS, 6)
     found = table.status()
@@ -324,7 +332,7 @@ def test_progress_shows_what_waits_and_how_often_it_is_read(
     assert "read 3 times in the last hour" in found.will_do[0]
     main(["status", table.path])
     assert "0 of 6 parts are sorted by it; 6 wait to be, read 6 times in the last hour" in capsys.readouterr().out
-    table.compact()
+    table.maintenance.compact()
     main(["status", table.path])
     told = capsys.readouterr().out
     assert "parts are sorted by it" in told and "wait to be" not in told

@@ -22,6 +22,7 @@ from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import InvalidInput, StoreUnavailable
 from lakebed.manifest.claims import claims_of
+from tests.internals import compaction_of, dead_rows_of, log_of, storage_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("place", pa.int64()), ("value", pa.string())])
 SMALL_PARTS = {
@@ -60,7 +61,7 @@ class Filled:
     def update(self, rows: int, value: str) -> None:
         """Replace some rows; a table without keys has them updated where they lie."""
         ids = self.rng.choice(sorted(self.rows), rows, replace=False).tolist()
-        if self.table.detail()["keys"].to_pylist() == [[]]:
+        if self.table.inspect.detail()["keys"].to_pylist() == [[]]:
             self.table.update({"value": f"'{value}'"}, f"id in ({', '.join(map(str, ids))})")
             for id in ids:
                 self.rows[id]["value"] = value
@@ -81,9 +82,9 @@ class Filled:
     def check(self) -> None:
         found = {row["id"]: row for row in lakebed.open(self.table.path).to_arrow().to_pylist()}
         assert found == self.rows
-        detail = self.table.detail().to_pylist()[0]
+        detail = self.table.inspect.detail().to_pylist()[0]
         order_by = detail["sort_key"] or detail["keys"]
-        for part in self.table.parts().to_pylist():
+        for part in self.table.inspect.parts().to_pylist():
             if order_by and part["state"] == "base" and part["sort_key_version"] == detail["sort_key_version"]:
                 rows = pq.read_table(Path(self.table.path, part["path"])).select(order_by).to_pylist()
                 keys = [tuple(row.values()) for row in rows]
@@ -97,7 +98,7 @@ def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Filled:
 
 
 def unsorted(table: lakebed.Table) -> int:
-    return int(table.clustering_information()["unsorted_part_count"][0].as_py())
+    return int(table.inspect.clustering()["unsorted_part_count"][0].as_py())
 
 
 def at_first(act: Callable[[], object]) -> Callable[[ReclusterProgress], None]:
@@ -115,23 +116,23 @@ def at_first(act: Callable[[], object]) -> Callable[[ReclusterProgress], None]:
 def test_a_table_without_any_order_says_why_it_can_not_be_reclustered(tmp_path: Path) -> None:
     filled = Filled(tmp_path / "table", [], [])
     with pytest.raises(InvalidInput, match=r"neither a sort key nor keys.*set_sort_key"):
-        filled.table.recluster()
+        filled.table.maintenance.recluster()
     filled.table.set_sort_key(["place"])
-    assert filled.table.recluster(final=True).finished and unsorted(filled.table) == 0
+    assert filled.table.maintenance.recluster(final=True).finished and unsorted(filled.table) == 0
     filled.check()
 
 
 def test_final_makes_every_level_as_shallow_as_its_threshold_and_one_round_makes_one(filled: Filled) -> None:
     before = filled.table.version
-    foretold = filled.table.recluster(final=True, dry_run=True)
+    foretold = filled.table.maintenance.recluster(final=True, dry_run=True)
     assert filled.table.version == before and foretold.estimated and foretold.depth_before == {0: BATCHES}
-    one = filled.table.recluster()
+    one = filled.table.maintenance.recluster()
     assert (one.rounds, one.finished, one.depth_before) == (1, True, {0: BATCHES})
     assert one.depth_after.get(0, 0) <= 2 < one.depth_after[1]
-    rest = filled.table.recluster(final=True)
+    rest = filled.table.maintenance.recluster(final=True)
     assert rest.depth_before == one.depth_after and all(depth <= 2 for depth in rest.depth_after.values())
     assert one.bytes_in + rest.bytes_in == pytest.approx(foretold.bytes_in, rel=0.5)
-    again = filled.table.recluster(final=True)
+    again = filled.table.maintenance.recluster(final=True)
     assert (again.plans, again.version) == (0, rest.version)
     filled.check()
 
@@ -142,29 +143,29 @@ def test_what_others_commit_while_it_runs_is_neither_lost_nor_waited_for(filled:
         filled.append(300, "in between")
         filled.update(300, "changed in between")
 
-    result = filled.table.recluster(final=True, on_progress=at_first(others))
+    result = filled.table.maintenance.recluster(final=True, on_progress=at_first(others))
     assert result.finished and all(depth <= 2 for depth in result.depth_after.values())
     filled.check()
-    assert filled.table.recluster(final=True).finished
+    assert filled.table.maintenance.recluster(final=True).finished
     filled.check()
 
 
 def test_a_new_sort_key_is_what_parts_are_sorted_by_bit_by_bit(filled: Filled) -> None:
-    filled.table.recluster(final=True)
+    filled.table.maintenance.recluster(final=True)
     assert unsorted(filled.table) == 0
     version = filled.table.set_sort_key(["value", "place"])
     assert filled.table.set_sort_key(["value", "place"]) == version, "the same again changes nothing"
-    detail = filled.table.detail().to_pylist()[0]
+    detail = filled.table.inspect.detail().to_pylist()[0]
     assert detail["sort_key"] == ["value", "place"] and detail["sort_key_version"] == 2
     assert unsorted(filled.table) == detail["unsorted_parts"] == detail["parts"]
     filled.append(300, "after")
     assert unsorted(filled.table) == detail["parts"]
     filled.check()
-    result = filled.table.recluster(final=True)
+    result = filled.table.maintenance.recluster(final=True)
     assert result.finished and unsorted(filled.table) == 0
     filled.check()
     filled.table.set_sort_key([])
-    assert filled.table.detail()["sort_key_version"].to_pylist() == [3]
+    assert filled.table.inspect.detail()["sort_key_version"].to_pylist() == [3]
 
 
 def test_a_sort_key_set_while_it_runs_is_the_one_that_all_parts_have_in_the_end(filled: Filled) -> None:
@@ -173,8 +174,8 @@ def test_a_sort_key_set_while_it_runs_is_the_one_that_all_parts_have_in_the_end(
         filled.table.set_sort_key(["value", "id"])
         filled.update(200, "in between")
 
-    filled.table.recluster(final=True, on_progress=at_first(others))
-    versions = set(filled.table.parts()["sort_key_version"].to_pylist())
+    filled.table.maintenance.recluster(final=True, on_progress=at_first(others))
+    versions = set(filled.table.inspect.parts()["sort_key_version"].to_pylist())
     assert versions == {2}, "the merge that had begun wrote version 1, and its output was sorted again"
     filled.check()
 
@@ -184,31 +185,34 @@ def test_a_batch_that_was_written_before_the_sort_key_changed_is_committed_in_th
     from lakebed.parts.changes import prepare, shape_of
     from lakebed.storage.engine import connect
 
-    read = filled.table._log.refresh()
+    read = log_of(filled.table).refresh()
     rows = pa.table({"id": [100_001, 100_000], "place": [1, 2], "value": ["b", "a"]}, SCHEMA)
     written = write_arrow(prepare(rows, shape_of(read), connect()), shape_of(read), filled.table.path)
     filled.table.set_sort_key(["value"])
-    commit_written(filled.table._log, read, written, None, "APPLY", "test")
+    commit_written(log_of(filled.table), read, written, None, "APPLY", "test")
     filled.table.settle()
     filled.rows |= {row["id"]: row for row in rows.to_pylist()}
-    assert filled.table.parts()["sort_key_version"].to_pylist() == [1] * (BATCHES + 1)
+    assert filled.table.inspect.parts()["sort_key_version"].to_pylist() == [1] * (BATCHES + 1)
     filled.check()
 
 
 def test_maintenance_sorts_anew_by_itself(filled: Filled) -> None:
-    filled.table.compact()
+    filled.table.maintenance.compact()
     filled.table.set_sort_key(["value"])
-    assert "resort" in filled.table.plan()["what"].to_pylist() or filled.table.plan()["what"].to_pylist()[0] == "merge"
-    filled.table.compact()
-    assert unsorted(filled.table) == 0 and filled.table.compact().merges == 0
+    assert (
+        "resort" in filled.table.maintenance.plan()["what"].to_pylist()
+        or filled.table.maintenance.plan()["what"].to_pylist()[0] == "merge"
+    )
+    filled.table.maintenance.compact()
+    assert unsorted(filled.table) == 0 and filled.table.maintenance.compact().merges == 0
     filled.check()
 
 
 def test_compact_reclusters_if_that_is_the_policy(tmp_path: Path) -> None:
     filled = Filled(tmp_path / "table", ["id"], ["place"], **{"lakebed.merge": "recluster"})
-    assert filled.table.plan()["what"].to_pylist()[0] == "recluster"
-    filled.table.compact()
-    depths = filled.table.recluster(dry_run=True, final=True)
+    assert filled.table.maintenance.plan()["what"].to_pylist()[0] == "recluster"
+    filled.table.maintenance.compact()
+    depths = filled.table.maintenance.recluster(dry_run=True, final=True)
     assert depths.plans == 0 and all(depth <= 2 for depth in depths.depth_before.values())
     filled.check()
 
@@ -218,11 +222,11 @@ def test_where_restricts_it_to_parts_that_may_match(tmp_path: Path) -> None:
     for number in range(20):
         at = 10_000 if number % 2 else 0
         table.apply(pa.table({"id": range(at, at + 50), "place": [0] * 50, "value": ["x"] * 50}, SCHEMA))
-    result = table.recluster(where="id >= 10000", final=True)
+    result = table.maintenance.recluster(where="id >= 10000", final=True)
     assert result.parts_in == 10 and result.depth_before == {0: 10.0}
-    assert table.parts()["level"].to_pylist().count(0) == 10
+    assert table.inspect.parts()["level"].to_pylist().count(0) == 10
     with pytest.raises(InvalidInput, match="nothing"):
-        table.recluster(where="nothing > 1")
+        table.maintenance.recluster(where="nothing > 1")
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
@@ -233,21 +237,21 @@ def test_an_interrupted_job_leaves_a_table_that_is_right_and_goes_on_when_called
         raise kind
 
     with pytest.raises(kind):
-        filled.table.recluster(final=True, on_progress=at_first(interrupt))
-    assert not claims_of(filled.table._log.refresh().domains)
+        filled.table.maintenance.recluster(final=True, on_progress=at_first(interrupt))
+    assert not claims_of(log_of(filled.table).refresh().domains)
     filled.check()
-    assert filled.table.recluster(final=True).finished
+    assert filled.table.maintenance.recluster(final=True).finished
     filled.check()
 
 
 def test_a_job_that_is_told_to_stop_says_that_it_did_not_finish(filled: Filled) -> None:
     told: list[bool] = []
-    result = filled.table.recluster(
+    result = filled.table.maintenance.recluster(
         final=True, on_progress=at_first(lambda: told.append(True)), stop=lambda: bool(told)
     )
     assert not result.finished and result.gave_way == 1
-    assert not claims_of(filled.table._log.refresh().domains)
-    assert filled.table.recluster(final=True).finished
+    assert not claims_of(log_of(filled.table).refresh().domains)
+    assert filled.table.maintenance.recluster(final=True).finished
     filled.check()
 
 
@@ -256,10 +260,10 @@ def test_the_claim_of_a_replica_that_was_killed_is_waited_for_and_then_its_work_
 ) -> None:
     monkeypatch.setattr(recluster_job, "_WAIT_SECONDS", 0.05)
     table = filled.table
-    killed = Merger(table._log, table._storage, table._dead_rows, "killed", lease_seconds=1.0)
-    killed.claim(sorted(table._log.refresh().parts)[:8], 1)
+    killed = Merger(log_of(table), storage_of(table), dead_rows_of(table), "killed", lease_seconds=1.0)
+    killed.claim(sorted(log_of(table).refresh().parts)[:8], 1)
     waited: list[bool] = []
-    result = table.recluster(final=True, on_progress=lambda progress: waited.append(progress.waiting))
+    result = table.maintenance.recluster(final=True, on_progress=lambda progress: waited.append(progress.waiting))
     assert any(waited) and result.finished and all(depth <= 2 for depth in result.depth_after.values())
     filled.check()
 
@@ -269,32 +273,34 @@ def test_a_part_that_another_merge_takes_meanwhile_is_planned_again_and_the_rest
 
     def rival() -> None:
         free = sorted(
-            set(table._log.refresh().parts)
-            - {path for c in claims_of(table._log.refresh().domains).values() for path in c.sources}
+            set(log_of(table).refresh().parts)
+            - {path for c in claims_of(log_of(table).refresh().domains).values() for path in c.sources}
         )
-        merger = Merger(table._log, table._storage, table._dead_rows, "rival")
-        kernel = table._compaction._local_kernel()(lambda: False, lambda rows: None)
+        merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "rival")
+        kernel = compaction_of(table).local_kernel()(lambda: False, lambda rows: None)
         assert merger.run(free[:3], 1, kernel).end is End.COMPLETED
 
-    assert table.recluster(final=True, on_progress=at_first(rival)).finished
+    assert table.maintenance.recluster(final=True, on_progress=at_first(rival)).finished
     filled.check()
 
 
 def test_outputs_that_stay_on_local_disk_for_a_while_keep_the_version_of_their_sort_key(filled: Filled) -> None:
     table = filled.table
-    replica = VolatileMerger(table._log, table._storage, table._dead_rows, table._compaction._volatile_base)
+    replica = VolatileMerger(log_of(table), storage_of(table), dead_rows_of(table), compaction_of(table).volatile_base)
     job = ReclusterJob(
-        table.path, table._log, table._storage, None, True, at_first(lambda: filled.delete(7)), lambda: False
+        table.path, log_of(table), storage_of(table), None, True, at_first(lambda: filled.delete(7)), lambda: False
     )
-    assert job.run(replica, table._compaction._local_kernel()).finished
+    assert job.run(replica, compaction_of(table).local_kernel()).finished
     table.set_sort_key(["value"])
-    seen, _ = replica.sight(table._log.refresh(), 0)
+    seen, _ = replica.sight(log_of(table).refresh(), 0)
     assert {part.sort_key_version for part in seen.parts.values()} == {1}
     replica.upload_due(UploadRules(0, 0, 0, 0))
-    assert set(table.parts()["sort_key_version"].to_pylist()) == {1}
+    assert set(table.inspect.parts()["sort_key_version"].to_pylist()) == {1}
     filled.check()
     replica.close()
-    restarted = VolatileMerger(table._log, table._storage, table._dead_rows, table._compaction._volatile_base)
+    restarted = VolatileMerger(
+        log_of(table), storage_of(table), dead_rows_of(table), compaction_of(table).volatile_base
+    )
     restarted.close()
 
 
@@ -305,7 +311,7 @@ def test_a_disk_without_room_is_told_of_before_anything_is_written(
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**9, 10**9 - 1000, 1000))
     version = filled.table.version
     with pytest.raises(StoreUnavailable, match="1,000 are free; free space"):
-        filled.table.recluster(final=True)
+        filled.table.maintenance.recluster(final=True)
     assert filled.table.version == version
 
 
@@ -318,13 +324,13 @@ def test_an_adopted_table_is_sorted_in_place(tmp_path: Path) -> None:
     table = lakebed.convert(tmp_path / "table", keys=["id"])
     table.set_properties(SMALL_PARTS)
     before = sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"])
-    assert unsorted(table) == 4 and table.compact().merges == 0
-    assert table.recluster(final=True).finished and unsorted(table) == 0
+    assert unsorted(table) == 4 and table.maintenance.compact().merges == 0
+    assert table.maintenance.recluster(final=True).finished and unsorted(table) == 0
     table.set_sort_key(["place"])
-    table.compact()
+    table.maintenance.compact()
     assert unsorted(table) == 0
     assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == before
-    for part in table.parts().to_pylist():
+    for part in table.inspect.parts().to_pylist():
         places = pq.read_table(Path(table.path, part["path"]))["place"].to_pylist()
         assert places == sorted(places)
 
@@ -355,6 +361,6 @@ def test_a_final_job_ends_also_over_values_that_are_no_numbers(sort_key: list[st
         table.apply(pa.table({"id": ids, "x": values, "s": [f"r{n}" for n in rng.integers(0, 4, 300)]}, schema))
         table.settle()
     started = time.monotonic()
-    result = table.recluster(final=True, stop=lambda: time.monotonic() - started > 30)
+    result = table.maintenance.recluster(final=True, stop=lambda: time.monotonic() - started > 30)
     assert result.finished and result.rounds <= 6
     assert table.to_arrow().num_rows == 16 * 300

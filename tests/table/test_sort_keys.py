@@ -73,22 +73,22 @@ def foreign(folder: Path, where: str) -> dict[int, dict[str, Any]]:
 def test_a_table_sorted_by_expressions_is_merged_and_read_by_everyone(key: list[str], tmp_path: Path) -> None:
     table, rows = filled(tmp_path / "t", key)
     assert by_id(table.to_arrow()) == rows
-    before = table.clustering_information().to_pylist()[0]
-    table.compact()
+    before = table.inspect.clustering().to_pylist()[0]
+    table.maintenance.compact()
     assert by_id(table.to_arrow()) == rows == foreign(tmp_path / "t", "true")
     late = {
         number: row for number, row in rows.items() if row["ts"] and row["ts"] >= START + datetime.timedelta(days=30)
     }
     assert foreign(tmp_path / "t", "ts >= '2026-03-31T00:00:00Z'") == late
-    after = table.clustering_information().to_pylist()[0]
+    after = table.inspect.clustering().to_pylist()[0]
     assert after["cluster_by"] == f"({', '.join(key)})" and after["unsorted_part_count"] == 0
     assert before["max_depth"] > 2 >= after["max_depth"]
 
 
 def test_merged_rows_lie_as_the_sort_key_says(tmp_path: Path) -> None:
     table, _ = filled(tmp_path / "t", ["date(ts) desc", "region nulls last"])
-    table.compact()
-    parts = table.parts().to_pylist()
+    table.maintenance.compact()
+    parts = table.inspect.parts().to_pylist()
     largest = max(parts, key=lambda part: part["rows"])
     rows = pq.read_table(tmp_path / "t" / largest["path"], partitioning=None).to_pylist()
     days = [row["ts"].date() if row["ts"] else datetime.date.min for row in rows]
@@ -105,7 +105,7 @@ def test_what_lies_deepest_is_told_as_users_know_it(tmp_path: Path) -> None:
     for _ in range(2):
         days = [START, START + datetime.timedelta(days=40, hours=3)]
         table.apply(pa.table({"id": [1, 2], "ts": days, "region": ["eu", None], "amount": [0.5, 1.5]}))
-    [deepest] = table.clustering_information().to_pylist()[0]["deepest"]
+    [deepest] = table.inspect.clustering().to_pylist()[0]["deepest"]
     assert deepest == {"depth": 2, "from": "(2026-04, NULL, 2026-04-10 03:00)", "to": "(2026-03, e, 2026-03-01 00:00)"}
 
 
@@ -114,9 +114,9 @@ def test_a_z_order_is_framed_by_the_data_when_the_key_is_set(tmp_path: Path) -> 
     assert "lakebed.sort_key_frame" not in table.properties
     table.set_sort_key(["zorder(id, ts)"])
     frame = table.properties["lakebed.sort_key_frame"]
-    table.recluster(final=True)
+    table.maintenance.recluster(final=True)
     assert by_id(table.to_arrow()) == rows
-    assert table.clustering_information().to_pylist()[0]["max_depth"] == 1
+    assert table.inspect.clustering().to_pylist()[0]["max_depth"] == 1
     table.set_sort_key(["zorder(ts, id)"])
     assert table.properties["lakebed.sort_key_frame"] not in ("", frame), "it is computed again"
     table.set_sort_key(["id"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ import pytest
 
 import lakebed
 from lakebed.manifest.schema import schema_to_json
-from lakebed.parts.changes import TableShape
 from lakebed.parts.locate import ScanLocator
+from lakebed.table import internals_of
 from lakebed.view.scan_file import ScanFile
 from lakebed.view.spark_scan import told_to_spark
 from tests.table.others import File, table_of_others
@@ -134,9 +133,8 @@ def test_a_key_is_found_and_replaced_once(told: Told, tmp_path: Path) -> None:
 
 def settle_without_index(target: lakebed.Table) -> None:
     """As a process does whose local disk is full."""
-    locator: Callable[[TableShape], ScanLocator] = lambda shape: ScanLocator(shape, target._storage)  # noqa: E731
-    target._settling_locator = locator  # type: ignore[method-assign, assignment]
-    assert target.settle().commits == 1
+    inside = internals_of(target)
+    assert inside.settler.settle(lambda shape: ScanLocator(shape, inside.storage)).commits == 1
 
 
 def test_spark_s_index_is_told_only_bounds_that_hold() -> None:

@@ -89,7 +89,7 @@ def test_no_expression_runs_statements_or_reads_files(table: lakebed.Table, tmp_
     ]
     if table.properties.get("lakebed.keys"):
         calls.append(lambda text: table.apply(variable, apply_as_deletes=text))
-        calls.append(lambda text: table.recluster(where=text))
+        calls.append(lambda text: table.maintenance.recluster(where=text))
     for text in HOSTILE:
         for call in calls:
             with pytest.raises(InvalidInput):
@@ -129,7 +129,7 @@ def test_a_trusted_query_may_use_files_and_leaves_nothing_behind(table: lakebed.
 
 
 def test_a_damaged_file_is_no_mistake_in_the_users_sql(table: lakebed.Table) -> None:
-    for part in table.parts().to_pylist():
+    for part in table.inspect.parts().to_pylist():
         (Path(table.path) / part["path"]).write_bytes(b"PAR1 garbage PAR1")
     again = lakebed.open(table.path)
     for call in (

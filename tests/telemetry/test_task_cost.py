@@ -91,6 +91,6 @@ def test_a_merge_in_this_process_is_a_task_too(tmp_path: Path, heard: list[TaskM
     for number in range(4):
         table.apply(batch(number))
         table.settle()
-    merges = table.compact().merges
+    merges = table.maintenance.compact().merges
     assert [one.kind for one in heard] == ["merge"] * merges
     assert {one.table for one in heard} == {table.path}

@@ -66,7 +66,7 @@ def tables(lake: Path) -> list[str]:
     table = lived_in(lake / "orders", clock, batches=44, seconds=46, part_rows=1_200)
     rng = random.Random(3)
     quiet = Clock(began)
-    lived_in(lake / "customers", quiet, batches=12, seconds=20, seed=2).compact()
+    lived_in(lake / "customers", quiet, batches=12, seconds=20, seed=2).maintenance.compact()
     lived_in(lake / "returns", Clock(began + 900), batches=5, seconds=30, seed=4)
     late = Clock(began)
     claim(lived_in(lake / "shipments", late, batches=14, seconds=30, seed=5), late, 2, 0, lease_seconds=60)

@@ -19,6 +19,7 @@ from lakebed.manifest.table_log import Committed, Outcome, TableLog
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 from lakebed.version import ENGINE
+from tests.internals import log_of, table_of
 
 SCHEMA = pa.schema(
     [
@@ -68,7 +69,7 @@ def orders(folder: Path, clock: Clock, read_budget: int = 6, part_rows: int = 1_
     )
     log = _LikeLargeParts(open_store(str(folder)), clock)
     assert isinstance(create_log(log, SCHEMA, settings, (), {}, ENGINE), Committed)
-    return lakebed.Table(folder, log)
+    return table_of(str(folder), log)
 
 
 def batch(rng: random.Random, start: int, rows: int, day: int) -> pa.Table:
@@ -95,7 +96,7 @@ def lived_in(
         clock.now += 1
         table.settle()
         if number % 4 == 3:
-            table.compact()
+            table.maintenance.compact()
         clock.now += seconds
     return table
 
@@ -109,7 +110,7 @@ def claim(
     volatile: bool = False,
 ) -> Claim:
     """A claim on so many parts of the table, those of level 0 first."""
-    snapshot = table._log.refresh()
+    snapshot = log_of(table).refresh()
     paths = sorted(snapshot.parts, key=lambda path: (snapshot.parts[path].level, path))[:sources]
     level = 1 + max(snapshot.parts[path].level for path in paths)
     lease_ms, since_ms = int((clock.now + lease_seconds) * 1000), int((clock.now - seconds_ago) * 1000)
@@ -123,5 +124,5 @@ def claim(
         volatile=volatile,
     )
     info = CommitInfo(operation="CLAIM", commit_id="", metrics={"parts": sources}, engine=ENGINE)
-    assert isinstance(table._log.commit(snapshot, [made.to_action()], info, BLIND), Committed)
+    assert isinstance(log_of(table).commit(snapshot, [made.to_action()], info, BLIND), Committed)
     return made

@@ -25,6 +25,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.table import internals_of
 from lakebed.ui import server as server_module
 from lakebed.ui import watch
 from lakebed.ui.server import PageServer
@@ -65,7 +66,7 @@ def test_figures_are_those_of_the_table(orders: lakebed.Table, serve: Serve) -> 
     whole = page.of("table", orders)
     assert whole["figures"] == figures
     assert whole["shape"]["sort_key"] == ["region", "created"]
-    planned = orders.plan().to_pylist()
+    planned = orders.maintenance.plan().to_pylist()
     assert [plan["why"] for plan in whole["plan"]["plans"]] == [
         row["why"] for row in planned if row["level"] is not None
     ]
@@ -81,9 +82,9 @@ def test_the_page_plans_what_is_read_most_first_as_the_command_does(tmp_path: Pa
         table.settle()
     table.set_sort_key(["id"])
     table.to_arrow(where="region = 'r2'")
-    table._reads._end()  # publishes what was counted
+    internals_of(table).reads._end()  # publishes what was counted
     page = serve(table)
-    planned = [row["why"] for row in table.plan().to_pylist() if row["level"] is not None]
+    planned = [row["why"] for row in table.maintenance.plan().to_pylist() if row["level"] is not None]
     assert planned[0].endswith("read 1 time in the last hour")
     assert [plan["why"] for plan in page.of("table", table)["plan"]["plans"]] == planned
 
@@ -91,7 +92,7 @@ def test_the_page_plans_what_is_read_most_first_as_the_command_does(tmp_path: Pa
 def test_levels_and_parts_are_those_of_the_table(orders: lakebed.Table, serve: Serve) -> None:
     page = serve(orders)
     picture = page.of("levels", orders)
-    parts = {row["path"]: row for row in orders.parts().to_pylist()}
+    parts = {row["path"]: row for row in orders.inspect.parts().to_pylist()}
     assert picture["parts"] == len(parts) == len(picture["columns"]["first"])
     for index in range(len(parts)):
         told = page.of("part", orders, version=picture["version"], index=index)
@@ -105,7 +106,7 @@ def test_the_timeline_is_that_of_the_log(orders: lakebed.Table, serve: Serve) ->
     page = serve(orders)
     until(lambda: page.of("timeline", orders)["is_whole"])
     commits = page.of("timeline", orders)["commits"]
-    known = orders.timeline().to_pylist()
+    known = orders.inspect.timeline().to_pylist()
     assert [(commit["version"], commit["operation"]) for commit in commits] == [
         (row["version"], row["operation"]) for row in known
     ]
@@ -114,11 +115,11 @@ def test_the_timeline_is_that_of_the_log(orders: lakebed.Table, serve: Serve) ->
 
 def test_a_running_merge_is_told_with_an_estimate_from_earlier_ones(orders: lakebed.Table, serve: Serve) -> None:
     merging = claim(orders, Clock(time.time()), 2, 30)
-    kept = sum(row["bytes"] for row in orders.parts().to_pylist() if row["path"] in merging.sources)
+    kept = sum(row["bytes"] for row in orders.inspect.parts().to_pylist() if row["path"] in merging.sources)
     page = serve(orders)
     told = page.of("table", orders)
     [found] = told["claims"]
-    merges = [row for row in orders.compactions().to_pylist() if row["seconds"]]
+    merges = [row for row in orders.inspect.compactions().to_pylist() if row["seconds"]]
     rate = sum(row["bytes_in"] for row in merges) / sum(row["seconds"] for row in merges)
     assert (found["id"], found["replica"], found["is_live"], found["parts"]) == (merging.id, "worker-2", True, 2)
     assert found["since_ms"] == merging.since_ms and found["lease_ms"] == merging.lease_ms

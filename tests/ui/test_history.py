@@ -88,7 +88,7 @@ def test_merges_tell_how_fast_they_were(tmp_path: Path) -> None:
     history = History(log)
     assert history.merge_rate() is None
     history.look(log.refresh(), 60)
-    done = [row for row in table.compactions().to_pylist() if row["seconds"]]
+    done = [row for row in table.inspect.compactions().to_pylist() if row["seconds"]]
     assert history.merge_rate() == (
         pytest.approx(sum(row["bytes_in"] for row in done) / sum(row["seconds"] for row in done)),
         len(done),

@@ -65,10 +65,10 @@ def test_a_table_is_shown_from_the_overview_to_the_details_of_a_commit(
     page.goto(serve(orders).url)
     row = page.get_by_role("row").filter(has_text="orders").first
     expect(row).to_contain_text("healthy")
-    expect(row).to_contain_text(f"{orders.detail()['rows'][0].as_py():,}")
+    expect(row).to_contain_text(f"{orders.inspect.detail()['rows'][0].as_py():,}")
     page.get_by_role("link", name="orders", exact=True).click()
     expect(page.get_by_role("heading", name="orders")).to_be_visible()
-    parts = orders.parts().to_pylist()
+    parts = orders.inspect.parts().to_pylist()
 
     canvas = page.locator("canvas")
     expect(canvas).to_have_attribute("data-bars", str(len(parts)))
@@ -96,7 +96,7 @@ def test_a_table_is_shown_from_the_overview_to_the_details_of_a_commit(
 
     page.get_by_label("Operation").select_option("MERGE")
     commits = page.locator(".commits tbody tr")
-    merged = orders.compactions().to_pylist()
+    merged = orders.inspect.compactions().to_pylist()
     expect(commits).to_have_count(len(merged))
     commits.first.get_by_role("button", name="MERGE").press("Enter")
     expect(page.locator(".details")).to_contain_text(merged[0]["why"])

@@ -20,6 +20,7 @@ from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.parts.merge import merge_parts
 from lakebed.storage.engine import connect
 from lakebed.view.changes import CHANGE_SEQUENCE, read_version, versions_with_changes
+from tests.internals import dead_rows_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
 from tests.oracle import Row, in_order
 
@@ -99,7 +100,7 @@ def test_a_completed_row_is_left_out_where_a_newer_change_was_told_before(newer:
     other = lakebed.open(table.path)
     with before_its_commits(table, lambda: other.apply(as_arrow([newer], table))):
         settled = table.settle().version
-    assert table._log.refresh().tail, "the newer change came too late for the settle"
+    assert log_of(table).refresh().tail, "the newer change came too late for the settle"
     assert change_rows(table, settled) == [("upsert", 2, 2, "LARGE")]
     copy.follow()
     assert copy.rows() == rows_of(table)
@@ -191,7 +192,7 @@ class World:
             table.truncate()
         elif action == "detach" and not self.detached:
             table.settle()
-            if any(part.partition_values == {"region": "eu"} for part in table._log.refresh().parts.values()):
+            if any(part.partition_values == {"region": "eu"} for part in log_of(table).refresh().parts.values()):
                 self.detached.append(table.detach_partition({"region": "eu"}))
         elif action == "attach" and self.detached:
             table.delete("true")  # so that no key of it is live
@@ -206,7 +207,7 @@ class World:
 
     def check(self) -> None:
         """What lacks values is a row of no version until it is settled."""
-        if not any(part.incomplete for part in self.table._log.refresh().tail.values()):
+        if not any(part.incomplete for part in log_of(self.table).refresh().tail.values()):
             assert self.copy.rows() == rows_of(self.table)
 
 
@@ -224,9 +225,9 @@ def test_a_copy_equals_its_table_whatever_happens_to_it(seed: int, sequence: str
 def merge(table: lakebed.Table) -> None:
     table.settle()
     paths: dict[str, list[str]] = {}
-    for part in table._log.refresh().parts.values():
+    for part in log_of(table).refresh().parts.values():
         paths.setdefault(str(part.partition_values), []).append(part.path)
     for some in paths.values():
         if len(some) > 1:
-            merger = Merger(table._log, table._storage, table._dead_rows, "replica")
+            merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
             merger.run(sorted(some), 1, lambda out: lambda sources, shape: merge_parts(sources, shape, out, connect()))

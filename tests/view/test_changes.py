@@ -15,6 +15,7 @@ from lakebed.manifest.actions import Transaction
 from lakebed.parts.changes import prepare, shape_of
 from lakebed.storage.engine import connect
 from lakebed.view.changes import read_version, versions_with_changes
+from tests.internals import log_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,11 +33,13 @@ def rows_of(table: lakebed.Table, version: int) -> list[tuple[Any, ...]]:
 def test_what_came_after_a_truncate_in_its_batch_is_among_the_changes(keys: tuple[str, ...], tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=keys)
     table.apply(pa.table({"id": [1], "value": ["gone"]}))
-    snapshot = table._log.refresh()
+    snapshot = log_of(table).refresh()
     shape = shape_of(snapshot)
     after = write_arrow(prepare(pa.table({"id": [2], "value": ["new"]}), shape, connect()), shape, table.path)
     truncate = Written(parts=after.parts, truncates=(Truncate(topic="orders", partition=0, offset=7),))
-    version = commit_written(table._log, snapshot, truncate, Transaction("test", 1), "STREAMING UPDATE", "test").version
+    version = commit_written(
+        log_of(table), snapshot, truncate, Transaction("test", 1), "STREAMING UPDATE", "test"
+    ).version
     assert table.to_arrow().to_pylist() == [{"id": 2, "value": "new"}]
     assert rows_of(table, version) == [("truncate", None, None), ("upsert", 2, "new")]
 

@@ -26,7 +26,7 @@ def test_what_trips_over_damage_names_the_file(settled: bool, tmp_path: Path, mo
     table.apply(pa.table({"id": [1, 2, 3], "m": [[(1, "a")], [], None], "v": [0.5, None, 1.5]}, SCHEMA))
     if settled:
         table.settle()
-    [part] = table.parts()["path"].to_pylist()
+    [part] = table.inspect.parts()["path"].to_pylist()
     file = tmp_path / "t" / part
     whole, told = file.read_bytes(), 0
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))

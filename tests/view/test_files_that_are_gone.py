@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import lakebed
 from lakebed.errors import Corrupt
 from lakebed.parts import dead_rows
+from tests.internals import storage_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
@@ -37,7 +38,7 @@ def test_a_part_that_the_tail_needs_is_named_before_spark_runs(
     spark: SparkSession, table: lakebed.Table, state: str
 ) -> None:
     table.apply(pa.table({"id": [1, 11], "v": [1, 1]}, SCHEMA))
-    [path, *_] = [part["path"] for part in table.parts().to_pylist() if part["state"] == state]
+    [path, *_] = [part["path"] for part in table.inspect.parts().to_pylist() if part["state"] == state]
     table = lose(table, path)
     with pytest.raises(Corrupt, match=f"{path} can't be read .* restore the file"):
         table.read(spark)
@@ -48,7 +49,7 @@ def test_a_part_that_the_tail_needs_is_named_before_spark_runs(
 def test_a_deletion_vector_is_named_before_spark_runs(spark: SparkSession, table: lakebed.Table) -> None:
     table.apply(pa.table({"id": [1], "v": [1]}, SCHEMA))
     table.settle()
-    [vector] = [path for path, _, _ in table._storage.list("_lakebed/") if "deletion_vector" in path]
+    [vector] = [path for path, _, _ in storage_of(table).list("_lakebed/") if "deletion_vector" in path]
     table = lose(table, vector)
     for read in (lambda: table.read(spark), table.to_arrow):
         with pytest.raises(Corrupt, match=f"{vector}, the deletion vector of .*, is missing: restore the file"):
@@ -56,7 +57,7 @@ def test_a_deletion_vector_is_named_before_spark_runs(spark: SparkSession, table
 
 
 def test_a_part_of_the_base_is_named_by_spark_when_a_query_reads_it(spark: SparkSession, table: lakebed.Table) -> None:
-    [gone] = [part["path"] for part in table.parts().to_pylist() if part["min_block"] == 1]
+    [gone] = [part["path"] for part in table.inspect.parts().to_pylist() if part["min_block"] == 1]
     table = lose(table, gone)
     frame = table.read(spark)
     assert frame.filter("id >= 10").count() == 10, "what needs other files alone is read"

@@ -50,7 +50,7 @@ def test_a_lookup_gives_the_rows_of_its_keys_and_no_other(seed: int, tmp_path: P
         if rng.random() < 0.6:
             table.settle()
         if rng.random() < 0.4:
-            table.compact()
+            table.maintenance.compact()
     everything = table.to_arrow()
     for count in (1, 3, 70):
         wanted = rows_of(rng, rng.choices(range(400), k=count)).select(rng.choice([keys, ["id"], ["shop"], ["x"]]))
@@ -123,7 +123,7 @@ def test_parts_and_row_groups_that_can_not_hold_the_keys_are_not_read(tmp_path: 
 
 
 def sorted_by_block(table: lakebed.Table) -> list[str]:
-    return [part["path"] for part in sorted(table.parts().to_pylist(), key=lambda part: part["min_block"])]
+    return [part["path"] for part in sorted(table.inspect.parts().to_pylist(), key=lambda part: part["min_block"])]
 
 
 def test_a_key_is_sought_as_it_is_or_refused(tmp_path: Path) -> None:

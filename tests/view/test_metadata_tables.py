@@ -1,4 +1,4 @@
-"""Claims and merges as tables, and every metadata table by its name."""
+"""Claims and merges as tables, and every metadata table in Spark."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import lakebed
 from lakebed.compaction.merge import Merger
 from lakebed.errors import InvalidInput
+from tests.internals import dead_rows_of, log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 NAMES = ("claims", "clustering", "compactions", "detached", "detail", "mutations", "parts", "plan", "timeline")
@@ -29,11 +30,11 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
 
 
 def test_a_claim_tells_who_what_and_until_when(table: lakebed.Table) -> None:
-    first, second, _ = table.parts()["path"].to_pylist()
-    log, storage, dead_rows = table._log, table._storage, table._dead_rows
+    first, second, _ = table.inspect.parts()["path"].to_pylist()
+    log, storage, dead_rows = log_of(table), storage_of(table), dead_rows_of(table)
     Merger(log, storage, dead_rows, "gone", clock=lambda: time.time() - 3600).claim([first], 1)
     Merger(log, storage, dead_rows, "here").claim([second], 2, volatile=True)
-    gone, here = table.claims().to_pylist()
+    gone, here = table.inspect.claims().to_pylist()
     assert (gone["replica"], gone["kind"], gone["state"], gone["level"]) == ("gone", "merge", "expired", 1)
     assert (here["replica"], here["kind"], here["state"], here["level"]) == ("here", "volatile", "live", 2)
     assert (here["parts"], here["rows"], here["left"], here["sources"]) == (1, 10, 0, [second])
@@ -43,9 +44,9 @@ def test_a_claim_tells_who_what_and_until_when(table: lakebed.Table) -> None:
 def test_a_merge_tells_what_it_cost_beside_what_its_plan_foretold(table: lakebed.Table) -> None:
     table.delete("id = 0")
     table.settle()
-    [plan] = [plan for plan in table.plan().to_pylist() if plan["what"] == "merge"]
-    result = table.compact()
-    [merge] = table.compactions().to_pylist()
+    [plan] = [plan for plan in table.maintenance.plan().to_pylist() if plan["what"] == "merge"]
+    result = table.maintenance.compact()
+    [merge] = table.inspect.compactions().to_pylist()
     assert (merge["operation"], merge["plan"], merge["level"], merge["why"]) == ("merge", "merge", 1, plan["why"])
     assert merge["rows_foretold"] == plan["rows"] - plan["dead_rows"]
     assert (merge["bytes_in"], merge["bytes_foretold"]) == (plan["bytes_in"], plan["bytes_out"])
@@ -56,27 +57,17 @@ def test_a_merge_tells_what_it_cost_beside_what_its_plan_foretold(table: lakebed
     assert merge["replica"]
 
 
-def test_every_metadata_table_has_a_name(table: lakebed.Table) -> None:
-    assert {name: len(table.metadata(name)) for name in ("parts", "timeline", "claims")} == {
-        "parts": 3, "timeline": 7, "claims": 0,
-    }  # fmt: skip
-    for name in NAMES:
-        assert isinstance(table.metadata(name), pa.Table)
-    with pytest.raises(InvalidInput, match=r"no metadata table 'claim'; did you mean 'claims'"):
-        table.metadata("claim")
-
-
 @pytest.mark.parametrize("name", ["timeline", "compactions"])
 def test_no_commits_at_all_are_asked_for_by_mistake(table: lakebed.Table, name: str) -> None:
-    assert len(getattr(table, name)(last=1)) <= 1
+    assert len(getattr(table.inspect, name)(last=1)) <= 1
     for last in (0, -1):
         with pytest.raises(InvalidInput, match=f"last is {last}"):
-            getattr(table, name)(last=last)
+            getattr(table.inspect, name)(last=last)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_spark_queries_every_metadata_table(table: lakebed.Table, spark: SparkSession, name: str) -> None:
-    rows = table.metadata(name)
-    frame = table.metadata(name, spark)
+    rows = table.maintenance.plan() if name == "plan" else getattr(table.inspect, name)()
+    frame = spark.createDataFrame(rows)
     assert frame.columns == rows.column_names
     assert frame.count() == len(rows)

@@ -36,4 +36,4 @@ def test_a_selective_read_finds_the_live_rows_and_every_nan(spark: SparkSession,
         above = sorted(row[0] for row in frame.where("x > 1").select("id").collect())
         assert above == [key for key in (5, 50_000) if key in live]
         table.set_properties({"lakebed.read_budget": "1"})
-        table.compact()
+        table.maintenance.compact()

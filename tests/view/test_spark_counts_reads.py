@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakebed
+from lakebed.table import internals_of
+from tests.internals import log_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("value", pa.int64())])
 
@@ -27,8 +29,8 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
 
 def reads(table: lakebed.Table) -> list[int]:
     """Reads of each part, oldest first."""
-    found = table._reads.of(table._log.refresh())
-    parts = sorted(table._log.refresh().parts.values(), key=lambda part: (part.min_block, part.path))
+    found = internals_of(table).reads.of(log_of(table).refresh())
+    parts = sorted(log_of(table).refresh().parts.values(), key=lambda part: (part.min_block, part.path))
     return [found.get(part.path, 0) for part in parts]
 
 
@@ -52,17 +54,17 @@ def test_a_view_of_maintenance_counts_from_the_change_of_the_key_until_all_is_so
     table.create_view(spark, "kept")  # as running maintenance refreshes it
     spark.sql("select * from kept where id < 5").collect()
     table.set_sort_key(["value", "id"])
-    table._view.refresh(table._log.refresh())
+    internals_of(table).view.refresh(log_of(table).refresh())
     assert reads(table) == [0, 0, 0, 0, 0]
     spark.sql("select * from kept where id < 5").collect()
     assert reads(table) == [1, 0, 0, 0, 1]
-    table._reads._end()
+    internals_of(table).reads._end()
     assert len(list(Path(table.path, "_lakebed/reads").glob("*.json"))) == 1
-    table.compact()
-    table._view.refresh(table._log.refresh())
+    table.maintenance.compact()
+    internals_of(table).view.refresh(log_of(table).refresh())
     spark.sql("select * from kept where id < 5").collect()
-    assert table._reads.of(table._log.refresh()) == {}
-    assert table._reads._thread is None, "nothing is to be told any more"
+    assert internals_of(table).reads.of(log_of(table).refresh()) == {}
+    assert internals_of(table).reads._thread is None, "nothing is to be told any more"
 
 
 def test_an_exchange_is_shared_by_two_frames_also_while_reads_are_counted(

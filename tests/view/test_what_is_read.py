@@ -36,13 +36,13 @@ def table(tmp_path: Path) -> lakebed.Table:
         half = pa.table(rows, SCHEMA).filter(pa.array(np.arange(ROWS) % 2 == remainder))
         table.apply(half)
     table.settle()
-    table.compact()
-    assert table.parts()["rows"].to_pylist() == [ROWS]
+    table.maintenance.compact()
+    assert table.inspect.parts()["rows"].to_pylist() == [ROWS]
     return table
 
 
 def part_of(table: lakebed.Table) -> Path:
-    [part] = table.parts()["path"].to_pylist()
+    [part] = table.inspect.parts()["path"].to_pylist()
     return Path(table.path, part)
 
 
@@ -101,7 +101,7 @@ def test_spark_reads_the_partitions_that_a_join_asks_for(tmp_path: Path, spark: 
     frame = spark.sql(
         "select /*+ broadcast(small) */ large.id from large join small on large.ts = small.ts where small.twice = 4"
     )
-    for part in table.parts().to_pylist():
+    for part in table.inspect.parts().to_pylist():
         if part["partition"] != [("ts", "2")]:
             (tmp_path / "t" / part["path"]).unlink()
     assert sorted(row.id for row in frame.collect()) == list(range(20, 30))
@@ -115,8 +115,8 @@ def test_only_keys_that_do_not_lead_the_order_have_bloom_filters(tmp_path: Path)
         for start in (0, 1):
             table.apply(rows.take(list(range(start, 100, 2))))
         table.settle()
-        assert all(with_filter(path / part) == set() for part in table.parts()["path"].to_pylist())
-        table.compact()
+        assert all(with_filter(path / part) == set() for part in table.inspect.parts()["path"].to_pylist())
+        table.maintenance.compact()
         assert with_filter(part_of(table)) == filtered
 
 

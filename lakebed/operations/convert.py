@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part, is_nativ
 from lakebed.manifest.conflicts import Touch
 from lakebed.manifest.schema import RESERVED_PREFIX, is_reserved
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import GATE_FEATURE, Committed, Unknown
+from lakebed.manifest.table_log import GATE_FEATURE, Committed, TableLog, Unknown
 from lakebed.operations.create import (
     check_adoptable,
     check_adoptable_partitions,
@@ -30,10 +29,8 @@ from lakebed.settings import PREFIX, SORT_KEY_FRAME, TableSettings
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import reason, require_store
-from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
-from lakebed.table import Table, column_names, open
 from lakebed.version import ENGINE
 
 _ATTEMPTS_MAX = 10
@@ -42,25 +39,23 @@ _READERS = 8
 _NANOS = "'TimestampType%NANOS=Nano%'"
 
 
-def convert(
-    path: str | os.PathLike[str], keys: Sequence[str] = (), sort_key: Sequence[str] = (), sequence_by: str | None = None
-) -> Table:
-    """Adopt an existing Delta table without rewriting its files; from then on only lakebed writes to it.
+ReadColumns = Callable[[TableLog, Snapshot, list[str]], pa.Table]
+"""Some columns of all rows of a version."""
 
-    The keys are declared, and checked: no null, no value twice. Raises TableNotFound, InvalidInput naming a duplicate
-    key, Unsupported naming a feature or property that lakebed lacks, Corrupt naming a file that is missing or damaged,
-    Contention if others keep committing.
-    """
-    settings = TableSettings(
-        keys=column_names(keys, "keys"), sort_key=column_names(sort_key, "sort_key"), sequence_by=sequence_by
-    )  # fmt: skip
+
+def convert(
+    path: str,
+    open_log: Callable[[], TableLog],
+    storage: PartStorage,
+    settings: TableSettings,
+    read_columns: ReadColumns,
+) -> None:
+    """Make the Delta table at ``path`` one of lakebed's. See ``lakebed.convert``, whose errors it raises."""
     for _ in range(_ATTEMPTS_MAX):
-        # Opened anew each time: a log that lost a race remembers the protocol of a commit that never was.
-        table = open(path)
-        log, storage = table._log, open_part_storage(table.path)
+        log = open_log()  # anew each time: a log that lost a race remembers the protocol of a commit that never was
         snapshot = log.refresh()
         if GATE_FEATURE in snapshot.protocol.writer_features:
-            raise TableExists(f"the table at {table.path} is lakebed's already; open it with lakebed.open")
+            raise TableExists(f"the table at {path} is lakebed's already; open it with lakebed.open")
         check_adoptable(snapshot)
         check_adoptable_partitions(snapshot)
         check_settings(settings, snapshot.schema)
@@ -68,7 +63,7 @@ def convert(
         settings = replace(settings, sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
         counted = _checked(snapshot, storage)
         if settings.keys:
-            _check_unique(table.to_arrow(list(settings.keys), version=snapshot.version), settings.keys)
+            _check_unique(read_columns(log, snapshot, list(settings.keys)), settings.keys)
         protocol = protocol_for(snapshot.schema)
         # The commit is held against the table as it makes it: its own protocol, not the plain one before.
         read = replace(snapshot, protocol=protocol)
@@ -76,9 +71,9 @@ def convert(
         info = CommitInfo(operation="CONVERT", commit_id="", parameters={"keys": list(settings.keys)}, engine=ENGINE)
         outcome = log.commit(read, [protocol, *actions], info, Touch(whole_table=True, looked_up_keys=True))
         if isinstance(outcome, Committed):
-            return open(path)
+            return
         if isinstance(outcome, Unknown):
-            raise StoreUnavailable(f"whether the table at {table.path} was adopted is unknown: {outcome.cause}")
+            raise StoreUnavailable(f"whether the table at {path} was adopted is unknown: {outcome.cause}")
     raise Contention(f"the table at {path} kept changing while it was adopted; stop its writers and try again")
 
 

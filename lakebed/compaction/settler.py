@@ -1,0 +1,80 @@
+"""Settling one table in this process: which locator, where records that can't become rows go, what listeners are told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakebed import events
+from lakebed.compaction.settle import SettleResult, settle
+from lakebed.compaction.wide import WIDE_KEYS_MIN, WideLocator
+from lakebed.manifest.actions import ChangePart
+from lakebed.manifest.table_log import TableLog
+from lakebed.parts.changes import TableShape
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.locate import KeyLocator
+from lakebed.planning.settling import reason_to_settle
+from lakebed.storage.part_storage import PartStorage
+from lakebed.version import ENGINE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Settler:
+    """Settles one table. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        path: str,
+        log: TableLog,
+        storage: PartStorage,
+        dead_rows: DeadRows,
+        locator: Callable[[TableShape], KeyLocator],
+        set_aside: Callable[[ChangePart, pa.Table], None],
+    ) -> None:
+        """``set_aside``: see ``settle``."""
+        self._path = path
+        self._log = log
+        self._storage = storage
+        self._dead_rows = dead_rows
+        self._locator = locator
+        self._set_aside = set_aside
+        self._lock = threading.Lock()
+
+    def settle(self, locator: Callable[[TableShape], KeyLocator] | None = None) -> SettleResult:
+        """Settle the whole tail; ``locator`` takes the place of the usual one. Raises what ``settle`` raises."""
+        result = settle(self._log, self._storage, self._dead_rows, locator or self._locator, self._set_aside, ENGINE)
+        if result.commits or result.conflicts:
+            events.emit(
+                events.Settled(
+                    table=self._path,
+                    version=result.version,
+                    change_parts=result.change_parts,
+                    rows=result.rows,
+                    rows_marked_dead=result.rows_marked_dead,
+                    conflicts=result.conflicts,
+                    seconds=result.seconds,
+                    bytes_written=result.bytes_written,
+                    quarantined=result.quarantined_rows,
+                    superseded=result.late_or_superseded_rows,
+                    late=result.late_rows,
+                )
+            )
+        return result
+
+    def settle_if_due(self, spark: SparkSession | None = None) -> bool:
+        """Settle if the planner says so; returns whether something was settled. With a session, tasks find very many keys."""
+        with self._lock:  # a tail that waits may become due while a batch is looked at
+            now_ms = int(time.time() * 1000)
+            if reason_to_settle(self._log.refresh(), now_ms, self._log.statistics) is None:
+                return False
+            return self.settle(self.wide_locator(spark) if spark else None).commits > 0
+
+    def wide_locator(self, spark: SparkSession, keys_min: int = WIDE_KEYS_MIN) -> Callable[[TableShape], KeyLocator]:
+        """Finds ``keys_min`` keys and more by Spark tasks, fewer as usual."""
+        return lambda shape: WideLocator(self._locator(shape), spark, shape, self._path, keys_min)

@@ -1,0 +1,113 @@
+"""Applying one batch of changes that a caller has in hand: an Arrow table, written by this process, or a DataFrame, by tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakebed import events
+from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.ingest.batch_writer import (
+    RowChanges,
+    WriteTask,
+    Written,
+    commit_written,
+    write_arrow,
+    write_dataframe,
+)
+from lakebed.ingest.changes_frame import changes_frame
+from lakebed.manifest.actions import Transaction
+from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot
+from lakebed.manifest.table_log import TableLog, require_writable
+from lakebed.parts.changes import prepare, shape_of
+from lakebed.storage.engine import connect, connect_sealed
+from lakebed.version import ENGINE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def apply(
+    path: str,
+    log: TableLog,
+    changes: pa.Table | DataFrame,
+    apply_as_deletes: str | None = None,
+    except_column_list: Sequence[str] = (),
+    batch_id: int | str | None = None,
+) -> int:
+    """Commit one batch of changes; returns the version. See ``Table.apply``."""
+    started = time.perf_counter()
+    snapshot = log.refresh()
+    require_writable(snapshot.protocol)
+    batch = _batch(batch_id)
+    if batch and snapshot.transaction_version(batch.app_id) >= batch.version:
+        events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
+        return snapshot.version
+    shape = shape_of(snapshot)
+    if isinstance(changes, pa.RecordBatch):
+        changes = pa.Table.from_batches([changes])
+    if isinstance(changes, pa.Table):
+        connection = connect() if apply_as_deletes is None else connect_sealed()
+        prepared = prepare(changes, shape, connection, apply_as_deletes, except_column_list)
+        written = write_arrow(prepared, shape, path)
+    else:
+        frame = changes_frame(changes, shape, apply_as_deletes, except_column_list)
+        task = WriteTask(shape, path, RowChanges(shape, strict=True))
+        written = _unwrap(lambda: write_dataframe(frame, task))
+    if not written.parts and batch is None:
+        return snapshot.version
+    return _commit(path, log, snapshot, written, batch, time.perf_counter() - started)
+
+
+def _commit(
+    path: str, log: TableLog, snapshot: Snapshot, written: Written, batch: Transaction | None, before_seconds: float
+) -> int:
+    result = commit_written(log, snapshot, written, batch, "APPLY", ENGINE)
+    if result.replayed and batch:
+        events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
+        return result.version
+    newest = None if written.newest_event_us is None else written.newest_event_us / 1e6
+    events.emit(
+        events.BatchCommitted(
+            table=path,
+            version=result.version,
+            rows=written.rows,
+            bytes=sum(part.bytes for part in written.parts),
+            parts=len(written.parts),
+            quarantined=sum(part.rows for part in written.quarantined),
+            seconds=before_seconds + result.commit_seconds,
+            commit_seconds=result.commit_seconds,
+            attempts=result.attempts,
+            newest_event_seconds=newest,
+            ignored=0,
+            query=batch.app_id if batch else "",
+            batch_id=batch.version if batch else None,
+        )
+    )
+    log.checkpoint_if_due(result.snapshot, slack=2)  # nobody maintains the table: the writer must
+    return result.version
+
+
+def _unwrap(run: Callable[[], Written]) -> Written:
+    """A task's InvalidChanges as itself, not as the text of a Spark failure."""
+    try:
+        return run()
+    except Exception as error:
+        text = str(error)
+        marker = "lakebed.errors.InvalidChanges: "
+        if marker in text:
+            raise InvalidChanges(text.split(marker, 1)[1].splitlines()[0]) from None
+        raise
+
+
+def _batch(batch_id: int | str | None) -> Transaction | None:
+    if batch_id is None:
+        return None
+    if isinstance(batch_id, str):
+        return Transaction(f"{NAMED_BATCH_PREFIX}{batch_id}", 0)
+    if batch_id < 0:
+        raise InvalidInput(f"batch_id is {batch_id}; a number must be 0 or more, and grow from batch to batch")
+    return Transaction("lakebed.apply", batch_id)

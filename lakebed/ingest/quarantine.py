@@ -1,0 +1,24 @@
+"""Committing records that can't become rows to the quarantine table, which lies beside their table."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from lakebed.ingest.batch_writer import commit_written, write_arrow
+from lakebed.manifest.actions import ChangePart, Transaction
+from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX
+from lakebed.manifest.table_log import TableLog
+from lakebed.parts.changes import shape_of
+from lakebed.version import ENGINE
+
+
+def set_aside(path: str, log: TableLog, change_part: ChangePart, records: pa.Table) -> None:
+    """Commit records that a change part leaves behind to the quarantine table at ``path``, once for the part.
+
+    The part's domain is the batch id, which is remembered for seven days: a settle that crashes is done again before.
+    """
+    snapshot = log.refresh()
+    batch = Transaction(NAMED_BATCH_PREFIX + change_part.domain, 0)
+    if snapshot.transaction_version(batch.app_id) < batch.version:
+        written = write_arrow(records, shape_of(snapshot), path)
+        commit_written(log, snapshot, written, batch, "QUARANTINE", ENGINE)

@@ -1,0 +1,45 @@
+"""Deleting and updating rows: the way of tables with keys or of those without, and what listeners are told."""
+
+from __future__ import annotations
+
+from lakebed import events
+from lakebed.manifest.table_log import TableLog, require_writable
+from lakebed.operations.mutate import RowsForSql, mutate
+from lakebed.operations.mutate_unkeyed import mutate_unkeyed
+from lakebed.operations.mutation import Mutation, MutationResult
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.storage.part_storage import PartStorage
+
+
+def run_mutation(
+    path: str, log: TableLog, storage: PartStorage, dead_rows: DeadRows, rows_for_sql: RowsForSql, mutation: Mutation
+) -> MutationResult:
+    """Run a mutation. Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed."""
+    snapshot = log.refresh()
+    require_writable(snapshot.protocol)
+    operation = mutation.operation.lower()
+    events.emit(events.MutationBegan(table=path, operation=operation, where=mutation.where.text))
+    try:
+        if snapshot.settings.keys:
+            result = mutate(log, storage, rows_for_sql, mutation)
+        else:
+            result = mutate_unkeyed(log, storage, dead_rows, mutation)
+    except BaseException as error:
+        events.emit(events.MutationFailed(table=path, operation=operation, error=str(error)))
+        raise
+    events.emit(
+        events.MutationEnded(
+            table=path,
+            operation=operation,
+            version=result.version,
+            rows=result.rows,
+            rows_left=result.rows_left,
+            parts_read=result.parts_read,
+            parts_marked=result.parts_marked,
+            parts_added=result.parts_added,
+            bytes_written=result.bytes_written,
+            conflicts=result.conflicts,
+            seconds=result.seconds,
+        )
+    )
+    return result

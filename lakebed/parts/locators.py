@@ -1,0 +1,46 @@
+"""The locators that one process finds a table's keys with: its key index once it settles, the parts themselves until then."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from lakebed.keyindex.key_index import KeyIndex
+from lakebed.parts.changes import TableShape
+from lakebed.parts.locate import IndexLocator, KeyLocator, ScanLocator, payload_types
+from lakebed.storage.part_storage import PartStorage
+
+
+class Locators:
+    """The locators of one table. Safe to use from several threads."""
+
+    def __init__(self, storage: PartStorage, index_folder: Path) -> None:
+        """``index_folder``: where the key index of the table is, or will be."""
+        self._storage = storage
+        self._index_folder = index_folder
+        self._index: tuple[TableShape, IndexLocator] | None = None
+        self._lock = threading.RLock()
+
+    def for_settling(self, shape: TableShape) -> KeyLocator:
+        """The key index of this process, opened when it is first needed."""
+        with self._lock:
+            if self._index is None or self._index[0] != shape:
+                if self._index:
+                    self._index[1].close()
+                keys = {name: shape.schema.field(name).type for name in shape.keys}
+                index = KeyIndex(self._index_folder, keys, payload_types(shape))
+                self._index = (shape, IndexLocator(index, shape, self._storage))
+            return self._index[1]
+
+    def for_reading(self, shape: TableShape) -> KeyLocator:
+        """The key index if this process has one; a reader alone does not build one."""
+        with self._lock:
+            if self._index is not None and self._index[0] == shape:
+                return self._index[1]
+        return ScanLocator(shape, self._storage)
+
+    def tidy(self) -> None:
+        """Tidy the key index, if this process has one."""
+        with self._lock:
+            if self._index:
+                self._index[1].tidy()

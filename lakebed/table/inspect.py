@@ -1,0 +1,73 @@
+"""``table.inspect``: a table's metadata, each as an Arrow table. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+
+from lakebed.operations.mutate import unsettled_mutations
+from lakebed.operations.partitions import detached_table
+from lakebed.table.internals import Internals
+from lakebed.view import clustering, metadata_tables
+
+
+class TableInspect:
+    """Tables about one table. In Spark: ``spark.createDataFrame(table.inspect.parts())``."""
+
+    def __init__(self, internals: Internals) -> None:
+        self._log = internals.log
+        self._path = internals.path
+        self._reads = internals.reads
+
+    def detail(self) -> pa.Table:
+        """One row: path, keys, counts of parts, rows and bytes at the newest version."""
+        return metadata_tables.detail(self._path, self._log.refresh())
+
+    def parts(self, version: int | None = None) -> pa.Table:
+        """The parts at a version (default: the newest), a row each: state is ``base`` or ``tail``. Raises VersionNotFound."""
+        snapshot = self._log.refresh() if version is None else self._log.at_version(version)
+        return metadata_tables.parts(snapshot)
+
+    def timeline(self, last: int = 1000) -> pa.Table:
+        """The newest commits that the log still has, newest first: version, time, operation, metrics.
+
+        Raises InvalidInput if ``last`` is not above 0.
+        """
+        return metadata_tables.timeline(metadata_tables.newest_commits(self._log, last))
+
+    def compactions(self, last: int = 1000) -> pa.Table:
+        """The merges among the newest commits that the log still has, newest first: the cost, and what the plan foretold.
+
+        Raises InvalidInput if ``last`` is not above 0.
+        """
+        return metadata_tables.compactions(metadata_tables.newest_commits(self._log, last))
+
+    def claims(self) -> pa.Table:
+        """Who merges which parts until when, live and expired claims, a row each, oldest first."""
+        return metadata_tables.claims(self._log.refresh(), self._log.now_ms())
+
+    def mutations(self) -> pa.Table:
+        """Deletes and updates whose changes are still in the tail, oldest first; settling completes them."""
+        return unsettled_mutations(self._log)
+
+    def detached(self) -> pa.Table:
+        """The detached partitions, oldest first: name, partition, when, counts of parts, rows and bytes."""
+        return detached_table(self._log.refresh())
+
+    def clustering(self) -> pa.Table:
+        """How well the base is clustered by its sort key (or keys): a row a level, first one of all levels together.
+
+        Columns: counts of parts (total, constant, unsorted, those that wait to be sorted by a new sort key and how often these
+        were read in the last hour), average overlaps and depth, greatest depth, histogram of depths, the deepest ranges.
+        Raises InvalidInput for a table without an order.
+        """
+        snapshot = self._log.refresh()
+        return clustering.clustering_information(snapshot, self._reads.of(snapshot), self._log.statistics)
+
+    def draw_clustering(self, file: str | os.PathLike[str]) -> None:
+        """Draw the parts as bars over the sort key, level by level, with the depth below, as a PNG.
+
+        Raises InvalidInput, MissingPrerequisite (matplotlib: ``lakebed[plots]``).
+        """
+        clustering.draw(self._log.refresh(), os.fspath(file), self._log.statistics)

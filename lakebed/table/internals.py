@@ -1,0 +1,170 @@
+"""What one open table works with. For the rooms above (the pipeline), for tests and benchmarks: not public, it may change.
+
+``internals_of(table)`` gives the log, the storage and the caches that ``table`` itself uses.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakebed.compaction.compactor import Compactor
+from lakebed.compaction.follow import follow
+from lakebed.compaction.service import Compaction
+from lakebed.compaction.settler import Settler
+from lakebed.errors import TableExists, TableNotFound
+from lakebed.health.sampler import Sampler
+from lakebed.ingest.quarantine import set_aside
+from lakebed.ingest.stream import Ingest, start_ingest
+from lakebed.manifest.actions import ChangePart
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import TableLog
+from lakebed.operations.cleanup import DELETIONS_MAX, TidyUp, clean_log
+from lakebed.operations.create import NewTable, create
+from lakebed.operations.partitions import Partitions
+from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.locators import Locators
+from lakebed.parts.materialized import LocalParts, own_folder
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
+from lakebed.parts.reads import Reads
+from lakebed.storage.cache_folder import cache_folder, volatile_folder
+from lakebed.storage.open import open_part_storage
+from lakebed.storage.roots import spark_path
+from lakebed.view.merge_on_read import TableView
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from lakebed.compaction.maintenance import Maintenance
+    from lakebed.table.table import Table
+
+STREAMS_FOLDER = "_lakebed/streams"
+"""Where the checkpoints of ingest are, unless it is given another place: a folder a query."""
+_TIDY_SECONDS = 3600.0
+_SETTLE_LOOK_SECONDS = 5.0
+
+
+def internals_of(table: Table) -> Internals:
+    """What the table works with."""
+    return table._internals
+
+
+def open_log(root: str) -> TableLog:
+    """The log at a root. Raises TableNotFound, Unsupported (a feature that lakebed lacks)."""
+    log = TableLog(open_store(root))
+    try:
+        log.refresh()
+    except TableNotFound:
+        raise TableNotFound(f"there is no table at {root}; create it with lakebed.create") from None
+    return log
+
+
+class Internals:
+    """The log, storage and caches of one open table, and what this process runs for it. Safe to use from several threads."""
+
+    def __init__(self, path: str, log: TableLog) -> None:
+        """``path``: the table's root; ``log``: of a table that exists."""
+        self.path = path
+        self.log = log
+        self.storage = open_part_storage(path)
+        self.dead_rows = DeadRows(self.storage)
+        self.reads = Reads(log)
+        table_id = log.refresh().metadata.id
+        self.locators = Locators(self.storage, cache_folder() / table_id)
+        volatile = volatile_folder() / table_id
+        self.view = TableView(
+            path,
+            self.storage,
+            self.dead_rows,
+            self.locators.for_reading,
+            self.reads,
+            log.statistics,
+            LocalParts(volatile).load,
+            volatile,
+        )
+        self.tidy_up = TidyUp(log, self.storage)
+        self.compaction = Compaction(path, log, self.storage, self.dead_rows, volatile, self.reads)
+        self.settler = Settler(path, log, self.storage, self.dead_rows, self.locators.for_settling, self._set_aside)
+        self._maintaining: tuple[Path, str, int] | None = None
+
+    def partitions(self) -> Partitions:
+        """What moves whole partitions in and out."""
+        return Partitions(self.log, self.storage, self.dead_rows, self.settler.settle, self.locators.for_settling)
+
+    def sampler(self) -> Sampler:
+        """Takes the figures of the table again and again, for gauges."""
+        return Sampler(self.path, self.log, volatile_folder())
+
+    # -- ingest --------------------------------------------------------------------------------------------------------
+
+    def start_ingest(
+        self, stream: Any, frame: DataFrame, *, checkpoint: str | None = None, query_name: str = "ingest",
+        quarantine: str = "table", trigger: Mapping[str, Any] | None = None,
+    ) -> StreamingQuery:  # fmt: skip
+        """Like ``Table.ingest``, for a stream whose tasks turn their input into changes themselves (see ``lakebed.ingest``)."""
+        ingest = Ingest(self.path, self.log, stream, quarantine, self._quarantine_log)
+        place = spark_path(checkpoint) if checkpoint else f"{self.storage.spark_root}/{STREAMS_FOLDER}/{query_name}"
+        # Named after the table too: one session may run the queries of many tables.
+        return start_ingest(ingest, frame, place, f"{query_name} {self.path}", trigger)
+
+    def _set_aside(self, change_part: ChangePart, records: pa.Table) -> None:
+        set_aside(self.path + QUARANTINE_SUFFIX, self._quarantine_log(), change_part, records)
+
+    def _quarantine_log(self) -> TableLog:
+        """The log of the quarantine table, which is created when it is first needed."""
+        root = self.path + QUARANTINE_SUFFIX
+        try:
+            return open_log(root)
+        except TableNotFound:
+            try:
+                create(root, log := TableLog(open_store(root)), NewTable(schema=QUARANTINE_SCHEMA))
+                return log
+            except TableExists:
+                return open_log(root)
+
+    # -- maintenance ---------------------------------------------------------------------------------------------------
+
+    def maintain(
+        self, spark: SparkSession, checkpoint: str | None = None, trigger: Mapping[str, Any] | None = None
+    ) -> Maintenance:
+        """Maintain the table by a streaming query. See ``Table.maintain``."""
+        from lakebed.compaction.maintain import maintain
+
+        place = checkpoint
+        if place is None:
+            # What the query remembers is the last version seen, of no use to others, and a query needs it for itself.
+            if self._maintaining is None:
+                self._maintaining = own_folder(cache_folder() / "maintain" / self.log.refresh().metadata.id)
+            place = f"file://{self._maintaining[0]}/checkpoint"
+        return maintain(spark, self.path, lambda: self.step(spark), self.compactor(spark), place, trigger)
+
+    def follow(self, stop: threading.Event) -> None:
+        """Maintain the table in this thread, without Spark, until ``stop`` is set."""
+        follow(self.path, self.log, self.step, self.compactor(), stop)
+
+    def step(self, spark: SparkSession | None = None) -> None:
+        """One round of maintenance: settle if it is due, refresh the views; tidy the index when idle."""
+        settled = self.settler.settle_if_due(spark)
+        self.view.refresh(self.log.refresh())
+        if not settled:
+            self.locators.tidy()
+
+    def compactor(self, spark: SparkSession | None = None) -> Compactor:
+        """What merges, cleans up, and settles what becomes due with time, in the background; not started yet."""
+        log_retention_seconds = self.log.refresh().settings.log_retention_seconds
+        chores: dict[Callable[[], object], float] = {
+            self.tidy: max(60.0, min(_TIDY_SECONDS, log_retention_seconds / 2)),
+            lambda: self.settler.settle_if_due(spark): _SETTLE_LOOK_SECONDS,
+        }
+        return self.compaction.in_background(spark, chores)
+
+    def tidy(self) -> None:
+        """The hourly chore (or twice in the log's retention): delete what no kept version needs."""
+        clean_log(self.log, self.storage)
+        while self.tidy_up.round() == DELETIONS_MAX:
+            pass

@@ -1,0 +1,104 @@
+"""``table.maintenance``: upkeep done at once, in this process. ``Table.maintain`` does all of it that is due, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import timedelta
+
+import pyarrow as pa
+
+from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress, ReclusterResult
+from lakebed.compaction.service import CompactResult
+from lakebed.operations import cleanup
+from lakebed.operations.hold import hold
+from lakebed.planning.plan_table import plan_table
+from lakebed.settings import interval_seconds
+from lakebed.table.internals import Internals
+
+
+class TableMaintenance:
+    """Upkeep of one table."""
+
+    def __init__(self, internals: Internals) -> None:
+        self._internals = internals
+        self._log = internals.log
+        self._storage = internals.storage
+
+    # -- fewer, better sorted parts ------------------------------------------------------------------------------------
+
+    def plan(self) -> pa.Table:
+        """What the planner would do now, best first, and what it leaves alone and why; nothing is done."""
+        return plan_table(self._internals.compaction.plan())
+
+    def compact(self) -> CompactResult:
+        """Merge in this process until the planner finds nothing more to merge; returns what it did.
+
+        Raises Contention, StoreUnavailable, Corrupt (naming the part that can't be read); compacting again is safe.
+        """
+        return self._internals.compaction.compact()
+
+    def recluster(
+        self, where: str | None = None, final: bool = False,
+        on_progress: Callable[[ReclusterProgress], object] | None = None,
+        stop: Callable[[], bool] | None = None, dry_run: bool = False,
+    ) -> ReclusterResult:  # fmt: skip
+        """Sort parts of the base together, so that fewer of them lie over a point of the sort key; returns what it did.
+
+        One round makes the lowest level that is deeper than ``lakebed.recluster_depth`` as shallow as that; ``final``: rounds
+        until every level is, and every part is sorted by the table's sort key. ``where``: only parts that may hold such rows.
+        It can be stopped at any time (Ctrl-C, ``stop``), and goes on where it was when called again. ``dry_run`` estimates.
+        Raises InvalidInput (no sort key, wrong ``where``), StoreUnavailable (no room on disk), Contention, Corrupt.
+        """
+        job = ReclusterJob(
+            self._internals.path, self._log, self._storage, where, final, on_progress, stop or (lambda: False),
+            self._internals.reads.of,
+        )  # fmt: skip
+        return job.foretold() if dry_run else self._internals.compaction.recluster(job)
+
+    # -- cleaning up ---------------------------------------------------------------------------------------------------
+
+    def hold(self, version: int, seconds: float) -> AbstractContextManager[int]:
+        """Keep a version from being cleaned up for so many seconds, or until the ``with`` block ends, for a long reader.
+
+        Raises VersionNotFound if it has expired.
+        """
+        return hold(self._log, version, seconds)
+
+    def clean_log(self) -> int:
+        """Checkpoint, and delete log files that nothing within ``lakebed.log_retention`` needs; returns how many."""
+        return cleanup.clean_log(self._log, self._storage)
+
+    def expire_snapshots(
+        self, older_than: str | timedelta | None = None, retain_last: int = 1, dry_run: bool = True,
+        allow_short_retention: bool = False,
+    ) -> pa.Table:  # fmt: skip
+        """End versions older than ``older_than`` but the newest ``retain_last``: delete their log files and data files.
+
+        ``older_than``: ``"7 days"`` or a timedelta, by default ``delta.deletedFileRetentionDuration`` (7 days); less than
+        an hour only with ``allow_short_retention``. Returns a row a file: path, bytes, reason (``log``; ``expired``: of a
+        version that ended; ``orphan``: no kept version names it; ``temporary``: a crashed writer's), modified. A dry run,
+        the default, only tells. Raises InvalidInput, Corrupt (no version names a file, and the log does not tell how the
+        table became empty), Contention, StoreUnavailable.
+        """
+        seconds = interval_seconds(older_than)
+        return cleanup.expire_snapshots(self._log, self._storage, seconds, retain_last, dry_run, allow_short_retention)
+
+    def remove_orphan_files(
+        self, older_than: str | timedelta | None = None, dry_run: bool = True, allow_short_retention: bool = False
+    ) -> pa.Table:
+        """Delete files that no version within retention names and that are older than ``older_than`` (default: 3 days).
+
+        The age is what protects files of writers that have not committed yet. Otherwise like ``expire_snapshots``.
+        """
+        seconds = interval_seconds(older_than)
+        return cleanup.remove_orphan_files(self._log, self._storage, seconds, dry_run, allow_short_retention)
+
+    def vacuum(
+        self, retention: str | timedelta | None = None, dry_run: bool = True, allow_short_retention: bool = False
+    ) -> pa.Table:
+        """Delete data files that only versions older than ``retention`` name, and orphans; the log stays as it is.
+
+        Those versions can't be read any more. Otherwise like ``expire_snapshots``.
+        """
+        return cleanup.vacuum(self._log, self._storage, interval_seconds(retention), dry_run, allow_short_retention)

@@ -1,0 +1,354 @@
+"""A table: what users open, change, settle and read. It joins the rooms below and holds no logic of theirs.
+
+table = lakebed.create("lake/orders", schema, keys=["id"], sequence_by="updated_at")
+table.apply(changes, apply_as_deletes="op = 'd'")
+table.settle()
+table.to_arrow(where="region = 'EU'")
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakebed.compaction.settle import SettleResult
+from lakebed.health.examination import Examination, examine
+from lakebed.health.status import Observer, Status
+from lakebed.ingest.apply import apply
+from lakebed.ingest.batch_writer import RowChanges
+from lakebed.ingest.changes_frame import changes_frame
+from lakebed.ingest.stream import require_keys
+from lakebed.manifest.schema import SparkSchema
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import TableLog
+from lakebed.operations.convert import convert as convert_table
+from lakebed.operations.create import NewTable
+from lakebed.operations.create import create as create_table
+from lakebed.operations.mutation import Mutation, MutationResult
+from lakebed.operations.run_mutation import run_mutation
+from lakebed.operations.set_properties import set_properties
+from lakebed.operations.set_sort_key import set_sort_key
+from lakebed.parts.changes import shape_of
+from lakebed.settings import TableSettings, column_names, wrong_properties
+from lakebed.storage.open import open_part_storage
+from lakebed.table.inspect import TableInspect
+from lakebed.table.internals import Internals, open_log
+from lakebed.table.maintenance import TableMaintenance
+from lakebed.view.time_travel import snapshot_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from lakebed.compaction.maintenance import Maintenance
+
+_logger = logging.getLogger("lakebed.table")
+
+
+def create(
+    path: str | os.PathLike[str],
+    schema: pa.Schema | SparkSchema,
+    keys: Sequence[str] = (),
+    sort_key: Sequence[str] = (),
+    *,
+    sequence_by: str | None = None,
+    partition_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> Table:
+    """Create a table at a local path or an ``s3://`` one.
+
+    ``schema``: pyarrow or Spark; ``keys``: columns that identify a row (none: an append-only table); ``sort_key``:
+    what parts are sorted by, columns or terms such as ``date(ts) desc`` (default: the keys); ``sequence_by``: a column of
+    the table or of the changes that orders the changes of a key (default: order of arrival); ``partition_by``: columns that
+    cut the table into partitions; ``properties``: see docs/format.md. Raises TableExists, InvalidSchema, InvalidInput,
+    UnsafeStore.
+    """
+    table = NewTable(
+        schema=schema,
+        keys=column_names(keys, "keys"),
+        sort_key=column_names(sort_key, "sort_key"),
+        sequence_by=sequence_by,
+        partition_by=column_names(partition_by, "partition_by"),
+        properties=properties or {},
+    )
+    root = _root(path)
+    log = TableLog(open_store(root))
+    create_table(root, log, table)
+    return Table(Internals(root, log))
+
+
+def open(path: str | os.PathLike[str]) -> Table:
+    """Open a table. Raises TableNotFound, Unsupported (a feature that lakebed lacks)."""
+    root = _root(path)
+    log = open_log(root)
+    for wrong in wrong_properties(log.refresh().metadata.configuration).values():
+        _logger.warning("a property of %s counts as not set: %s", path, wrong)
+    return Table(Internals(root, log))
+
+
+def convert(
+    path: str | os.PathLike[str], keys: Sequence[str] = (), sort_key: Sequence[str] = (), sequence_by: str | None = None
+) -> Table:
+    """Adopt an existing Delta table without rewriting its files; from then on only lakebed writes to it.
+
+    The keys are declared, and checked: no null, no value twice. Raises TableNotFound, InvalidInput naming a duplicate
+    key, Unsupported naming a feature or property that lakebed lacks, Corrupt naming a file that is missing or damaged,
+    Contention if others keep committing.
+    """
+    settings = TableSettings(
+        keys=column_names(keys, "keys"), sort_key=column_names(sort_key, "sort_key"), sequence_by=sequence_by
+    )  # fmt: skip
+    root = _root(path)
+
+    def read_columns(log: TableLog, snapshot: Snapshot, columns: list[str]) -> pa.Table:
+        return Internals(root, log).view.arrow(snapshot, columns, None)
+
+    convert_table(root, lambda: open_log(root), open_part_storage(root), settings, read_columns)
+    return open(path)
+
+
+def _root(path: str | os.PathLike[str]) -> str:
+    return open_part_storage(os.fspath(path)).root
+
+
+class Table:
+    """One table. Cheap to keep open; safe to use from several threads. Made by ``create``, ``open`` and ``convert``."""
+
+    def __init__(self, internals: Internals) -> None:
+        self.path = internals.path
+        self.inspect = TableInspect(internals)
+        """What the log says of the table, as Arrow tables: parts, timeline, claims and more."""
+        self.maintenance = TableMaintenance(internals)
+        """Upkeep at once and in this process: merging, reclustering, cleaning up."""
+        self._internals = internals
+
+    def __repr__(self) -> str:
+        return f"lakebed.Table({self.path!r}, version={self.version})"
+
+    # -- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self._internals.log.refresh().version
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns."""
+        return self._internals.log.refresh().schema
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties, keys and sort key among them."""
+        return dict(self._internals.log.refresh().metadata.configuration)
+
+    def set_properties(self, properties: Mapping[str, str]) -> int:
+        """Set some properties; returns the version.
+
+        Raises InvalidInput for one that does not exist, is fixed, or can't have its value.
+        """
+        return set_properties(self._internals.log, properties)
+
+    def status(self, deep: bool = False) -> Status:
+        """Whether the table is well, in figures and findings, each with a cause and a remedy; ``deep``: the doctor's too."""
+        return Observer(self.path).look(deep)
+
+    def doctor(self, deep: bool = False) -> Examination:
+        """Check every invariant that can be checked on the log and the files; ``deep``: on every row of the newest version too.
+
+        Nothing is changed. Raises StoreUnavailable, Contention.
+        """
+        return examine(self.path, deep)
+
+    # -- changing --------------------------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        changes: pa.Table | DataFrame,
+        apply_as_deletes: str | None = None,
+        except_column_list: Sequence[str] = (),
+        batch_id: int | str | None = None,
+    ) -> int:
+        """Commit one batch of changes; returns the version.
+
+        ``changes``: the table's columns plus those that ``apply_as_deletes`` (a SQL expression such as ``"op = 'd'"``)
+        and ``sequence_by`` name; other columns are ignored. A column comes in the table's type, or in one whose values can mean
+        one thing only in it (``parts.fitting``). Later rows of a key win unless ``sequence_by`` says otherwise.
+        ``except_column_list``: columns of the changes that are not taken over (they become null).
+        ``batch_id``: a batch with this id is committed once: numbers must increase, over all writers of the table; a text is
+        remembered for seven days. A replay writes nothing and returns the newest version. Raises InvalidChanges (nothing was
+        committed), StoreUnavailable, Contention.
+        """
+        return apply(self.path, self._internals.log, changes, apply_as_deletes, except_column_list, batch_id)
+
+    def ingest(
+        self,
+        changes: DataFrame,
+        apply_as_deletes: str | None = None,
+        except_column_list: Sequence[str] = (),
+        *,
+        keys: Sequence[str] | None = None,
+        sequence_by: str | None = None,
+        checkpoint: str | None = None,
+        query_name: str = "ingest",
+        quarantine: str = "table",
+        trigger: Mapping[str, Any] | None = None,
+    ) -> StreamingQuery:
+        """Start a streaming query that applies every micro-batch of ``changes`` exactly once; returns it.
+
+        The arguments are those of ``apply``; ``keys`` and ``sequence_by``, if given, must be the table's.
+        ``checkpoint`` defaults to a folder of the query's name inside the table; ``quarantine`` is ``table`` (bad rows
+        go to a table beside this one) or ``fail``; ``trigger`` as for ``DataStreamWriter.trigger``.
+        """
+        shape = shape_of(self._internals.log.refresh())
+        require_keys(shape, keys, sequence_by)
+        return self._internals.start_ingest(
+            RowChanges(shape),
+            changes_frame(changes, shape, apply_as_deletes, except_column_list),
+            checkpoint=checkpoint,
+            query_name=query_name,
+            quarantine=quarantine,
+            trigger=trigger,
+        )
+
+    def delete(self, where: str) -> MutationResult:
+        """Delete the rows for which ``where`` (one SQL expression in DuckDB's dialect over a row's columns) is true.
+
+        With keys the rows become deletes at the end of the tail: the delete holds for the version that was read, newer
+        changes stand. Without keys they are marked dead where they lie. Raises InvalidInput, Contention, StoreUnavailable.
+        """
+        return self._mutate(Mutation.of(where))
+
+    def update(self, set: Mapping[str, str], where: str) -> MutationResult:
+        """Set columns of the rows for which ``where`` is true to SQL expressions over the row as it was.
+
+        Keys and ``sequence_by`` can't be set. Otherwise like ``delete``.
+        """
+        return self._mutate(Mutation.of(where, dict(set)))
+
+    def truncate(self) -> int:
+        """Take all rows out of the table, the tail included; returns the version. Older versions stay readable."""
+        return self._internals.partitions().truncate()
+
+    def detach_partition(self, partition: Mapping[str, Any]) -> str:
+        """Take a partition, such as ``{"day": "2026-01-01"}``, out of the table without touching its files.
+
+        Returns the name by which it is attached or dropped. Raises InvalidInput, Contention, StoreUnavailable.
+        """
+        return self._internals.partitions().detach(partition)
+
+    def attach_partition(self, name: str) -> int:
+        """Put a detached partition back; returns the version. Refused if one of its keys is live by now.
+
+        With ``sequence_by``, deletes that came meanwhile hold: rows that are older come back dead.
+        """
+        return self._internals.partitions().attach(name)
+
+    def drop_detached(self, name: str) -> int:
+        """Give up a detached partition; returns how many files were deleted.
+
+        While a version from before the detach can still be read, they are left to the cleanup.
+        """
+        return self._internals.partitions().drop(name)
+
+    def replace_partition(self, partition: Mapping[str, Any], rows: pa.Table) -> int:
+        """Put ``rows`` in place of a partition's rows in one commit; returns the version.
+
+        Raises InvalidInput for rows of another partition, or with keys that stand twice, are live elsewhere, or
+        were deleted with a newer sequence.
+        """
+        return self._internals.partitions().replace(partition, rows)
+
+    def settle(self) -> SettleResult:
+        """Settle the whole tail, so that every Delta reader sees the changes; returns what it did.
+
+        Raises Contention, StoreUnavailable (settling again is safe).
+        """
+        return self._internals.settler.settle()
+
+    def maintain(
+        self, spark: SparkSession, *, checkpoint: str | None = None, trigger: Mapping[str, Any] | None = None
+    ) -> Maintenance:
+        """Start the sibling streaming query; returns what stops it, waits for it and tells how it does, as a StreamingQuery.
+
+        It follows the log, settles the tail and refreshes views; merges run beside it in threads that end with it. If the query
+        fails for a cause that passes, it is started again; log, metrics and ``status`` tell. Raises LakebedError for one that
+        does not pass.
+        """
+        return self._internals.maintain(spark, checkpoint, trigger)
+
+    def set_sort_key(self, columns: Sequence[str]) -> int:
+        """Change what parts are sorted by; returns the version. No row is moved: new parts are sorted so from now on, and the
+        older ones are sorted bit by bit by running maintenance, those read most first, or at once by
+        ``maintenance.recluster(final=True)``.
+
+        ``columns`` as for ``create``; none: by the keys again. The same sort key again changes nothing. Raises InvalidInput.
+        """
+        return set_sort_key(self._internals.log, column_names(columns, "sort_key"))
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, spark: SparkSession, version: int | None = None, timestamp: str | float | None = None) -> DataFrame:
+        """The table at one version, tail included, as a DataFrame that stays at that version.
+
+        ``timestamp``: epoch seconds, or an ISO text (UTC without an offset); the newest version committed until then.
+        Raises Corrupt, naming the file, if one is missing or damaged that the tail needs. Files that only a query reads
+        are looked at by Spark when it runs: it raises its own error then (FAILED_READ_FILE), which names the file, and its
+        advice to refresh does not help: ``to_arrow`` says what to do.
+        """
+        return self._internals.view.dataframe(spark, snapshot_at(self._internals.log, version, timestamp))
+
+    def to_arrow(
+        self, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
+    ) -> pa.Table:
+        """The table at one version, tail included, without Spark. ``where`` is one SQL expression over a row's columns.
+
+        It has no subquery, aggregate or window function. Raises InvalidInput.
+        """
+        return self._internals.view.arrow(snapshot_at(self._internals.log, version), columns, where)
+
+    def lookup(
+        self, keys: pa.Table | Sequence[Any], columns: Sequence[str] | None = None, version: int | None = None
+    ) -> pa.Table:
+        """The rows of some keys at one version, tail included, without Spark; in no particular order.
+
+        ``keys``: values of the one key, or a table of columns of this one: rows come back that equal one of its rows in all
+        of them, whether or not they are the keys. Only parts and row groups that may hold them are read. Raises InvalidInput.
+        """
+        return self._internals.view.lookup(snapshot_at(self._internals.log, version), keys, columns)
+
+    def query(self, sql: str, name: str | None = None, *, allow_files: bool = False) -> pa.Table:
+        """The result of a SQL query (DuckDB's dialect) on the newest version; the table's name is its folder's.
+
+        It is one SELECT (also DESCRIBE, SUMMARIZE, EXPLAIN of one) over this table. ``allow_files``: it may be any statements,
+        and read and write whatever this process may; the last one's result is returned. Raises InvalidInput.
+        """
+        known_as = Path(self.path).name if name is None else name
+        return self._internals.view.query(self._internals.log.refresh(), sql, known_as, allow_files)
+
+    def create_view(self, spark: SparkSession, name: str) -> None:
+        """Create or replace a temporary view of the newest version; running maintenance keeps it fresh."""
+        self._internals.view.register(spark, name)
+        self._internals.view.refresh(self._internals.log.refresh())
+
+    def changes(self, from_version: int, to_version: int | None = None, spark: SparkSession | None = None) -> DataFrame:
+        """The change rows of the versions from ``from_version`` to ``to_version`` (both included; default: the newest).
+
+        Columns: the table's, then ``_change_type`` (``upsert``, ``delete``, or ``truncate`` without values),
+        ``_change_sequence`` if what orders the changes is no column of the table, ``_commit_version``, ``_commit_timestamp``.
+        A change that lacks values its source did not send stands, whole, in the version that settles it.
+        As a stream: ``spark.readStream.format("lakebed_changes").option("path", …)``.
+        """
+        from lakebed.view.changes import changes_dataframe
+
+        return changes_dataframe(spark, self.path, self._internals.log, from_version, to_version)
+
+    def _mutate(self, mutation: Mutation) -> MutationResult:
+        inside = self._internals
+        return run_mutation(self.path, inside.log, inside.storage, inside.dead_rows, inside.view.rows_for_sql, mutation)

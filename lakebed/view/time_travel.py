@@ -1,0 +1,38 @@
+"""Which version a reader asks for: by its number or by a time."""
+
+from __future__ import annotations
+
+import datetime
+
+from lakebed.errors import InvalidInput
+from lakebed.manifest.leases import require_unexpired
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
+
+
+def snapshot_at(log: TableLog, version: int | None = None, timestamp: str | float | None = None) -> Snapshot:
+    """The newest version, a version, or the newest committed until a time: epoch seconds, or an ISO text (UTC without an offset).
+
+    Raises VersionNotFound, InvalidInput.
+    """
+    if version is not None and timestamp is not None:
+        raise InvalidInput("give a version or a timestamp, not both")
+    newest = log.refresh()
+    if timestamp is not None:
+        version = log.version_at(_epoch_ms(timestamp))
+    if version is None:
+        return newest
+    require_unexpired(newest.domains, version, log.now_ms())
+    return log.at_version(version)
+
+
+def _epoch_ms(timestamp: str | float) -> int:
+    if isinstance(timestamp, (int, float)):
+        return int(timestamp * 1000)
+    try:
+        moment = datetime.datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+    except ValueError:
+        raise InvalidInput(f"{timestamp!r} is no time; write for example '2026-01-31T12:00:00Z'") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1000)
