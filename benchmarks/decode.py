@@ -18,9 +18,9 @@ import orjson
 import pyarrow as pa
 
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
 from lakebed.ingest.json_columns import parse_objects
-from lakebed.ingest.shape import ChangeShape
 
 CLOCK_MICROS = 1_700_000_000_000_000
 SLICE_ROWS = 16_384
@@ -38,8 +38,8 @@ def main() -> None:
     count = arguments.parse_args().events
     plain = OrderStream().events(0, count, CLOCK_MICROS)
     every_5000th_broken = _broken(plain, 5000)
-    decoder = DebeziumJson(ChangeShape(COLUMNS, KEYS))
-    ordered = DebeziumJson(ChangeShape(COLUMNS, KEYS, "source.lsn"))
+    decoder = DebeziumJson(DecoderSchema(COLUMNS, KEYS))
+    ordered = DebeziumJson(DecoderSchema(COLUMNS, KEYS, "source.lsn"))
     ways: dict[str, Callable[[], object]] = {
         "decoder": lambda: decoder.decode(plain),
         "decoder, ordered by source.lsn": lambda: ordered.decode(plain),

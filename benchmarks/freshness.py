@@ -22,9 +22,9 @@ from benchmarks.kafka import SCHEMA, event
 from benchmarks.workload import table
 from lakebed import events
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.kafka_settings import KafkaSettings
 from lakebed.ingest.kafka_source import KafkaSource
-from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.source import RangeChanges
 from lakebed.manifest.actions import AddChangePart, RemoveChangePart
 from lakebed.manifest.stores import open_store
@@ -75,7 +75,7 @@ def main() -> None:
         path = f"{folder}/orders"
         orders = lakebed.create(path, SCHEMA, keys=["id"])
         source = KafkaSource(KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=("orders",)))
-        changes = RangeChanges(source.reader, DebeziumJson(ChangeShape(SCHEMA, ("id",))))
+        changes = RangeChanges(source.reader, DebeziumJson(DecoderSchema(SCHEMA, ("id",))))
         orders.create_view(spark, "orders")
         ingest = internals_of(orders).start_ingest(changes, source.stream(spark))
         maintain = orders.maintain(spark)

@@ -23,9 +23,9 @@ import numpy as np
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, OrderStream
 from lakebed.ingest.generator import KEYS as ORDER_KEYS
-from lakebed.ingest.shape import ChangeShape
 from lakebed.planning.planner import plan
 from lakebed.table import internals_of
 
@@ -102,7 +102,7 @@ def main() -> None:
             if number % 10 == 9:
                 merge.go(lake.maintenance.compact)
         records = OrderStream().events(0, EVENTS, CLOCK_MICROS)
-        decoder = DebeziumJson(ChangeShape(COLUMNS, ORDER_KEYS))
+        decoder = DebeziumJson(DecoderSchema(COLUMNS, ORDER_KEYS))
         decoder.decode(records)
         for _ in range(3):
             decode.go(lambda: decoder.decode(records))

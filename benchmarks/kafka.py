@@ -20,12 +20,12 @@ from confluent_kafka import Producer
 from benchmarks.workload import table
 from lakebed.ingest.batch_writer import WriteTask
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.kafka_cluster import KafkaCluster
 from lakebed.ingest.kafka_settings import KafkaSettings
 from lakebed.ingest.kafka_source import KafkaReader
-from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.source import Range
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from tests.infra.kafka import KafkaServer
 
 SCHEMA = pa.schema(
@@ -100,7 +100,7 @@ def steps(bootstrap: str, topic: str, folder: str) -> list[list[Any]]:
     """What a task does, in this process: microseconds of CPU time an event, the Kafka client's threads included."""
     settings = KafkaSettings(config={"bootstrap.servers": bootstrap}, topics=(topic,))
     end = KafkaCluster(settings).latest([(topic, 0)])[topic, 0]
-    decoder = DebeziumJson(ChangeShape(SCHEMA, ("id",)))
+    decoder = DebeziumJson(DecoderSchema(SCHEMA, ("id",)))
     spent = {"consume": 0.0, "decode": 0.0}
     decoded = []
     mark = time.process_time()
@@ -110,7 +110,7 @@ def steps(bootstrap: str, topic: str, folder: str) -> list[list[Any]]:
         decoded.append(decoder.decode(records))
         spent["decode"] += time.process_time() - mark
         mark = time.process_time()
-    list(WriteTask(TableShape(schema=SCHEMA, keys=("id",)), folder, lambda _: iter(decoded)).run(iter([])))
+    list(WriteTask(WriteSpec(schema=SCHEMA, keys=("id",)), folder, lambda _: iter(decoded)).run(iter([])))
     spent["newest a key, sort, write"] = time.process_time() - mark
     return [[name, seconds / end * 1e6, seconds / sum(spent.values())] for name, seconds in spent.items()]
 

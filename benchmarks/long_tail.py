@@ -18,7 +18,7 @@ import numpy as np
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload
 from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
-from lakebed.parts.changes import prepare, shape_of
+from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.parts.write import WrittenPart
 from lakebed.storage.engine import connect
 from lakebed.table import internals_of
@@ -32,11 +32,11 @@ def make(path: str, base: int, parts: int, rows: int) -> None:
         orders.apply(workload.base(start, min(base, start + 1_000_000)))
     orders.settle()
     snapshot = internals_of(orders).log.refresh()
-    shape = shape_of(snapshot)
+    spec = write_spec_of(snapshot)
     written: list[WrittenPart] = []
     for _ in range(parts):
-        changes = prepare(workload.batch(), shape, connect(), DELETES)
-        written += write_arrow(changes, shape, orders.path).parts
+        changes = prepare(workload.batch(), spec, connect(), DELETES)
+        written += write_arrow(changes, spec, orders.path).parts
     commit_written(internals_of(orders).log, snapshot, Written(parts=tuple(written)), None, "APPLY", "benchmark")
 
 

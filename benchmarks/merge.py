@@ -30,14 +30,14 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from benchmarks.workload import KEYS, SCHEMA, SORT_KEY, Workload, table
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.merge import MergeSource, merge_parts
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 
 MEMORY_BYTES_MAX = 512 << 20
-SHAPE = TableShape(schema=SCHEMA, keys=tuple(KEYS), sort_key=tuple(SORT_KEY))
+SHAPE = WriteSpec(schema=SCHEMA, keys=tuple(KEYS), sort_key=tuple(SORT_KEY))
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ import pyarrow as pa
 
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, table
-from lakebed.manifest.stale import stale_parts
+from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.sortkey.statistics import parsed_stats
 from lakebed.table import internals_of
 
@@ -175,7 +175,7 @@ def race(orders: lakebed.Table, region: str, counts_reads: bool) -> Race:
     hot_seconds, after = 0.0, []
     while compacting.is_alive():
         snapshot = internals_of(orders).log.refresh()
-        is_hot_done = all(part.partition_values["region"] != region for part in stale_parts(snapshot))
+        is_hot_done = all(part.partition_values["region"] != region for part in parts_to_resort(snapshot))
         if is_hot_done and not after:
             hot_seconds, hot_version = time.monotonic() - began, snapshot.version
         found, seconds = _timed(orders, where)

@@ -12,7 +12,7 @@ import time
 from benchmarks.workload import table
 from lakebed.manifest.actions import Part
 from lakebed.planning.planner import plan
-from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey.statistics_cache import StatisticsCache
 from tests.planning import tables
 
 MB = 1 << 20
@@ -26,7 +26,7 @@ def main() -> None:
     rows: list[list[object]] = []
     for shape in ("ten runs", "by time", "random"):
         snapshot = tables.table(parts(shape, args.parts))
-        statistics = KnownStatistics()
+        statistics = StatisticsCache()
         started = time.process_time()
         plan(snapshot, (), NOW_MS, statistics=statistics)
         cold = time.process_time() - started

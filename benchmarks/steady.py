@@ -29,7 +29,7 @@ import numpy as np
 import lakebed
 from benchmarks.workload import KEYS, SCHEMA, SORT_KEY, Workload, median, table
 from lakebed import events
-from lakebed.compaction.follow import Rounds
+from lakebed.compaction.follow import MaintenanceCycle
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.table import internals_of
@@ -131,7 +131,7 @@ def load(path: str, seconds: float, changes: int, properties: Mapping[str, str])
     events.listen(progress)
     sampler = internals_of(orders).sampler()
     compactor = internals_of(orders).compactor(None)
-    rounds = Rounds(path, lambda: internals_of(orders).step(None), compactor)
+    rounds = MaintenanceCycle(path, lambda: internals_of(orders).step(None), compactor)
     compactor.start()
     until, sample_at = time.monotonic() + seconds, 0.0
     while (now := time.monotonic()) < until:

@@ -111,7 +111,7 @@ class MergeBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeEnded:
-    """A merge ended: ``end`` is completed, or cancelled, or who was faster: claimed, replaced, overtaken.
+    """A merge ended: ``outcome`` is completed, or cancelled, or who was faster: claimed, replaced, overtaken.
 
     ``local``: its output is on the local disk for now.
     """
@@ -119,7 +119,7 @@ class MergeEnded:
     table: str
     kind: str
     level: int
-    end: str
+    outcome: str
     version: int
     parts_in: int
     parts_out: int
@@ -150,10 +150,10 @@ class MergeFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """A materialized part went into the object store, or (``end`` is not completed) was overtaken and deleted again."""
+    """A materialized part went into the object store, or (``outcome`` is not completed) was overtaken and deleted again."""
 
     table: str
-    end: str
+    outcome: str
     version: int
     parts_replaced: int
     parts: int

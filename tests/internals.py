@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakebed.compaction.service import Compaction
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.storage.part_storage import PartStorage
 from lakebed.table import Internals, Table, internals_of
 
@@ -19,7 +19,7 @@ def storage_of(table: Table) -> PartStorage:
     return internals_of(table).storage
 
 
-def dead_rows_of(table: Table) -> DeadRows:
+def dead_rows_of(table: Table) -> DeletionVectorCache:
     """The table's deletion vectors."""
     return internals_of(table).dead_rows
 

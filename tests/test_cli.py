@@ -31,8 +31,8 @@ from lakebed.errors import (
     UnsafeStore,
 )
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, OrderStream
-from lakebed.ingest.shape import ChangeShape
 
 ORDERS = Path(__file__).resolve().parents[1] / "examples" / "orders.yml"
 SCHEMA = pa.schema(
@@ -115,10 +115,10 @@ def test_a_table_is_reclustered_and_sorted_by_another_key_from_the_command_line(
     for number in range(4):
         rows = pa.Table.from_pylist([ROW | {"id": place} for place in range(number, 40, 4)], SCHEMA)
         table.apply(rows)
-    foretold = json.loads(
+    predicted = json.loads(
         lakebed_command("recluster", "lots", "--dry-run", "--final", "--format", "json", cwd=folder).stdout
     )
-    assert (foretold["plans"], foretold["estimated"], foretold["depth_before"]) == (1, True, [[0, 4.0]])
+    assert (predicted["plans"], predicted["estimated"], predicted["depth_before"]) == (1, True, [[0, 4.0]])
     done = json.loads(lakebed_command("recluster", "lots", "--format", "json", cwd=folder).stdout)
     assert (done["parts_in"], done["parts_out"], done["depth_after"]) == (4, 1, [[1, 1.0]])
     said = lakebed_command("set-sort-key", "lots", "price", "id", cwd=folder).stdout
@@ -257,7 +257,7 @@ def committed_events(table: Path) -> tuple[int, int]:
 def recomputed(events: int) -> dict[int, dict[str, object]]:
     """Order id to row, from nothing but the generator's settings. Times depend on the clock and are left out."""
     stream = OrderStream(events_per_second=2000.0, inserts=0.25, deletes=0.05, skew=0.8)
-    decoder = DebeziumJson(ChangeShape(COLUMNS, ("order_id",), "source.lsn"))
+    decoder = DebeziumJson(DecoderSchema(COLUMNS, ("order_id",), "source.lsn"))
     rows: dict[int, dict[str, object]] = {}
     for row in decoder.decode(stream.events(0, events, 0)).changes.to_pylist():
         if row["_lakebed_op"] == "d":

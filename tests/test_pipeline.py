@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed import create
-from lakebed.cli.validate_command import meaning, validate
+from lakebed.cli.validate_command import effective_settings, validate
 from lakebed.errors import Contention, DataLoss, InvalidInput, InvalidSchema, LakebedError, Retry
 from lakebed.failures import failure_in
 from lakebed.pipeline.column_types import table_schema
@@ -153,7 +153,7 @@ def test_a_text_is_what_is_written_or_comes_from_the_environment_and_hidden_wher
         assert told.replace('"', "'").replace("'", "") == "login with *** refused", (
             "as it is, and as Python and JSON quote it"
         )
-    assert meaning(pipeline)["source"]["config"]["sasl.password"] == "***"
+    assert effective_settings(pipeline)["source"]["config"]["sasl.password"] == "***"
 
 
 @pytest.mark.parametrize("text", ["0123456", "0x1f2e3d4c", "1e10", "yes", "3.10", "2026-01-31"])
@@ -172,7 +172,7 @@ def test_a_number_from_the_environment_is_hidden_by_where_it_stands() -> None:
     pipeline = read(TABLE + generator, {"SEED": "1_234", "SKEW": "0.50", "MAINTAIN": "true"})
     assert isinstance(pipeline.source, GeneratorSection)
     assert (pipeline.source.seed, pipeline.source.skew, pipeline.maintain) == (1234, 0.5, True)
-    shown = meaning(pipeline)
+    shown = effective_settings(pipeline)
     assert (shown["source"]["seed"], shown["source"]["skew"], shown["source"]["tasks"]) == ("***", "***", 3)
     assert pipeline.document.redact("it is true") == "it is true"
 
@@ -260,13 +260,13 @@ def test_any_text_is_a_pipeline_or_a_complaint(pieces: list[str]) -> None:
 
 def test_no_secret_is_shown_by_any_text_about_the_pipeline() -> None:
     pipeline = read(TABLE + KAFKA, ENVIRONMENT)
-    texts = [repr(pipeline), str(meaning(pipeline)), repr(pipeline.source), repr(pipeline.document)]
+    texts = [repr(pipeline), str(effective_settings(pipeline)), repr(pipeline.source), repr(pipeline.document)]
     texts.append(
         str(pipeline.document.error(pipeline.document.root, "login as reader-of-orders with hunter2! refused"))
     )
     for secret in (*ENVIRONMENT.values(), "written-into-the-file"):
         assert not any(secret in text for text in texts)
-    assert "broker:9092" in str(meaning(pipeline))
+    assert "broker:9092" in str(effective_settings(pipeline))
 
 
 def test_a_place_from_the_environment_is_no_secret_but_a_password_within_it_is() -> None:

@@ -17,9 +17,9 @@ import lakebed
 from benchmarks.kafka import SCHEMA
 from benchmarks.kafka_peers.stream import COLUMNS, Commit, DeltaLog, Ends, Feed, batch_ends
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.kafka_settings import KafkaSettings
 from lakebed.ingest.kafka_source import KafkaSource
-from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.source import RangeChanges
 from lakebed.manifest.actions import PART_DOMAIN_PREFIX
 from lakebed.session import settings
@@ -56,7 +56,7 @@ class Lakebed:
             max_records_per_batch=self._feed.batch_records,
         )
         source = KafkaSource(kafka, self._table.path)
-        decoder = DebeziumJson(ChangeShape(SCHEMA, ("id",), _SEQUENCE))
+        decoder = DebeziumJson(DecoderSchema(SCHEMA, ("id",), _SEQUENCE))
         stream = RangeChanges(source.reader, decoder)
         self.queries = [
             internals_of(self._table).start_ingest(stream, source.stream(self._spark)),

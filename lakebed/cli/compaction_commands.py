@@ -91,12 +91,12 @@ class _MergeCount:
         self._merges = 0
 
     def __call__(self, event: Event) -> None:
-        from lakebed.cli.output import told_bytes
+        from lakebed.cli.output import bytes_text
         from lakebed.events import MergeBegan
 
         if isinstance(event, MergeBegan):
             self._merges += 1
-            what = f"merging {event.parts:,} parts, {told_bytes(event.bytes)}, for level {event.level}: merge"
+            what = f"merging {event.parts:,} parts, {bytes_text(event.bytes)}, for level {event.level}: merge"
             self._tell(what, self._merges, None)
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakebed.cli.escapes import shown
-from lakebed.cli.output import print_table, told_bytes
+from lakebed.cli.output import bytes_text, print_table
 from lakebed.errors import LakebedError
 from lakebed.monitoring.event_log import Value, log_fields
 from lakebed.monitoring.progress import Ages
@@ -118,7 +118,7 @@ def panel(look: Look, pipeline: Pipeline) -> Panel:
     if state:
         grid.add_row("version", f"{state.version:,}")
         grid.add_row("tail", f"{state.tail_parts:,} parts   {state.tail_rows:,} rows not yet settled")
-        grid.add_row("base", f"{state.rows:,} rows   {state.dead_rows:,} dead   {told_bytes(state.bytes)}")
+        grid.add_row("base", f"{state.rows:,} rows   {state.dead_rows:,} dead   {bytes_text(state.bytes)}")
         grid.add_row("parts", _levels(state))
     grid.add_row("write amplification", _ratio(figures.write_amplification))
     aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]
@@ -143,7 +143,7 @@ def summary(outcome: Outcome, pipeline: Pipeline) -> None:
         ("visible", f"p50 {_seconds(figures.visible.p50)}, p99 {_seconds(figures.visible.p99)} after the event"),
         (
             "parts",
-            f"{_levels(state)}; tail {state.tail_parts} parts, {state.tail_rows:,} rows; {told_bytes(state.bytes)}",
+            f"{_levels(state)}; tail {state.tail_parts} parts, {state.tail_rows:,} rows; {bytes_text(state.bytes)}",
         ),
         ("write amplification", _ratio(figures.write_amplification)),
     ]

@@ -146,17 +146,17 @@ def _screen(found: Status) -> RenderableType:
 
 
 def _lines(found: Status) -> Iterator[tuple[str, str]]:
-    from lakebed.cli.output import told_bytes
+    from lakebed.cli.output import bytes_text
 
     yield (
         "version",
-        f"{found.version:,}, {_age(found.age_seconds)} old; {found.rows:,} rows, {told_bytes(found.bytes)}",
+        f"{found.version:,}, {_age(found.age_seconds)} old; {found.rows:,} rows, {bytes_text(found.bytes)}",
     )
     levels = "  ".join(f"level {level}: {count:,}" for level, count in found.parts_by_level.items()) or "none"
     local = f"{found.volatile_claims:,} volatile claims, {found.materialized_parts:,} materialized parts on this host"
     yield "parts", f"{levels}; {local}"
     if found.tail_parts:
-        tail = f"{found.tail_parts:,} parts, {found.tail_rows:,} rows, {told_bytes(found.tail_bytes)}"
+        tail = f"{found.tail_parts:,} parts, {found.tail_rows:,} rows, {bytes_text(found.tail_bytes)}"
         yield "tail", f"{tail}, the oldest change {_age(found.tail_age_seconds)} old"
     else:
         yield "tail", "empty: every Delta reader sees everything"
@@ -165,9 +165,9 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
     yield "claims", f"{found.claims_live:,} live, {found.claims_expired:,} expired"
     yield "next", "\n".join(found.will_do) or "nothing"
     yield "left alone", "\n".join(found.waits) or "nothing"
-    yield "backlog", told_bytes(found.backlog_bytes)
+    yield "backlog", bytes_text(found.backlog_bytes)
     yield "quarantine", f"{found.quarantined:,} records"
-    log = f"the log has {found.log_files:,} files, {told_bytes(found.log_bytes)}"
+    log = f"the log has {found.log_files:,} files, {bytes_text(found.log_bytes)}"
     yield "retention", f"versions from {found.oldest_version} on can be read, {found.versions_held:,} are held; {log}"
     parts = sum(found.parts_by_level.values())
     waiting = f"; {found.waiting_parts:,} wait to be, read {found.waiting_part_reads:,} times in the last hour"

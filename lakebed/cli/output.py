@@ -132,7 +132,7 @@ def jsonable(value: Any, kind: pa.DataType) -> Any:
             return str(value)
 
 
-def told_bytes(value: int) -> str:
+def bytes_text(value: int) -> str:
     """A number of bytes for a person."""
     size = float(value)
     for unit in ("B", "KB", "MB", "GB"):

@@ -30,7 +30,9 @@ def validate(file: str) -> int:
         raise type(error)(pipeline.document.redact(str(error))) from None
     print(
         shown_lines(
-            yaml.safe_dump(meaning(pipeline), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+            yaml.safe_dump(
+                effective_settings(pipeline), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
+            )
         ),
         end="",
     )
@@ -40,7 +42,7 @@ def validate(file: str) -> int:
     return exit_codes.OK
 
 
-def meaning(pipeline: Pipeline) -> dict[str, Any]:
+def effective_settings(pipeline: Pipeline) -> dict[str, Any]:
     """Every key with its value, as the file could spell it."""
     out: dict[str, Any] = {}
     for item in fields(pipeline):

@@ -1,6 +1,6 @@
 """Runs the planner's merges of one table in the background of a replica, a few at a time.
 
-1. Something happened (``poke``), or some seconds went by: a worker asks the planner for the newest snapshot's plans. Parts
+1. Something happened (``wake``), or some seconds went by: a worker asks the planner for the newest snapshot's plans. Parts
    that live claims name, that this process is merging, or that are parked are left out.
 2. It takes the first plan of which no other worker of this process has taken a part since step 1, and runs it. If others
    were faster with all of them, it plans again. It goes on until there is no plan, and rests. Replicas need not know of each
@@ -8,7 +8,7 @@
 3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` times its parts are parked for an hour and
    reported; a part that the error names is parked alone, and at once. Nothing loops.
 
-Nothing is planned, read or written under the lock: who settles calls ``poke`` after each round, and planning many parts takes
+Nothing is planned, read or written under the lock: who settles calls ``wake`` after each round, and planning many parts takes
 seconds. So neither a plan nor a merge delays settling, which runs in the streaming query.
 """
 
@@ -25,7 +25,7 @@ from functools import partial
 from typing import Protocol
 
 from lakebed import events
-from lakebed.compaction.merge import Cancelled, End, Kernel, MergeResult
+from lakebed.compaction.merge import Cancelled, Kernel, MergeOutcome, MergeResult
 from lakebed.errors import LakebedError, Retry
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
@@ -54,11 +54,11 @@ class MergeWorker(Protocol):
     @property
     def replica(self) -> str: ...
 
-    def sight(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]: ...
+    def planning_view(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]: ...
 
     def run(
         self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel],
-        foretold: Mapping[str, object] | None = None, claim_id: str | None = None,
+        predicted: Mapping[str, object] | None = None, claim_id: str | None = None,
     ) -> MergeResult: ...  # fmt: skip
 
     def close(self) -> None: ...
@@ -157,7 +157,7 @@ class Compactor:
         for thread in self._threads:
             thread.start()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """The table changed: look at once what is to be done. Costs nothing."""
         with self._wake:
             self._poked += 1
@@ -262,7 +262,7 @@ class Compactor:
     def _plans(self, look: _Look) -> list[MergePlan]:
         """What there is to merge, best first."""
         snapshot, now_ms = self._log.refresh(), int(look.now * 1000)
-        seen, claimed = self._merger.sight(snapshot, now_ms)
+        seen, claimed = self._merger.planning_view(snapshot, now_ms)
         gone = [path for path in look.troubled if path not in seen.parts]
         with self._lock:
             for path in gone:
@@ -313,9 +313,9 @@ class Compactor:
         )
         try:
             kernel = self._kernel(lambda: self._closing, progress)
-            result = self._merger.run(plan.inputs, plan.level, kernel, foretold=plan.foretold(), claim_id=claim)
+            result = self._merger.run(plan.inputs, plan.level, kernel, predicted=plan.predicted(), claim_id=claim)
         except Cancelled:
-            result = MergeResult(end=End.CANCELLED, claim=claim)
+            result = MergeResult(outcome=MergeOutcome.CANCELLED, claim=claim)
         except Exception as error:
             parked = self._failed(plan, error)
             events.emit(
@@ -336,7 +336,7 @@ class Compactor:
                 table=self._table,
                 kind=kind,
                 level=plan.level,
-                end=result.end.value,
+                outcome=result.outcome.value,
                 version=result.version,
                 parts_in=result.parts_in,
                 parts_out=result.parts_out,
@@ -351,7 +351,7 @@ class Compactor:
                 replica=replica,
             )
         )
-        if result.end is End.COMPLETED:
+        if result.outcome is MergeOutcome.COMPLETED:
             with self._lock:
                 for path in plan.inputs:
                     self._shared.trouble.pop(path, None)

@@ -21,7 +21,7 @@ from lakebed.manifest.table_log import TableLog
 _LOOK_SECONDS = 0.5
 
 
-class Rounds:
+class MaintenanceCycle:
     """Calls ``step``, again after its Retry errors until it goes well or ``stop`` is set, and tells the compactor."""
 
     def __init__(self, step: Callable[[], None], compactor: Compactor, health: Health, stop: threading.Event) -> None:
@@ -41,13 +41,13 @@ class Rounds:
             except Retry as error:
                 pause = restarts.pause_seconds(error, got_on=False) or 0.0
                 self._health.waits(error, pause)
-                self._compactor.poke()
+                self._compactor.wake()
                 self._stop.wait(pause)
             else:
                 self.done += 1
                 self._health.runs()
                 break
-        self._compactor.poke()
+        self._compactor.wake()
 
 
 def follow(path: str, log: TableLog, step: Callable[[], None], compactor: Compactor, stop: threading.Event) -> None:
@@ -56,7 +56,7 @@ def follow(path: str, log: TableLog, step: Callable[[], None], compactor: Compac
     Returns when the compactor has ended and its merges have given their claims back.
     """
     health, restarts = Health(path, "maintain"), Restarts()
-    rounds = Rounds(step, compactor, health, stop)
+    cycle = MaintenanceCycle(step, compactor, health, stop)
     seen = -1
     compactor.start()
     try:
@@ -71,7 +71,7 @@ def follow(path: str, log: TableLog, step: Callable[[], None], compactor: Compac
             restarts = Restarts()
             health.runs()
             if version != seen:
-                rounds()
+                cycle()
                 seen = version
             stop.wait(_LOOK_SECONDS)
     finally:

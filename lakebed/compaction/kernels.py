@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lakebed.compaction.compactor import KernelMaker
 from lakebed.compaction.merge import Cancelled, Kernel
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
@@ -38,12 +38,12 @@ def local_kernel(storage: PartStorage, limits: Callable[[], Snapshot]) -> Kernel
             progress(rows)
 
         def to(out: PartStorage) -> Kernel:
-            def run(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
+            def run(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
                 settings = limits().settings
                 connection = connect(MEMORY_BYTES_MAX, threads=1)
                 with measured(storage.root, "merge"):
                     return merge_parts(
-                        sources, shape, out, connection, rows_max=settings.target_part_rows,
+                        sources, spec, out, connection, rows_max=settings.target_part_rows,
                         bytes_max=settings.target_part_bytes, on_progress=report,
                         read_from=storage,
                     )  # fmt: skip
@@ -60,9 +60,9 @@ def spark_kernel(spark: SparkSession, root: str, limits: Callable[[], Snapshot])
 
     def make(cancelled: Callable[[], bool], progress: Callable[[int], None]) -> Callable[[PartStorage], Kernel]:
         def to(out: PartStorage) -> Kernel:
-            def run(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
+            def run(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
                 settings = limits().settings
-                work = pickle.dumps((list(sources), shape, settings.target_part_rows, settings.target_part_bytes))
+                work = pickle.dumps((list(sources), spec, settings.target_part_rows, settings.target_part_bytes))
 
                 def merge(works: Iterable[bytes]) -> Iterator[bytes]:
                     for one in works:
@@ -86,8 +86,8 @@ def spark_kernel(spark: SparkSession, root: str, limits: Callable[[], Snapshot])
 
 
 def _merge_in_task(work: bytes, root: str) -> list[MergedPart]:
-    sources, shape, rows_max, bytes_max = pickle.loads(work)
+    sources, spec, rows_max, bytes_max = pickle.loads(work)
     storage = open_part_storage(root)
     connection = connect(MEMORY_BYTES_MAX, threads=1)
     with measured(root, "merge"):
-        return merge_parts(sources, shape, storage, connection, rows_max=rows_max, bytes_max=bytes_max)
+        return merge_parts(sources, spec, storage, connection, rows_max=rows_max, bytes_max=bytes_max)

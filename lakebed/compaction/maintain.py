@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lakebed.compaction.compactor import Compactor
-from lakebed.compaction.follow import Rounds
+from lakebed.compaction.follow import MaintenanceCycle
 from lakebed.compaction.log_source import LogSource
 from lakebed.compaction.maintenance import QUERY, Maintenance
 from lakebed.failures import Health
@@ -40,10 +40,10 @@ def maintain(
     ``step`` does one round of settling on the newest snapshot; its Retry errors are tried again.
     """
     health, stopping = Health(path, QUERY), threading.Event()
-    rounds = Rounds(step, compactor, health, stopping)
+    cycle = MaintenanceCycle(step, compactor, health, stopping)
 
     def on_batch(frame: DataFrame, batch_id: int) -> None:
-        rounds()
+        cycle()
 
     def start() -> StreamingQuery:
         spark.dataSource.register(LogSource)
@@ -56,4 +56,4 @@ def maintain(
         jsc = spark.sparkContext._jsc
         return jsc is not None and not jsc.sc().isStopped()
 
-    return Maintenance(start, rounds, compactor, health, spark_runs, stopping)
+    return Maintenance(start, cycle, compactor, health, spark_runs, stopping)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lakebed.compaction.compactor import CLOSE_SECONDS_MAX, Compactor
-from lakebed.compaction.follow import Rounds
+from lakebed.compaction.follow import MaintenanceCycle
 from lakebed.errors import LakebedError
 from lakebed.failures import PROOF_SECONDS, Health, Restarts, failure_in, failure_of
 
@@ -36,18 +36,18 @@ class Maintenance:
     def __init__(
         self,
         start: Callable[[], StreamingQuery],
-        rounds: Rounds,
+        cycle: MaintenanceCycle,
         compactor: Compactor,
         health: Health,
         spark_runs: Callable[[], bool],
         stopping: threading.Event,
     ) -> None:
-        """``start``: starts the query; ``stopping``: what also ends a round that waits (``Rounds``).
+        """``start``: starts the query; ``stopping``: what also ends a round that waits (``MaintenanceCycle``).
 
         Raises the LakebedError of a first start that fails for good.
         """
         self._start = start
-        self._rounds = rounds
+        self._cycle = cycle
         self._compactor = compactor
         self._health = health
         self._spark_runs = spark_runs
@@ -56,7 +56,7 @@ class Maintenance:
         self._query: StreamingQuery | None = None
         self._error: LakebedError | None = None
         self._failure: LakebedError | None = None  # the last one of the query
-        self._rounds_before = 0
+        self._cycles_before = 0
         pause = self._try()
         if self._error is not None:
             raise self._error
@@ -125,7 +125,7 @@ class Maintenance:
 
     def _try(self) -> float | None:
         """Start the query; returns how long to wait before the next try, None if it runs, or must not start (``_error``)."""
-        self._rounds_before = self._rounds.done
+        self._cycles_before = self._cycle.done
         try:
             self._query = self._start()
         except LakebedError as error:
@@ -150,7 +150,7 @@ class Maintenance:
                 return None
         except Exception as gone:  # the JVM does not answer
             error = failure_in(str(gone), QUERY)
-        return self._failed(error, got_on=self._rounds.done > self._rounds_before)
+        return self._failed(error, got_on=self._cycle.done > self._cycles_before)
 
     def _failed(self, error: LakebedError, got_on: bool) -> float | None:
         self._failure = error

@@ -32,11 +32,11 @@ from lakebed import events
 from lakebed.errors import Contention, LakebedError, Retry, StoreUnavailable
 from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part
 from lakebed.manifest.claims import Claim, claimed_paths, claims_of
-from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog, Unknown
-from lakebed.parts.changes import TableShape, shape_of
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.changes import WriteSpec, write_spec_of
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.storage.part_storage import PartStorage
 from lakebed.version import ENGINE
@@ -46,7 +46,7 @@ HEARTBEATS = 4  # in the time of a lease
 _ATTEMPTS_MAX = 100
 _logger = logging.getLogger("lakebed.merge")
 
-Kernel = Callable[[Sequence[MergeSource], TableShape], list[MergedPart]]
+Kernel = Callable[[Sequence[MergeSource], WriteSpec], list[MergedPart]]
 """What does the work of step 2; raises Cancelled when it was told to stop."""
 
 
@@ -54,7 +54,7 @@ class Cancelled(LakebedError):
     """The merge was told to stop; nothing of it remains."""
 
 
-class End(Enum):
+class MergeOutcome(Enum):
     """How a merge ended."""
 
     COMPLETED = "completed"
@@ -72,7 +72,7 @@ class MergeResult:
     ``vector_bytes`` those of deletion vectors beside them.
     """
 
-    end: End
+    outcome: MergeOutcome
     claim: str
     version: int = -1
     parts_in: int = 0
@@ -102,7 +102,7 @@ class Merger:
         self,
         log: TableLog,
         storage: PartStorage,
-        dead_rows: DeadRows,
+        dead_rows: DeletionVectorCache,
         replica: str,
         clock: Callable[[], float] = time.time,
         lease_seconds: float = LEASE_SECONDS,
@@ -115,17 +115,17 @@ class Merger:
         self._lease_seconds = lease_seconds
         self._at_work: dict[str, tuple[Claim, Sequence[Claim]]] = {}
 
-    def sight(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
+    def planning_view(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
         """The table as the planner should see it, and the paths that are taken."""
         return snapshot, claimed_paths(snapshot, now_ms)
 
     def run(
         self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel],
-        foretold: Mapping[str, object] | None = None, claim_id: str | None = None,
+        predicted: Mapping[str, object] | None = None, claim_id: str | None = None,
     ) -> MergeResult:  # fmt: skip
         """Merge these parts into parts of ``level``. ``kernel``: given where to write, what does the work.
 
-        ``foretold``: what the plan said; the commit repeats it beside what it came to (``Table.compactions``).
+        ``predicted``: what the plan said; the commit repeats it beside what it came to (``Table.compactions``).
         ``claim_id``: what the claim is to be called (default: a new uuid).
         Raises what the kernel raises (the claim is given back first), Contention, StoreUnavailable (whether the output was
         committed may be unknown, so its files are left to the cleanup; the claim expires by itself).
@@ -138,12 +138,12 @@ class Merger:
         sources = self.sources(claim, snapshot)
         try:
             with self.heartbeat(claim):
-                merged = kernel(self._storage)(self.kernel_sources(sources, snapshot), shape_of(snapshot))
+                merged = kernel(self._storage)(self.kernel_sources(sources, snapshot), write_spec_of(snapshot))
         except BaseException:
             with suppress(Retry):
                 self.abandon(claim)
             raise
-        result = self.commit(claim, sources, merged, snapshot, foretold=foretold)
+        result = self.commit(claim, sources, merged, snapshot, predicted=predicted)
         return replace(result, seconds=time.perf_counter() - started)
 
     def close(self) -> None:
@@ -175,19 +175,19 @@ class Merger:
         for _ in range(_ATTEMPTS_MAX):
             snapshot = self._log.refresh()
             if not wanted <= snapshot.parts.keys():
-                return MergeResult(end=End.REPLACED, claim=claim.id)
+                return MergeResult(outcome=MergeOutcome.REPLACED, claim=claim.id)
             now = int(self._clock() * 1000)
             rivals = [other for other in claims_of(snapshot.domains).values() if not wanted.isdisjoint(other.sources)]
             ours = {other.id for other in ending}
             if any(other.is_live(now) for other in rivals if other.id not in ours):
-                return MergeResult(end=End.CLAIMED, claim=claim.id)
+                return MergeResult(outcome=MergeOutcome.CLAIMED, claim=claim.id)
             if not ours <= {other.id for other in rivals}:
-                return MergeResult(end=End.OVERTAKEN, claim=claim.id)
+                return MergeResult(outcome=MergeOutcome.OVERTAKEN, claim=claim.id)
             claim = replace(claim, since_ms=now, lease_ms=now + int(self._lease_seconds * 1000))
             actions = [*(other.ended() for other in rivals), claim.to_action()]
-            touch = Touch(claimed=wanted, domains=frozenset(other.domain for other in rivals))
+            access = ReadWriteSet(claimed=wanted, domains=frozenset(other.domain for other in rivals))
             info = CommitInfo(operation="CLAIM", commit_id="", metrics={"parts": len(wanted)}, engine=ENGINE)
-            outcome = self._log.commit(snapshot, actions, info, touch)
+            outcome = self._log.commit(snapshot, actions, info, access)
             if isinstance(outcome, Committed):
                 taken_over = any(other.id not in ours for other in rivals)
                 self._tell("taken_over" if taken_over else "taken", outcome.version, claim)
@@ -232,9 +232,9 @@ class Merger:
             ]
             if not held:
                 return []
-            touch = Touch(domains=frozenset(claim.domain for claim in held))
+            access = ReadWriteSet(domains=frozenset(claim.domain for claim in held))
             info = CommitInfo(operation="EXTEND CLAIM", commit_id="", engine=ENGINE)
-            outcome = self._log.commit(snapshot, [claim.to_action() for claim in held], info, touch)
+            outcome = self._log.commit(snapshot, [claim.to_action() for claim in held], info, access)
             if isinstance(outcome, Committed):
                 return held
             if isinstance(outcome, Unknown):
@@ -251,13 +251,13 @@ class Merger:
             if claim.domain not in snapshot.domains:
                 return
             back = [old for old in restoring if all(path in snapshot.parts for path in old.sources)]
-            touch = Touch(
+            access = ReadWriteSet(
                 claimed=frozenset(path for old in back for path in old.sources), domains=frozenset([claim.domain])
             )
             info = CommitInfo(operation="ABANDON CLAIM", commit_id="", engine=ENGINE)
             lease_ms = int((self._clock() + self._lease_seconds) * 1000)
             restored = [replace(old, lease_ms=lease_ms).to_action() for old in back]
-            outcome = self._log.commit(snapshot, [claim.ended(), *restored], info, touch)
+            outcome = self._log.commit(snapshot, [claim.ended(), *restored], info, access)
             if isinstance(outcome, Committed):
                 self._tell(result, outcome.version, claim)
                 return
@@ -305,7 +305,7 @@ class Merger:
 
     def commit(
         self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], read: Snapshot, operation: str = "MERGE",
-        foretold: Mapping[str, object] | None = None, tried_before: bool = False,
+        predicted: Mapping[str, object] | None = None, tried_before: bool = False,
     ) -> MergeResult:  # fmt: skip
         """Put the output in place of the sources. If that can't be, its files are deleted (step 4).
 
@@ -320,19 +320,19 @@ class Merger:
                     return _found(claim, sources, merged, snapshot)
                 if not tried_before:
                     self._discard(merged)
-                return MergeResult(end=End.OVERTAKEN, claim=claim.id, conflicts=conflicts)
+                return MergeResult(outcome=MergeOutcome.OVERTAKEN, claim=claim.id, conflicts=conflicts)
             died = self._died(sources, snapshot)
-            if died is None or not shape_of(snapshot).holds_the_same(shape_of(read)):
+            if died is None or not write_spec_of(snapshot).holds_the_same(write_spec_of(read)):
                 if not tried_before:
                     self._discard(merged)
                 self.abandon(claim)
-                return MergeResult(end=End.REPLACED, claim=claim.id, conflicts=conflicts)
+                return MergeResult(outcome=MergeOutcome.REPLACED, claim=claim.id, conflicts=conflicts)
             actions, result = self._actions(claim, sources, merged, died, snapshot)
-            touch = Touch(
+            access = ReadWriteSet(
                 parts={part.path: part.partition_key for part in sources.parts if part.path in snapshot.parts},
                 domains=frozenset([claim.domain]),
             )
-            said = {"claim": claim.id, "replica": claim.replica, "level": claim.level, **(foretold or {})}
+            said = {"claim": claim.id, "replica": claim.replica, "level": claim.level, **(predicted or {})}
             cost = {
                 "rowsIn": sum(part.rows - len(sources.dead[part.path]) for part in sources.parts),
                 "rowsOut": sum(action.part.live_rows for action in actions if isinstance(action, AddPart)),
@@ -341,7 +341,7 @@ class Merger:
             info = CommitInfo(
                 operation=operation, commit_id="", parameters=said, metrics=_metrics(result) | cost, engine=ENGINE
             )
-            outcome: Outcome = self._log.commit(snapshot, actions, info, touch)
+            outcome: Outcome = self._log.commit(snapshot, actions, info, access)
             match outcome:
                 case Committed(version, _):
                     return replace(result, version=version, conflicts=conflicts)
@@ -398,7 +398,7 @@ class Merger:
             actions.append(AddPart(output.marked(vectors.get(part.path)), data_change=False))
         actions.append(claim.ended())
         result = MergeResult(
-            end=End.COMPLETED,
+            outcome=MergeOutcome.COMPLETED,
             claim=claim.id,
             parts_in=len(leaving),
             parts_out=len(kept),
@@ -422,7 +422,7 @@ class Merger:
 def _found(claim: Claim, sources: Sources, merged: Sequence[MergedPart], snapshot: Snapshot) -> MergeResult:
     """The result of a commit that stood though the store did not say so; nothing of it may be deleted."""
     return MergeResult(
-        end=End.COMPLETED,
+        outcome=MergeOutcome.COMPLETED,
         claim=claim.id,
         version=snapshot.version,
         parts_in=len(sources.parts),

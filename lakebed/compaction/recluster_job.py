@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from lakebed.compaction.compactor import Compactor, KernelMaker, MergeWorker
-from lakebed.compaction.merge import End, Kernel, MergeResult
+from lakebed.compaction.merge import Kernel, MergeOutcome, MergeResult
 from lakebed.errors import InvalidInput, StoreUnavailable
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.snapshot import Snapshot
@@ -119,7 +119,7 @@ class ReclusterJob:
         claimed = claimed_paths(snapshot, self._log.now_ms())
         return estimate(self._seen(snapshot), claimed, self._final, self._log.statistics)
 
-    def foretold(self) -> ReclusterResult:
+    def predicted(self) -> ReclusterResult:
         """The estimate in the form of a result."""
         found = self.estimate()
         return ReclusterResult(
@@ -155,7 +155,7 @@ class ReclusterJob:
             time.sleep(_WAIT_SECONDS)
         self._tell()
         newest = self._log.refresh()
-        done = [result for result in self._results if result.end is End.COMPLETED]
+        done = [result for result in self._results if result.outcome is MergeOutcome.COMPLETED]
         return ReclusterResult(
             version=newest.version,
             rounds=self._rounds,
@@ -202,7 +202,7 @@ class ReclusterJob:
 
     def _is_anything_left(self, merger: MergeWorker) -> bool:
         """Whether something would be left to do if nobody had a claim."""
-        seen, _ = merger.sight(self._log.refresh(), self._log.now_ms())
+        seen, _ = merger.planning_view(self._log.refresh(), self._log.now_ms())
         now_ms, statistics = self._log.now_ms(), self._log.statistics
         return next(round_plans(self._seen(seen), (), now_ms, statistics=statistics), None) is not None
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from lakebed import events
 from lakebed.compaction.compactor import Compactor, KernelMaker, Running
 from lakebed.compaction.kernels import local_kernel, spark_kernel
-from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, End, Merger, MergeResult
+from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, MergeOutcome, Merger, MergeResult
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.dead_rows import DeadRows
-from lakebed.parts.reads import Reads
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.read_counts import ReadCounts
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
 from lakebed.storage.part_storage import PartStorage
@@ -51,7 +51,13 @@ class Compaction:
     lease_seconds = LEASE_SECONDS
 
     def __init__(
-        self, path: str, log: TableLog, storage: PartStorage, dead_rows: DeadRows, volatile_base: Path, reads: Reads
+        self,
+        path: str,
+        log: TableLog,
+        storage: PartStorage,
+        dead_rows: DeletionVectorCache,
+        volatile_base: Path,
+        reads: ReadCounts,
     ) -> None:
         """``volatile_base``: the table's folder for materialized parts on this host."""
         self._path = path
@@ -75,7 +81,7 @@ class Compaction:
         started = time.perf_counter()
         merger = self.merger()
         compactor = Compactor(self._path, self._log, merger, self.local_kernel(), reads=self._reads.of)
-        done = [result for result in compactor.run_until_idle() if result.end is End.COMPLETED]
+        done = [result for result in compactor.run_until_idle() if result.outcome is MergeOutcome.COMPLETED]
         return CompactResult(
             version=self._log.refresh().version,
             merges=len(done),
@@ -152,7 +158,7 @@ class Compaction:
         events.emit(
             events.Uploaded(
                 table=self._path,
-                end=result.end.value,
+                outcome=result.outcome.value,
                 version=result.version,
                 parts_replaced=result.parts_in,
                 parts=result.parts_out,

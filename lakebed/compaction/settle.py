@@ -26,14 +26,14 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Contention, StoreUnavailable
 from lakebed.manifest.actions import Action, AddPart, ChangePart, CommitInfo, Part, RemoveChangePart
-from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
-from lakebed.parts.changes import TableShape, shape_of
+from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.checksum import naming_damaged
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locate import KeyLocator
-from lakebed.parts.quarantine import records_of_unwhole
+from lakebed.parts.quarantine import records_of_incomplete
 from lakebed.parts.resolve import Resolution, resolve
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.storage.file_errors import naming_unreadable
@@ -69,8 +69,8 @@ class SettleResult:
 def settle(
     log: TableLog,
     storage: PartStorage,
-    dead_rows: DeadRows,
-    locator: Callable[[TableShape], KeyLocator],
+    dead_rows: DeletionVectorCache,
+    locator: Callable[[WriteSpec], KeyLocator],
     set_aside: Callable[[ChangePart, pa.Table], None],
     engine: str,
     changes_max: int = CHANGES_MAX,
@@ -87,26 +87,26 @@ def settle(
         change_parts = _oldest([part for part in snapshot.tail_in_order() if part.version <= until], changes_max)
         if not change_parts:
             return replace(result, version=snapshot.version, seconds=time.perf_counter() - started)
-        shape = shape_of(snapshot)
-        found = locator(shape)
+        spec = write_spec_of(snapshot)
+        found = locator(spec)
         read: list[Part | ChangePart] = [*change_parts, *snapshot.parts.values()]
         with naming_damaged(read, storage), naming_unreadable(part.path for part in read):
-            resolution = resolve(snapshot.parts, change_parts, shape, storage, dead_rows, found)
-        actions, step = _actions(snapshot, resolution, shape, storage, dead_rows)
-        _quarantine(resolution, shape, set_aside)
-        touch = Touch(
+            resolution = resolve(snapshot.parts, change_parts, spec, storage, dead_rows, found)
+        actions, step = _actions(snapshot, resolution, spec, storage, dead_rows)
+        _quarantine(resolution, spec, set_aside)
+        access = ReadWriteSet(
             parts={path: snapshot.parts[path].partition_key for path in resolution.base_dead},
             change_parts=frozenset(part.domain for part in change_parts),
             looked_up_keys=True,
         )
         info = CommitInfo(operation="SETTLE", commit_id="", metrics=_metrics(step), engine=engine)
-        outcome = log.commit(snapshot, actions, info, touch)
+        outcome = log.commit(snapshot, actions, info, access)
         match outcome:
             case Committed(version, snapshot):
                 for path, keys in resolution.keys.items():
                     if path in snapshot.parts:
                         found.learn(path, keys)
-                dead_rows.forget_gone(snapshot.parts)
+                dead_rows.forget_removed(snapshot.parts)
                 result = replace(
                     result,
                     version=version,
@@ -150,10 +150,10 @@ def _oldest(tail: Sequence[ChangePart], changes_max: int) -> list[ChangePart]:
     return whole or taken
 
 
-def _quarantine(resolution: Resolution, shape: TableShape, set_aside: Callable[[ChangePart, pa.Table], None]) -> None:
+def _quarantine(resolution: Resolution, spec: WriteSpec, set_aside: Callable[[ChangePart, pa.Table], None]) -> None:
     for part in resolution.change_parts:
-        if part.path in resolution.unwhole:
-            records = records_of_unwhole(resolution.unwhole[part.path], shape)
+        if part.path in resolution.incomplete_rows:
+            records = records_of_incomplete(resolution.incomplete_rows[part.path], spec)
             set_aside(part, records)
             _logger.warning(
                 "%d changes go to the quarantine; the first: %s", len(records), records["reason"][0].as_py()
@@ -161,14 +161,14 @@ def _quarantine(resolution: Resolution, shape: TableShape, set_aside: Callable[[
 
 
 def _actions(
-    snapshot: Snapshot, resolution: Resolution, shape: TableShape, storage: PartStorage, dead_rows: DeadRows
+    snapshot: Snapshot, resolution: Resolution, spec: WriteSpec, storage: PartStorage, dead_rows: DeletionVectorCache
 ) -> tuple[list[Action], SettleResult]:
     now_ms = int(time.time() * 1000)
-    kept = [part for part in resolution.change_parts if resolution.keeps(part, shape)]
+    kept = [part for part in resolution.change_parts if resolution.keeps(part, spec)]
     emptied = {
         path
         for path, dead in resolution.base_dead.items()
-        if len(dead) == snapshot.parts[path].rows and not _has_tombstones(snapshot.parts[path], shape)
+        if len(dead) == snapshot.parts[path].rows and not _has_tombstones(snapshot.parts[path], spec)
     }
     bitmaps: dict[str, BitMap64] = {path: dead for path, dead in resolution.base_dead.items() if path not in emptied}
     bitmaps |= {part.path: resolution.tail_dead[part.path] for part in kept if part.path in resolution.tail_dead}
@@ -185,7 +185,7 @@ def _actions(
     actions += [AddPart(part.settled(vectors.get(part.path))) for part in kept]
     completed, bytes_written = 0, sum(vector.bytes for vector in vectors.values() if vector.storage != "i")
     if resolution.completed is not None:
-        for written in write_parts(resolution.completed, shape, storage):
+        for written in write_parts(resolution.completed, spec, storage):
             completed += written.rows
             bytes_written += written.bytes
             actions.append(AddPart(_completed_part(written, resolution.change_parts)))
@@ -199,14 +199,14 @@ def _actions(
         late_or_superseded_rows=superseded - sum(part.deletes for part in resolution.change_parts),
         late_rows=resolution.late,
         completed_rows=completed,
-        quarantined_rows=sum(len(unwhole.lacking) for unwhole in resolution.unwhole.values()),
+        quarantined_rows=sum(len(incomplete_rows.lacking) for incomplete_rows in resolution.incomplete_rows.values()),
         bytes_written=bytes_written,
     )
     return actions, step
 
 
-def _has_tombstones(part: Part, shape: TableShape) -> bool:
-    return shape.sequence_by is not None and part.deletes > 0
+def _has_tombstones(part: Part, spec: WriteSpec) -> bool:
+    return spec.sequence_by is not None and part.deletes > 0
 
 
 def _completed_part(written: WrittenPart, change_parts: Sequence[ChangePart]) -> Part:

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from lakebed import events
 from lakebed.compaction.settle import SettleResult, settle
-from lakebed.compaction.wide import WIDE_KEYS_MIN, WideLocator
+from lakebed.compaction.spark_key_locator import SPARK_LOOKUP_KEYS_MIN, SparkKeyLocator
 from lakebed.manifest.actions import ChangePart
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.changes import TableShape
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.changes import WriteSpec
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locate import KeyLocator
 from lakebed.planning.settling import reason_to_settle
 from lakebed.storage.part_storage import PartStorage
@@ -33,8 +33,8 @@ class Settler:
         path: str,
         log: TableLog,
         storage: PartStorage,
-        dead_rows: DeadRows,
-        locator: Callable[[TableShape], KeyLocator],
+        dead_rows: DeletionVectorCache,
+        locator: Callable[[WriteSpec], KeyLocator],
         set_aside: Callable[[ChangePart, pa.Table], None],
     ) -> None:
         """``set_aside``: see ``settle``."""
@@ -46,7 +46,7 @@ class Settler:
         self._set_aside = set_aside
         self._lock = threading.Lock()
 
-    def settle(self, locator: Callable[[TableShape], KeyLocator] | None = None) -> SettleResult:
+    def settle(self, locator: Callable[[WriteSpec], KeyLocator] | None = None) -> SettleResult:
         """Settle the whole tail; ``locator`` takes the place of the usual one. Raises what ``settle`` raises."""
         result = settle(self._log, self._storage, self._dead_rows, locator or self._locator, self._set_aside, ENGINE)
         if result.commits or result.conflicts:
@@ -75,6 +75,8 @@ class Settler:
                 return False
             return self.settle(self.wide_locator(spark) if spark else None).commits > 0
 
-    def wide_locator(self, spark: SparkSession, keys_min: int = WIDE_KEYS_MIN) -> Callable[[TableShape], KeyLocator]:
+    def wide_locator(
+        self, spark: SparkSession, keys_min: int = SPARK_LOOKUP_KEYS_MIN
+    ) -> Callable[[WriteSpec], KeyLocator]:
         """Finds ``keys_min`` keys and more by Spark tasks, fewer as usual."""
-        return lambda shape: WideLocator(self._locator(shape), spark, shape, self._path, keys_min)
+        return lambda spec: SparkKeyLocator(self._locator(spec), spark, spec, self._path, keys_min)

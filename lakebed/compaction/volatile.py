@@ -26,14 +26,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lakebed.compaction.merge import LEASE_SECONDS, End, Kernel, Merger, MergeResult, Sources
+from lakebed.compaction.merge import LEASE_SECONDS, Kernel, MergeOutcome, Merger, MergeResult, Sources
 from lakebed.errors import Corrupt, Retry, StoreUnavailable
 from lakebed.manifest.claims import claimed_paths, claims_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.changes import shape_of
-from lakebed.parts.dead_rows import DeadRows
-from lakebed.parts.materialized import Materialized, MaterializedFolder, Stand, overlay, own_folder
+from lakebed.parts.changes import write_spec_of
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.materialized import Materialized, MaterializedFolder, Substitute, overlay, replica_folder
 from lakebed.parts.provenance import Provenance
 from lakebed.storage.part_storage import PartStorage
 
@@ -68,11 +68,11 @@ class VolatileMerger:
     """Merges of one replica that are kept on its local disk. Safe to use from several threads."""
 
     def __init__(
-        self, log: TableLog, storage: PartStorage, dead_rows: DeadRows, base: Path,
+        self, log: TableLog, storage: PartStorage, dead_rows: DeletionVectorCache, base: Path,
         clock: Callable[[], float] = time.time, lease_seconds: float = LEASE_SECONDS,
     ) -> None:  # fmt: skip
         """``base``: the table's folder for materialized parts on this host; the replica takes a free place in it."""
-        folder, name, self._lock_file = own_folder(base)
+        folder, name, self._lock_file = replica_folder(base)
         self._folder = MaterializedFolder(folder)
         self._log = log
         self._storage = storage
@@ -108,7 +108,7 @@ class VolatileMerger:
 
     # -- what the compactor asks of a merger -------------------------------------------------------------------------
 
-    def sight(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
+    def planning_view(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
         """The table as the planner should see it here, and the paths that are taken."""
         with self._lock:
             idle = [one for one in self._held.values() if one.claim.id not in self._busy]
@@ -117,11 +117,11 @@ class VolatileMerger:
 
     def run(
         self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel],
-        foretold: Mapping[str, object] | None = None, claim_id: str | None = None,
+        predicted: Mapping[str, object] | None = None, claim_id: str | None = None,
     ) -> MergeResult:  # fmt: skip
-        """Merge parts of ``sight`` into a materialized part. Raises what the kernel raises.
+        """Merge parts of ``planning_view`` into a materialized part. Raises what the kernel raises.
 
-        ``foretold`` is told nobody: what is uploaded in the end comes from the plans of several merges.
+        ``predicted`` is told nobody: what is uploaded in the end comes from the plans of several merges.
         """
         started = time.perf_counter()
         chosen = self._take(paths)
@@ -144,15 +144,15 @@ class VolatileMerger:
         claim, snapshot = claimed
         try:
             seen, stands = overlay(snapshot, chosen, self._dead_rows.of)
-            if {id(stand.of) for stand in stands.values()} != {id(one) for one in chosen}:
+            if {id(substitute.of) for substitute in stands.values()} != {id(one) for one in chosen}:
                 raise Corrupt("a materialized part does not fit the table any more")
             inputs = [seen.parts[path] for path in (*normal, *stands)]
             dead = {part.path: self._dead_rows.of(part) for part in inputs if part.path not in stands}
-            dead |= {path: stand.dead for path, stand in stands.items()}
+            dead |= {path: substitute.dead for path, substitute in stands.items()}
             read = self._merger.sources(claim, snapshot)
             kernel_sources = self._merger.kernel_sources(Sources(tuple(inputs), dead), snapshot)
             with self._merger.heartbeat(claim, restoring=[one.claim for one in chosen]):
-                merged = kernel(self._folder.storage_of(claim))(kernel_sources, shape_of(snapshot))
+                merged = kernel(self._folder.storage_of(claim))(kernel_sources, write_spec_of(snapshot))
             ordinals = {path: ordinal for ordinal, path in enumerate(claim.sources)}
             below = [_below(part.path, ordinals, stands.get(part.path)) for part in inputs]
             parts = tuple(replace(part, provenance=part.provenance.compose(below)) for part in merged)
@@ -184,7 +184,7 @@ class VolatileMerger:
         for old in chosen:
             self._folder.drop(old.claim.id)
         return MergeResult(
-            end=End.COMPLETED,
+            outcome=MergeOutcome.COMPLETED,
             claim=claim.id,
             version=snapshot.version,
             parts_in=len(inputs),
@@ -299,12 +299,12 @@ class VolatileMerger:
         self._folder.drop(one.claim.id)
 
 
-def _below(path: str, ordinals: Mapping[str, int], stand: Stand | None) -> Provenance | int:
+def _below(path: str, ordinals: Mapping[str, int], substitute: Substitute | None) -> Provenance | int:
     """What an input of a merge is made of, in terms of the claim's sources."""
-    if stand is None:
+    if substitute is None:
         return ordinals[path]
-    [part] = [part for part in stand.of.parts if stand.of.url(part) == path]
-    return part.provenance.renumbered([ordinals[source.path] for source in stand.of.sources])
+    [part] = [part for part in substitute.of.parts if substitute.of.url(part) == path]
+    return part.provenance.renumbered([ordinals[source.path] for source in substitute.of.sources])
 
 
 def _copier(source: str) -> Callable[[str], None]:

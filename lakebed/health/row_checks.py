@@ -29,15 +29,15 @@ from lakebed.health.log_checks import Progress
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.arrow_source import damaged
-from lakebed.parts.changes import DELETE, OP_COLUMN, shape_of
+from lakebed.parts.changes import DELETE, OP_COLUMN, write_spec_of
 from lakebed.parts.checksum import verify
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locate import ScanLocator
 from lakebed.parts.order import sort_order
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.parts.resolve import resolve
 from lakebed.parts.sql import aliases, literal, named, parquet, quote, scan_of, sql_type
-from lakebed.parts.write import told_terms, with_order_bounds
+from lakebed.parts.write import order_bound_terms, with_order_bounds
 from lakebed.sortkey.order_values import key_at
 from lakebed.sortkey.ranges import ORDER_BOUNDS, range_of
 from lakebed.sortkey.statistics import comparable, has_bounds, highest, lowest, parsed_stats
@@ -64,8 +64,8 @@ class RowChecks:
         self._storage = storage
         self._path = path
         self._progress = progress
-        self._shape = shape_of(snapshot)
-        self._dead_rows = DeadRows(storage)
+        self._spec = write_spec_of(snapshot)
+        self._dead_rows = DeletionVectorCache(storage)
         self._known_bad = known_bad
         self._unreadable = set(known_bad)
         self.rows = 0
@@ -78,7 +78,7 @@ class RowChecks:
             if part.path not in self._known_bad:
                 yield from self._part(part)
             self._progress("parts", done, len(parts))
-        if not self._shape.keys:
+        if not self._spec.keys:
             return
         yield from self._keys_are_live_once()
         yield from self._tail_resolves(tail)
@@ -129,10 +129,10 @@ class RowChecks:
         yield from self._statistics(part, dead, connection)
         if isinstance(part, ChangePart) or part.has_op_column:
             yield from self._deletes(part, dead, connection)
-        if self._shape.terms and part.sort_key_version == self._shape.order_version:
+        if self._spec.terms and part.sort_key_version == self._spec.order_version:
             yield from self._order(part, connection)
-        if isinstance(part, ChangePart) and self._shape.keys and not part.incomplete:
-            kinds = {name: sql_type(self._shape.schema.field(name).type) for name in self._shape.keys}
+        if isinstance(part, ChangePart) and self._spec.keys and not part.incomplete:
+            kinds = {name: sql_type(self._spec.schema.field(name).type) for name in self._spec.keys}
             keys = scan_of([self._storage.duckdb_url(part.path)], kinds, {})
             grouped = f"select 1 from ({keys}) group by {', '.join(aliases(kinds).values())} having count(*) > 1"
             [(twice,)] = connection.sql(f"select count(*) from ({grouped})").fetchall()
@@ -148,10 +148,10 @@ class RowChecks:
     ) -> Iterator[Finding]:
         """2. Also NOT NULL, for rows that are live."""
         stats = parsed_stats(part.stats) if part.stats else {}
-        fields = [field for field in self._shape.schema if field.name not in part.partition_values]
+        fields = [field for field in self._spec.schema if field.name not in part.partition_values]
         if not fields or len(dead) == part.rows:
             return
-        self._register(connection, [_scan_file(part, dead)], self._shape.schema)
+        self._register(connection, [_scan_file(part, dead)], self._spec.schema)
         outputs = ["count(*)"]
         for field in fields:
             name = quote(field.name)
@@ -184,7 +184,7 @@ class RowChecks:
 
     def _write_anew(self) -> str:
         """How every part is sorted and written anew, statistics included: there is no merge of one part that asks for none."""
-        order, settings = self._shape.order_by, self._snapshot.settings
+        order, settings = self._spec.order_by, self._snapshot.settings
         if not order:
             return "read the table (table.to_arrow()), and write it anew"
         other = "" if settings.sort_key else f" '{quote(order[0])} desc'"
@@ -214,9 +214,9 @@ class RowChecks:
 
     def _order(self, part: Part | ChangePart, connection: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
         """3. Batch by batch, the last row of one standing before the next."""
-        terms, told = self._shape.terms, told_terms(self._shape)
+        terms, told = self._spec.terms, order_bound_terms(self._spec)
         names = list(dict.fromkeys(name for term in terms for name in term.columns))
-        fields = [self._shape.schema.field(name).with_nullable(True) for name in names]
+        fields = [self._spec.schema.field(name).with_nullable(True) for name in names]
         kinds = {field.name: sql_type(field.type) for field in fields}
         scan = scan_of([self._storage.duckdb_url(part.path)], kinds, {})
         last: pa.Table | None = None
@@ -224,24 +224,24 @@ class RowChecks:
         for batch in connection.sql(scan).to_arrow_reader(_BATCH_ROWS):
             table = named(pa.Table.from_batches([batch]), names).cast(pa.schema(fields))
             if last is None and told:
-                yield from self._told_end(part, table, 0)
+                yield from self._order_bounds(part, table, 0)
             joined = pa.concat_tables([last, table]) if last is not None else table
             order = sort_order(joined, terms)
             wrong = np.flatnonzero(order != np.arange(len(order)))
             if len(wrong):
                 found = row - (last is not None) + int(wrong[0])
-                order_by = ", ".join(self._shape.order_by)
+                order_by = ", ".join(self._spec.order_by)
                 what = f"its rows are not in the order of ({order_by}): row {found:,} is not where it belongs"
                 yield critical("S1", part.path, what, self._write_anew())
                 return
             row += len(table)
             last = joined.slice(len(joined) - 1)
         if last is not None and told:
-            yield from self._told_end(part, last, 1)
+            yield from self._order_bounds(part, last, 1)
 
-    def _told_end(self, part: Part | ChangePart, rows: pa.Table, end: int) -> Iterator[Finding]:
+    def _order_bounds(self, part: Part | ChangePart, rows: pa.Table, end: int) -> Iterator[Finding]:
         """The first (``end`` 0) or the last key against what the part tells of it; as exact as bounds are kept."""
-        told = told_terms(self._shape)
+        told = order_bound_terms(self._spec)
         stats = parsed_stats(part.stats) if part.stats else {}
         if ORDER_BOUNDS not in stats or stats[ORDER_BOUNDS]["columns"] != [term.name for term in told]:
             return
@@ -260,11 +260,11 @@ class RowChecks:
     def _keys_are_live_once(self) -> Iterator[Finding]:
         """5. The keys of all live rows go into one table, part by part; only those that stand twice are looked up again."""
         base = self._readable_base()
-        keys = list(self._shape.keys)
+        keys = list(self._spec.keys)
         alias = aliases(keys)
         listed = ", ".join(alias.values())
         live = f"select {', '.join(f'{quote(name)} as {place}' for name, place in alias.items())} from lakebed_live"
-        schema = pa.schema([self._shape.schema.field(name) for name in keys])
+        schema = pa.schema([self._spec.schema.field(name) for name in keys])
         try:
             with naming_unreadable(base), connect() as connection:
                 self._storage.attach(connection)
@@ -286,7 +286,7 @@ class RowChecks:
             return
         total = found["total"][0].as_py()
         twice = named(found.drop_columns(["total"]), keys).cast(schema)
-        hits = ScanLocator(self._shape, self._storage).lookup(base, twice).to_pylist()
+        hits = ScanLocator(self._spec, self._storage).lookup(base, twice).to_pylist()
         for probe, key in enumerate(twice.to_pylist()):
             rows = sorted(
                 (hit["part"], hit["row"])
@@ -304,11 +304,11 @@ class RowChecks:
     def _tail_resolves(self, tail: Sequence[ChangePart]) -> Iterator[Finding]:
         """6. In pieces, as a settle takes it."""
         base = self._readable_base()
-        locator = ScanLocator(self._shape, self._storage)
+        locator = ScanLocator(self._spec, self._storage)
         for piece in _pieces([part for part in tail if part.path not in self._unreadable]):
             try:
                 with naming_unreadable([*base, *(part.path for part in piece)]):
-                    resolve(base, piece, self._shape, self._storage, self._dead_rows, locator)
+                    resolve(base, piece, self._spec, self._storage, self._dead_rows, locator)
             except Corrupt as error:
                 what = f"the tail can't be settled: {error}"
                 yield critical("B2", piece[0].path, what, f"lakebed settle {self._path} tells when it is mended")

@@ -35,13 +35,13 @@ from lakebed.health.finding import Finding, Severity, critical, warning, worst
 from lakebed.health.log_checks import look_at_log, state_findings
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.leases import first_unexpired, leased_versions, leases_of
+from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stale import stale_parts
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import LOG_FOLDER, TableLog
 from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
-from lakebed.parts.reads import Reads
+from lakebed.parts.read_counts import ReadCounts
 from lakebed.planning.backpressure import pressure
 from lakebed.planning.plan import Planning, kind_of
 from lakebed.planning.planner import plan
@@ -133,7 +133,7 @@ class Observer:
         self._path = path.rstrip("/") or path
         self._storage = open_part_storage(path)
         self._log = TableLog(open_store(self._storage.root), clock)
-        self._reads = Reads(self._log)
+        self._reads = ReadCounts(self._log)
         self._volatile = volatile or volatile_folder()
         self._slow: _Slow | None = None
         self._slow_at = 0.0
@@ -262,7 +262,7 @@ class Observer:
             log_files=slow.log_files,
             log_bytes=slow.log_bytes,
             unsorted_parts=sum(part.sort_key_version != settings.sort_key_version for part in base) if has_order else 0,
-            waiting_parts=len(stale_parts(snapshot)),
+            waiting_parts=len(parts_to_resort(snapshot)),
             waiting_part_reads=sum(reads.values()),
         )
 

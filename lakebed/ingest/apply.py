@@ -22,7 +22,7 @@ from lakebed.ingest.changes_frame import changes_frame
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
-from lakebed.parts.changes import prepare, shape_of
+from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.storage.engine import connect, connect_sealed
 from lakebed.version import ENGINE
 
@@ -46,16 +46,16 @@ def apply(
     if batch and snapshot.transaction_version(batch.app_id) >= batch.version:
         events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
         return snapshot.version
-    shape = shape_of(snapshot)
+    decoder_schema = write_spec_of(snapshot)
     if isinstance(changes, pa.RecordBatch):
         changes = pa.Table.from_batches([changes])
     if isinstance(changes, pa.Table):
         connection = connect() if apply_as_deletes is None else connect_sealed()
-        prepared = prepare(changes, shape, connection, apply_as_deletes, except_column_list)
-        written = write_arrow(prepared, shape, path)
+        prepared = prepare(changes, decoder_schema, connection, apply_as_deletes, except_column_list)
+        written = write_arrow(prepared, decoder_schema, path)
     else:
-        frame = changes_frame(changes, shape, apply_as_deletes, except_column_list)
-        task = WriteTask(shape, path, RowChanges(shape, strict=True))
+        frame = changes_frame(changes, decoder_schema, apply_as_deletes, except_column_list)
+        task = WriteTask(decoder_schema, path, RowChanges(decoder_schema, strict=True))
         written = _unwrap(lambda: write_dataframe(frame, task))
     if not written.parts and batch is None:
         return snapshot.version

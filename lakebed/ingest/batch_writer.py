@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from lakebed.errors import Contention, InvalidChanges, QuarantineRefused, Retry, StoreUnavailable, TableReplaced
-from lakebed.ingest.ranges_read import digest, what_batch_read
-from lakebed.ingest.shape import Decoded
+from lakebed.ingest.batch_fingerprint import batch_fingerprint, fingerprint_entry
+from lakebed.ingest.decoder import Decoded
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges
-from lakebed.ingest.truncates import NO_CUT, Cut, Truncate, cut_of, to_domain, to_json
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, cutoff_of, to_domain, to_json
 from lakebed.manifest.actions import (
     Action,
     AddChangePart,
@@ -36,14 +36,14 @@ from lakebed.manifest.actions import (
     CommitInfo,
     Transaction,
 )
-from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
-from lakebed.manifest.leaving import everything_leaving
+from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
+from lakebed.manifest.removals import all_removals
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
-from lakebed.parts.changes import TableShape, prepare, shape_of
-from lakebed.parts.missing import newest_in_layers
+from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, rows_as_json
 from lakebed.parts.sql import parquet
+from lakebed.parts.unavailable_values import newest_in_layers
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
@@ -97,15 +97,15 @@ class BatchResult:
 class WriteTask:
     """What runs in each task: input in, parts out."""
 
-    shape: TableShape
+    spec: WriteSpec
     root: str
     stream: ChangeStream
 
-    def cut_by(self, cut: Cut) -> WriteTask:
+    def with_cutoff(self, cutoff: Cutoff) -> WriteTask:
         """The task without the changes that are from before a truncate."""
         if not isinstance(self.stream, (RangeChanges, RecordChanges)):
             return self  # rows tell nothing of truncates
-        return replace(self, stream=replace(self.stream, cut=cut))
+        return replace(self, stream=replace(self.stream, cutoff=cutoff))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -136,22 +136,22 @@ class WriteTask:
             changes, quarantined = decoded.changes, decoded.quarantined
             if len(changes):
                 try:
-                    checked = prepare(changes, self.shape, connection)
+                    checked = prepare(changes, self.spec, connection)
                 except InvalidChanges:
                     if getattr(self.stream, "strict", False):
                         raise
-                    checked, refused = _split(changes, self.shape)
+                    checked, refused = _split(changes, self.spec)
                     quarantined = pa.concat_tables([quarantined, refused])
-                layers, unwhole = newest_in_layers(checked, self.shape, connection)
-                if len(unwhole) and getattr(self.stream, "strict", False):
-                    raise InvalidChanges(unwhole["reason"][0].as_py())
-                quarantined = pa.concat_tables([quarantined, unwhole])
+                layers, incomplete_rows = newest_in_layers(checked, self.spec, connection)
+                if len(incomplete_rows) and getattr(self.stream, "strict", False):
+                    raise InvalidChanges(incomplete_rows["reason"][0].as_py())
+                quarantined = pa.concat_tables([quarantined, incomplete_rows])
                 for layer in layers:
-                    for part in write_parts(layer, self.shape, storage):
+                    for part in write_parts(layer, self.spec, storage):
                         yield "part", part.to_json()
             if len(quarantined):
                 aside = open_part_storage(self.root + QUARANTINE_SUFFIX)
-                for part in write_parts(quarantined, TableShape(schema=QUARANTINE_SCHEMA), aside):
+                for part in write_parts(quarantined, WriteSpec(schema=QUARANTINE_SCHEMA), aside):
                     yield "quarantined", part.to_json()
             truncates += decoded.truncates
             seen["ignored"] = seen.get("ignored", 0) + decoded.ignored
@@ -159,7 +159,7 @@ class WriteTask:
             if decoded.event_time_max is not None:
                 seen["newest_event_us"] = max(seen.get("newest_event_us", 0), decoded.event_time_max)
         if truncates:
-            seen["truncates"] = [to_json(truncate) for truncate in Cut(new=tuple(truncates)).remembered()]
+            seen["truncates"] = [to_json(truncate) for truncate in Cutoff(new=tuple(truncates)).remembered()]
         lost = getattr(self.stream, "records_lost", None)
         if callable(lost) and (count := lost()):
             seen["lost"] = count
@@ -190,7 +190,7 @@ class RowChanges:
     else they go to quarantine.
     """
 
-    shape: TableShape
+    spec: WriteSpec
     strict: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
@@ -200,24 +200,24 @@ class RowChanges:
                 continue
             table = pa.Table.from_struct_array(batch.column(0))
             try:
-                good, bad = prepare(table, self.shape, connection), QUARANTINE_SCHEMA.empty_table()
+                good, bad = prepare(table, self.spec, connection), QUARANTINE_SCHEMA.empty_table()
             except InvalidChanges:
                 if self.strict:
                     raise
-                good, bad = _split(table, self.shape)
+                good, bad = _split(table, self.spec)
             yield Decoded(changes=good, quarantined=bad)
 
 
-def _split(table: pa.Table, shape: TableShape) -> tuple[pa.Table, pa.Table]:
+def _split(table: pa.Table, spec: WriteSpec) -> tuple[pa.Table, pa.Table]:
     """What of a batch fits, and what does not, each row with its own reason. By halves: a few bad rows cost little."""
     connection = connect(threads=1)
-    good: list[pa.Table] = [prepare(table.slice(0, 0), shape, connection)]
+    good: list[pa.Table] = [prepare(table.slice(0, 0), spec, connection)]
     bad: list[dict[str, Any]] = []
     pieces = [table]
     while pieces:
         piece = pieces.pop()
         try:
-            good.append(prepare(piece, shape, connection))
+            good.append(prepare(piece, spec, connection))
         except InvalidChanges as error:
             if len(piece) == 1:
                 bad.append(_quarantined(piece, str(error)))
@@ -233,24 +233,24 @@ def _quarantined(row: pa.Table, reason: str) -> dict[str, Any]:
     return {"value": value, "reason": reason, "time": datetime.datetime.now(datetime.UTC)}
 
 
-def write_arrow(changes: pa.Table, shape: TableShape, root: str) -> Written:
+def write_arrow(changes: pa.Table, spec: WriteSpec, root: str) -> Written:
     """Parts of an Arrow table that ``prepare`` checked, written by this process. Raises InvalidChanges."""
     connection = connect()
     storage = open_part_storage(root)
-    layers, unwhole = newest_in_layers(changes, shape, connection)
-    if len(unwhole):
-        raise InvalidChanges(unwhole["reason"][0].as_py())
-    return Written(parts=tuple(part for layer in layers for part in write_parts(layer, shape, storage)))
+    layers, incomplete_rows = newest_in_layers(changes, spec, connection)
+    if len(incomplete_rows):
+        raise InvalidChanges(incomplete_rows["reason"][0].as_py())
+    return Written(parts=tuple(part for layer in layers for part in write_parts(layer, spec, storage)))
 
 
-def write_dataframe(frame: DataFrame, task: WriteTask, known: Cut = NO_CUT) -> Written:
+def write_dataframe(frame: DataFrame, task: WriteTask, known: Cutoff = NO_CUTOFF) -> Written:
     """Parts of a DataFrame, written by its tasks. A truncate in the batch makes the tasks run again, cut by it.
 
     ``known``: the truncates that the table has seen.
     """
-    written = _collect(frame, task.cut_by(known))
+    written = _collect(frame, task.with_cutoff(known))
     if written.truncates:
-        written = _collect(frame, task.cut_by(replace(known, new=written.truncates)))
+        written = _collect(frame, task.with_cutoff(replace(known, new=written.truncates)))
     return written
 
 
@@ -280,7 +280,7 @@ def _collect(frame: DataFrame, task: WriteTask) -> Written:
         records_ignored=sum(s.get("ignored", 0) for s in seen),
         records_truncated=sum(s.get("truncated", 0) for s in seen),
         records_lost=sum(s.get("lost", 0) for s in seen),
-        read=digest(Range(*one) for s in seen for one in s["ranges"])
+        read=batch_fingerprint(Range(*one) for s in seen for one in s["ranges"])
         if isinstance(task.stream, RangeChanges)
         else None,
     )
@@ -293,14 +293,14 @@ def commit_written(
 
     Raises Retry if the table's shape changed meanwhile, Contention, StoreUnavailable (the batch may be replayed).
     """
-    shape, snapshot = shape_of(read), read
+    spec, snapshot = write_spec_of(read), read
     started = time.perf_counter()
     truncates = bool(written.truncates)
     for _ in range(_COMMIT_ATTEMPTS_MAX):
-        actions = _actions(snapshot, written, shape)
+        actions = _actions(snapshot, written, spec)
         if batch is not None and written.read is not None:
-            actions.append(what_batch_read(batch, written.read))
-        touch = Touch(whole_table=True) if truncates else BLIND
+            actions.append(fingerprint_entry(batch, written.read))
+        access = ReadWriteSet(whole_table=True) if truncates else BLIND
         metrics = {
             "rows": written.rows,
             "bytes": sum(part.bytes for part in written.parts),
@@ -309,7 +309,7 @@ def commit_written(
         if written.records_truncated:
             metrics["recordsTruncated"] = written.records_truncated
         info = CommitInfo(operation=operation, commit_id="", metrics=metrics, blind_append=not truncates, engine=engine)
-        outcome = log.commit(snapshot, actions, info, touch, batch)
+        outcome = log.commit(snapshot, actions, info, access, batch)
         match outcome:
             case Committed(version, after, attempts):
                 return BatchResult(
@@ -332,7 +332,7 @@ def commit_written(
                     raise TableReplaced(
                         "another table was made in this one's place while the batch was written; apply it again"
                     )
-                if not shape.holds_the_same(shape_of(newest)):
+                if not spec.holds_the_same(write_spec_of(newest)):
                     raise Retry("the table's schema or keys changed while the batch was written; apply it again")
                 snapshot = log.refresh()
             case Unknown(version, _, cause):
@@ -342,12 +342,12 @@ def commit_written(
     raise Contention(f"a batch met {_COMMIT_ATTEMPTS_MAX} conflicting commits, one after the other")
 
 
-def _actions(snapshot: Snapshot, written: Written, shape: TableShape) -> list[Action]:
+def _actions(snapshot: Snapshot, written: Written, spec: WriteSpec) -> list[Action]:
     actions: list[Action] = []
     if written.truncates:
-        actions += everything_leaving(snapshot, int(time.time() * 1000))
-        actions.append(to_domain(replace(cut_of(snapshot), new=written.truncates)))
-    if shape.keys:
+        actions += all_removals(snapshot, int(time.time() * 1000))
+        actions.append(to_domain(replace(cutoff_of(snapshot), new=written.truncates)))
+    if spec.keys:
         actions += [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(written.parts)]
     else:
         actions += [AddPart(part.base_part(has_op_column=False)) for part in written.parts]

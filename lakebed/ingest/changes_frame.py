@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakebed.errors import InvalidChanges, InvalidInput
-from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, TableShape
+from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
 def changes_frame(
-    changes: DataFrame, shape: TableShape, apply_as_deletes: str | None, except_columns: Sequence[str]
+    changes: DataFrame, decoder_schema: WriteSpec, apply_as_deletes: str | None, except_columns: Sequence[str]
 ) -> DataFrame:
     """A user's DataFrame as a struct of the columns that the write tasks expect, the operation worked out by Spark."""
-    if apply_as_deletes is not None and not shape.keys:
+    if apply_as_deletes is not None and not decoder_schema.keys:
         raise InvalidInput("apply_as_deletes needs a table with keys; this one has none, so it can only be appended to")
     known = set(changes.columns)
     for name in known:
@@ -25,12 +25,12 @@ def changes_frame(
     for name in except_columns:
         if name not in known:
             raise InvalidInput(f"except_column_list names {name!r}, which the changes lack")
-        if name in shape.keys or name == shape.sequence_by:
+        if name in decoder_schema.keys or name == decoder_schema.sequence_by:
             raise InvalidInput(
                 f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out"
             )
     columns = []  # as one text: every Column is a round trip to the JVM
-    for field in shape.schema:
+    for field in decoder_schema.schema:
         if field.name in except_columns:
             columns.append(f"null as {_quoted(field.name)}")
         elif field.name in known:
@@ -39,16 +39,16 @@ def changes_frame(
             raise InvalidChanges(
                 f"the changes lack the column {field.name!r} of the table; add it (null where there is no value)"
             )
-    if shape.keys:
+    if decoder_schema.keys:
         deleted = "false"
         if apply_as_deletes is not None:
             _require_spark_expression(changes, apply_as_deletes)
             deleted = f"coalesce(cast(({apply_as_deletes}\n) as boolean), false)"
         columns.append(f"case when {deleted} then 'd' else 'u' end as {OP_COLUMN}")
-    if shape.sequence_by is not None and shape.sequence_column == SEQUENCE_COLUMN:
-        if shape.sequence_by not in known:
-            raise InvalidChanges(f"the changes lack the column {shape.sequence_by!r}, which sequence_by names")
-        columns.append(f"{_quoted(shape.sequence_by)} as {SEQUENCE_COLUMN}")
+    if decoder_schema.sequence_by is not None and decoder_schema.sequence_column == SEQUENCE_COLUMN:
+        if decoder_schema.sequence_by not in known:
+            raise InvalidChanges(f"the changes lack the column {decoder_schema.sequence_by!r}, which sequence_by names")
+        columns.append(f"{_quoted(decoder_schema.sequence_by)} as {SEQUENCE_COLUMN}")
     try:
         return changes.selectExpr(f"struct({', '.join(columns)}) as row")
     except Exception as error:

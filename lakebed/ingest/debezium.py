@@ -10,8 +10,8 @@ A delete carries its key and, where ``before`` has it, the table's own ``sequenc
 Algorithm
     1.  Records with an inline schema are grouped by the schema's text, which is a common prefix of their values; it is
         cut off and parsed once. What is left looks like an event without a schema.
-    2.  A plan says how each column is read (``json_columns``); it is made from the table's types, the meanings in the
-        schema and a sample of values, and kept until it fails.
+    2.  A plan says how each column is read (``json_columns``); it is made from the table's types, the logical types in
+        the schema and a sample of values, and kept until it fails.
     3.  A slice is parsed by Arrow's JSON parser into ``before``, ``after`` and metadata, columns are finished, and the
         operation decides with masks which row is an upsert or a delete. What the masks leave goes to the slow path.
     4.  The slow path (``debezium_record``) reads one record exactly; it also names the reason if it can't.
@@ -27,7 +27,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.ingest.connect_types import PLAIN, LogicalType, columns_of_envelope
 from lakebed.ingest.debezium_record import read_event
+from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json_columns import (
     MISSES,
     ColumnReader,
@@ -44,9 +46,7 @@ from lakebed.ingest.json_columns import (
 )
 from lakebed.ingest.json_text import DECODER, Unreadable, parse
 from lakebed.ingest.json_values import JsonOptions, is_unavailable
-from lakebed.ingest.meanings import PLAIN, Meaning, columns_of_envelope
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
-from lakebed.ingest.shape import ChangeShape, Decoded
 from lakebed.ingest.slices import (
     AT_COLUMN,
     TIME_COLUMN,
@@ -56,7 +56,7 @@ from lakebed.ingest.slices import (
     decode_records,
     from_arrays,
 )
-from lakebed.ingest.truncates import NO_CUT, Cut, positions
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, positions
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 SCHEMA_FIRST = b'{"schema":'
@@ -71,42 +71,42 @@ Mask = np.ndarray[Any, Any]
 class DebeziumJson:
     """Decoder of the format ``debezium-json``."""
 
-    def __init__(self, shape: ChangeShape, options: JsonOptions | None = None) -> None:
-        self._shape = shape
+    def __init__(self, decoder_schema: DecoderSchema, options: JsonOptions | None = None) -> None:
+        self._decoder_schema = decoder_schema
         self._options = options or JsonOptions()
-        metadata_path(shape.sequence_metadata)
-        self._readers: dict[Cut, _EventReader] = {}
+        metadata_path(decoder_schema.sequence_metadata)
+        self._readers: dict[Cutoff, _EventReader] = {}
 
-    def __getstate__(self) -> tuple[ChangeShape, JsonOptions]:
-        return self._shape, self._options
+    def __getstate__(self) -> tuple[DecoderSchema, JsonOptions]:
+        return self._decoder_schema, self._options
 
-    def __setstate__(self, state: tuple[ChangeShape, JsonOptions]) -> None:
+    def __setstate__(self, state: tuple[DecoderSchema, JsonOptions]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
-    def decode(self, records: pa.Table, cut: Cut = NO_CUT) -> Decoded:
-        if cut not in self._readers:
-            self._readers = {cut: _EventReader(self._shape, self._options, cut)}
-        return decode_records(records, self._readers[cut], self._shape, cut)
+    def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+        if cutoff not in self._readers:
+            self._readers = {cutoff: _EventReader(self._decoder_schema, self._options, cutoff)}
+        return decode_records(records, self._readers[cutoff], self._decoder_schema, cutoff)
 
 
 @dataclass(slots=True)
 class _Source:
     """Events of one inline schema, or of none."""
 
-    meanings: dict[str, Meaning]
+    logical_types: dict[str, LogicalType]
     samples: dict[str, Any] = field(default_factory=dict)
     plan: _Plan | None = None
 
 
 class _EventReader:
-    def __init__(self, shape: ChangeShape, options: JsonOptions, cut: Cut) -> None:
-        self._shape = shape
+    def __init__(self, decoder_schema: DecoderSchema, options: JsonOptions, cutoff: Cutoff) -> None:
+        self._decoder_schema = decoder_schema
         self._options = options
-        self._cut = cut
+        self._cutoff = cutoff
         self._sources: dict[bytes, _Source] = {b"": _Source({})}
 
     def read_record(self, record: Record) -> Reading:
-        return read_event(record, self._shape, self._options, self._cut)
+        return read_event(record, self._decoder_schema, self._options, self._cutoff)
 
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
         values = records.column("value")
@@ -125,7 +125,7 @@ class _EventReader:
             handled[chosen] = sure
             ignored += messages
             truncated += taken
-        empty = from_arrays(self._shape, 0, {})
+        empty = from_arrays(self._decoder_schema, 0, {})
         return FastReading(pa.concat_tables(tables) if tables else empty, handled, ignored, truncated)
 
     def _groups(self, values: pa.BinaryArray, present: Mask) -> list[tuple[bytes, Mask]]:
@@ -179,7 +179,7 @@ class _EventReader:
                     raise  # the values look as before, so another plan would be the same
         else:
             self._sample(source, payloads)
-        source.plan = _plan(self._shape, self._options, source, self._cut)
+        source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
         return source.plan.read(payloads, records, numbers)
 
     def _sample(self, source: _Source, payloads: pa.Array) -> None:
@@ -194,7 +194,7 @@ class _EventReader:
                 row = event.get(side) if isinstance(event, dict) else None
                 if not isinstance(row, dict):
                     continue
-                for name in self._shape.columns.names:
+                for name in self._decoder_schema.columns.names:
                     value = row.get(name)
                     known = json_type(value) is not None and not is_unavailable(value, self._options.unavailable_value)
                     if known and value != []:
@@ -202,31 +202,36 @@ class _EventReader:
         source.samples.update(fresh)
 
 
-def _plan(shape: ChangeShape, options: JsonOptions, source: _Source, cut: Cut) -> _Plan:
+def _plan(decoder_schema: DecoderSchema, options: JsonOptions, source: _Source, cutoff: Cutoff) -> _Plan:
     readers: dict[str, ColumnReader] = {}
-    for column in shape.columns:
-        meaning = source.meanings.get(column.name, PLAIN)
-        reader = reader_for(column.type, meaning, source.samples.get(column.name), options)
+    for column in decoder_schema.columns:
+        logical_type = source.logical_types.get(column.name, PLAIN)
+        reader = reader_for(column.type, logical_type, source.samples.get(column.name), options)
         if reader is None:
             raise Missed(f"column {column.name} is read one by one")
         readers[column.name] = reader
-    return _Plan(shape, options, readers, cut)
+    return _Plan(decoder_schema, options, readers, cutoff)
 
 
 class _Plan:
     """How events of one source are read as a whole."""
 
-    def __init__(self, shape: ChangeShape, options: JsonOptions, readers: dict[str, ColumnReader], cut: Cut) -> None:
-        self._shape = shape
+    def __init__(
+        self, decoder_schema: DecoderSchema, options: JsonOptions, readers: dict[str, ColumnReader], cutoff: Cutoff
+    ) -> None:
+        self._decoder_schema = decoder_schema
         self._options = options
         self._readers = readers
-        self._cut = cut
-        self._before_names = (*shape.keys, *([shape.sequence_column] if shape.sequence_column else []))
+        self._cutoff = cutoff
+        self._before_names = (
+            *decoder_schema.keys,
+            *([decoder_schema.sequence_column] if decoder_schema.sequence_column else []),
+        )
         self._before_names = tuple(dict.fromkeys(self._before_names))
-        self._sequence = metadata_path(shape.sequence_metadata)
+        self._sequence = metadata_path(decoder_schema.sequence_metadata)
         metadata: dict[str, set[str]] = {"source": {"ts_ms"}, "": {"ts_ms"}}
-        if cut:
-            metadata["source"] |= {"ts_us", *cut.places}
+        if cutoff:
+            metadata["source"] |= {"ts_us", *cutoff.places}
         if self._sequence and self._sequence[0] != "kafka":
             metadata.setdefault(self._sequence[0], set()).add(self._sequence[1])
         self._schema = self._parse_schema(metadata)
@@ -262,8 +267,8 @@ class _Plan:
             delete &= ordered
         message = np.asarray(pc.fill_null(pc.equal(operation, "m"), False))
         taken = np.zeros(len(upsert), bool)
-        if self._cut:
-            taken = (upsert | delete) & self._cut.takes(self._positions(events, records, times))
+        if self._cutoff:
+            taken = (upsert | delete) & self._cutoff.takes(self._positions(events, records, times))
             upsert &= ~taken
             delete &= ~taken
         rows = self._rows(columns, unavailable, before, metadata, operation, upsert, delete, numbers)
@@ -283,7 +288,7 @@ class _Plan:
             return {}
         before = column_of(events, "before")
         if before.null_count == len(before):
-            types = self._shape.columns
+            types = self._decoder_schema.columns
             return {name: pa.nulls(len(before), types.field(name).type) for name in self._before_names}
         return self._columns(before.flatten(), self._before_names)[0]
 
@@ -295,10 +300,10 @@ class _Plan:
         unavailable: dict[str, Mask],
         before: dict[str, pa.Array],
     ) -> tuple[Mask, Mask]:
-        keys = self._shape.keys
+        keys = self._decoder_schema.keys
         upserts = pa.array(["c", "r", "u"] if keys else ["c", "r"])
         upsert = np.asarray(pc.is_in(operation, value_set=upserts)) & has_after
-        for name in self._shape.required:
+        for name in self._decoder_schema.required:
             if columns[name].null_count:
                 valid = np.asarray(columns[name].is_valid())
                 upsert &= valid if name in keys or name not in unavailable else valid | unavailable[name]
@@ -331,14 +336,14 @@ class _Plan:
         if unavailable:
             metadata = {**metadata, UNAVAILABLE_COLUMN: names_of(unavailable, upsert)}
         at = pa.array(2 * numbers + moved)
-        rows = from_arrays(self._shape, count, {**chosen, **metadata, OP_COLUMN: operations, AT_COLUMN: at})
+        rows = from_arrays(self._decoder_schema, count, {**chosen, **metadata, OP_COLUMN: operations, AT_COLUMN: at})
         wanted = upsert | delete
         if not wanted.all():
             rows = rows.filter(pa.array(wanted))
         if moved.any():
             gone = {**before, **metadata, OP_COLUMN: pa.repeat(pa.scalar(DELETE, pa.string()), count)}
             gone.pop(UNAVAILABLE_COLUMN, None)
-            old = from_arrays(self._shape, count, {**gone, AT_COLUMN: pa.array(2 * numbers)})
+            old = from_arrays(self._decoder_schema, count, {**gone, AT_COLUMN: pa.array(2 * numbers)})
             rows = pa.concat_tables([rows, old.filter(pa.array(moved))])
         return rows
 
@@ -352,10 +357,10 @@ class _Plan:
         """Updates whose key before was another one."""
         moved = np.zeros(len(upsert), bool)
         known = upsert & np.asarray(pc.fill_null(pc.equal(operation, "u"), False))
-        for key in self._shape.keys:
+        for key in self._decoder_schema.keys:
             known &= np.asarray(before[key].is_valid())
         if known.any():
-            for key in self._shape.keys:
+            for key in self._decoder_schema.keys:
                 moved |= known & np.asarray(pc.fill_null(pc.not_equal(before[key], columns[key]), False))
         return moved
 
@@ -380,7 +385,7 @@ class _Plan:
         """Where the source stood: what orders events and truncates."""
         source = column_of(events, "source")
         micros = pc.coalesce(pc.struct_field(source, "ts_us"), times)
-        return positions(records, micros, {name: pc.struct_field(source, name) for name in self._cut.places})
+        return positions(records, micros, {name: pc.struct_field(source, name) for name in self._cutoff.places})
 
 
 def _metadata_type(parent: str, name: str) -> pa.DataType:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from lakebed.ingest.connect_types import INTEGER, PLAIN, LogicalType, columns_of_envelope, fields_of
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json_text import Unreadable, is_unicode, parse, shown
 from lakebed.ingest.json_values import JsonOptions, convert, is_unavailable
-from lakebed.ingest.meanings import INTEGER, PLAIN, Meaning, columns_of_envelope, fields_of
 from lakebed.ingest.metadata import metadata_path
-from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.slices import TIME_COLUMN, Ignored, Reading, Record, Truncated
-from lakebed.ingest.truncates import NO_CUT, Cut, Truncate, position_of
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
-def read_event(record: Record, shape: ChangeShape, options: JsonOptions, cut: Cut = NO_CUT) -> Reading:
+def read_event(
+    record: Record, decoder_schema: DecoderSchema, options: JsonOptions, cutoff: Cutoff = NO_CUTOFF
+) -> Reading:
     """The changes of one record, at most two. Raises ``Unreadable`` with the reason for the quarantine."""
     if record.value is None:
         return Ignored()
@@ -25,7 +27,7 @@ def read_event(record: Record, shape: ChangeShape, options: JsonOptions, cut: Cu
         return Ignored()
     if not isinstance(event, dict):
         raise Unreadable("not a JSON object")
-    reading = Event(event, columns_of_envelope(schema), record, shape, options)
+    reading = Event(event, columns_of_envelope(schema), record, decoder_schema, options)
     match event.get("op"):
         case "m":
             return Ignored()
@@ -34,18 +36,18 @@ def read_event(record: Record, shape: ChangeShape, options: JsonOptions, cut: Cu
         case "c" | "r":
             rows = [reading.upsert()]
         case "u":
-            if not shape.keys:
+            if not decoder_schema.keys:
                 raise Unreadable("an update, but the table has no keys to find the row by")
             rows = reading.update()
         case "d":
-            if not shape.keys:
+            if not decoder_schema.keys:
                 raise Unreadable("a delete, but the table has no keys to find the row by")
             rows = [reading.delete()]
         case None:
             raise Unreadable("no change event: it has no 'op'")
         case other:
             raise Unreadable(f"unknown operation {shown(other)}")
-    return Truncated() if cut and cut.takes(position_of([reading.position()]))[0] else rows
+    return Truncated() if cutoff and cutoff.takes(position_of([reading.position()]))[0] else rows
 
 
 def _payload(document: Any) -> tuple[Any, Any]:
@@ -55,7 +57,7 @@ def _payload(document: Any) -> tuple[Any, Any]:
     return document, None
 
 
-def message_key(record: Record) -> tuple[dict[str, Any], dict[str, Meaning]]:
+def message_key(record: Record) -> tuple[dict[str, Any], dict[str, LogicalType]]:
     """The members of a record's key and what they mean; nothing for a key that is null or no object."""
     if record.key is None:
         return {}, {}
@@ -72,15 +74,15 @@ class Event:
     def __init__(
         self,
         event: dict[str, Any],
-        meanings: dict[str, Meaning],
+        logical_types: dict[str, LogicalType],
         record: Record,
-        shape: ChangeShape,
+        decoder_schema: DecoderSchema,
         options: JsonOptions,
     ) -> None:
         self._event = event
-        self._meanings = meanings
+        self._logical_types = logical_types
         self._record = record
-        self._shape = shape
+        self._decoder_schema = decoder_schema
         self._options = options
 
     def update(self) -> list[dict[str, Any]]:
@@ -88,7 +90,7 @@ class Event:
         old = self._image("before")
         if old is None:
             return [new]
-        keys = {key: self._value(key, self._sent(old.get(key))) for key in self._shape.keys}
+        keys = {key: self._value(key, self._sent(old.get(key))) for key in self._decoder_schema.keys}
         if any(value is None for value in keys.values()) or all(new[key] == value for key, value in keys.items()):
             return [new]
         return [self._deleted(keys, old), new]
@@ -99,16 +101,16 @@ class Event:
             raise Unreadable(f"operation {self._event['op']!r} without 'after'")
         row: dict[str, Any] = {OP_COLUMN: UPSERT}
         unavailable = []
-        for column in self._shape.columns:
+        for column in self._decoder_schema.columns:
             value = after.get(column.name)
             if is_unavailable(value, self._options.unavailable_value):
-                if column.name not in self._shape.keys:
+                if column.name not in self._decoder_schema.keys:
                     unavailable.append(column.name)
                 value = None
             row[column.name] = self._value(column.name, value)
         self._fill_keys(row)
-        for name in self._shape.columns.names:
-            if row[name] is None and name in self._shape.required and name not in unavailable:
+        for name in self._decoder_schema.columns.names:
+            if row[name] is None and name in self._decoder_schema.required and name not in unavailable:
                 raise Unreadable(f"column {name!r} may not be null")
         if unavailable:
             row[UNAVAILABLE_COLUMN] = unavailable
@@ -118,13 +120,13 @@ class Event:
         if self._event.get("after") is not None:
             raise Unreadable("a delete with 'after'")
         before = self._image("before") or {}
-        row = {key: self._value(key, self._sent(before.get(key))) for key in self._shape.keys}
+        row = {key: self._value(key, self._sent(before.get(key))) for key in self._decoder_schema.keys}
         self._fill_keys(row)
         return self._deleted(row, before)
 
     def _deleted(self, keys: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
         row = {**keys, OP_COLUMN: DELETE}
-        sequence = self._shape.sequence_column
+        sequence = self._decoder_schema.sequence_column
         if sequence and sequence not in keys:
             row[sequence] = self._value(sequence, self._sent(before.get(sequence)))
         return row | self._metadata_columns()
@@ -135,12 +137,12 @@ class Event:
 
     def _fill_keys(self, row: dict[str, Any]) -> None:
         """Takes a key that the row lacks from the message key."""
-        lacking = [key for key in self._shape.keys if row[key] is None]
+        lacking = [key for key in self._decoder_schema.keys if row[key] is None]
         if not lacking:
             return
-        fields, meanings = message_key(self._record)
+        fields, logical_types = message_key(self._record)
         for key in lacking:
-            row[key] = self._value(key, self._sent(fields.get(key)), meanings)
+            row[key] = self._value(key, self._sent(fields.get(key)), logical_types)
             if row[key] is None:
                 raise Unreadable(f"key {key!r} is null or missing, in the row and in the message key")
 
@@ -150,22 +152,24 @@ class Event:
             raise Unreadable(f"{side!r} is not a JSON object")
         return image
 
-    def _value(self, name: str, value: Any, meanings: dict[str, Meaning] | None = None) -> Any:
-        meaning = (self._meanings if meanings is None else meanings).get(name, PLAIN)
+    def _value(self, name: str, value: Any, logical_types: dict[str, LogicalType] | None = None) -> Any:
+        logical_type = (self._logical_types if logical_types is None else logical_types).get(name, PLAIN)
         try:
-            return convert(value, self._shape.columns.field(name).type, meaning, self._options)
+            return convert(value, self._decoder_schema.columns.field(name).type, logical_type, self._options)
         except Unreadable as error:
             raise Unreadable(f"column {name!r}: {error}") from error
 
     def _metadata_columns(self) -> dict[str, Any]:
         row: dict[str, Any] = {TIME_COLUMN: self._time()}
-        path = metadata_path(self._shape.sequence_metadata)
+        path = metadata_path(self._decoder_schema.sequence_metadata)
         if path is not None:
             row[SEQUENCE_COLUMN] = self._metadata(*path)
             if row[SEQUENCE_COLUMN] is None and path == ("source", "lsn"):
                 row[SEQUENCE_COLUMN] = self._lsn_of_snapshot()
             if row[SEQUENCE_COLUMN] is None:
-                raise Unreadable(f"sequence_by {self._shape.sequence_metadata!r} is null, missing or no integer")
+                raise Unreadable(
+                    f"sequence_by {self._decoder_schema.sequence_metadata!r} is null, missing or no integer"
+                )
         return row
 
     def _metadata(self, parent: str, name: str) -> int | None:

@@ -7,16 +7,16 @@ from typing import Any, get_args, get_type_hints
 
 from lakebed.errors import InvalidInput
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.json_rows import JsonRows
 from lakebed.ingest.json_values import JsonOptions
-from lakebed.ingest.shape import ChangeShape, Decoder
 
 FORMATS = ("debezium-json", "json")
 JSON_OPTIONS = ("timestamp_unit", "decimal_text", "unavailable_value")
 ROW_OPTIONS = ("operation_field", "delete_values")
 
 
-def decoder(format: str, shape: ChangeShape, options: Mapping[str, Any] | None = None) -> Decoder:
+def decoder(format: str, decoder_schema: DecoderSchema, options: Mapping[str, Any] | None = None) -> Decoder:
     """The decoder of a format. ``options``: ``JSON_OPTIONS``, and for ``json`` also ``ROW_OPTIONS``."""
     if format not in FORMATS:
         raise InvalidInput(f"format {format!r} is unknown; use one of {', '.join(FORMATS)}")
@@ -26,11 +26,11 @@ def decoder(format: str, shape: ChangeShape, options: Mapping[str, Any] | None =
         raise InvalidInput(f"format {format!r} has no option {unknown[0]!r}; its options are {', '.join(allowed)}")
     json_options = JsonOptions(**{name: _checked(name, given[name]) for name in JSON_OPTIONS if name in given})
     if format == "debezium-json":
-        return DebeziumJson(shape, json_options)
+        return DebeziumJson(decoder_schema, json_options)
     rows = {name: given[name] for name in ROW_OPTIONS if name in given}
     if "delete_values" in rows:
         rows["delete_values"] = tuple(rows["delete_values"])
-    return JsonRows(shape, json_options, **rows)
+    return JsonRows(decoder_schema, json_options, **rows)
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
-from lakebed.ingest.shape import RECORD_SCHEMA
+from lakebed.ingest.decoder import RECORD_SCHEMA
 
 TOPIC = "orders"
 KEYS = ("order_id",)

@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from lakebed.ingest.base64_columns import to_binary, to_decimal
+from lakebed.ingest.connect_types import Kind, LogicalType
 from lakebed.ingest.decimal_columns import fitted, of_digits, parsed_as
 from lakebed.ingest.json_text import Number
 from lakebed.ingest.json_values import MICROS_BELOW, MILLIS_BELOW, JsonOptions
-from lakebed.ingest.meanings import Kind, Meaning
-from lakebed.parts.fitting import TIMESTAMP_MIN
+from lakebed.parts.exact_cast import TIMESTAMP_MIN
 
 JsonType = Literal["string", "number", "bool", "object", "array"]
 TICKS_OF_KIND = {Kind.TIME_MS: ("ms", 10**3), Kind.TIME_US: ("us", 10**6), Kind.TIME_NS: ("ns", 10**9)}
@@ -179,10 +179,10 @@ def names_of(unavailable: dict[str, np.ndarray[Any, Any]], upsert: np.ndarray[An
     return pa.array(lists, pa.list_(pa.string()))
 
 
-def reader_for(target: pa.DataType, meaning: Meaning, seen: Any, options: JsonOptions) -> ColumnReader | None:
+def reader_for(target: pa.DataType, logical_type: LogicalType, seen: Any, options: JsonOptions) -> ColumnReader | None:
     """How to read a column whose values look like ``seen`` (a sample, or None); None: only one by one."""
     shape = json_type(seen)
-    kind = meaning.kind
+    kind = logical_type.kind
     if pa.types.is_integer(target):
         if kind in (Kind.DECIMAL_BYTES, Kind.DECIMAL_VARIABLE):
             return None
@@ -198,7 +198,7 @@ def reader_for(target: pa.DataType, meaning: Meaning, seen: Any, options: JsonOp
     if pa.types.is_binary(target):
         return ColumnReader(pa.string(), to_binary)
     if pa.types.is_decimal128(target):
-        return _decimal_reader(target, meaning, shape, options)
+        return _decimal_reader(target, logical_type, shape, options)
     if pa.types.is_date32(target):
         if kind in UNIT_OF_KIND:
             return None
@@ -214,10 +214,10 @@ def reader_for(target: pa.DataType, meaning: Meaning, seen: Any, options: JsonOp
         return ColumnReader(pa.int64(), lambda v: _micros(v, unit).view(target))
     if pa.types.is_list(target) and shape in ("array", None):
         item = next((element for element in seen or () if element is not None), None)
-        return _list_reader(target, reader_for(target.value_type, meaning.of_item(), item, options))
+        return _list_reader(target, reader_for(target.value_type, logical_type.of_item(), item, options))
     if pa.types.is_struct(target) and shape in ("object", None):
         members = seen or {}
-        fields = [reader_for(f.type, meaning.of_field(f.name), members.get(f.name), options) for f in target]
+        fields = [reader_for(f.type, logical_type.of_field(f.name), members.get(f.name), options) for f in target]
         return _struct_reader(target, fields)
     return None
 
@@ -234,13 +234,13 @@ def _text_reader(kind: Kind, shape: JsonType | None) -> ColumnReader | None:
 
 
 def _decimal_reader(
-    target: pa.DataType, meaning: Meaning, shape: JsonType | None, options: JsonOptions
+    target: pa.DataType, logical_type: LogicalType, shape: JsonType | None, options: JsonOptions
 ) -> ColumnReader | None:
-    if meaning.kind is Kind.DECIMAL_BYTES and shape in ("string", None):
-        return ColumnReader(pa.string(), lambda v: fitted(to_decimal(v, meaning.scale), target))
-    if meaning.kind is Kind.DECIMAL_VARIABLE or shape == "object":
+    if logical_type.kind is Kind.DECIMAL_BYTES and shape in ("string", None):
+        return ColumnReader(pa.string(), lambda v: fitted(to_decimal(v, logical_type.scale), target))
+    if logical_type.kind is Kind.DECIMAL_VARIABLE or shape == "object":
         return ColumnReader(_VARIABLE, lambda v: _variable(v, target))
-    is_digits = meaning.kind is not Kind.DECIMAL_BYTES and options.decimal_text == "string"
+    is_digits = logical_type.kind is not Kind.DECIMAL_BYTES and options.decimal_text == "string"
     if shape == "number" or (shape is None and is_digits):
         return ColumnReader(parsed_as(target), lambda v: v.cast(target), numbers_only=not is_digits)
     if shape in ("string", None):

@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.ingest.connect_types import PLAIN
 from lakebed.ingest.debezium_record import Event, message_key
+from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json_columns import (
     MISSES,
     ColumnReader,
@@ -34,9 +36,7 @@ from lakebed.ingest.json_columns import (
 )
 from lakebed.ingest.json_text import Unreadable, parse
 from lakebed.ingest.json_values import JsonOptions
-from lakebed.ingest.meanings import PLAIN
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
-from lakebed.ingest.shape import ChangeShape, Decoded
 from lakebed.ingest.slices import (
     AT_COLUMN,
     TIME_COLUMN,
@@ -47,7 +47,7 @@ from lakebed.ingest.slices import (
     decode_records,
     from_arrays,
 )
-from lakebed.ingest.truncates import NO_CUT, Cut
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 SAMPLES = 64
@@ -57,42 +57,42 @@ SAMPLES = 64
 class JsonRows:
     """Decoder of the format ``json``."""
 
-    shape: ChangeShape
+    decoder_schema: DecoderSchema
     options: JsonOptions = field(default_factory=JsonOptions)
     operation_field: str | None = None
     delete_values: tuple[str, ...] = ("d", "D", "delete", "DELETE")
 
     def __post_init__(self) -> None:
-        path = metadata_path(self.shape.sequence_metadata)
+        path = metadata_path(self.decoder_schema.sequence_metadata)
         if path is not None and path[0] != "kafka":
             raise InvalidSchema(
-                f"sequence_by {self.shape.sequence_by!r}: flat JSON has no such metadata; use a column or kafka.offset"
+                f"sequence_by {self.decoder_schema.sequence_by!r}: flat JSON has no such metadata; use a column or kafka.offset"
             )
-        if self.operation_field and not self.shape.keys:
+        if self.operation_field and not self.decoder_schema.keys:
             raise InvalidInput(f"operation_field {self.operation_field!r}: a table without keys takes no deletes")
 
-    def decode(self, records: pa.Table, cut: Cut = NO_CUT) -> Decoded:
-        """A flat object tells nothing of its source, and there is no truncate in the format: ``cut`` takes nothing."""
-        return decode_records(records, _RowReader(self), self.shape, NO_CUT)
+    def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+        """A flat object tells nothing of its source, and there is no truncate in the format: ``cutoff`` takes nothing."""
+        return decode_records(records, _RowReader(self), self.decoder_schema, NO_CUTOFF)
 
 
 class _RowReader:
     def __init__(self, decoder: JsonRows) -> None:
         self._decoder = decoder
-        self._shape = decoder.shape
+        self._decoder_schema = decoder.decoder_schema
         self._options = decoder.options
         if self._options.decimal_text == "auto":
             self._options = replace(self._options, decimal_text="string")  # words may look like Debezium's base64
         self._operation = decoder.operation_field
         self._samples: dict[str, Any] = {}
         self._readers: dict[str, ColumnReader] | None = None
-        self._sequence = metadata_path(decoder.shape.sequence_metadata)
+        self._sequence = metadata_path(decoder.decoder_schema.sequence_metadata)
 
     # One by one ------------------------------------------------------------------------------------------------------
 
     def read_record(self, record: Record) -> Reading:
         if record.value is None:
-            if not self._shape.keys or not message_key(record)[0]:
+            if not self._decoder_schema.keys or not message_key(record)[0]:
                 return Ignored()
             return [self._event("before", {}, record).delete()]
         row = parse(record.value)
@@ -111,7 +111,7 @@ class _RowReader:
         return operation in self._decoder.delete_values
 
     def _event(self, side: str, row: dict[str, Any], record: Record) -> Event:
-        return Event({"op": "json", side: row}, {}, record, self._shape, self._options)
+        return Event({"op": "json", side: row}, {}, record, self._decoder_schema, self._options)
 
     # As a whole ------------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class _RowReader:
         present = np.asarray(records.column("value").is_valid())
         handled = np.zeros(records.num_rows, bool)
         if not present.any():
-            return FastReading(from_arrays(self._shape, 0, {}), handled)
+            return FastReading(from_arrays(self._decoder_schema, 0, {}), handled)
         some = records if present.all() else records.filter(pa.array(present))
         rows, sure = self._read_known(some, numbers[present])
         handled[present] = sure
@@ -136,7 +136,7 @@ class _RowReader:
                 pass
         self._sample(records.column("value"))
         readers = {}
-        for column in self._shape.columns:
+        for column in self._decoder_schema.columns:
             reader = reader_for(column.type, PLAIN, self._samples.get(column.name), self._options)
             if reader is None:
                 raise Missed(f"column {column.name} is read one by one")
@@ -150,7 +150,7 @@ class _RowReader:
                 row = parse(values[int(number)].as_py())
             except Unreadable:
                 continue
-            for name in self._shape.columns.names if isinstance(row, dict) else ():
+            for name in self._decoder_schema.columns.names if isinstance(row, dict) else ():
                 value = row.get(name)
                 if json_type(value) is not None and value != []:
                     self._samples[name] = value
@@ -177,15 +177,15 @@ class _RowReader:
             values = pa.array(self._decoder.delete_values, pa.string())
             delete = np.asarray(pc.is_in(operation.cast(pa.string()), value_set=values))
         good = np.ones(count, bool)
-        for name in self._shape.required:
+        for name in self._decoder_schema.required:
             if columns[name].null_count:
                 valid = np.asarray(columns[name].is_valid())
-                good &= valid if name in self._shape.keys else valid | delete | unavailable.get(name, False)
+                good &= valid if name in self._decoder_schema.keys else valid | delete | unavailable.get(name, False)
         operations: pa.Array = pa.repeat(pa.scalar(UPSERT, pa.string()), count)
         if delete.any():
             deletes = pa.array(delete)
             operations = pc.if_else(deletes, DELETE, UPSERT)
-            for name in columns.keys() - {*self._shape.keys, self._shape.sequence_column}:
+            for name in columns.keys() - {*self._decoder_schema.keys, self._decoder_schema.sequence_column}:
                 columns[name] = pc.if_else(deletes, pa.scalar(None, columns[name].type), columns[name])
         times = micros_of(records.column("timestamp").view(pa.int64()))
         metadata = {OP_COLUMN: operations, AT_COLUMN: pa.array(2 * numbers), TIME_COLUMN: times}
@@ -194,5 +194,5 @@ class _RowReader:
         if self._sequence:
             sequence = metadata[SEQUENCE_COLUMN] = kafka_metadata(records, self._sequence[1])
             good &= np.asarray(sequence.is_valid())
-        rows = from_arrays(self._shape, count, {**columns, **metadata})
+        rows = from_arrays(self._decoder_schema, count, {**columns, **metadata})
         return rows if good.all() else rows.filter(pa.array(good)), good

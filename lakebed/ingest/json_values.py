@@ -22,9 +22,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from lakebed.ingest.connect_types import INTEGER, PLAIN, Kind, LogicalType
 from lakebed.ingest.json_text import Number, Unreadable, is_unicode, shown, written
-from lakebed.ingest.meanings import INTEGER, PLAIN, Kind, Meaning
-from lakebed.parts.fitting import TIMESTAMP_MIN
+from lakebed.parts.exact_cast import TIMESTAMP_MIN
 
 TimestampUnit = Literal["auto", "ms", "us", "ns"]
 DecimalText = Literal["auto", "precise", "string"]
@@ -66,34 +66,34 @@ def is_unavailable(value: Any, placeholder: str) -> bool:
     return isinstance(value, dict) and value == {placeholder: placeholder}
 
 
-def convert(value: Any, target: pa.DataType, meaning: Meaning, options: JsonOptions) -> Any:
+def convert(value: Any, target: pa.DataType, logical_type: LogicalType, options: JsonOptions) -> Any:
     """A parsed JSON value as what ``pa.array([...], target)`` takes. Raises ``Unreadable``."""
     if value is None:
         return None
     if pa.types.is_integer(target):
-        return _integer(value, target, meaning, options)
+        return _integer(value, target, logical_type, options)
     if pa.types.is_floating(target):
-        return _floating(value, target, meaning, options)
+        return _floating(value, target, logical_type, options)
     if pa.types.is_boolean(target):
         if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
             return bool(value)
     elif pa.types.is_string(target) or pa.types.is_large_string(target):
-        return _text(value, meaning, options)
+        return _text(value, logical_type, options)
     elif pa.types.is_binary(target) or pa.types.is_large_binary(target):
         if isinstance(value, str):
             return _base64(value)
     elif pa.types.is_decimal(target):
-        return _rescaled(_decimal(value, meaning, target.scale, options), target)
+        return _rescaled(_decimal(value, logical_type, target.scale, options), target)
     elif pa.types.is_date32(target):
-        return _days(value, meaning, options)
+        return _days(value, logical_type, options)
     elif pa.types.is_timestamp(target):
-        return _micros(value, meaning, options)
+        return _micros(value, logical_type, options)
     elif pa.types.is_list(target):
         if isinstance(value, list):
-            return [_member(item, target.value_field, meaning.of_item(), options) for item in value]
+            return [_member(item, target.value_field, logical_type.of_item(), options) for item in value]
     elif pa.types.is_struct(target):
         if isinstance(value, dict):
-            return {f.name: _member(value.get(f.name), f, meaning.of_field(f.name), options) for f in target}
+            return {f.name: _member(value.get(f.name), f, logical_type.of_field(f.name), options) for f in target}
     elif pa.types.is_map(target):
         if isinstance(value, dict):
             return _pairs(value, target, options)
@@ -102,9 +102,9 @@ def convert(value: Any, target: pa.DataType, meaning: Meaning, options: JsonOpti
     raise _mismatch(value, str(target))
 
 
-def _member(value: Any, field: pa.Field, meaning: Meaning, options: JsonOptions) -> Any:
+def _member(value: Any, field: pa.Field, logical_type: LogicalType, options: JsonOptions) -> Any:
     """A field of a struct, an element of a list, or a value of a map."""
-    converted = convert(value, field.type, meaning, options)
+    converted = convert(value, field.type, logical_type, options)
     if converted is None and not field.nullable:
         raise Unreadable(f"{field.name!r} in it may not be null")
     return converted
@@ -123,10 +123,10 @@ def _mismatch(value: Any, wanted: str) -> Unreadable:
     return Unreadable(f"{shown(value)} is no {wanted}")
 
 
-def _integer(value: Any, target: pa.DataType, meaning: Meaning, options: JsonOptions) -> int:
-    if meaning.kind in (Kind.DECIMAL_BYTES, Kind.DECIMAL_VARIABLE):
+def _integer(value: Any, target: pa.DataType, logical_type: LogicalType, options: JsonOptions) -> int:
+    if logical_type.kind in (Kind.DECIMAL_BYTES, Kind.DECIMAL_VARIABLE):
         try:
-            value = int(_decimal(value, meaning, 0, options).quantize(Decimal(1), context=_WHOLE))
+            value = int(_decimal(value, logical_type, 0, options).quantize(Decimal(1), context=_WHOLE))
         except (InvalidOperation, Inexact):
             raise _mismatch(value, str(target)) from None
     if isinstance(value, str) and INTEGER.fullmatch(value):
@@ -139,9 +139,9 @@ def _integer(value: Any, target: pa.DataType, meaning: Meaning, options: JsonOpt
     return value
 
 
-def _floating(value: Any, target: pa.DataType, meaning: Meaning, options: JsonOptions) -> float:
-    if meaning.kind in (Kind.DECIMAL_BYTES, Kind.DECIMAL_VARIABLE):
-        text = str(_decimal(value, meaning, 0, options))
+def _floating(value: Any, target: pa.DataType, logical_type: LogicalType, options: JsonOptions) -> float:
+    if logical_type.kind in (Kind.DECIMAL_BYTES, Kind.DECIMAL_VARIABLE):
+        text = str(_decimal(value, logical_type, 0, options))
     elif isinstance(value, str):
         if value in ("NaN", "Infinity", "-Infinity"):
             return float(value)
@@ -163,17 +163,17 @@ def _floating(value: Any, target: pa.DataType, meaning: Meaning, options: JsonOp
     return float(number)
 
 
-def _text(value: Any, meaning: Meaning, options: JsonOptions) -> str:
+def _text(value: Any, logical_type: LogicalType, options: JsonOptions) -> str:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    match meaning.kind:
+    match logical_type.kind:
         case Kind.DATE_DAYS if whole:
             return _date_text(value)
         case Kind.TIME_MS | Kind.TIME_US | Kind.TIME_NS if whole:
-            return _clock_text(value, {Kind.TIME_MS: 3, Kind.TIME_US: 6, Kind.TIME_NS: 9}[meaning.kind])
+            return _clock_text(value, {Kind.TIME_MS: 3, Kind.TIME_US: 6, Kind.TIME_NS: 9}[logical_type.kind])
         case Kind.TIMESTAMP_MS | Kind.TIMESTAMP_US | Kind.TIMESTAMP_NS:
-            return _instant_text(_micros(value, meaning, options))
+            return _instant_text(_micros(value, logical_type, options))
         case Kind.DECIMAL_BYTES | Kind.DECIMAL_VARIABLE if isinstance(value, str | dict):
-            return format(_decimal(value, meaning, 0, options), "f")
+            return format(_decimal(value, logical_type, 0, options), "f")
     text = value if isinstance(value, str) else written(value)
     if not is_unicode(text):
         raise Unreadable("a string holds half of a surrogate pair")
@@ -208,7 +208,7 @@ def _base64(value: str) -> bytes:
         raise _mismatch(value, "base64") from error
 
 
-def _decimal(value: Any, meaning: Meaning, plain_scale: int, options: JsonOptions) -> Decimal:
+def _decimal(value: Any, logical_type: LogicalType, plain_scale: int, options: JsonOptions) -> Decimal:
     if isinstance(value, Number):
         return value.decimal()
     if isinstance(value, int) and not isinstance(value, bool):
@@ -218,8 +218,8 @@ def _decimal(value: Any, meaning: Meaning, plain_scale: int, options: JsonOption
         if isinstance(scale, int) and not isinstance(scale, bool) and isinstance(raw, str):
             return _unscaled(raw, scale)
     elif isinstance(value, str):
-        if meaning.kind is Kind.DECIMAL_BYTES:
-            return _unscaled(value, meaning.scale)
+        if logical_type.kind is Kind.DECIMAL_BYTES:
+            return _unscaled(value, logical_type.scale)
         return _plain_decimal(value, plain_scale, options)
     raise _mismatch(value, "decimal")
 
@@ -258,9 +258,9 @@ def _rescaled(value: Decimal, target: pa.DataType) -> Decimal:
         raise Unreadable(f"{shown(Number(str(value)))} has more than {target.scale} digits after the point") from None
 
 
-def _days(value: Any, meaning: Meaning, options: JsonOptions) -> int:
-    if meaning.kind in (Kind.TIMESTAMP_MS, Kind.TIMESTAMP_US, Kind.TIMESTAMP_NS):
-        days, rest = divmod(_micros(value, meaning, options), 86_400_000_000)
+def _days(value: Any, logical_type: LogicalType, options: JsonOptions) -> int:
+    if logical_type.kind in (Kind.TIMESTAMP_MS, Kind.TIMESTAMP_US, Kind.TIMESTAMP_NS):
+        days, rest = divmod(_micros(value, logical_type, options), 86_400_000_000)
         if rest:
             raise Unreadable(f"{shown(value)} is not at midnight, so no date")
         return days
@@ -274,12 +274,12 @@ def _days(value: Any, meaning: Meaning, options: JsonOptions) -> int:
     raise _mismatch(value, "date")
 
 
-def _micros(value: Any, meaning: Meaning, options: JsonOptions) -> int:
+def _micros(value: Any, logical_type: LogicalType, options: JsonOptions) -> int:
     if isinstance(value, str):
         return _micros_of_text(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise _mismatch(value, "timestamp")
-    match meaning.kind:
+    match logical_type.kind:
         case Kind.DATE_DAYS:
             micros = value * 86_400_000_000
         case Kind.TIMESTAMP_MS:

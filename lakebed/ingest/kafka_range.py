@@ -30,8 +30,8 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from lakebed.errors import DataLoss, InvalidInput, LakebedError, Retry
+from lakebed.ingest.decoder import RECORD_SCHEMA
 from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, without_secrets
-from lakebed.ingest.shape import RECORD_SCHEMA
 
 CONSUME_RECORDS_MAX = 500
 """As many as stay in the processor's cache until they are read; twenty times as many cost twice the time each."""

@@ -8,7 +8,7 @@ from lakebed.ingest.batch_writer import commit_written, write_arrow
 from lakebed.manifest.actions import ChangePart, Transaction
 from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.changes import shape_of
+from lakebed.parts.changes import write_spec_of
 from lakebed.version import ENGINE
 
 
@@ -20,5 +20,5 @@ def set_aside(path: str, log: TableLog, change_part: ChangePart, records: pa.Tab
     snapshot = log.refresh()
     batch = Transaction(NAMED_BATCH_PREFIX + change_part.domain, 0)
     if snapshot.transaction_version(batch.app_id) < batch.version:
-        written = write_arrow(records, shape_of(snapshot), path)
+        written = write_arrow(records, write_spec_of(snapshot), path)
         commit_written(log, snapshot, written, batch, "QUARANTINE", ENGINE)

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json_columns import MILLIS_MAX
 from lakebed.ingest.json_text import Unreadable
-from lakebed.ingest.shape import ChangeShape, Decoded
-from lakebed.ingest.truncates import Cut, Truncate
+from lakebed.ingest.truncates import Cutoff, Truncate
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 
@@ -36,10 +36,10 @@ TIME_COLUMN = "_lakebed_time"
 """Internal to decoding: twice the record's number (plus one for a second row of it), and its event time in micros."""
 
 
-def row_schema(shape: ChangeShape) -> pa.Schema:
+def row_schema(decoder_schema: DecoderSchema) -> pa.Schema:
     """Change rows with everything that later steps may want."""
     return (
-        shape.change_schema(with_unavailable=True)
+        decoder_schema.change_schema(with_unavailable=True)
         .append(pa.field(AT_COLUMN, pa.int64()))
         .append(pa.field(TIME_COLUMN, pa.int64()))
     )
@@ -90,7 +90,7 @@ class Reader(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class _Collected:
-    cut: Cut
+    cutoff: Cutoff
     tables: list[pa.Table] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     bad: list[tuple[int, str]] = field(default_factory=list)
@@ -99,13 +99,13 @@ class _Collected:
     truncated: int = 0
 
 
-def decode_records(records: pa.Table, reader: Reader, shape: ChangeShape, cut: Cut) -> Decoded:
-    collected = _Collected(cut=cut)
+def decode_records(records: pa.Table, reader: Reader, decoder_schema: DecoderSchema, cutoff: Cutoff) -> Decoded:
+    collected = _Collected(cutoff=cutoff)
     first = 0
     for batch in _slices(records):
         _read(batch, first, reader, collected)
         first += batch.num_rows
-    return _assemble(records, collected, shape)
+    return _assemble(records, collected, decoder_schema)
 
 
 def _slices(records: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -157,7 +157,7 @@ def _read_one_by_one(
             collected.bad.append((at, f"{UNFORESEEN}: {type(error).__name__}: {error}"))
             continue
         if isinstance(reading, Truncate):
-            if collected.cut.knows(reading):
+            if collected.cutoff.knows(reading):
                 collected.ignored += 1
             else:
                 collected.truncates.append(reading)
@@ -170,8 +170,8 @@ def _read_one_by_one(
                 collected.rows.append({**row, AT_COLUMN: 2 * at + second})
 
 
-def _assemble(records: pa.Table, collected: _Collected, shape: ChangeShape) -> Decoded:
-    schema = row_schema(shape)
+def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderSchema) -> Decoded:
+    schema = row_schema(decoder_schema)
     tables = list(collected.tables)
     if collected.rows:
         tables.append(_table_of(collected, schema))
@@ -232,8 +232,8 @@ def quarantine(records: pa.Table, bad: list[tuple[int, str]]) -> pa.Table:
     return pa.table([*columns, reasons, times], schema=QUARANTINE_SCHEMA)
 
 
-def from_arrays(shape: ChangeShape, rows: int, columns: dict[str, pa.Array]) -> pa.Table:
+def from_arrays(decoder_schema: DecoderSchema, rows: int, columns: dict[str, pa.Array]) -> pa.Table:
     """A table of ``row_schema``; columns not given are null."""
-    schema = row_schema(shape)
+    schema = row_schema(decoder_schema)
     arrays = [columns[f.name] if f.name in columns else pa.nulls(rows, f.type) for f in schema]
     return pa.Table.from_arrays(arrays, schema=schema)

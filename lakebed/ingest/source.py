@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
 
-from lakebed.ingest.shape import RECORD_SCHEMA, Decoded, Decoder
-from lakebed.ingest.truncates import NO_CUT, Cut
+from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +73,7 @@ class RangeChanges:
 
     source: RangeReader
     decoder: Decoder
-    cut: Cut = NO_CUT
+    cutoff: Cutoff = NO_CUTOFF
     ranges_read: list[Range] = field(default_factory=list)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
@@ -81,7 +81,7 @@ class RangeChanges:
             for chosen in ranges_of(batch):
                 self.ranges_read.append(chosen)
                 for records in self.source.read(chosen):
-                    yield self.decoder.decode(records, self.cut)
+                    yield self.decoder.decode(records, self.cutoff)
 
     def records_lost(self) -> int:
         return self.source.records_lost
@@ -92,12 +92,12 @@ class RecordChanges:
     """Runs in a task: records in (``RECORD_SCHEMA``), decoded changes out."""
 
     decoder: Decoder
-    cut: Cut = NO_CUT
+    cutoff: Cutoff = NO_CUTOFF
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         for batch in batches:
             if batch.num_rows:
-                yield self.decoder.decode(pa.Table.from_batches([batch]).cast(RECORD_SCHEMA), self.cut)
+                yield self.decoder.decode(pa.Table.from_batches([batch]).cast(RECORD_SCHEMA), self.cutoff)
 
     def records_lost(self) -> int:
         return 0

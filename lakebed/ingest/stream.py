@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakebed import events
 from lakebed.errors import InvalidInput, QuarantineRefused
+from lakebed.ingest.batch_fingerprint import batch_fingerprint, require_same
 from lakebed.ingest.batch_writer import (
     ChangeStream,
     WriteTask,
@@ -20,13 +21,12 @@ from lakebed.ingest.batch_writer import (
     refuse_quarantine,
     write_dataframe,
 )
-from lakebed.ingest.ranges_read import digest, require_same
 from lakebed.ingest.source import Range, RangeChanges
-from lakebed.ingest.truncates import cut_of
+from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.changes import TableShape, shape_of
+from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.planning.backpressure import pressure
 from lakebed.version import ENGINE
 
@@ -60,13 +60,13 @@ class Ingest:
         snapshot = self._log.refresh()
         if snapshot.transaction_version(batch.app_id) >= batch_id:
             if isinstance(self._stream, RangeChanges):
-                require_same(snapshot, batch, digest(Range(**row.asDict()) for row in frame.collect()))
+                require_same(snapshot, batch, batch_fingerprint(Range(**row.asDict()) for row in frame.collect()))
             events.emit(events.BatchReplayed(table=self._table, query=batch.app_id, batch_id=batch_id))
             return
-        snapshot = self._give_way(snapshot)
+        snapshot = self._apply_backpressure(snapshot)
         started = time.perf_counter()
-        task = WriteTask(shape_of(snapshot), self._table, self._stream)
-        written = write_dataframe(frame, task, cut_of(snapshot))
+        task = WriteTask(write_spec_of(snapshot), self._table, self._stream)
+        written = write_dataframe(frame, task, cutoff_of(snapshot))
         quarantined = sum(part.rows for part in written.quarantined)
         if quarantined:
             if self._fail_on_quarantine:
@@ -105,7 +105,7 @@ class Ingest:
         )
         self._log.checkpoint_if_due(result.snapshot, slack=2)  # nobody maintains the table: the writer must
 
-    def _give_way(self, snapshot: Snapshot) -> Snapshot:
+    def _apply_backpressure(self, snapshot: Snapshot) -> Snapshot:
         """Wait if maintenance can't keep up; returns the newest snapshot then."""
         found = pressure(snapshot)
         delay = found.delay_seconds(self._batch_seconds)
@@ -116,15 +116,15 @@ class Ingest:
         return self._log.refresh()
 
 
-def require_keys(shape: TableShape, keys: Sequence[str] | None, sequence_by: str | None) -> None:
+def require_keys(spec: WriteSpec, keys: Sequence[str] | None, sequence_by: str | None) -> None:
     """Raises InvalidInput if a caller takes the table to have other keys or another sequence than it has."""
-    if keys is not None and tuple(keys) != shape.keys:
+    if keys is not None and tuple(keys) != spec.keys:
         raise InvalidInput(
-            f"the table's keys are {list(shape.keys)}, not {list(keys)}; keys are fixed when a table is created"
+            f"the table's keys are {list(spec.keys)}, not {list(keys)}; keys are fixed when a table is created"
         )
-    if sequence_by is not None and sequence_by != shape.sequence_by:
+    if sequence_by is not None and sequence_by != spec.sequence_by:
         raise InvalidInput(
-            f"the table's sequence_by is {shape.sequence_by!r}, not {sequence_by!r}; it is fixed when a table is created"
+            f"the table's sequence_by is {spec.sequence_by!r}, not {sequence_by!r}; it is fixed when a table is created"
         )
 
 

@@ -114,7 +114,7 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Cutoff:
     """The truncates that decide which records of a batch still count: those of earlier batches, and the batch's own."""
 
     known: tuple[Truncate, ...] = ()
@@ -153,7 +153,7 @@ class Cut:
         return tuple(newest.values())
 
 
-NO_CUT = Cut()
+NO_CUTOFF = Cutoff()
 
 
 def _is_newer(one: Truncate, other: Truncate, new: tuple[Truncate, ...]) -> bool:
@@ -174,15 +174,15 @@ def positions(records: pa.RecordBatch, times: pa.Array, places: Mapping[str, pa.
     return pa.table(columns, schema=POSITION_SCHEMA)
 
 
-def cut_of(snapshot: Snapshot) -> Cut:
+def cutoff_of(snapshot: Snapshot) -> Cutoff:
     """The truncates that a table has seen."""
     text = snapshot.domains.get(TRUNCATE_DOMAIN)
-    return Cut(tuple(Truncate(**one) for one in json.loads(text).get("truncates", ()))) if text else Cut()
+    return Cutoff(tuple(Truncate(**one) for one in json.loads(text).get("truncates", ()))) if text else Cutoff()
 
 
-def to_domain(cut: Cut) -> Domain:
+def to_domain(cutoff: Cutoff) -> Domain:
     """What puts them into the log."""
-    return Domain(TRUNCATE_DOMAIN, json.dumps({"truncates": [to_json(one) for one in cut.remembered()]}))
+    return Domain(TRUNCATE_DOMAIN, json.dumps({"truncates": [to_json(one) for one in cutoff.remembered()]}))
 
 
 def to_json(truncate: Truncate) -> dict[str, Any]:

@@ -62,7 +62,7 @@ from lakebed.keyindex.key_runs import (
     same_keys,
 )
 from lakebed.keyindex.key_words import KeyEncoding
-from lakebed.storage.process_folders import lock_folder, temporary_folder
+from lakebed.storage.process_folders import lock_folder, process_folder
 
 FORMAT = 1
 FANOUT = 4
@@ -471,7 +471,7 @@ def _claim_folder(folder: Path) -> tuple[Path, Callable[[], object]]:
     """Lock `folder`, or a fresh temporary one when another process has it; with what gives it free again."""
     lock = lock_folder(folder)
     if lock is None:
-        own = Path(tempfile.mkdtemp(prefix="keys-", dir=temporary_folder()))
+        own = Path(tempfile.mkdtemp(prefix="keys-", dir=process_folder()))
         _log.warning("another process uses the key index in %s, so this one builds its own in %s", folder, own)
         return own, lambda: shutil.rmtree(own, ignore_errors=True)
     return folder, lambda: os.close(lock)

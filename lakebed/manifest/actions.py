@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.own_checksum import ZEROS, require_whole, with_checksum
+from lakebed.manifest.embedded_checksum import ZEROS, require_whole, with_checksum
 
 _TAG_LEVEL = "lakebed.level"
 _TAG_MIN_BLOCK = "lakebed.min_block"

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from lakebed.errors import Corrupt, Unsupported
 from lakebed.manifest import actions as act
 from lakebed.manifest.actions import AddChangePart, AddPart, Domain, Metadata, Part, Protocol, RemovePart, Transaction
-from lakebed.manifest.own_checksum import ZEROS, require_whole, with_checksum
+from lakebed.manifest.embedded_checksum import ZEROS, require_whole, with_checksum
 from lakebed.manifest.snapshot import Snapshot
 
 _INT96_UNIT = "ms"  # as exact as statistics are; Delta keeps no other times in it

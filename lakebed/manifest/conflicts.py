@@ -55,7 +55,7 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Touch:
+class ReadWriteSet:
     """What a commit read or replaces.
 
     ``parts``: paths of base parts replaced, with the partition of each; ``change_parts``: domains of change parts that
@@ -74,15 +74,15 @@ class Touch:
     domains: frozenset[str] = frozenset()
 
 
-BLIND = Touch()
+BLIND = ReadWriteSet()
 
 
-def find_conflict(touch: Touch, batch: Transaction | None, scope: str, winner: Commit) -> Conflict | None:
+def find_conflict(access: ReadWriteSet, batch: Transaction | None, scope: str, winner: Commit) -> Conflict | None:
     """What of a commit that came first conflicts with ours, None if nothing does. Pure."""
-    replaces = bool(touch.parts or touch.change_parts or touch.whole_table)
-    partitions = set(touch.parts.values())
-    gone = _leaving(winner) if touch.claimed else frozenset()
-    if touch.read_changes and takes_rows_away(winner):
+    replaces = bool(access.parts or access.change_parts or access.whole_table)
+    partitions = set(access.parts.values())
+    gone = _removed_for_good(winner) if access.claimed else frozenset()
+    if access.read_changes and takes_rows_away(winner):
         return Conflict(winner.version, ConflictKind.PARTS, "rows that were read left the table")
     for action in winner.actions:
         match action:
@@ -93,30 +93,30 @@ def find_conflict(touch: Touch, batch: Transaction | None, scope: str, winner: C
             case Protocol():
                 return Conflict(winner.version, ConflictKind.METADATA, "protocol")
             case RemovePart(path=path):
-                if path in touch.parts or (path in gone and path in touch.claimed):
+                if path in access.parts or (path in gone and path in access.claimed):
                     return Conflict(winner.version, ConflictKind.PARTS, path)
                 partition = partition_key(action.partition_values or {})
-                if scope == "partition" and touch.parts and partition and partition in partitions:
+                if scope == "partition" and access.parts and partition and partition in partitions:
                     return Conflict(winner.version, ConflictKind.PARTS, f"partition {dict(partition)}")
             case RemoveChangePart(domain):
-                if domain in touch.change_parts:
+                if domain in access.change_parts:
                     return Conflict(winner.version, ConflictKind.PARTS, domain)
             case AddChangePart(change_part):
-                if touch.read_changes:
+                if access.read_changes:
                     return Conflict(winner.version, ConflictKind.NEW_ROWS, change_part.path)
             case AddPart(part, data_change):
-                if touch.looked_up_keys and data_change:
+                if access.looked_up_keys and data_change:
                     return Conflict(winner.version, ConflictKind.NEW_ROWS, part.path)
-            case Domain(domain, _, _) if domain in touch.domains:
+            case Domain(domain, _, _) if domain in access.domains:
                 return Conflict(winner.version, ConflictKind.CLAIM, domain)
-            case Domain(domain, configuration, False) if touch.claimed:
+            case Domain(domain, configuration, False) if access.claimed:
                 claim = claim_of(domain, configuration)
-                if claim and not touch.claimed.isdisjoint(claim.sources):
+                if claim and not access.claimed.isdisjoint(claim.sources):
                     return Conflict(winner.version, ConflictKind.CLAIM, f"{domain} of {claim.replica}")
             case _:
                 pass
     info = winner.info
-    if replaces and (touch.whole_table or (scope == "table" and not (info and info.blind_append))):
+    if replaces and (access.whole_table or (scope == "table" and not (info and info.blind_append))):
         return Conflict(winner.version, ConflictKind.TABLE, info.operation if info else "a commit")
     return None
 
@@ -136,7 +136,7 @@ def takes_rows_away(winner: Commit) -> bool:
     )
 
 
-def _leaving(winner: Commit) -> frozenset[str]:
+def _removed_for_good(winner: Commit) -> frozenset[str]:
     """Parts that the commit takes out of the base for good; one whose dead rows it marks stays."""
     added = {action.part.path for action in winner.actions if isinstance(action, AddPart)}
     return frozenset(action.path for action in winner.actions if isinstance(action, RemovePart)) - added

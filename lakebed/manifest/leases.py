@@ -68,7 +68,7 @@ def first_unexpired(domains: Mapping[str, str]) -> int:
     return int(orjson.loads(text)["before"]) if text else 0
 
 
-def mark(version: int) -> Domain:
+def expired_before(version: int) -> Domain:
     """What moves the mark to a version."""
     return Domain(EXPIRED_DOMAIN, orjson.dumps({"before": version}).decode())
 

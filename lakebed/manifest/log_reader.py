@@ -30,7 +30,7 @@ from lakebed.manifest.log_files import LOG_FOLDER, LogFiles, checkpoint_name, co
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.snapshot import Snapshot, apply, follows, statistics_of, without_expired
 from lakebed.single_flight import SingleFlight
-from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey.statistics_cache import StatisticsCache
 
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck"})
@@ -46,7 +46,7 @@ class LogReader:
         self, store: LogStore, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
     ):
         self.store = store
-        self.statistics = KnownStatistics()
+        self.statistics = StatisticsCache()
         """What was read of the statistics of parts, of all versions; those of parts that left are forgotten now and then."""
         self.clock = clock
         self._sleep = sleep

@@ -53,9 +53,9 @@ from lakebed.manifest.actions import (
     encode_commit,
 )
 from lakebed.manifest.checkpoint import encode_checkpoint
-from lakebed.manifest.conflicts import Conflict, ConflictKind, Touch, find_conflict
+from lakebed.manifest.conflicts import Conflict, ConflictKind, ReadWriteSet, find_conflict
 from lakebed.manifest.invariants import require_sound
-from lakebed.manifest.leases import EXPIRED_DOMAIN, first_unexpired, leased_versions, mark
+from lakebed.manifest.leases import EXPIRED_DOMAIN, expired_before, first_unexpired, leased_versions
 from lakebed.manifest.log_files import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.manifest.log_reader import LAST_CHECKPOINT, LogReader, require_readable
 from lakebed.manifest.snapshot import Snapshot, apply, follows
@@ -142,7 +142,7 @@ class TableLog(LogReader):
         read: Snapshot,
         actions: Sequence[Action],
         info: CommitInfo,
-        touch: Touch,
+        access: ReadWriteSet,
         batch: Transaction | None = None,
     ) -> Outcome:
         """Commit actions that were worked out on the snapshot ``read``. ``batch`` is checked and recorded (M3).
@@ -151,7 +151,7 @@ class TableLog(LogReader):
         if another table lies here now.
         """
         started = time.perf_counter()
-        outcome, attempts = self._commit(read, actions, info, touch, batch)
+        outcome, attempts = self._commit(read, actions, info, access, batch)
         events.emit(
             events.CommitEnded(
                 table=self._root,
@@ -166,7 +166,12 @@ class TableLog(LogReader):
         return outcome
 
     def _commit(
-        self, read: Snapshot, actions: Sequence[Action], info: CommitInfo, touch: Touch, batch: Transaction | None
+        self,
+        read: Snapshot,
+        actions: Sequence[Action],
+        info: CommitInfo,
+        access: ReadWriteSet,
+        batch: Transaction | None,
     ) -> tuple[Outcome, int]:
         """The outcome, and how many versions were tried."""
         require_writable(read.protocol)
@@ -203,7 +208,7 @@ class TableLog(LogReader):
                     )
                 self._sleep(0.05 * 2**strange)
                 continue
-            conflict = find_conflict(touch, batch, scope, winner)
+            conflict = find_conflict(access, batch, scope, winner)
             known = apply(known, winner)
             if conflict:
                 if not self._stands(read):
@@ -400,7 +405,7 @@ class TableLog(LogReader):
             kept = self._checkpoint_before(last, newest, now_ms)
             if not self.files_before(kept):
                 return 0
-            names = self.files_before(self._checkpoint_before(kept, self._mark_at(kept), now_ms))
+            names = self.files_before(self._checkpoint_before(kept, self._expire_before(kept), now_ms))
         except FileNotFoundError:  # another cleanup was faster
             return 0
         for name in names:
@@ -419,14 +424,16 @@ class TableLog(LogReader):
                 return each
         return 0
 
-    def _mark_at(self, version: int) -> Snapshot:
+    def _expire_before(self, version: int) -> Snapshot:
         """A snapshot with the mark at or after a version: whoever comes later can't hold an older one."""
         for _ in range(_MARK_ATTEMPTS_MAX):
             snapshot = self.refresh()
             if first_unexpired(snapshot.domains) >= version:
                 return snapshot
             info = CommitInfo(operation="EXPIRE VERSIONS", commit_id="", parameters={"before": version}, engine=ENGINE)
-            outcome = self.commit(snapshot, [mark(version)], info, Touch(domains=frozenset([EXPIRED_DOMAIN])))
+            outcome = self.commit(
+                snapshot, [expired_before(version)], info, ReadWriteSet(domains=frozenset([EXPIRED_DOMAIN]))
+            )
             if isinstance(outcome, Committed):
                 return outcome.snapshot
             if isinstance(outcome, Unknown):

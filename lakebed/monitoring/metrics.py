@@ -100,9 +100,9 @@ class Metrics:
         )
         self._settle_seconds = self._histogram("lakebed_settle_seconds", "A round of settling.", _SECONDS)
         self._written = self._counter(
-            "lakebed_written_bytes", "Bytes of parts and deletion vectors written; the log is left out.", "by"
+            "lakebed_written_bytes", "Bytes of parts and deletion vectors written; the log is left out.", "writer"
         )
-        self._merges = self._counter("lakebed_merges", "Merges by how they ended.", "kind", "end")
+        self._merges = self._counter("lakebed_merges", "Merges by how they ended.", "kind", "outcome")
         self._merged_rows = self._counter("lakebed_merged_rows", "Rows that merges wrote.")
         self._merge_read = self._counter("lakebed_merge_read_bytes", "Bytes of the parts that merges read.")
         self._merge_local = self._counter(
@@ -117,15 +117,15 @@ class Metrics:
             "kind",
             "parked",
         )
-        self._uploads = self._counter("lakebed_uploads", "Materialized parts uploaded, by how it ended.", "end")
+        self._uploads = self._counter("lakebed_uploads", "Materialized parts uploaded, by how it ended.", "outcome")
         self._mutations = self._counter(
-            "lakebed_mutations", "Deletes and updates by how they ended.", "operation", "end"
+            "lakebed_mutations", "Deletes and updates by how they ended.", "operation", "outcome"
         )
         self._mutated_rows = self._counter(
             "lakebed_mutated_rows", "Rows that mutations deleted or updated.", "operation"
         )
         self._mutation_parts = self._counter(
-            "lakebed_mutation_parts", "Parts that mutations read, marked dead rows in, and added.", "did"
+            "lakebed_mutation_parts", "Parts that mutations read, marked dead rows in, and added.", "action"
         )
         self._mutation_conflicts = self._counter(
             "lakebed_mutation_conflicts", "Times that a mutation gave way to a commit of others."
@@ -217,7 +217,7 @@ class Metrics:
                     self._merging.labels(event.table).dec()
                     self._failed_merges.labels(event.table, event.kind, "yes" if event.parked else "no").inc()
                 case Uploaded():
-                    self._uploads.labels(event.table, event.end).inc()
+                    self._uploads.labels(event.table, event.outcome).inc()
                     self._written.labels(event.table, "upload").inc(event.bytes)
                 case MutationBegan():
                     self._mutating.labels(event.table).inc()
@@ -303,7 +303,7 @@ class Metrics:
     def _merge(self, event: MergeEnded) -> None:
         table = event.table
         self._merging.labels(table).dec()
-        self._merges.labels(table, event.kind, event.end).inc()
+        self._merges.labels(table, event.kind, event.outcome).inc()
         self._merged_rows.labels(table).inc(event.rows)
         self._merge_read.labels(table).inc(event.bytes_in)
         self._carried.labels(table).inc(event.carried_rows)

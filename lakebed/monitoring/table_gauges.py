@@ -64,7 +64,7 @@ class TableGauges:
         self._claims = gauge("lakebed_claims", "Claims in the log.", "state")
         self._plans = gauge("lakebed_backlog_plans", "Plans that the planner would run now.", "kind")
         self._refused = gauge("lakebed_refused", "What the planner leaves alone, and why.", "cause")
-        self._written = gauge("lakebed_log_written_bytes", "Bytes that commits of the last hour brought.", "by")
+        self._written = gauge("lakebed_log_written_bytes", "Bytes that commits of the last hour brought.", "writer")
         self._commits = gauge("lakebed_log_recent_commits", "Commits of the last hour.", "operation")
         self._seen: dict[tuple[Gauge, str], set[tuple[str, ...]]] = {}
 

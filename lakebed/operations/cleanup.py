@@ -11,13 +11,13 @@ table became empty: the last of its commits that took something away had a versi
    the oldest kept version remembers its removal. Any other file without a name may be of a writer that has not committed
    yet, so it goes (*orphan*, *temporary*) only when it is older than writing takes, and than the oldest claim under way: by
    the clock of the store, which stamped it. How long writing may take is a constant, whatever the table's properties say.
-   What readers tell planners (``parts.reads``) is of use for an hour, and then goes as *temporary*.
+   What readers tell planners (``parts.read_counts``) is of use for an hour, and then goes as *temporary*.
 4. Read first, commit, then act: move the mark (``manifest.leases``), which ends older versions for readers. What the
    commits up to the mark's own name, and what the leases among them hold, stays.
 5. Expired log files go first, oldest first (a checkpoint was written before), then the others. Whatever dies in between
    leaves files that the next cleanup finds; a reader of an old version is told that it has expired.
 
-A running maintenance does this in small rounds (``TidyUp``).
+A running maintenance does this in small rounds (``BackgroundCleanup``).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ import pyarrow as pa
 from lakebed.errors import Contention, Corrupt, InvalidInput, StoreUnavailable, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, CommitInfo, Domain, RemoveChangePart, RemovePart
 from lakebed.manifest.claims import LEASE_MS_MAX, claims_of
-from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.leases import EXPIRED_DOMAIN, first_unexpired, leased_versions, leases_of, mark
+from lakebed.manifest.leases import EXPIRED_DOMAIN, expired_before, first_unexpired, leased_versions, leases_of
+from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.read_commits import commits_since
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stale import stale_parts
 from lakebed.manifest.table_log import LOG_FOLDER, Committed, TableLog, Unknown
-from lakebed.parts.reads import READS_FOLDER, WINDOW_SECONDS
+from lakebed.parts.read_counts import READS_FOLDER, WINDOW_SECONDS
 from lakebed.settings import PREFIX, retention_seconds
 from lakebed.storage.local_files import TEMPORARY_PREFIX
 from lakebed.storage.part_storage import PartStorage
@@ -70,7 +70,7 @@ _logger = logging.getLogger("lakebed.cleanup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class LiveSet:
     """What a cleanup must leave alone. Paths are relative to the table's root.
 
     ``first``: the oldest version within retention; ``newest``: the snapshot that was read; ``named``: files that kept
@@ -90,7 +90,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class DeletionCandidate:
     """A file that may go, and why: expired, orphan, temporary or log."""
 
     path: str
@@ -110,17 +110,19 @@ def expire_snapshots(
     if retain_last < 1:
         raise InvalidInput(f"retain_last is {retain_last}; it must be at least 1: the newest version always stays")
     seconds = _retention(log, older_than_seconds, allow_short_retention)
-    kept = _keep(log, storage, time_of_cleaning(log, storage), seconds, _write_seconds(older_than_seconds), retain_last)
-    doomed = _look(log, storage, kept)
+    live = _live_set(
+        log, storage, time_of_cleaning(log, storage), seconds, _write_seconds(older_than_seconds), retain_last
+    )
+    candidates = _look(log, storage, live)
     if dry_run:
-        return _table([*_log_files(log, storage, _log_floor(kept, kept.newest)), *doomed])
-    now, doomed = _expire(log, storage, kept, doomed, always=True)
-    floor = _log_floor(kept, now)
+        return _table([*_log_files(log, storage, _log_floor(live, live.newest)), *candidates])
+    now, candidates = _expire(log, storage, live, candidates, always=True)
+    floor = _log_floor(live, now)
     log_files = _log_files(log, storage, floor)
     if log_files:
         log.write_checkpoint(log.at_version(floor))
-        log.clean_before(floor, kept.now_ms)
-    return _table([*log_files, *_delete(storage, doomed)])
+        log.clean_before(floor, live.now_ms)
+    return _table([*log_files, *_delete(storage, candidates)])
 
 
 def vacuum(
@@ -129,9 +131,9 @@ def vacuum(
 ) -> pa.Table:  # fmt: skip
     """See ``Table.vacuum``. A row a file that went, or would go (CLEANED_SCHEMA)."""
     seconds = _retention(log, retention_seconds, allow_short_retention)
-    kept = _keep(log, storage, time_of_cleaning(log, storage), seconds, _write_seconds(retention_seconds))
-    doomed = _look(log, storage, kept)
-    return _table(doomed if dry_run else _delete(storage, _expire(log, storage, kept, doomed)[1]))
+    live = _live_set(log, storage, time_of_cleaning(log, storage), seconds, _write_seconds(retention_seconds))
+    candidates = _look(log, storage, live)
+    return _table(candidates if dry_run else _delete(storage, _expire(log, storage, live, candidates)[1]))
 
 
 def remove_orphan_files(
@@ -142,30 +144,30 @@ def remove_orphan_files(
     if older_than_seconds is not None:
         _require_long(older_than_seconds, allow_short_retention)
     older_than = WRITE_SECONDS_MAX if older_than_seconds is None else older_than_seconds
-    kept = _keep(log, storage, time_of_cleaning(log, storage), _retention(log, None, True), older_than)
-    doomed = [file for file in _look(log, storage, kept) if file.reason != "expired"]
-    return _table(doomed if dry_run else _delete(storage, _expire(log, storage, kept, doomed)[1]))
+    live = _live_set(log, storage, time_of_cleaning(log, storage), _retention(log, None, True), older_than)
+    candidates = [file for file in _look(log, storage, live) if file.reason != "expired"]
+    return _table(candidates if dry_run else _delete(storage, _expire(log, storage, live, candidates)[1]))
 
 
-def overdue(log: TableLog, storage: PartStorage) -> list[Doomed]:
-    """Files without a name that a running maintenance (``TidyUp``) would have deleted by now, oldest first.
+def overdue(log: TableLog, storage: PartStorage) -> list[DeletionCandidate]:
+    """Files without a name that a running maintenance (``BackgroundCleanup``) would have deleted by now, oldest first.
 
     Lists the table. Raises Corrupt as a cleanup does, Contention, StoreUnavailable.
     """
     seconds = _retention(log, None, True)
-    kept = _keep(log, storage, log.now_ms(), seconds, WRITE_SECONDS_MAX, every_commit=False)
+    live = _live_set(log, storage, log.now_ms(), seconds, WRITE_SECONDS_MAX, every_commit=False)
     then_ms = log.now_ms() - int(_OVERDUE_SECONDS * 1000)
     first = _current_at(log, then_ms - seconds * 1000)  # the mark may have moved since, and no listing come after it
-    if first < kept.newest.version:
+    if first < live.newest.version:
         oldest = log.read_commit(first)
         then_ms = min(then_ms, oldest.timestamp_ms if oldest else 0)
-    before_ms = min(kept.unnamed_before_ms, then_ms - WRITE_SECONDS_MAX * 1000)
-    kept = replace(kept, unnamed_before_ms=before_ms, reads_before_ms=before_ms)
-    return [file for file in _look(log, storage, kept) if file.reason != "expired"]
+    before_ms = min(live.unnamed_before_ms, then_ms - WRITE_SECONDS_MAX * 1000)
+    live = replace(live, unnamed_before_ms=before_ms, reads_before_ms=before_ms)
+    return [file for file in _look(log, storage, live) if file.reason != "expired"]
 
 
-class TidyUp:
-    """What a running maintenance deletes of its table, in rounds of at most ``DELETIONS_MAX`` files. Call ``round`` hourly.
+class BackgroundCleanup:
+    """What a running maintenance deletes of its table, in rounds of at most ``DELETIONS_MAX`` files. Call ``run_once`` hourly.
 
     A round deletes files of parts whose removal has expired; it lists nothing, or only counts of reads while there are any to
     come. Once a day a round also lists the table, and deletes what has no name. No round reads the commits of the whole
@@ -179,24 +181,24 @@ class TidyUp:
         self._listed_at: float | None = None
         self._gone: frozenset[str] = frozenset()
 
-    def round(self) -> int:
+    def run_once(self) -> int:
         """One round; returns how many files were deleted. ``DELETIONS_MAX`` of them: there may be more."""
         seconds = _retention(self._log, None, True)
         now_ms = time_of_cleaning(self._log, self._storage)
-        kept = _keep(self._log, self._storage, now_ms, seconds, WRITE_SECONDS_MAX, every_commit=False)
+        live = _live_set(self._log, self._storage, now_ms, seconds, WRITE_SECONDS_MAX, every_commit=False)
         started = self._clock()
         lists = self._listed_at is None or started - self._listed_at >= _LIST_SECONDS
         try:
-            found = _look(self._log, self._storage, kept) if lists else _known(self._log, kept, self._gone)
-            if not lists and stale_parts(kept.newest):
-                found = [*_old_reads(self._storage, kept), *found]
+            found = _look(self._log, self._storage, live) if lists else _known(self._log, live, self._gone)
+            if not lists and parts_to_resort(live.newest):
+                found = [*_old_reads(self._storage, live), *found]
         except Corrupt as error:
             _logger.warning("nothing is tidied up: %s", error)
             return 0
-        doomed = _expire(self._log, self._storage, kept, found[:DELETIONS_MAX])[1]
-        deleted = {file.path for file in _delete(self._storage, doomed)}
+        candidates = _expire(self._log, self._storage, live, found[:DELETIONS_MAX])[1]
+        deleted = {file.path for file in _delete(self._storage, candidates)}
         left = {file.path for file in found} - deleted
-        self._gone = frozenset(kept.removed - left if lists else kept.removed & (self._gone | deleted))
+        self._gone = frozenset(live.removed - left if lists else live.removed & (self._gone | deleted))
         if lists and len(found) <= DELETIONS_MAX:
             self._listed_at = started
         return len(deleted)
@@ -241,10 +243,10 @@ def time_of_cleaning(log: TableLog, storage: PartStorage) -> int:
     return min(log.now_ms(), int(storage.now() * 1000))
 
 
-def _keep(
+def _live_set(
     log: TableLog, storage: PartStorage, now_ms: int, retention_seconds: int, write_seconds: int, retain_last: int = 1,
     every_commit: bool = True,
-) -> Kept:  # fmt: skip
+) -> LiveSet:  # fmt: skip
     newest = log.refresh()
     first = _first_kept(log, newest, now_ms - retention_seconds * 1000, retain_last)
     try:
@@ -265,7 +267,7 @@ def _keep(
     ]
     spell = _Spelling(storage)
     removed = {path for action in oldest.removed.values() for path in (action.path, _vector(action.deletion_vector))}
-    return Kept(
+    return LiveSet(
         first=first,
         newest=newest,
         named=frozenset(map(spell, named)),
@@ -380,27 +382,27 @@ class _Spelling:
 # -- 3. what may go --------------------------------------------------------------------------------------------------
 
 
-def _look(log: TableLog, storage: PartStorage, kept: Kept) -> list[Doomed]:
+def _look(log: TableLog, storage: PartStorage, live: LiveSet) -> list[DeletionCandidate]:
     """The table's files that may go, oldest first."""
-    found: list[Doomed] = []
+    found: list[DeletionCandidate] = []
     tables: set[str] = set()
-    prefixes = [""] if kept.everywhere else [f"{_FOLDER}/", _LOG_TEMPORARIES]
+    prefixes = [""] if live.everywhere else [f"{_FOLDER}/", _LOG_TEMPORARIES]
     for path, size, modified in chain.from_iterable(map(storage.list, prefixes)):
         modified_ms = int(modified * 1000)
-        if kept.everywhere:
+        if live.everywhere:
             tables.update(_other_table(path))
-        reason = reason_to_go(path, modified_ms, kept)
+        reason = reason_to_go(path, modified_ms, live)
         if reason:
-            found.append(Doomed(path, size, reason, modified_ms))
+            found.append(DeletionCandidate(path, size, reason, modified_ms))
     own = [file for file in found if tables.isdisjoint(_folders_above(file.path))]
-    _require_names(log, kept, own)
+    _require_names(log, live, own)
     return sorted(own, key=lambda file: (file.modified_ms or 0, file.path))
 
 
-def _require_names(log: TableLog, kept: Kept, doomed: Sequence[Doomed]) -> None:
+def _require_names(log: TableLog, live: LiveSet, candidates: Sequence[DeletionCandidate]) -> None:
     """G1: an empty live set means stop, not "delete all", unless the log tells how it became empty."""
-    once = [file for file in doomed if file.reason != "temporary"]  # those that a version may have named
-    if once and not kept.named and not _was_emptied(log, kept.newest):
+    once = [file for file in candidates if file.reason != "temporary"]  # those that a version may have named
+    if once and not live.named and not _was_emptied(log, live.newest):
         raise Corrupt(
             f"no version that is kept names a file, but {len(once)} files lie in the table, such as {once[0].path}, and "
             "the log does not tell how the table became empty; nothing was deleted. If these files are not needed, put a "
@@ -423,44 +425,44 @@ def _was_emptied(log: TableLog, newest: Snapshot) -> bool:
     return False
 
 
-def reason_to_go(path: str, modified_ms: int, kept: Kept) -> str | None:
+def reason_to_go(path: str, modified_ms: int, live: LiveSet) -> str | None:
     """Why a file may go, None if it stays. Pure."""
     folders = path.split("/")[:-1]
     name = path.rsplit("/", 1)[-1]
     in_log = LOG_FOLDER in folders and not path.startswith(_LOG_TEMPORARIES)
-    if path in kept.named or in_log or path.startswith(_STREAMS):
+    if path in live.named or in_log or path.startswith(_STREAMS):
         return None
     if folders == READS_FOLDER.split("/") and not name.startswith(TEMPORARY_PREFIX):
-        return "temporary" if modified_ms < kept.reads_before_ms else None
+        return "temporary" if modified_ms < live.reads_before_ms else None
     if name.startswith(TEMPORARY_PREFIX):
-        return "temporary" if modified_ms < kept.unnamed_before_ms else None
+        return "temporary" if modified_ms < live.unnamed_before_ms else None
     if not _is_data_file(path):
         return None
-    if path in kept.removed:
+    if path in live.removed:
         return "expired"
     is_hidden = folders != [_FOLDER] and any(each.startswith((".", "_")) for each in (*folders, name))
-    if is_hidden or modified_ms >= kept.unnamed_before_ms:
+    if is_hidden or modified_ms >= live.unnamed_before_ms:
         return None
     return "orphan"
 
 
-def _known(log: TableLog, kept: Kept, gone: Collection[str]) -> list[Doomed]:
+def _known(log: TableLog, live: LiveSet, gone: Collection[str]) -> list[DeletionCandidate]:
     """What may go as expired, without listing anything."""
-    sizes = {action.path: action.bytes or 0 for action in kept.newest.removed.values()}
-    paths = sorted(path for path in kept.removed - set(gone) if not path.startswith("/") and "://" not in path)
-    found = [(path, reason_to_go(path, kept.unnamed_before_ms, kept)) for path in paths]
-    doomed = [Doomed(path, sizes.get(path, 0), reason, None) for path, reason in found if reason]
-    _require_names(log, kept, doomed)
-    return doomed
+    sizes = {action.path: action.bytes or 0 for action in live.newest.removed.values()}
+    paths = sorted(path for path in live.removed - set(gone) if not path.startswith("/") and "://" not in path)
+    found = [(path, reason_to_go(path, live.unnamed_before_ms, live)) for path in paths]
+    candidates = [DeletionCandidate(path, sizes.get(path, 0), reason, None) for path, reason in found if reason]
+    _require_names(log, live, candidates)
+    return candidates
 
 
-def _old_reads(storage: PartStorage, kept: Kept) -> list[Doomed]:
+def _old_reads(storage: PartStorage, live: LiveSet) -> list[DeletionCandidate]:
     """What readers told planners long ago."""
     found = ((path, size, int(modified * 1000)) for path, size, modified in storage.list(f"{READS_FOLDER}/"))
     return [
-        Doomed(path, size, reason, modified_ms)
+        DeletionCandidate(path, size, reason, modified_ms)
         for path, size, modified_ms in found
-        if (reason := reason_to_go(path, modified_ms, kept))
+        if (reason := reason_to_go(path, modified_ms, live))
     ]
 
 
@@ -484,30 +486,30 @@ def _folders_above(path: str) -> set[str]:
 
 
 def _expire(
-    log: TableLog, storage: PartStorage, kept: Kept, doomed: Sequence[Doomed], always: bool = False
-) -> tuple[Snapshot, list[Doomed]]:
-    """Move the mark if something is doomed (or ``always``); returns the snapshot then, and what may still go."""
-    now = _move_mark(log, kept.first if doomed or always else 0, kept.now_ms)
-    named = set(_named_since(log, kept.newest.version, now.version))
-    held_before = {lease.version for lease in leases_of(kept.newest.domains)}
-    named.update(_named_by_held(log, leased_versions(now.domains, kept.now_ms) - held_before, kept.first))
+    log: TableLog, storage: PartStorage, live: LiveSet, candidates: Sequence[DeletionCandidate], always: bool = False
+) -> tuple[Snapshot, list[DeletionCandidate]]:
+    """Expire versions if a file may go (or ``always``); returns the snapshot after that, and what may still go."""
+    now = _expire_versions(log, live.first if candidates or always else 0, live.now_ms)
+    named = set(_named_since(log, live.newest.version, now.version))
+    held_before = {lease.version for lease in leases_of(live.newest.domains)}
+    named.update(_named_by_held(log, leased_versions(now.domains, live.now_ms) - held_before, live.first))
     spelled = set(map(_Spelling(storage), named))
-    return now, [file for file in doomed if file.path not in spelled]
+    return now, [file for file in candidates if file.path not in spelled]
 
 
-def _move_mark(log: TableLog, first: int, now_ms: int) -> Snapshot:
+def _expire_versions(log: TableLog, first: int, now_ms: int) -> Snapshot:
     """The newest snapshot, with the mark at or after a version and without leases that have ended."""
     for _ in range(_ATTEMPTS_MAX):
         snapshot = log.refresh()
         ended = [lease for lease in leases_of(snapshot.domains) if not lease.is_live(now_ms)]
         actions = [lease.ended() for lease in ended]
         if first_unexpired(snapshot.domains) < first:
-            actions.append(mark(first))
+            actions.append(expired_before(first))
         if not actions:
             return snapshot
         info = CommitInfo(operation="EXPIRE VERSIONS", commit_id="", parameters={"before": first}, engine=ENGINE)
-        touch = Touch(domains=frozenset([EXPIRED_DOMAIN, *(lease.domain for lease in ended)]))
-        outcome = log.commit(snapshot, actions, info, touch)
+        access = ReadWriteSet(domains=frozenset([EXPIRED_DOMAIN, *(lease.domain for lease in ended)]))
+        outcome = log.commit(snapshot, actions, info, access)
         if isinstance(outcome, Committed):
             return outcome.snapshot
         if isinstance(outcome, Unknown):
@@ -518,29 +520,29 @@ def _move_mark(log: TableLog, first: int, now_ms: int) -> Snapshot:
 # -- 5. act ----------------------------------------------------------------------------------------------------------
 
 
-def _log_floor(kept: Kept, now: Snapshot) -> int:
+def _log_floor(live: LiveSet, now: Snapshot) -> int:
     """The oldest version whose log files stay."""
-    return min([kept.first, *leased_versions(now.domains, kept.now_ms)])
+    return min([live.first, *leased_versions(now.domains, live.now_ms)])
 
 
-def _log_files(log: TableLog, storage: PartStorage, floor: int) -> list[Doomed]:
+def _log_files(log: TableLog, storage: PartStorage, floor: int) -> list[DeletionCandidate]:
     """The log files of versions before one, oldest first."""
     names = log.files_before(floor)
     if not names:
         return []
     known = {path: (size, int(modified * 1000)) for path, size, modified in storage.list(f"{LOG_FOLDER}/")}
-    return [Doomed(name, *known[name][:1], "log", known[name][1]) for name in names if name in known]
+    return [DeletionCandidate(name, *known[name][:1], "log", known[name][1]) for name in names if name in known]
 
 
-def _delete(storage: PartStorage, doomed: Iterable[Doomed]) -> list[Doomed]:
+def _delete(storage: PartStorage, candidates: Iterable[DeletionCandidate]) -> list[DeletionCandidate]:
     """Delete files; returns those that are gone. One that can't be deleted is logged, and found again the next time."""
-    files = list(doomed)
+    files = list(candidates)
     failed = storage.delete_many([file.path for file in files])
     for path, error in failed.items():
         _logger.warning("%s will be deleted the next time: %s", path, error)
     return [file for file in files if file.path not in failed]
 
 
-def _table(doomed: Sequence[Doomed]) -> pa.Table:
-    rows = [{"path": f.path, "bytes": f.bytes, "reason": f.reason, "modified": f.modified_ms} for f in doomed]
+def _table(candidates: Sequence[DeletionCandidate]) -> pa.Table:
+    rows = [{"path": f.path, "bytes": f.bytes, "reason": f.reason, "modified": f.modified_ms} for f in candidates]
     return pa.Table.from_pylist(rows, CLEANED_SCHEMA)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakebed.errors import Contention, InvalidInput, StoreUnavailable, TableExists, Unsupported
 from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part, is_native_file
-from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.schema import RESERVED_PREFIX, is_reserved
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, TableLog, Unknown
@@ -69,7 +69,7 @@ def convert(
         read = replace(snapshot, protocol=protocol)
         actions = _adopting(snapshot, settings, counted)
         info = CommitInfo(operation="CONVERT", commit_id="", parameters={"keys": list(settings.keys)}, engine=ENGINE)
-        outcome = log.commit(read, [protocol, *actions], info, Touch(whole_table=True, looked_up_keys=True))
+        outcome = log.commit(read, [protocol, *actions], info, ReadWriteSet(whole_table=True, looked_up_keys=True))
         if isinstance(outcome, Committed):
             return
         if isinstance(outcome, Unknown):

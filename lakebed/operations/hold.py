@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from lakebed.errors import Contention, InvalidInput, LakebedError, StoreUnavailable, VersionNotFound
 from lakebed.manifest.actions import CommitInfo, Domain
-from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.leases import EXPIRED_DOMAIN, Lease, first_unexpired
 from lakebed.manifest.table_log import Committed, TableLog, Unknown
 from lakebed.version import ENGINE
@@ -51,9 +51,9 @@ def _commit(log: TableLog, lease: Lease, action: Domain, operation: str) -> None
                 raise VersionNotFound(
                     f"version {lease.version} has expired and can't be held; the oldest version that is kept is {first}"
                 )
-        touch = Touch(domains=frozenset([EXPIRED_DOMAIN, lease.domain]))
+        access = ReadWriteSet(domains=frozenset([EXPIRED_DOMAIN, lease.domain]))
         info = CommitInfo(operation=operation, commit_id="", parameters={"version": lease.version}, engine=ENGINE)
-        outcome = log.commit(snapshot, [action], info, touch)
+        outcome = log.commit(snapshot, [action], info, access)
         if isinstance(outcome, Committed):
             return
         if isinstance(outcome, Unknown):

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from lakebed.errors import Contention, StoreUnavailable, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, ChangePart, Part
-from lakebed.manifest.conflicts import Touch, takes_rows_away
+from lakebed.manifest.conflicts import ReadWriteSet, takes_rows_away
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
@@ -39,9 +39,9 @@ from lakebed.parts.changes import (
     OP_COLUMN,
     SEQUENCE_COLUMN,
     UPSERT,
-    TableShape,
+    WriteSpec,
     prepare,
-    shape_of,
+    write_spec_of,
 )
 from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.expression import Expression
@@ -96,11 +96,11 @@ def mutate(log: TableLog, storage: PartStorage, rows_for_sql: RowsForSql, mutati
     conflicts = 0
     while True:
         read = log.refresh()
-        shape = shape_of(read)
-        mutation.check(shape)
+        spec = write_spec_of(read)
+        mutation.check(spec)
         parts: list[Part | ChangePart] = [*read.parts.values(), *read.tail.values()]
         with naming_damaged(parts, storage), naming_unreadable(part.path for part in parts):
-            pending: _Pending | None = _write(mutation, read, shape, storage, rows_for_sql)
+            pending: _Pending | None = _write(mutation, read, spec, storage, rows_for_sql)
         while pending is not None:
             seconds = time.perf_counter() - started
             if not pending.parts:
@@ -114,7 +114,7 @@ def mutate(log: TableLog, storage: PartStorage, rows_for_sql: RowsForSql, mutati
                 )
             changes = [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(pending.parts)]
             outcome = log.commit(
-                read, changes, mutation.info(pending.rows, len(changes)), Touch(read_changes=True)
+                read, changes, mutation.info(pending.rows, len(changes)), ReadWriteSet(read_changes=True)
             )  # fmt: skip
             match outcome:
                 case Committed(version, after):
@@ -139,7 +139,7 @@ def mutate(log: TableLog, storage: PartStorage, rows_for_sql: RowsForSql, mutati
                             f"({conflict.kind.value}: {conflict.detail}); try again when fewer changes come in"
                         )
                     newest = log.refresh()
-                    pending = _rebased(pending, log, read, newest, shape, storage)
+                    pending = _rebased(pending, log, read, newest, spec, storage)
                     read = newest
                 case Unknown(version, _, cause):
                     raise unknown(mutation, version, cause)
@@ -187,12 +187,12 @@ def unknown(mutation: Mutation, version: int, cause: str) -> StoreUnavailable:
 
 
 def _write(
-    mutation: Mutation, read: Snapshot, shape: TableShape, storage: PartStorage, rows_for_sql: RowsForSql
+    mutation: Mutation, read: Snapshot, spec: WriteSpec, storage: PartStorage, rows_for_sql: RowsForSql
 ) -> _Pending:
     """Step 1: the changes of the rows that match, as files."""
     writing = connect()
-    hidden, columns = [], mutation.columns(shape.schema)
-    if shape.sequence_column == SEQUENCE_COLUMN:
+    hidden, columns = [], mutation.columns(spec.schema)
+    if spec.sequence_column == SEQUENCE_COLUMN:
         hidden.append(pa.field(SEQUENCE_COLUMN, pa.int64()))
         # A row that another writer left before the table was converted has none: it is older than all that have one.
         columns.append(f"coalesce({SEQUENCE_COLUMN}, {OLDEST_SEQUENCE}) as {SEQUENCE_COLUMN}")
@@ -207,7 +207,7 @@ def _write(
         try:
             with mutation.mistakes(_paths(read)):
                 for chunk in in_chunks(scanning.sql(query).to_arrow_reader(BATCH_ROWS)):
-                    written += write_parts(prepare(chunk, shape, writing), shape, storage)
+                    written += write_parts(prepare(chunk, spec, writing), spec, storage)
         except BaseException:
             discard(written, storage)
             raise
@@ -217,7 +217,7 @@ def _write(
 
 
 def _rebased(
-    pending: _Pending, log: TableLog, read: Snapshot, newest: Snapshot, shape: TableShape, storage: PartStorage
+    pending: _Pending, log: TableLog, read: Snapshot, newest: Snapshot, spec: WriteSpec, storage: PartStorage
 ) -> _Pending | None:
     """Steps 3 and 4: what is left of the mutation after the commits since; None if it must be worked out again."""
     try:
@@ -227,7 +227,7 @@ def _rebased(
     came = [action.part for commit in commits for action in commit.actions if isinstance(action, AddChangePart)]
     if (
         len(commits) < newest.version - read.version
-        or not shape.holds_the_same(shape_of(newest))
+        or not spec.holds_the_same(write_spec_of(newest))
         or any(part.incomplete for part in came)
         or any(takes_rows_away(commit) for commit in commits)
     ):
@@ -237,31 +237,31 @@ def _rebased(
         return pending
     kept: list[WrittenPart] = []
     for part in pending.parts:
-        kept += _without_newer(part, came, shape, storage)
+        kept += _without_newer(part, came, spec, storage)
     left = pending.rows - sum(part.rows for part in kept)
     return _Pending(tuple(kept), pending.parts_read, pending.rows_left + left)
 
 
 def _without_newer(
-    part: WrittenPart, came: Sequence[ChangePart], shape: TableShape, storage: PartStorage
+    part: WrittenPart, came: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage
 ) -> list[WrittenPart]:
     """The part without the keys that newer changes brought; as it is if there are none of its keys."""
     connection = connect()
     storage.attach(connection)
-    columns = list(dict.fromkeys([*shape.keys, *([shape.sequence_column] if shape.sequence_column else [])]))
+    columns = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))
     alias = aliases(columns)
-    columns += [name for name in [*shape.schema.names, OP_COLUMN] if name not in columns]
-    kinds = {name: sql_type(HIDDEN_TYPES.get(name) or shape.schema.field(name).type) for name in columns}
+    columns += [name for name in [*spec.schema.names, OP_COLUMN] if name not in columns]
+    kinds = {name: sql_type(HIDDEN_TYPES.get(name) or spec.schema.field(name).type) for name in columns}
     newer = scan_of([storage.duckdb_url(other.path) for other in came], {name: kinds[name] for name in alias}, {})
-    same = [f"o.{alias[name]} = n.{alias[name]}" for name in shape.keys]
-    if shape.sequence_column:
-        same.append(f"n.{alias[shape.sequence_column]} >= o.{alias[shape.sequence_column]}")
+    same = [f"o.{alias[name]} = n.{alias[name]}" for name in spec.keys]
+    if spec.sequence_column:
+        same.append(f"n.{alias[spec.sequence_column]} >= o.{alias[spec.sequence_column]}")
     ours = f"from ({scan_of([storage.duckdb_url(part.path)], kinds, {})}) o"
     matched = f"join ({newer}) n on {' and '.join(same)}"
     ((found,),) = connection.execute(f"select count(*) {ours} semi {matched}").fetchall()
     if not found:
         return [part]
     rows = connection.sql(f"select o.* {ours} anti {matched}").to_arrow_table()
-    kept = list(write_parts(named(rows, columns), shape, storage))
+    kept = list(write_parts(named(rows, columns), spec, storage))
     discard([part], storage)
     return kept

@@ -25,13 +25,13 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Contention, InvalidInput
 from lakebed.manifest.actions import Action, AddPart, Part
-from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.operations.mutate import ATTEMPTS_MAX, discard, unknown
 from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
-from lakebed.parts.changes import TableShape, prepare, shape_of
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import connection_for
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.sql import EVALUATED_FIRST, aliases, quote, registered, scan_of, sql_type
@@ -42,27 +42,29 @@ from lakebed.storage.part_storage import PartStorage
 _ROW = "_lakebed_row"
 
 
-def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mutation: Mutation) -> MutationResult:
+def mutate_unkeyed(
+    log: TableLog, storage: PartStorage, dead_rows: DeletionVectorCache, mutation: Mutation
+) -> MutationResult:
     """Run a mutation of a table without keys.
 
     Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed.
     """
     started = time.perf_counter()
     looked_at: dict[str, BitMap64] = {}
-    shape: TableShape | None = None
+    spec: WriteSpec | None = None
     written: list[WrittenPart] = []
     written_for: dict[str, BitMap64] = {}
     for conflicts in range(ATTEMPTS_MAX):
         snapshot = log.refresh()
-        if shape != shape_of(snapshot):
-            shape, looked_at, written_for = shape_of(snapshot), {}, {}
-            mutation.check(shape)
+        if spec != write_spec_of(snapshot):
+            spec, looked_at, written_for = write_spec_of(snapshot), {}, {}
+            mutation.check(spec)
         listed = list(snapshot.parts.values())
-        read = parts_that_may_match(connect(), listed, shape.schema, mutation.where, log.statistics)
-        dying = _dying(read, mutation, shape, storage, dead_rows, looked_at)
+        read = parts_that_may_match(connect(), listed, spec.schema, mutation.where, log.statistics)
+        dying = _dying(read, mutation, spec, storage, dead_rows, looked_at)
         if mutation.assignments is not None and dying != written_for:
             discard(written, storage)
-            written = list(_write(dying, snapshot, mutation, shape, storage))
+            written = list(_write(dying, snapshot, mutation, spec, storage))
             written_for = dying
         rows = sum(len(dead) for dead in dying.values())
         if not rows:
@@ -72,9 +74,9 @@ def mutate_unkeyed(log: TableLog, storage: PartStorage, dead_rows: DeadRows, mut
                 seconds=time.perf_counter() - started,
                 parts_read=len(looked_at),
             )
-        touch = Touch(parts={path: snapshot.parts[path].partition_key for path in dying})
+        access = ReadWriteSet(parts={path: snapshot.parts[path].partition_key for path in dying})
         actions = _actions(snapshot, dying, written, dead_rows)
-        outcome = log.commit(snapshot, actions, mutation.info(rows, len(dying)), touch)
+        outcome = log.commit(snapshot, actions, mutation.info(rows, len(dying)), access)
         match outcome:
             case Committed(version, after):
                 log.checkpoint_if_due(after, slack=2)
@@ -103,23 +105,23 @@ def _vector_bytes(actions: list[Action]) -> int:
 
 
 def _dying(
-    parts: Sequence[Part], mutation: Mutation, shape: TableShape, storage: PartStorage, dead_rows: DeadRows,
+    parts: Sequence[Part], mutation: Mutation, spec: WriteSpec, storage: PartStorage, dead_rows: DeletionVectorCache,
     looked_at: dict[str, BitMap64],
 ) -> dict[str, BitMap64]:  # fmt: skip
     """Live rows that match, by part. ``looked_at`` keeps the matches of parts, live or not: a file never changes."""
     out = {}
     for part in parts:
         if part.path not in looked_at:
-            looked_at[part.path] = _matches(part, dead_rows.of(part), mutation, shape, storage)
+            looked_at[part.path] = _matches(part, dead_rows.of(part), mutation, spec, storage)
         dying = looked_at[part.path] - dead_rows.of(part)
         if dying:
             out[part.path] = dying
     return out
 
 
-def _matches(part: Part, dead: BitMap64, mutation: Mutation, shape: TableShape, storage: PartStorage) -> BitMap64:
+def _matches(part: Part, dead: BitMap64, mutation: Mutation, spec: WriteSpec, storage: PartStorage) -> BitMap64:
     """The rows that match, perhaps dead ones among them; if the predicate fails on a dead row, without them."""
-    rows = _numbered(part, shape.schema, storage)
+    rows = _numbered(part, spec.schema, storage)
     try:
         return _positions(part, rows, mutation, storage)
     except InvalidInput:
@@ -148,29 +150,29 @@ def _registered(connection: duckdb.DuckDBPyConnection, rows: BitMap64) -> Abstra
 
 
 def _write(
-    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Mutation, shape: TableShape, storage: PartStorage
+    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Mutation, spec: WriteSpec, storage: PartStorage
 ) -> Iterator[WrittenPart]:
     """The new rows of an update, in parts that may hold rows of several."""
     connection = connect()
     batches = (
         batch
         for path, rows in dying.items()
-        for batch in _new_rows(snapshot.parts[path], rows, mutation, shape, storage)
+        for batch in _new_rows(snapshot.parts[path], rows, mutation, spec, storage)
     )
     for chunk in in_chunks(batches):
         with mutation.mistakes(()):
-            prepared = prepare(chunk, shape, connection)
-        yield from write_parts(prepared, shape, storage)
+            prepared = prepare(chunk, spec, connection)
+        yield from write_parts(prepared, spec, storage)
 
 
 def _new_rows(
-    part: Part, rows: BitMap64, mutation: Mutation, shape: TableShape, storage: PartStorage
+    part: Part, rows: BitMap64, mutation: Mutation, spec: WriteSpec, storage: PartStorage
 ) -> Iterator[pa.RecordBatch]:
     connection = connection_for(storage, [part.path])
-    chosen = f"select * from ({_numbered(part, shape.schema, storage)}) where {_ROW} in (select row from lakebed_rows)"
+    chosen = f"select * from ({_numbered(part, spec.schema, storage)}) where {_ROW} in (select row from lakebed_rows)"
     with mutation.mistakes([part.path]), _registered(connection, rows):
         yield from connection.sql(
-            f"select {', '.join(mutation.columns(shape.schema))} from ({chosen} {EVALUATED_FIRST})"
+            f"select {', '.join(mutation.columns(spec.schema))} from ({chosen} {EVALUATED_FIRST})"
         ).to_arrow_reader(BATCH_ROWS)
 
 
@@ -183,7 +185,7 @@ def _numbered(part: Part, schema: pa.Schema, storage: PartStorage) -> str:
 
 
 def _actions(
-    snapshot: Snapshot, dying: Mapping[str, BitMap64], written: list[WrittenPart], dead_rows: DeadRows
+    snapshot: Snapshot, dying: Mapping[str, BitMap64], written: list[WrittenPart], dead_rows: DeletionVectorCache
 ) -> list[Action]:
     now_ms = int(time.time() * 1000)
     dead = {path: dead_rows.of(snapshot.parts[path]) | rows for path, rows in dying.items()}

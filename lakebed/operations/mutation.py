@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.manifest.actions import CommitInfo
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.expression import Expression, check_condition, condition, expression, mistakes
 from lakebed.parts.sql import quote, registered, sql_type
 from lakebed.settings import suggest
@@ -91,26 +91,24 @@ class Mutation:
             engine=ENGINE,
         )
 
-    def check(self, shape: TableShape) -> None:
+    def check(self, spec: WriteSpec) -> None:
         """Raises InvalidInput, naming the expression or column, for what can't be evaluated on such a table."""
-        check_condition(self.where, shape.schema)
-        with connect_sealed() as connection, registered(connection, "lakebed_nothing", shape.schema.empty_table()):
+        check_condition(self.where, spec.schema)
+        with connect_sealed() as connection, registered(connection, "lakebed_nothing", spec.schema.empty_table()):
             if self.assignments is not None and not self.assignments:
                 raise InvalidInput("set names no column; write for example {'status': \"'paid'\"}")
             for name, value in (self.assignments or {}).items():
-                self._check_column(name, shape)
-                kind = sql_type(shape.schema.field(name).type)
+                self._check_column(name, spec)
+                kind = sql_type(spec.schema.field(name).type)
                 with mistakes(f"set {name!r}={value.text!r}"):
                     connection.sql(f"select cast({value.sql} as {kind}) from lakebed_nothing")
 
-    def _check_column(self, name: str, shape: TableShape) -> None:
-        if name not in shape.schema.names:
-            raise InvalidInput(
-                f"set names {name!r}, which is no column of the table{suggest(name, shape.schema.names)}"
-            )
-        if name in shape.keys:
+    def _check_column(self, name: str, spec: WriteSpec) -> None:
+        if name not in spec.schema.names:
+            raise InvalidInput(f"set names {name!r}, which is no column of the table{suggest(name, spec.schema.names)}")
+        if name in spec.keys:
             raise InvalidInput(f"set names {name!r}, a key: a key stays; delete the row and apply one with the new key")
-        if name == shape.sequence_by:
+        if name == spec.sequence_by:
             raise InvalidInput(f"set names {name!r}, which orders the changes (sequence_by): only changes bring it")
 
     @contextmanager

@@ -34,15 +34,15 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Contention, InvalidInput, StoreUnavailable
 from lakebed.manifest.actions import Action, AddPart, CommitInfo, Domain, Part, add_from_json, add_to_json
-from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.leases import first_unexpired, leased_versions
-from lakebed.manifest.leaving import everything_leaving, leaving
+from lakebed.manifest.removals import all_removals, removals
 from lakebed.manifest.schema import is_reserved, schema_from_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
 from lakebed.operations.mutate import discard
-from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, TableShape, newest_per_key, prepare, shape_of
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, newest_per_key, prepare, write_spec_of
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locate import KeyLocator, lookup_schema, read_keys
 from lakebed.parts.sql import sql_type
 from lakebed.parts.write import WrittenPart, partition_text, write_parts
@@ -141,9 +141,9 @@ class Partitions:
         self,
         log: TableLog,
         storage: PartStorage,
-        dead_rows: DeadRows,
+        dead_rows: DeletionVectorCache,
         settle: Callable[[], object],
-        locator: Callable[[TableShape], KeyLocator],
+        locator: Callable[[WriteSpec], KeyLocator],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._log = log
@@ -159,7 +159,7 @@ class Partitions:
         def step(snapshot: Snapshot) -> tuple[Sequence[Action], CommitInfo]:
             rows = sum(part.live_rows for part in snapshot.parts.values()) + sum(p.rows for p in snapshot.tail.values())
             metrics = {"parts": len(snapshot.parts) + len(snapshot.tail), "rows": rows}
-            return everything_leaving(snapshot, self._now_ms()), _info("TRUNCATE", metrics)
+            return all_removals(snapshot, self._now_ms()), _info("TRUNCATE", metrics)
 
         return self._commit(step, settles=False)
 
@@ -182,7 +182,7 @@ class Partitions:
                 parts=tuple(parts),
             )
             info = _info("DETACH PARTITION", _metrics(parts), partition=values, name=name)
-            return [*leaving(snapshot, parts, now), entry.to_action()], info
+            return [*removals(snapshot, parts, now), entry.to_action()], info
 
         self._commit(step)
         return name
@@ -196,11 +196,11 @@ class Partitions:
 
         def step(snapshot: Snapshot) -> tuple[Sequence[Action], CommitInfo]:
             entry = self._entry(snapshot, name)
-            shape = shape_of(snapshot)
-            _require_fitting(entry, shape)
+            spec = write_spec_of(snapshot)
+            _require_fitting(entry, spec)
             dying: dict[str, set[int]] = {}
-            for part in entry.parts if shape.keys else ():
-                for path, row in self._dying(entry, part, snapshot.parts, shape):
+            for part in entry.parts if spec.keys else ():
+                for path, row in self._dying(entry, part, snapshot.parts, spec):
                     dying.setdefault(path, set()).add(row)
             parts = {part.path: part for part in (*entry.parts, *snapshot.parts.values()) if part.path in dying}
             vectors = self._dead_rows.write(
@@ -227,8 +227,8 @@ class Partitions:
             snapshot = self._log.refresh()
             entry = self._entry(snapshot, name)
             info = _info("DROP DETACHED", _metrics(entry.parts), partition=entry.partition, name=name)
-            touch = Touch(domains=frozenset([entry.domain]))
-            outcome = self._log.commit(snapshot, [Domain(entry.domain, "", removed=True)], info, touch)
+            access = ReadWriteSet(domains=frozenset([entry.domain]))
+            outcome = self._log.commit(snapshot, [Domain(entry.domain, "", removed=True)], info, access)
             match outcome:
                 case Committed(_, after):
                     return self._delete(entry, after)
@@ -243,52 +243,52 @@ class Partitions:
 
         With keys: each once in ``rows``, live in no other partition, and with ``sequence_by`` not older than a delete there.
         """
-        shape = shape_of(self._log.refresh())
-        values = partition_values(partition, shape)
+        spec = write_spec_of(self._log.refresh())
+        values = partition_values(partition, spec)
         connection = connect()
         hidden = [name for name in rows.column_names if is_reserved(name)]
-        prepared = prepare(rows.drop_columns(hidden) if hidden else rows, shape, connection)
-        if len(newest_per_key(prepared, shape, connection)) < len(prepared):
+        prepared = prepare(rows.drop_columns(hidden) if hidden else rows, spec, connection)
+        if len(newest_per_key(prepared, spec, connection)) < len(prepared):
             raise InvalidInput(f"the rows for partition {_spell(values)} hold a key twice")
-        written = list(write_parts(prepared, shape, self._storage))
+        written = list(write_parts(prepared, spec, self._storage))
         try:
             for part in written:
                 if dict(part.partition_values) != values:
                     raise InvalidInput(
                         f"the rows for partition {_spell(values)} hold rows of {_spell(part.partition_values)}"
                     )
-            return self._commit(lambda snapshot: self._replaced(snapshot, shape, values, prepared, written))
+            return self._commit(lambda snapshot: self._replaced(snapshot, spec, values, prepared, written))
         except (InvalidInput, Contention):
             discard(written, self._storage)
             raise
 
     def _replaced(
-        self, snapshot: Snapshot, shape: TableShape, values: PartitionValues, rows: pa.Table,
+        self, snapshot: Snapshot, spec: WriteSpec, values: PartitionValues, rows: pa.Table,
         written: Sequence[WrittenPart],
     ) -> tuple[Sequence[Action], CommitInfo]:  # fmt: skip
-        if not shape.holds_the_same(shape_of(snapshot)):
+        if not spec.holds_the_same(write_spec_of(snapshot)):
             raise InvalidInput("the table's columns changed while the rows were written; replace the partition again")
         _, parts = self._find(snapshot, values)
-        if shape.keys:
+        if spec.keys:
             going = {part.path for part in parts}
             others = {path: part for path, part in snapshot.parts.items() if path not in going}
             whose = f"the rows for partition {_spell(values)}"
             for at in range(0, len(rows), _KEYS_AT_ONCE):
                 piece = rows.slice(at, _KEYS_AT_ONCE)
-                keys = piece.select(list(shape.keys))
-                hits = self._look_up(keys, others, shape)
+                keys = piece.select(list(spec.keys))
+                hits = self._look_up(keys, others, spec)
                 self._refuse_live(hits, keys, others, whose)
-                if shape.sequence_column:
-                    lost = _newer_deletes(hits, piece[shape.sequence_column], {})
+                if spec.sequence_column:
+                    lost = _newer_deletes(hits, piece[spec.sequence_column], {})
                     if lost.any():
                         key = keys.slice(int(hits["probe"].to_numpy()[lost][0]), 1).to_pylist()[0]
                         raise InvalidInput(
-                            f"{whose} has the key {key}, which was deleted with a newer {shape.sequence_by}; leave it out, "
+                            f"{whose} has the key {key}, which was deleted with a newer {spec.sequence_by}; leave it out, "
                             "or give it one that is not older"
                         )
-        added = [AddPart(part.base_part(has_op_column=bool(shape.keys))) for part in written]
+        added = [AddPart(part.base_part(has_op_column=bool(spec.keys))) for part in written]
         info = _info("REPLACE PARTITION", {"parts": len(parts), "rows": len(rows)}, partition=values)
-        return [*leaving(snapshot, parts, self._now_ms()), *added], info
+        return [*removals(snapshot, parts, self._now_ms()), *added], info
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -304,7 +304,7 @@ class Partitions:
             actions, info = step(snapshot)
             if not actions:
                 return snapshot.version
-            outcome = self._log.commit(snapshot, actions, info, Touch(whole_table=True))
+            outcome = self._log.commit(snapshot, actions, info, ReadWriteSet(whole_table=True))
             match outcome:
                 case Committed(version, after):
                     self._log.checkpoint_if_due(after, slack=2)
@@ -321,9 +321,9 @@ class Partitions:
         )
 
     def _find(self, snapshot: Snapshot, partition: Mapping[str, Any]) -> tuple[PartitionValues, list[Part]]:
-        shape = shape_of(snapshot)
-        values = partition_values(partition, shape)
-        parts = [part for part in snapshot.parts.values() if _texts(part.partition_values, shape) == values]
+        spec = write_spec_of(snapshot)
+        values = partition_values(partition, spec)
+        parts = [part for part in snapshot.parts.values() if _texts(part.partition_values, spec) == values]
         return values, parts
 
     def _entry(self, snapshot: Snapshot, name: str) -> Detached:
@@ -334,40 +334,40 @@ class Partitions:
         return known[name]
 
     def _dying(
-        self, entry: Detached, part: Part, base: Mapping[str, Part], shape: TableShape
+        self, entry: Detached, part: Part, base: Mapping[str, Part], spec: WriteSpec
     ) -> Iterator[tuple[str, int]]:
         """What must not live any more when a detached part comes back: paths and rows, of the part and of the base."""
         dead = self._dead_rows.of(part)
         at = 0
-        for batch in read_keys(part, shape, self._storage):
+        for batch in read_keys(part, spec, self._storage):
             rows = pa.Table.from_batches([batch])
             live = np.ones(len(rows), bool)
             live[
                 np.frombuffer((dead & BitMap64(range(at, at + len(rows)))).to_array(), np.uint64).astype(np.int64) - at
             ] = False
             coming = rows.filter(live)
-            keys = coming.select(list(shape.keys))
-            hits = self._look_up(keys, base, shape)
+            keys = coming.select(list(spec.keys))
+            hits = self._look_up(keys, base, spec)
             self._refuse_live(hits, keys, base, f"partition {entry.name!r}")
-            if shape.sequence_column:
+            if spec.sequence_column:
                 ties = {path: other.max_block > entry.version for path, other in base.items()}
                 lost = _newer_deletes(hits, coming[SEQUENCE_COLUMN], ties)
                 yield from ((part.path, at + int(row)) for row in np.flatnonzero(live)[hits["probe"].to_numpy()[lost]])
                 if part.deletes:
-                    yield from self._outlived(rows.filter(pc.equal(rows[OP_COLUMN], DELETE)), base, shape)
+                    yield from self._outlived(rows.filter(pc.equal(rows[OP_COLUMN], DELETE)), base, spec)
             at += len(rows)
 
-    def _outlived(self, deletes: pa.Table, base: Mapping[str, Part], shape: TableShape) -> Iterator[tuple[str, int]]:
+    def _outlived(self, deletes: pa.Table, base: Mapping[str, Part], spec: WriteSpec) -> Iterator[tuple[str, int]]:
         """The live rows of the base that are older than deletes which come back."""
-        hits = self._look_up(deletes.select(list(shape.keys)), base, shape)
+        hits = self._look_up(deletes.select(list(spec.keys)), base, spec)
         older = _yes(pc.less(hits[SEQUENCE_COLUMN], deletes[SEQUENCE_COLUMN].take(hits["probe"])))
         hits = hits.filter(older & self._live(hits, base))
         yield from zip(hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True)
 
-    def _look_up(self, keys: pa.Table, base: Mapping[str, Part], shape: TableShape) -> pa.Table:
+    def _look_up(self, keys: pa.Table, base: Mapping[str, Part], spec: WriteSpec) -> pa.Table:
         if not base or not len(keys):
-            return lookup_schema(shape).empty_table()
-        hits = self._locator(shape).lookup(base, keys)
+            return lookup_schema(spec).empty_table()
+        hits = self._locator(spec).lookup(base, keys)
         return hits.filter(pc.is_in(hits["part"].cast(pa.string()), pa.array(list(base), pa.string())))
 
     def _live(self, hits: pa.Table, base: Mapping[str, Part]) -> npt.NDArray[np.bool_]:
@@ -386,11 +386,11 @@ class Partitions:
         held = min(leased_versions(after.domains, self._now_ms()), default=entry.version)
         if min(first_unexpired(after.domains), held) < entry.version:
             return 0
-        doomed = [part.path for part in entry.parts if part.path not in after.parts]
-        failed = self._storage.delete_many(doomed)
+        candidates = [part.path for part in entry.parts if part.path not in after.parts]
+        failed = self._storage.delete_many(candidates)
         for path, error in failed.items():
             _logger.warning("%s is left to the cleanup: %s", path, error)
-        return len(doomed) - len(failed)
+        return len(candidates) - len(failed)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
@@ -413,18 +413,18 @@ def _yes(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     return np.asarray(pc.fill_null(mask, False), dtype=bool)
 
 
-def partition_values(partition: Mapping[str, Any], shape: TableShape) -> PartitionValues:
+def partition_values(partition: Mapping[str, Any], spec: WriteSpec) -> PartitionValues:
     """The values as they stand in the log. A text is read as the column's type; an empty one means null.
 
     Raises InvalidInput.
     """
-    if not shape.partition_by:
+    if not spec.partition_by:
         raise InvalidInput("the table has no partitions; they are set when it is created (partition_by)")
-    if set(partition) != set(shape.partition_by):
-        raise InvalidInput(f"a partition of this table is given by {list(shape.partition_by)}, not {list(partition)}")
+    if set(partition) != set(spec.partition_by):
+        raise InvalidInput(f"a partition of this table is given by {list(spec.partition_by)}, not {list(partition)}")
     out: PartitionValues = {}
-    for name in shape.partition_by:
-        kind, value = shape.schema.field(name).type, partition[name]
+    for name in spec.partition_by:
+        kind, value = spec.schema.field(name).type, partition[name]
         try:
             out[name] = _text(value, kind)
         except (duckdb.Error, pa.ArrowInvalid) as error:
@@ -442,21 +442,21 @@ def _text(value: Any, kind: pa.DataType) -> str | None:
     return partition_text(typed["value"].cast(kind).to_pylist()[0])
 
 
-def _texts(values: Mapping[str, str | None], shape: TableShape) -> PartitionValues:
+def _texts(values: Mapping[str, str | None], spec: WriteSpec) -> PartitionValues:
     """A part's partition, as we would spell it: another writer may have spelled it otherwise."""
-    return {name: _text(values.get(name), shape.schema.field(name).type) for name in shape.partition_by}
+    return {name: _text(values.get(name), spec.schema.field(name).type) for name in spec.partition_by}
 
 
-def _require_fitting(entry: Detached, shape: TableShape) -> None:
+def _require_fitting(entry: Detached, spec: WriteSpec) -> None:
     """Raises InvalidInput naming a column that is not what it was."""
     earlier = schema_from_json(entry.schema)
     for field in earlier:
-        if field.name not in shape.schema.names or shape.schema.field(field.name).type != field.type:
+        if field.name not in spec.schema.names or spec.schema.field(field.name).type != field.type:
             raise InvalidInput(f"the detached parts have the column {field.name!r} ({field.type}), the table has not")
-    for field in shape.schema:
+    for field in spec.schema:
         if field.name not in earlier.names and not field.nullable:
             raise InvalidInput(f"the detached parts lack the column {field.name!r}, which is NOT NULL in the table")
-    if set(entry.partition) != set(shape.partition_by):
+    if set(entry.partition) != set(spec.partition_by):
         raise InvalidInput(f"the detached parts are partitioned by {list(entry.partition)}, the table is not")
 
 

@@ -7,12 +7,17 @@ from lakebed.manifest.table_log import TableLog, require_writable
 from lakebed.operations.mutate import RowsForSql, mutate
 from lakebed.operations.mutate_unkeyed import mutate_unkeyed
 from lakebed.operations.mutation import Mutation, MutationResult
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.storage.part_storage import PartStorage
 
 
 def run_mutation(
-    path: str, log: TableLog, storage: PartStorage, dead_rows: DeadRows, rows_for_sql: RowsForSql, mutation: Mutation
+    path: str,
+    log: TableLog,
+    storage: PartStorage,
+    dead_rows: DeletionVectorCache,
+    rows_for_sql: RowsForSql,
+    mutation: Mutation,
 ) -> MutationResult:
     """Run a mutation. Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed."""
     snapshot = log.refresh()

@@ -3,7 +3,7 @@
 1. ``prepare`` casts a user's columns to the table's, adds the operation column, and checks keys, NOT NULL columns and
    the sequence. It changes nothing else: rows stay in order, and later rows are newer.
 2. ``newest_per_key`` keeps one change a key: the highest ``sequence_by``, and of equal ones the last. Values that the
-   source did not send are the matter of ``parts.missing``.
+   source did not send are the matter of ``parts.unavailable_values``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts.exact_cast import cast_exactly
 from lakebed.parts.expression import expression, mistakes
-from lakebed.parts.fitting import fitted
 from lakebed.parts.nested import first_missing, nullable
 from lakebed.parts.sql import aliases, by_place, registered
 from lakebed.settings import suggest
@@ -37,7 +37,7 @@ _CALENDAR_DAYS = -719_162, 2_932_897
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableShape:
+class WriteSpec:
     """What a writer of parts must know of a table; small and picklable, so that tasks get it."""
 
     schema: pa.Schema
@@ -70,7 +70,7 @@ class TableShape:
         """What a part sorted as this shape says is stamped with; None without an order."""
         return self.sort_key_version if self.order_by else None
 
-    def holds_the_same(self, other: TableShape) -> bool:
+    def holds_the_same(self, other: WriteSpec) -> bool:
         """Whether parts of both shapes hold the same columns, keys and partitions, in whatever order."""
         return self == replace(
             other,
@@ -80,10 +80,10 @@ class TableShape:
         )
 
 
-def shape_of(snapshot: Snapshot) -> TableShape:
+def write_spec_of(snapshot: Snapshot) -> WriteSpec:
     """The shape of a table at a version."""
     settings = snapshot.settings
-    return TableShape(
+    return WriteSpec(
         schema=snapshot.schema,
         keys=settings.keys,
         sort_key=settings.sort_key,
@@ -96,7 +96,7 @@ def shape_of(snapshot: Snapshot) -> TableShape:
 
 def prepare(
     changes: pa.Table,
-    shape: TableShape,
+    spec: WriteSpec,
     connection: duckdb.DuckDBPyConnection,
     apply_as_deletes: str | None = None,
     except_columns: Sequence[str] = (),
@@ -107,14 +107,14 @@ def prepare(
     ``changes`` may carry the hidden columns already (from a decoder); then ``apply_as_deletes`` must be None.
     Raises InvalidChanges naming the column.
     """
-    if apply_as_deletes is not None and not shape.keys:
+    if apply_as_deletes is not None and not spec.keys:
         raise InvalidInput("apply_as_deletes needs a table with keys; this one has none, so it can only be appended to")
     for name in except_columns:
         if name not in changes.column_names:
             raise InvalidInput(
                 f"except_column_list names {name!r}, which the changes lack{suggest(name, changes.column_names)}"
             )
-        if name in shape.keys or name == shape.sequence_by:
+        if name in spec.keys or name == spec.sequence_by:
             raise InvalidInput(
                 f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out"
             )
@@ -122,30 +122,30 @@ def prepare(
     if twice:
         raise InvalidChanges(f"the changes have the column {twice[0]!r} more than once; leave one of them out")
     names, columns = [], []
-    for field in shape.schema:
+    for field in spec.schema:
         names.append(field.name)
         if field.name in except_columns:
             columns.append(pa.nulls(len(changes), nullable(field.type)))
         elif field.name in changes.column_names:
-            columns.append(fitted(changes[field.name], field.type, field.name))
+            columns.append(cast_exactly(changes[field.name], field.type, field.name))
         else:
             raise InvalidChanges(
                 f"the changes lack the column {field.name!r} of the table{suggest(field.name, changes.column_names)}; "
                 "add it (null where there is no value)"
             )
     deletes = _delete_mask(changes, connection, apply_as_deletes)
-    if not shape.keys and deletes is not None and pc.any(deletes).as_py():
+    if not spec.keys and deletes is not None and pc.any(deletes).as_py():
         row = int(pc.index(deletes, True).as_py())
         raise InvalidChanges(f"row {row} of the changes is a delete, but the table has no keys to tell what it deletes")
-    if shape.keys:
+    if spec.keys:
         names.append(OP_COLUMN)
         columns.append(
             pc.if_else(deletes, pa.scalar(DELETE), pa.scalar(UPSERT))
             if deletes is not None
             else pa.repeat(pa.scalar(UPSERT), len(changes))
         )
-    if shape.sequence_column == SEQUENCE_COLUMN:
-        source = SEQUENCE_COLUMN if SEQUENCE_COLUMN in changes.column_names else str(shape.sequence_by)
+    if spec.sequence_column == SEQUENCE_COLUMN:
+        source = SEQUENCE_COLUMN if SEQUENCE_COLUMN in changes.column_names else str(spec.sequence_by)
         if source not in changes.column_names:
             raise InvalidChanges(
                 f"the changes lack the column {source!r}, which sequence_by names{suggest(source, changes.column_names)}"
@@ -156,23 +156,23 @@ def prepare(
         names.append(UNAVAILABLE_COLUMN)
         columns.append(changes[UNAVAILABLE_COLUMN])
     out = pa.table(dict(zip(names, columns, strict=True)))
-    if shape.partition_by:
-        out = _empty_partitions_as_null(out, shape)
-        _check_partitions(out, shape)
-    _check_nulls(out, shape, deletes)
+    if spec.partition_by:
+        out = _empty_partitions_as_null(out, spec)
+        _check_partitions(out, spec)
+    _check_nulls(out, spec, deletes)
     return out
 
 
-def newest_per_key(changes: pa.Table, shape: TableShape, connection: duckdb.DuckDBPyConnection) -> pa.Table:
+def newest_per_key(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """One row a key, in the order of arrival. ``changes`` as ``prepare`` returns it; returned as is without keys."""
-    if not shape.keys or len(changes) < 2:
+    if not spec.keys or len(changes) < 2:
         return changes
-    names = list(dict.fromkeys([*shape.keys, *([shape.sequence_column] if shape.sequence_column else [])]))
+    names = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))
     alias = aliases(names)
     numbered = by_place(changes, names).append_column("position", pa.array(np.arange(len(changes))))
-    order = f"{{'s': {alias[shape.sequence_column]}, 'p': position}}" if shape.sequence_column else "position"
+    order = f"{{'s': {alias[spec.sequence_column]}, 'p': position}}" if spec.sequence_column else "position"
     with registered(connection, "lakebed_numbered", numbered) as name:
-        grouped = ", ".join(alias[key] for key in shape.keys)
+        grouped = ", ".join(alias[key] for key in spec.keys)
         query = f"select arg_max(position, {order}) from {name} group by {grouped}"
         newest = connection.sql(query).fetchnumpy()
     positions = next(iter(newest.values()))
@@ -202,22 +202,22 @@ def _delete_mask(
 def _hidden_sequence(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """A sequence that is no column of the table is kept as a 64-bit integer; timestamps as microseconds."""
     if pa.types.is_timestamp(column.type):
-        return fitted(column, pa.timestamp("us", column.type.tz), name).cast(pa.int64())
+        return cast_exactly(column, pa.timestamp("us", column.type.tz), name).cast(pa.int64())
     if pa.types.is_integer(column.type):
-        return fitted(column, pa.int64(), name)
+        return cast_exactly(column, pa.int64(), name)
     raise InvalidChanges(
         f"sequence_by names {name!r}, which is {column.type}; a sequence that is not a column of the table must be an "
         "integer or a timestamp"
     )
 
 
-def _check_nulls(changes: pa.Table, shape: TableShape, deletes: pa.ChunkedArray | None) -> None:
-    for name in shape.keys:
+def _check_nulls(changes: pa.Table, spec: WriteSpec, deletes: pa.ChunkedArray | None) -> None:
+    for name in spec.keys:
         if changes[name].null_count:
             row = int(pc.index(pc.is_null(changes[name]), True).as_py())
             raise InvalidChanges(f"key column {name!r} is null in row {row} of the changes; a key must have a value")
-    for field in shape.schema:
-        if field.nullable or field.name in shape.keys or not changes[field.name].null_count:
+    for field in spec.schema:
+        if field.nullable or field.name in spec.keys or not changes[field.name].null_count:
             continue
         missing = pc.is_null(changes[field.name])
         if deletes is not None:
@@ -228,7 +228,7 @@ def _check_nulls(changes: pa.Table, shape: TableShape, deletes: pa.ChunkedArray 
         if pc.any(missing).as_py():
             row = int(pc.index(missing, True).as_py())
             raise InvalidChanges(f"column {field.name!r} is NOT NULL but has no value in row {row} of the changes")
-    for field in shape.schema:
+    for field in spec.schema:
         upserts = changes[field.name]
         if (found := first_missing(upserts, field.type)) is None:
             continue
@@ -239,27 +239,27 @@ def _check_nulls(changes: pa.Table, shape: TableShape, deletes: pa.ChunkedArray 
             raise InvalidChanges(
                 f"{f'{field.name}.{found[1]}'!r} is NOT NULL but has no value in row {found[0]} of the changes"
             )
-    sequence = shape.sequence_column
+    sequence = spec.sequence_column
     if sequence and changes[sequence].null_count:
         row = int(pc.index(pc.is_null(changes[sequence]), True).as_py())
         kind = "delete" if deletes is not None and deletes[row].as_py() else "change"
         raise InvalidChanges(
-            f"{shape.sequence_by!r} orders the changes (sequence_by) but has no value in row {row}, a {kind}; "
+            f"{spec.sequence_by!r} orders the changes (sequence_by) but has no value in row {row}, a {kind}; "
             "use a sequence that every change carries, such as source.lsn"
         )
     if sequence and pa.types.is_floating(changes.schema.field(sequence).type):
         row = int(pc.index(pc.is_nan(changes[sequence]), True).as_py())
         if row >= 0:
-            raise InvalidChanges(f"{shape.sequence_by!r} orders the changes (sequence_by) but is NaN in row {row}")
+            raise InvalidChanges(f"{spec.sequence_by!r} orders the changes (sequence_by) but is NaN in row {row}")
 
 
-def _empty_partitions_as_null(changes: pa.Table, shape: TableShape) -> pa.Table:
+def _empty_partitions_as_null(changes: pa.Table, spec: WriteSpec) -> pa.Table:
     """Delta reads an empty partition value as null; so that every reader agrees, it is null from the start."""
-    for name in shape.partition_by:
+    for name in spec.partition_by:
         if pa.types.is_string(changes.schema.field(name).type):
             index = changes.column_names.index(name)
             is_empty = pc.equal(changes[name], "")
-            if name in shape.keys and pc.any(is_empty).as_py():
+            if name in spec.keys and pc.any(is_empty).as_py():
                 row = int(pc.index(is_empty, True).as_py())
                 raise InvalidChanges(
                     f"key column {name!r} is '' in row {row} of the changes; the table is partitioned by it, an empty "
@@ -270,9 +270,9 @@ def _empty_partitions_as_null(changes: pa.Table, shape: TableShape) -> pa.Table:
     return changes
 
 
-def _check_partitions(changes: pa.Table, shape: TableShape) -> None:
+def _check_partitions(changes: pa.Table, spec: WriteSpec) -> None:
     """A partition's value stands in the log as a text, which readers take for a date only within these years."""
-    for name in shape.partition_by:
+    for name in spec.partition_by:
         kind = changes.schema.field(name).type
         if not pa.types.is_temporal(kind):
             continue

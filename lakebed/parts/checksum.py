@@ -24,7 +24,7 @@ from lakebed.errors import LakebedError, StoreUnavailable
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.parts.arrow_source import damaged, is_local
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.process_folders import temporary_folder
+from lakebed.storage.process_folders import process_folder
 
 _BLOCK_BYTES = 1 << 20
 _OBJECT_BLOCK_BYTES = 24 << 20  # more than the cache of ranges keeps of one read, so it pushes nothing out
@@ -44,7 +44,7 @@ def verify(part: Part | ChangePart, storage: PartStorage) -> None:
         for _ in _compared(part, _of_object(part.path, storage)):
             pass
         return
-    copy = temporary_folder() / f"verify-{uuid.uuid4().hex}.parquet"
+    copy = process_folder() / f"verify-{uuid.uuid4().hex}.parquet"
     try:
         stage(part, storage, copy)
     finally:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.manifest.actions import Part
-from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
+from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.positions import find_positions
 from lakebed.parts.sql import aliases, by_place, literal, registered, scan_of, sql_type
@@ -37,22 +37,22 @@ class KeyLocator(Protocol):
         ...
 
 
-def payload_types(shape: TableShape) -> dict[str, pa.DataType]:
+def payload_types(spec: WriteSpec) -> dict[str, pa.DataType]:
     """What a lookup returns beside positions."""
-    if shape.sequence_column is None:
+    if spec.sequence_column is None:
         return {}
-    hidden = shape.sequence_column == SEQUENCE_COLUMN
-    kind = pa.int64() if hidden else shape.schema.field(shape.sequence_column).type
+    hidden = spec.sequence_column == SEQUENCE_COLUMN
+    kind = pa.int64() if hidden else spec.schema.field(spec.sequence_column).type
     return {SEQUENCE_COLUMN: kind, OP_COLUMN: pa.string()}
 
 
-def lookup_schema(shape: TableShape) -> pa.Schema:
+def lookup_schema(spec: WriteSpec) -> pa.Schema:
     """The columns of a lookup's result."""
     types = {
         "probe": pa.int64(),
         "part": pa.dictionary(pa.int32(), pa.string()),
         "row": pa.int64(),
-        **payload_types(shape),
+        **payload_types(spec),
     }
     return pa.schema(list(types.items()))
 
@@ -63,17 +63,17 @@ class IndexLocator:
     Settling and views of several versions may share one: each look-up sees the index at its own base, one at a time.
     """
 
-    def __init__(self, index: KeyIndex, shape: TableShape, storage: PartStorage) -> None:
+    def __init__(self, index: KeyIndex, spec: WriteSpec, storage: PartStorage) -> None:
         self._index = index
-        self._shape = shape
+        self._spec = spec
         self._storage = storage
-        self._without = ScanLocator(shape, storage)
+        self._without = ScanLocator(spec, storage)
         self._at_one_base = threading.Lock()
 
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
         with self._at_one_base:
             if not self._index.abandoned and self._index.parts != base.keys():
-                self._index.sync(base.keys(), lambda path: read_keys(base[path], self._shape, self._storage))
+                self._index.sync(base.keys(), lambda path: read_keys(base[path], self._spec, self._storage))
             if not self._index.abandoned:
                 return self._index.lookup(keys)
         return self._without.lookup(base, keys)
@@ -95,32 +95,32 @@ class IndexLocator:
 class ScanLocator:
     """Reads the key columns of the parts that may hold the keys."""
 
-    def __init__(self, shape: TableShape, storage: PartStorage) -> None:
-        self._shape = shape
+    def __init__(self, spec: WriteSpec, storage: PartStorage) -> None:
+        self._spec = spec
         self._storage = storage
 
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
-        wanted = keys.select(list(self._shape.keys))
-        near = parts_that_may_overlap(connect(), list(base.values()), self._shape.schema, wanted)
+        wanted = keys.select(list(self._spec.keys))
+        near = parts_that_may_overlap(connect(), list(base.values()), self._spec.schema, wanted)
         with_keys = [part.is_native or not self._foreign_keys(part) for part in near]
         found = [self._scan(list(compress(near, with_keys)), keys)]
         found += [self._read(part, keys) for part, stored in zip(near, with_keys, strict=True) if not stored]
-        schema = lookup_schema(self._shape)
+        schema = lookup_schema(self._spec)
         return pa.concat_tables([table.select(schema.names).cast(schema) for table in found])
 
     def learn(self, path: str, rows: pa.Table) -> None:
         """Nothing is kept, so there is nothing to learn."""
 
     def _foreign_keys(self, part: Part) -> bool:
-        return any(name in part.partition_values for name in self._shape.keys)
+        return any(name in part.partition_values for name in self._spec.keys)
 
     def _scan(self, parts: Sequence[Part], keys: pa.Table) -> pa.Table:
         connection = connect()
         self._storage.attach(connection)
         urls = [self._storage.duckdb_url(part.path) for part in parts]
-        stored = {SEQUENCE_COLUMN: str(self._shape.sequence_column), OP_COLUMN: OP_COLUMN}
-        payload = {name: (stored[name], kind) for name, kind in payload_types(self._shape).items()}
-        rows = find_positions(connection, urls, keys, self._shape.keys, payload)
+        stored = {SEQUENCE_COLUMN: str(self._spec.sequence_column), OP_COLUMN: OP_COLUMN}
+        payload = {name: (stored[name], kind) for name, kind in payload_types(self._spec).items()}
+        rows = find_positions(connection, urls, keys, self._spec.keys, payload)
         files = rows["file"].combine_chunks().indices
         paths = pa.DictionaryArray.from_arrays(files, pa.array([part.path for part in parts], pa.string()))
         columns = {"probe": rows["probe"], "part": paths, "row": rows["row"]}
@@ -131,13 +131,13 @@ class ScanLocator:
     def _read(self, part: Part, keys: pa.Table) -> pa.Table:
         """A part of a foreign writer that leaves key columns out of the file, since the partition tells them."""
         connection = connect()
-        probes = by_place(keys, self._shape.keys).append_column("probe", pa.array(range(len(keys)), pa.int64()))
-        read = pa.Table.from_batches(read_keys(part, self._shape, self._storage))
-        stored = by_place(read, self._shape.keys).append_column("row", pa.array(range(len(read)), pa.int64()))
-        for name in payload_types(self._shape):
+        probes = by_place(keys, self._spec.keys).append_column("probe", pa.array(range(len(keys)), pa.int64()))
+        read = pa.Table.from_batches(read_keys(part, self._spec, self._storage))
+        stored = by_place(read, self._spec.keys).append_column("row", pa.array(range(len(read)), pa.int64()))
+        for name in payload_types(self._spec):
             stored = stored.append_column(name, read[name])
-        same = " and ".join(f"s.{key} = p.{key}" for key in aliases(self._shape.keys).values())
-        payload = "".join(f", s.{name}" for name in payload_types(self._shape))
+        same = " and ".join(f"s.{key} = p.{key}" for key in aliases(self._spec.keys).values())
+        payload = "".join(f", s.{name}" for name in payload_types(self._spec))
         with registered(connection, "lakebed_probes", probes), registered(connection, "lakebed_stored", stored):
             return connection.sql(
                 f"select p.probe, {literal(part.path)} as part, s.row{payload} "
@@ -145,15 +145,15 @@ class ScanLocator:
             ).to_arrow_table()
 
 
-def read_keys(part: Part, shape: TableShape, storage: PartStorage) -> Iterator[pa.RecordBatch]:
+def read_keys(part: Part, spec: WriteSpec, storage: PartStorage) -> Iterator[pa.RecordBatch]:
     """The keys (and payload) of a part's rows, in file order."""
     connection = connect()
     storage.attach(connection)
-    kinds = {name: sql_type(shape.schema.field(name).type) for name in shape.keys}
-    payload = payload_types(shape)
+    kinds = {name: sql_type(spec.schema.field(name).type) for name in spec.keys}
+    payload = payload_types(spec)
     also = []
     if payload:
-        sequence = str(shape.sequence_column)
+        sequence = str(spec.sequence_column)
         kinds |= {sequence: sql_type(payload[SEQUENCE_COLUMN]), OP_COLUMN: "VARCHAR"}
         alias = aliases(kinds)
         also = [
@@ -161,6 +161,6 @@ def read_keys(part: Part, shape: TableShape, storage: PartStorage) -> Iterator[p
             f"coalesce({alias[OP_COLUMN]}, {literal(UPSERT)}) as {OP_COLUMN}",
         ]
     scan = scan_of([storage.duckdb_url(part.path)], kinds, part.partition_values)
-    outputs = [*aliases(shape.keys).values(), *also]
+    outputs = [*aliases(spec.keys).values(), *also]
     for batch in connection.sql(f"select {', '.join(outputs)} from ({scan})").to_arrow_reader(_BATCH_ROWS):
-        yield batch.rename_columns([*shape.keys, *payload])
+        yield batch.rename_columns([*spec.keys, *payload])

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from lakebed.keyindex.key_index import KeyIndex
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.locate import IndexLocator, KeyLocator, ScanLocator, payload_types
 from lakebed.storage.part_storage import PartStorage
 
@@ -18,26 +18,26 @@ class Locators:
         """``index_folder``: where the key index of the table is, or will be."""
         self._storage = storage
         self._index_folder = index_folder
-        self._index: tuple[TableShape, IndexLocator] | None = None
+        self._index: tuple[WriteSpec, IndexLocator] | None = None
         self._lock = threading.RLock()
 
-    def for_settling(self, shape: TableShape) -> KeyLocator:
+    def for_settling(self, spec: WriteSpec) -> KeyLocator:
         """The key index of this process, opened when it is first needed."""
         with self._lock:
-            if self._index is None or self._index[0] != shape:
+            if self._index is None or self._index[0] != spec:
                 if self._index:
                     self._index[1].close()
-                keys = {name: shape.schema.field(name).type for name in shape.keys}
-                index = KeyIndex(self._index_folder, keys, payload_types(shape))
-                self._index = (shape, IndexLocator(index, shape, self._storage))
+                keys = {name: spec.schema.field(name).type for name in spec.keys}
+                index = KeyIndex(self._index_folder, keys, payload_types(spec))
+                self._index = (spec, IndexLocator(index, spec, self._storage))
             return self._index[1]
 
-    def for_reading(self, shape: TableShape) -> KeyLocator:
+    def for_reading(self, spec: WriteSpec) -> KeyLocator:
         """The key index if this process has one; a reader alone does not build one."""
         with self._lock:
-            if self._index is not None and self._index[0] == shape:
+            if self._index is not None and self._index[0] == spec:
                 return self._index[1]
-        return ScanLocator(shape, self._storage)
+        return ScanLocator(spec, self._storage)
 
     def tidy(self) -> None:
         """Tidy the key index, if this process has one."""

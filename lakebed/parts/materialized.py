@@ -73,7 +73,7 @@ class MaterializedFolder:
     """The materialized parts of one table on this host, in one folder a replica. Not safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder`` belongs to the replica that holds its lock (see ``own_folder``); readers only load."""
+        """``folder`` belongs to the replica that holds its lock (see ``replica_folder``); readers only load."""
         self.folder = folder
 
     def load(self) -> dict[str, Materialized]:
@@ -143,7 +143,7 @@ class MaterializedFolder:
                 raise Corrupt(f"the materialized part {path} is not what was written; it is dropped, nothing is lost")
 
 
-def own_folder(base: Path) -> tuple[Path, str, int]:
+def replica_folder(base: Path) -> tuple[Path, str, int]:
     """A replica's folder below ``base``, its lasting name, and the open lock (keep it open while the replica lives)."""
     number = 0
     while True:
@@ -182,7 +182,7 @@ class LocalParts:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class Substitute:
     """A materialized part in place of its sources, and which of its rows are dead."""
 
     of: Materialized
@@ -191,14 +191,14 @@ class Stand:
 
 def overlay(
     snapshot: Snapshot, materialized: Sequence[Materialized], dead_of: Callable[[Part], BitMap64]
-) -> tuple[Snapshot, dict[str, Stand]]:
+) -> tuple[Snapshot, dict[str, Substitute]]:
     """The snapshot with materialized parts in place of their sources, and these by path.
 
     ``dead_of`` gives the dead rows of a part of the snapshot. A part of the result that is materialized has a ``file://``
     path. Those that don't fit the snapshot are left out.
     """
     parts = dict(snapshot.parts)
-    stands: dict[str, Stand] = {}
+    substitutes: dict[str, Substitute] = {}
     for one in sorted(materialized, key=lambda one: -len(one.sources)):
         found = _dead_at(one, parts, dead_of)
         if found is None:
@@ -206,9 +206,9 @@ def overlay(
         for source in one.sources:
             del parts[source.path]
         for part, dead in zip(one.parts, found, strict=True):
-            stands[one.url(part)] = Stand(one, dead)
+            substitutes[one.url(part)] = Substitute(one, dead)
             parts[one.url(part)] = _part(one, part, dead)
-    return (replace(snapshot, parts=parts), stands) if stands else (snapshot, stands)
+    return (replace(snapshot, parts=parts), substitutes) if substitutes else (snapshot, substitutes)
 
 
 def _dead_at(

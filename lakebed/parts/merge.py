@@ -30,7 +30,7 @@ import duckdb
 from lakebed.errors import InvalidInput, LakebedError, StoreUnavailable
 from lakebed.manifest.passes import passes_after
 from lakebed.parts.arrow_source import damaged, is_local
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.checksum import stage, verify_local
 from lakebed.parts.merge_assembler import Assembler, MergedPart
 from lakebed.parts.merge_budget import (
@@ -49,7 +49,7 @@ from lakebed.parts.sql import parquet
 from lakebed.parts.write import PART_ROWS_MAX
 from lakebed.storage.file_errors import reason, require_store
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.process_folders import temporary_folder
+from lakebed.storage.process_folders import process_folder
 
 __all__ = ["MergeSource", "MergedPart", "merge_parts"]
 
@@ -58,7 +58,7 @@ PART_BYTES_MAX = 128 << 20
 
 def merge_parts(
     sources: Sequence[MergeSource],
-    shape: TableShape,
+    spec: WriteSpec,
     storage: PartStorage,
     connection: duckdb.DuckDBPyConnection,
     *,
@@ -91,7 +91,7 @@ def merge_parts(
         connection.cursor() as cursor,
         _explained(cursor, local),
     ):
-        assembler, order = _prepared(cursor, local, shape, limits)
+        assembler, order = _prepared(cursor, local, spec, limits)
         size = _part_rows(sources, rows_max, bytes_max)
         try:
             with assembler.spilling(order, size):
@@ -104,25 +104,25 @@ def merge_parts(
                 with suppress(LakebedError):  # then the cleanup finds it
                     storage.delete(part.path)
             raise
-    passes = passes_after([source.part for source in sources], len(order), shape.order_version)
+    passes = passes_after([source.part for source in sources], len(order), spec.order_version)
     return [replace(part, passes=passes) for part in written]
 
 
 def _prepared(
-    cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource], shape: TableShape, limits: MergeLimits
+    cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource], spec: WriteSpec, limits: MergeLimits
 ) -> tuple[Assembler, Provenance]:
     """Steps 1 and 2: what writes the output, and the order of its rows."""
-    memory, terms = memory_limit(cursor), shape.terms
+    memory, terms = memory_limit(cursor), spec.terms
     selection = select_rows(cursor, sources)
     footprint = footprint_of(cursor, sources, selection.rows_read)
     group_rows_max = chunk_rows_max(memory, footprint.row_bytes, limits)
-    reader = SourceReader(cursor, sources, selection, shape, footprint.dictionary_columns, group_rows_max)
+    reader = SourceReader(cursor, sources, selection, spec, footprint.dictionary_columns, group_rows_max)
     budget = budget_of(
         memory, footprint, limits, terms=terms, files=reader.files, kept_dictionaries=reader.kept_dictionaries,
         in_order=reader.in_order,
     )  # fmt: skip
     order = output_order(cursor, reader, selection, terms, budget)
-    return Assembler(reader, selection, shape, footprint, budget, limits), order
+    return Assembler(reader, selection, spec, footprint, budget, limits), order
 
 
 def _part_rows(sources: Sequence[MergeSource], rows_max: int, bytes_max: int) -> int:
@@ -136,7 +136,7 @@ def _verified(
     sources: Sequence[MergeSource], storage: PartStorage, report: Callable[[int], None]
 ) -> Iterator[list[MergeSource]]:
     """The sources as local files that are what was written; copies of those in the object store go in the end."""
-    folder = temporary_folder() / f"merge-{uuid.uuid4().hex}"
+    folder = process_folder() / f"merge-{uuid.uuid4().hex}"
     folder.mkdir()
     try:
         local = []

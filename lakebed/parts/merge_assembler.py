@@ -19,16 +19,16 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.parts.arrow_source import Rows
-from lakebed.parts.changes import OP_COLUMN, TableShape
+from lakebed.parts.changes import OP_COLUMN, WriteSpec
 from lakebed.parts.merge_budget import Budget, Footprint, MergeLimits
 from lakebed.parts.merge_reader import SourceReader
 from lakebed.parts.merge_sources import Selection
 from lakebed.parts.provenance import Provenance
-from lakebed.parts.write import delta_stats, told_terms, with_told_ends
+from lakebed.parts.write import delta_stats, order_bound_terms, with_needed_order_bounds
 from lakebed.parts.write_arrow import write_tables
 from lakebed.sortkey.order_values import key_at
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.spill_buckets import STRETCHES_MAX, Stretches
+from lakebed.storage.spill_buckets import SPILL_BUCKETS_MAX, SpillBuckets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +59,21 @@ class Assembler:
         self,
         reader: SourceReader,
         selection: Selection,
-        shape: TableShape,
+        spec: WriteSpec,
         footprint: Footprint,
         budget: Budget,
         limits: MergeLimits,
     ) -> None:
         self._reader = reader
         self._selection = selection
-        self._shape = shape
+        self._spec = spec
         self._budget = budget
         self._limits = limits
-        self._terms = shape.terms
+        self._terms = spec.terms
         self._dictionary_columns = list(footprint.dictionary_columns)
         leading = [term.columns[0] for term in self._terms[:1] if term.is_plain]  # whose bounds say enough
-        self._sought = [name for name in shape.keys if name not in (*leading, *shape.partition_by)]
-        self._spilled: Stretches | None = None
+        self._sought = [name for name in spec.keys if name not in (*leading, *spec.partition_by)]
+        self._spilled: SpillBuckets | None = None
         self._chunks_read = 0
 
     @contextmanager
@@ -84,7 +84,7 @@ class Assembler:
             for start in range(0, len(order), part_rows)
             for at in range(start, min(start + part_rows, len(order)), self._budget.chunk_rows)
         ]
-        if len(cuts) > STRETCHES_MAX or not self._is_read_again(len(order), len(cuts)):
+        if len(cuts) > SPILL_BUCKETS_MAX or not self._is_read_again(len(order), len(cuts)):
             yield
             return
         columns = [*self._reader.columns, *([OP_COLUMN] if self._selection.deletes else [])]
@@ -92,7 +92,7 @@ class Assembler:
         chunk_of = np.zeros(firsts[-1], dtype=np.uint16)
         for number, (start, stop) in enumerate(cuts):
             chunk_of[firsts[order.ordinals[start:stop]] + order.rows[start:stop]] = number
-        with Stretches(self._reader.schema(columns), len(cuts)) as spilled:
+        with SpillBuckets(self._reader.schema(columns), len(cuts)) as spilled:
             for ordinal, rows in self._selection.rows().items():
                 at = 0
                 for table, found in self._reader.read(columns, {ordinal: rows}, [[ordinal]]):
@@ -120,7 +120,7 @@ class Assembler:
         """One part of the output."""
         dead = self._dead(piece)
         columns = [*self._reader.columns, *([OP_COLUMN] if len(dead) else [])]
-        told = told_terms(self._shape)
+        told = order_bound_terms(self._spec)
         ends: list[list[pa.Scalar]] = []  # the first and the last row's sort key
 
         def groups() -> Iterator[pa.Table]:
@@ -137,12 +137,12 @@ class Assembler:
         path, rows, size, checksum, stats = write_tables(
             groups(), self._reader.schema(columns), self._dictionary_columns, group_rows, storage, sought, self._terms
         )
-        stats_json = delta_stats(rows, stats, self._shape.schema)
+        stats_json = delta_stats(rows, stats, self._spec.schema)
         if ends:
-            stats_json = with_told_ends(stats_json, told, *ends)
+            stats_json = with_needed_order_bounds(stats_json, told, *ends)
         return MergedPart(
             path=path, rows=rows, bytes=size, stats=stats_json, deletes=len(dead), has_op_column=bool(len(dead)),
-            dead=dead, provenance=piece, sort_key_version=self._shape.order_version, checksum=checksum,
+            dead=dead, provenance=piece, sort_key_version=self._spec.order_version, checksum=checksum,
         )  # fmt: skip
 
     def _row_groups(self, columns: Sequence[str], piece: Provenance) -> Iterator[pa.Table]:

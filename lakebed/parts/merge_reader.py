@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lakebed.errors import Corrupt
 from lakebed.parts.arrow_source import ArrowSource, Rows
-from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
+from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.checksum import verify_pages
 from lakebed.parts.merge_sources import Flags, MergeSource, Selection
 from lakebed.parts.sql import aliases, constant, literal, named, scan_of, sql_type
@@ -43,7 +43,7 @@ class SourceReader:
         cursor: duckdb.DuckDBPyConnection,
         sources: Sequence[MergeSource],
         selection: Selection,
-        shape: TableShape,
+        spec: WriteSpec,
         dictionary_columns: Sequence[str],
         group_rows_max: int,
     ) -> None:
@@ -51,8 +51,8 @@ class SourceReader:
         self._cursor = cursor
         self._sources = sources
         self._selection = selection
-        self._kinds = {field.name: sql_type(field.type) for field in shape.schema}
-        if shape.sequence_column == SEQUENCE_COLUMN:
+        self._kinds = {field.name: sql_type(field.type) for field in spec.schema}
+        if spec.sequence_column == SEQUENCE_COLUMN:
             self._kinds[SEQUENCE_COLUMN] = sql_type(pa.int64())
         nothing = ", ".join(f"null::{kind}" for kind in self._kinds.values())
         found = cursor.sql(f"select {nothing} limit 0").to_arrow_table()
@@ -60,12 +60,12 @@ class SourceReader:
         self.columns: tuple[str, ...] = tuple(self._kinds)
         self.files = self._arrow_files(group_rows_max)
         self.by_arrow = bool(self.files)
-        self.in_order = all(source.part.sort_key_version == shape.order_version for source in sources)
+        self.in_order = all(source.part.sort_key_version == spec.order_version for source in sources)
         self.kept_dictionaries = [
             field.name
             for field in self._schema
             if field.name in dictionary_columns
-            and field.name not in shape.partition_by
+            and field.name not in spec.partition_by
             and (pa.types.is_string(field.type) or pa.types.is_binary(field.type))
         ]
         for source in () if self.files else sources:

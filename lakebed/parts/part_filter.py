@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 from lakebed.manifest.actions import is_native_file
 from lakebed.parts.expression import Expression
 from lakebed.parts.sql import by_place, literal, registered, sql_type
-from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.statistics import has_bounds, highest, lowest
+from lakebed.sortkey.statistics_cache import StatisticsCache
 
 _FLIPPED = {
     "COMPARE_EQUAL": "COMPARE_EQUAL",
@@ -72,7 +72,7 @@ def parts_that_may_match(
     files: Sequence[_File],
     schema: pa.Schema,
     where: Expression | None,
-    known: KnownStatistics | None = None,
+    known: StatisticsCache | None = None,
 ) -> list[_File]:
     """The files that may hold a row for which ``where``, over the columns of ``schema``, is true.
 
@@ -84,7 +84,7 @@ def parts_that_may_match(
     conditions = [condition(columns) for condition in _conditions(where.tree, schema)]
     if not conditions:
         return list(files)
-    known = KnownStatistics() if known is None else known
+    known = StatisticsCache() if known is None else known
     bounds = {}
     for name, at in columns.items():
         bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), known)
@@ -102,7 +102,7 @@ def parts_that_may_hold(
     files: Sequence[_File],
     schema: pa.Schema,
     values: pa.Table,
-    known: KnownStatistics | None = None,
+    known: StatisticsCache | None = None,
 ) -> list[_File]:
     """The files that may hold a row with the values of a row of ``values``, whose columns have the types of ``schema``.
 
@@ -111,7 +111,7 @@ def parts_that_may_hold(
     names = [name for name in values.column_names if has_bounds(schema.field(name).type)]
     if len(files) < 2 or not names:
         return list(files)
-    known = KnownStatistics() if known is None else known
+    known = StatisticsCache() if known is None else known
     bounds: dict[str, Any] = {"place": pa.array(range(len(files)), pa.int64())}
     joins = []
     for at, name in enumerate(names):
@@ -138,7 +138,7 @@ def parts_that_may_overlap(
     names = [name for name in values.column_names if has_bounds(schema.field(name).type)]
     if len(files) < 2 or not names or not len(values):
         return list(files)
-    known = KnownStatistics()
+    known = StatisticsCache()
     bounds: dict[str, Any] = {"place": pa.array(range(len(files)), pa.int64())}
     for at, name in enumerate(names):
         bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), known)
@@ -259,7 +259,7 @@ def _alike(field: pa.Field, constants: Sequence[_Constant | None]) -> list[_Cons
     return known if len(kinds) == 1 and whole and "NUMERIC" not in kinds else []
 
 
-def _bounds(files: Sequence[HasStatistics], field: pa.Field, known: KnownStatistics) -> tuple[pa.Array, pa.Array]:
+def _bounds(files: Sequence[HasStatistics], field: pa.Field, known: StatisticsCache) -> tuple[pa.Array, pa.Array]:
     """Least and greatest value of a column in each file; null where it is not known."""
     low, high = known.bounds([file.stats for file in files], field)
     trusted = [trusts_bounds(file.path, field.type) for file in files]

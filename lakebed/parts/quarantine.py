@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lakebed.parts.changes import UNAVAILABLE_COLUMN, TableShape
-from lakebed.parts.fitting import has_early_times
+from lakebed.parts.changes import UNAVAILABLE_COLUMN, WriteSpec
+from lakebed.parts.exact_cast import has_early_times
 from lakebed.parts.sql import aliases, by_place, named, registered
 from lakebed.storage.engine import connect
 
@@ -34,24 +34,24 @@ booleans stand as themselves and everything else as text; values that the source
 
 
 @dataclass(frozen=True, slots=True)
-class Unwhole:
+class IncompleteRow:
     """Changes, with the hidden columns, and the NOT NULL columns that each has no value for."""
 
     changes: pa.Table
     lacking: Sequence[Sequence[str]]
 
 
-def records_of_unwhole(unwhole: Unwhole, shape: TableShape) -> pa.Table:
+def records_of_incomplete(incomplete_rows: IncompleteRow, spec: WriteSpec) -> pa.Table:
     """Changes that lack values they need, as records of the quarantine."""
-    changes = unwhole.changes
+    changes = incomplete_rows.changes
     unsent = changes[UNAVAILABLE_COLUMN].to_pylist()
     now = datetime.datetime.now(datetime.UTC)
     records = []
     for row, without, columns in zip(
-        rows_as_json(changes.select(shape.schema.names)), unsent, unwhole.lacking, strict=True
+        rows_as_json(changes.select(spec.schema.names)), unsent, incomplete_rows.lacking, strict=True
     ):
         value = {name: value for name, value in row.items() if name not in (without or ())}
-        key = ", ".join(f"{name} = {json.dumps(row[name], ensure_ascii=False)}" for name in shape.keys)
+        key = ", ".join(f"{name} = {json.dumps(row[name], ensure_ascii=False)}" for name in spec.keys)
         reason = (
             f"column {', '.join(map(repr, columns))} is NOT NULL, but the source did not send its value, and there is no "
             f"row of {key} to keep it from; let the source send whole rows (PostgreSQL: REPLICA IDENTITY FULL), or "
@@ -70,7 +70,7 @@ def rows_as_json(rows: pa.Table) -> list[dict[str, object]]:
         for field, alias in zip(rows.schema, aliases(rows.column_names).values(), strict=True)
     ]
     connection = connect()
-    with registered(connection, "lakebed_unwhole", by_place(rows)) as name:
+    with registered(connection, "lakebed_incomplete", by_place(rows)) as name:
         found = connection.sql(f"select {', '.join(columns)} from {name}").to_arrow_table()
     as_json: list[dict[str, object]] = named(found, rows.column_names).to_pylist()
     return as_json

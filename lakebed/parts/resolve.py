@@ -11,7 +11,7 @@ Invariants: a key is live at most once afterwards (B1); only positions are worke
    was found is newer than the change; then the change is dead on arrival and the base stays.
 4. Deletes are dead rows of their own part. They stay there as tombstones: what step 3 finds for late events.
 5. A newest change that lacks values its source did not send is completed from what was newest when it came (see
-   ``parts.missing``); the completed row goes into a part of its own, and the incomplete one is dead.
+   ``parts.unavailable_values``); the completed row goes into a part of its own, and the incomplete one is dead.
 
 Keys of the whole tail are in memory at once, as Arrow: some 100 bytes a row with an integer key and sequence (8 bytes each),
 on top of 100 MB (``benchmarks/long_tail.py``); longer keys add their length a few times over. Settling takes the tail in
@@ -38,14 +38,14 @@ from lakebed.parts.changes import (
     SEQUENCE_COLUMN,
     UNAVAILABLE_COLUMN,
     UPSERT,
-    TableShape,
+    WriteSpec,
 )
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locate import KeyLocator
-from lakebed.parts.missing import Completed, complete, ranked, required_columns
 from lakebed.parts.nested import as_declared
-from lakebed.parts.quarantine import Unwhole
+from lakebed.parts.quarantine import IncompleteRow
 from lakebed.parts.sql import aliases, by_place, literal, named, parquet_of, registered, scan_of, sql_type
+from lakebed.parts.unavailable_values import Completed, complete, ranked, required_columns
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 
@@ -60,7 +60,7 @@ class Resolution:
     """The outcome for some change parts, oldest first.
 
     ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
-    ``completed``: rows to be added beside them (table columns and hidden ones); ``unwhole``: by the path of the change
+    ``completed``: rows to be added beside them (table columns and hidden ones); ``incomplete_rows``: by the path of the change
     part, its changes that lack a value they need; ``keys``: what a key index must learn of each change part; ``rows``: how
     many changes there were; ``late``: how many of them lost against the base, by sequence.
     """
@@ -69,62 +69,62 @@ class Resolution:
     base_dead: Mapping[str, BitMap64] = field(default_factory=dict)
     tail_dead: Mapping[str, BitMap64] = field(default_factory=dict)
     completed: pa.Table | None = None
-    unwhole: Mapping[str, Unwhole] = field(default_factory=dict)
+    incomplete_rows: Mapping[str, IncompleteRow] = field(default_factory=dict)
     keys: Mapping[str, pa.Table] = field(default_factory=dict)
     rows: int = 0
     late: int = 0
 
-    def keeps(self, part: ChangePart, shape: TableShape) -> bool:
+    def keeps(self, part: ChangePart, spec: WriteSpec) -> bool:
         """Whether a change part is worth having in the base: it has a live row, or deletes that late events must meet."""
         dead = self.tail_dead.get(part.path)
-        return dead is None or len(dead) < part.rows or (shape.sequence_by is not None and part.deletes > 0)
+        return dead is None or len(dead) < part.rows or (spec.sequence_by is not None and part.deletes > 0)
 
 
 def resolve(
-    base: Mapping[str, Part], change_parts: Sequence[ChangePart], shape: TableShape,
-    storage: PartStorage, dead_rows: DeadRows, locator: KeyLocator,
+    base: Mapping[str, Part], change_parts: Sequence[ChangePart], spec: WriteSpec,
+    storage: PartStorage, dead_rows: DeletionVectorCache, locator: KeyLocator,
 ) -> Resolution:  # fmt: skip
     """The resolution of change parts (in order, oldest first) against the base. Reads parts; changes nothing."""
     if not change_parts:
         return Resolution()
-    tail = _read_tail(change_parts, shape, storage)
-    newest = _newest(tail, shape, len(change_parts))
-    keys = newest.select(list(shape.keys))
+    tail = _read_tail(change_parts, spec, storage)
+    newest = _newest(tail, spec, len(change_parts))
+    keys = newest.select(list(spec.keys))
     hits = locator.lookup(base, keys) if base else None
     base_new: dict[str, _Rows] = {}
     late: npt.NDArray[np.bool_] = np.zeros(len(newest), dtype=bool)
     if hits is not None and len(hits):
-        base_new, late = _dying_rows(hits, newest, base, shape, dead_rows)
+        base_new, late = _dying_rows(hits, newest, base, spec, dead_rows)
     survives = ~late & (newest[_DELETED].to_numpy() == 0)
     completed: pa.Table | None = None
-    unwhole: Mapping[str, Unwhole] = {}
+    incomplete_rows: Mapping[str, IncompleteRow] = {}
     if any(part.incomplete for part in change_parts):
         incomplete = survives & newest[_INCOMPLETE].to_numpy()
-        completed, unwhole = _complete(
-            np.flatnonzero(incomplete), newest, change_parts, base, hits, shape, storage, dead_rows
+        completed, incomplete_rows = _complete(
+            np.flatnonzero(incomplete), newest, change_parts, base, hits, spec, storage, dead_rows
         )
         survives &= ~incomplete
     tail_dead = _tail_dead(newest, survives, change_parts)
     base_dead = {path: dead_rows.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()}
-    keys_of_parts = _cut(tail, change_parts, shape)
+    keys_of_parts = _cut(tail, change_parts, spec)
     return Resolution(
         change_parts=tuple(change_parts),
         base_dead=base_dead,
         tail_dead=tail_dead,
         completed=completed,
-        unwhole=unwhole,
+        incomplete_rows=incomplete_rows,
         keys=keys_of_parts,
         rows=len(tail),
         late=int(late.sum()),
     )
 
 
-def _read_tail(change_parts: Sequence[ChangePart], shape: TableShape, storage: PartStorage) -> pa.Table:
+def _read_tail(change_parts: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage) -> pa.Table:
     """Keys, sequence, operation and place of every row, part after part and in file order."""
     connection = connect()
     storage.attach(connection)
-    names = list(dict.fromkeys([*shape.keys, *([shape.sequence_column] if shape.sequence_column else [])]))
-    stored = {name: (alias, _stored_type(name, shape)) for name, alias in aliases(names).items()}
+    names = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))
+    stored = {name: (alias, _stored_type(name, spec)) for name, alias in aliases(names).items()}
     outputs = [alias for alias, _ in stored.values()]
     stored |= {OP_COLUMN: ("op", "VARCHAR"), UNAVAILABLE_COLUMN: ("unsent", "VARCHAR[]")}
     outputs.append(f"op = {literal(DELETE)} as {_DELETED}")
@@ -140,20 +140,20 @@ def _read_tail(change_parts: Sequence[ChangePart], shape: TableShape, storage: P
     return table.append_column(_ROW, pa.array(np.arange(len(table), dtype=np.int64) - np.repeat(first, rows)))
 
 
-def _stored_type(name: str, shape: TableShape) -> str:
-    return sql_type(HIDDEN_TYPES.get(name) or shape.schema.field(name).type)
+def _stored_type(name: str, spec: WriteSpec) -> str:
+    return sql_type(HIDDEN_TYPES.get(name) or spec.schema.field(name).type)
 
 
-def _newest(tail: pa.Table, shape: TableShape, parts: int) -> pa.Table:
+def _newest(tail: pa.Table, spec: WriteSpec, parts: int) -> pa.Table:
     """One row a key. Within a part there is one already."""
     if parts == 1:
         return tail
     # Places in the order of changes: a stable sort, so that of equal sequences the last is the newest.
-    places = pc.sort_indices(tail[shape.sequence_column]).to_numpy() if shape.sequence_column else np.arange(len(tail))
+    places = pc.sort_indices(tail[spec.sequence_column]).to_numpy() if spec.sequence_column else np.arange(len(tail))
     ranks = np.empty(len(tail), dtype=np.int64)
     ranks[places] = np.arange(len(tail))
     connection = connect()
-    keys = by_place(tail, shape.keys)
+    keys = by_place(tail, spec.keys)
     with registered(connection, "lakebed_ranked", keys.append_column("rank", pa.array(ranks))):
         query = f"select max(rank) as newest from lakebed_ranked group by {', '.join(keys.column_names)}"
         newest = connection.sql(query).to_arrow_table()["newest"].to_numpy()
@@ -161,7 +161,7 @@ def _newest(tail: pa.Table, shape: TableShape, parts: int) -> pa.Table:
 
 
 def _dying_rows(
-    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], shape: TableShape, dead_rows: DeadRows
+    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], spec: WriteSpec, dead_rows: DeletionVectorCache
 ) -> tuple[dict[str, _Rows], npt.NDArray[np.bool_]]:
     """Base rows that die, by part; and which of the newest changes are late, that is, older than what the base has."""
     probes = hits["probe"].to_numpy()
@@ -176,7 +176,7 @@ def _dying_rows(
             live_at[path] = at[_among(rows[at], np.frombuffer(alive.to_array(), dtype=np.uint64).astype(np.int64))]
         else:
             live_at[path] = at
-    sequence = shape.sequence_column
+    sequence = spec.sequence_column
     if sequence:
         counts = np.zeros(len(hits), dtype=bool)
         for at in live_at.values():
@@ -227,12 +227,12 @@ def _tail_dead(
     return out
 
 
-def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], shape: TableShape) -> dict[str, pa.Table]:
+def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], spec: WriteSpec) -> dict[str, pa.Table]:
     """What a key index keeps of each change part."""
-    table = tail.select(list(shape.keys))
-    if shape.sequence_column:
+    table = tail.select(list(spec.keys))
+    if spec.sequence_column:
         ops = pc.if_else(tail[_DELETED], pa.scalar(DELETE), pa.scalar(UPSERT))
-        table = table.append_column(SEQUENCE_COLUMN, tail[shape.sequence_column]).append_column(OP_COLUMN, ops)
+        table = table.append_column(SEQUENCE_COLUMN, tail[spec.sequence_column]).append_column(OP_COLUMN, ops)
     out, at = {}, 0
     for part in change_parts:
         out[part.path] = table.slice(at, part.rows)
@@ -242,26 +242,26 @@ def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], shape: TableShape) 
 
 def _complete(
     wanted: npt.NDArray[np.intp], newest: pa.Table, change_parts: Sequence[ChangePart], base: Mapping[str, Part],
-    hits: pa.Table | None, shape: TableShape, storage: PartStorage, dead_rows: DeadRows,
-) -> tuple[pa.Table | None, dict[str, Unwhole]]:  # fmt: skip
-    """Whole rows for the keys whose newest change lacks values: what ``parts.missing`` makes of all that is known.
+    hits: pa.Table | None, spec: WriteSpec, storage: PartStorage, dead_rows: DeletionVectorCache,
+) -> tuple[pa.Table | None, dict[str, IncompleteRow]]:  # fmt: skip
+    """Whole rows for the keys whose newest change lacks values: what ``parts.unavailable_values`` makes of all that is known.
 
     The second value: the changes that can't be whole, by the path of their part.
     """
     if not len(wanted):
         return None, {}
-    keys = newest.select(list(shape.keys)).take(pa.array(wanted))
-    schema = _row_schema(newest, shape)
+    keys = newest.select(list(spec.keys)).take(pa.array(wanted))
+    schema = _row_schema(newest, spec)
     pieces: list[pa.Table] = []
     if hits is not None:
         of_wanted = hits.filter(np.isin(hits["probe"].to_numpy(), wanted))
-        pieces = _known_rows(of_wanted, newest, base, shape, storage, dead_rows)
+        pieces = _known_rows(of_wanted, newest, base, spec, storage, dead_rows)
     from_base = sum(len(piece) for piece in pieces)
-    tail_rows, of_part = _rows_of_keys(change_parts, keys, schema, shape, storage)
+    tail_rows, of_part = _rows_of_keys(change_parts, keys, schema, spec, storage)
     pieces.append(tail_rows)
     rows = pa.concat_tables([_as_rows(piece, schema) for piece in pieces])
-    of = ranked(rows, shape, connect())
-    everyone, required = np.ones(len(rows), dtype=bool), required_columns(shape)
+    of = ranked(rows, spec, connect())
+    everyone, required = np.ones(len(rows), dtype=bool), required_columns(spec)
     done = [complete(of_key, of, required, base_is_known=True) for of_key in of.by_key(everyone)]
     left_out = {row: lacks for one in done for row, lacks in one.left_out.items()}
     done = [one for one in done if one.row is not None and one.row >= from_base and not of.deleted[one.row]]
@@ -272,7 +272,7 @@ def _complete(
     for row in sorted(left_out):
         by_part.setdefault(change_parts[of_part[row - from_base]].path, []).append(row)
     return completed, {
-        path: Unwhole(rows.take(pa.array(at)), [left_out[row] for row in at]) for path, at in by_part.items()
+        path: IncompleteRow(rows.take(pa.array(at)), [left_out[row] for row in at]) for path, at in by_part.items()
     }
 
 
@@ -280,9 +280,9 @@ def _giver(one: Completed, name: str) -> int | None:
     return None if name in one.unknown else one.taken.get(name, one.row)
 
 
-def _row_schema(newest: pa.Table, shape: TableShape) -> pa.Schema:
-    fields = [*shape.schema, pa.field(OP_COLUMN, pa.string())]
-    if shape.sequence_column == SEQUENCE_COLUMN:
+def _row_schema(newest: pa.Table, spec: WriteSpec) -> pa.Schema:
+    fields = [*spec.schema, pa.field(OP_COLUMN, pa.string())]
+    if spec.sequence_column == SEQUENCE_COLUMN:
         fields.append(pa.field(SEQUENCE_COLUMN, newest.schema.field(SEQUENCE_COLUMN).type))
     fields.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
     return pa.schema([field.with_nullable(True) for field in fields])
@@ -300,34 +300,34 @@ def _as_rows(piece: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _known_rows(
-    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], shape: TableShape, storage: PartStorage,
-    dead_rows: DeadRows,
+    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], spec: WriteSpec, storage: PartStorage,
+    dead_rows: DeletionVectorCache,
 ) -> list[pa.Table]:  # fmt: skip
     """What the base knows of the keys: their deletes first, then their live rows."""
     out = []
-    if shape.sequence_column:
+    if spec.sequence_column:
         deletes = hits.filter(pc.equal(hits[OP_COLUMN], DELETE))
-        known = newest.select(list(shape.keys)).take(deletes["probe"]).append_column(OP_COLUMN, deletes[OP_COLUMN])
-        if shape.sequence_column not in shape.keys:
-            known = known.append_column(shape.sequence_column, deletes[SEQUENCE_COLUMN])
+        known = newest.select(list(spec.keys)).take(deletes["probe"]).append_column(OP_COLUMN, deletes[OP_COLUMN])
+        if spec.sequence_column not in spec.keys:
+            known = known.append_column(spec.sequence_column, deletes[SEQUENCE_COLUMN])
         out.append(known)
     rows = hits["row"].to_numpy()
     for path, at in _by_part(hits["part"]).items():
         dead = dead_rows.of(base[path])
         live = [row for row in rows[at].tolist() if row not in dead]
         if live:
-            found = _rows_at(path, base[path], live, shape, storage)
+            found = _rows_at(path, base[path], live, spec, storage)
             out.append(found.append_column(OP_COLUMN, pa.repeat(pa.scalar(UPSERT), len(found))))
     return out
 
 
-def _rows_at(path: str, part: Part, rows: Sequence[int], shape: TableShape, storage: PartStorage) -> pa.Table:
+def _rows_at(path: str, part: Part, rows: Sequence[int], spec: WriteSpec, storage: PartStorage) -> pa.Table:
     connection = connect()
     storage.attach(connection)
     wanted = pa.table({"place": pa.array(rows, pa.int64())})
-    kinds = {field.name: sql_type(field.type) for field in shape.schema}
-    if shape.sequence_column == SEQUENCE_COLUMN:
-        kinds[SEQUENCE_COLUMN] = _stored_type(SEQUENCE_COLUMN, shape)
+    kinds = {field.name: sql_type(field.type) for field in spec.schema}
+    if spec.sequence_column == SEQUENCE_COLUMN:
+        kinds[SEQUENCE_COLUMN] = _stored_type(SEQUENCE_COLUMN, spec)
     scan = scan_of([storage.duckdb_url(path)], kinds, part.partition_values)
     with registered(connection, "lakebed_wanted", wanted):
         found = connection.sql(f"{scan} where file_row_number in (select place from lakebed_wanted)").to_arrow_table()
@@ -335,7 +335,7 @@ def _rows_at(path: str, part: Part, rows: Sequence[int], shape: TableShape, stor
 
 
 def _rows_of_keys(
-    change_parts: Sequence[ChangePart], keys: pa.Table, schema: pa.Schema, shape: TableShape, storage: PartStorage
+    change_parts: Sequence[ChangePart], keys: pa.Table, schema: pa.Schema, spec: WriteSpec, storage: PartStorage
 ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
     """The rows of the keys in the order of arrival, and the ordinal of the part of each."""
     connection = connect()
@@ -343,10 +343,8 @@ def _rows_of_keys(
     stored = {field.name: (f"c{at}", sql_type(field.type)) for at, field in enumerate(schema)}
     source = parquet_of([storage.duckdb_url(part.path) for part in change_parts], stored)
     outputs = ", ".join(f"s.{alias}" for alias, _ in stored.values())
-    same = " and ".join(
-        f"s.{stored[name][0]} is not distinct from k.{key}" for name, key in aliases(shape.keys).items()
-    )
-    with registered(connection, "lakebed_keys", by_place(keys, shape.keys)):
+    same = " and ".join(f"s.{stored[name][0]} is not distinct from k.{key}" for name, key in aliases(spec.keys).items())
+    with registered(connection, "lakebed_keys", by_place(keys, spec.keys)):
         found = connection.sql(
             f"select {outputs}, s.file_index as part from {source} s semi join lakebed_keys k on {same} "
             "order by s.file_index, s.file_row_number"

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges
 from lakebed.manifest.actions import ChangePart, Part
-from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, TableShape
+from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.nested import nullable
 from lakebed.parts.order import sort_order
 from lakebed.parts.sql import quote
@@ -37,7 +37,7 @@ ROW_GROUP_ROWS = 40_960
 PART_ROWS_MAX = 1_000_000
 _SAMPLE_ROWS = 2048
 _STRING_BOUND_CHARACTERS = 32
-_STRING_TOLD_CHARACTERS = 256  # of a sort key: so long may be what all texts begin with, as URLs do
+_STRING_ORDER_BOUND_CHARACTERS = 256  # of a sort key: so long may be what all texts begin with, as URLs do
 _HIGHEST_CHARACTER = "\U0010ffff"
 
 
@@ -80,30 +80,30 @@ class WrittenPart:
         return cls(**orjson.loads(text))
 
 
-def write_parts(rows: pa.Table, shape: TableShape, storage: PartStorage) -> Iterator[WrittenPart]:
+def write_parts(rows: pa.Table, spec: WriteSpec, storage: PartStorage) -> Iterator[WrittenPart]:
     """Write the rows as parts, one a partition value, none above ``PART_ROWS_MAX`` rows. Empty input: no part."""
     if UNAVAILABLE_COLUMN in rows.column_names and not any(rows[UNAVAILABLE_COLUMN].to_pylist()):
         rows = rows.drop_columns([UNAVAILABLE_COLUMN])
-    for values, piece in _by_partition(rows, shape):
+    for values, piece in _by_partition(rows, spec):
         for start in range(0, len(piece), PART_ROWS_MAX):
-            yield _write_one(piece.slice(start, PART_ROWS_MAX).combine_chunks(), values, shape, storage)
+            yield _write_one(piece.slice(start, PART_ROWS_MAX).combine_chunks(), values, spec, storage)
 
 
-def _write_one(
-    rows: pa.Table, values: Mapping[str, str | None], shape: TableShape, storage: PartStorage
-) -> WrittenPart:
+def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec, storage: PartStorage) -> WrittenPart:
     # A delete has nulls where the table allows none, and so has a struct that is null.
     rows = rows.cast(pa.schema([pa.field(field.name, nullable(field.type)) for field in rows.schema]))
     dictionary = _repetitive(rows)
-    terms = shape.terms
+    terms = spec.terms
     order = sort_order(rows, terms) if terms else np.arange(len(rows))
     groups = (order[start : start + ROW_GROUP_ROWS] for start in range(0, len(rows), ROW_GROUP_ROWS))
     path, count, size, checksum, column_stats = write_tables(
         (rows.take(pa.array(group)) for group in groups), rows.schema, dictionary, ROW_GROUP_ROWS, storage, order=terms
     )
-    stats = delta_stats(count, column_stats, shape.schema)
-    if told := told_terms(shape):
-        stats = with_told_ends(stats, told, key_at(rows, int(order[0]), told), key_at(rows, int(order[-1]), told))
+    stats = delta_stats(count, column_stats, spec.schema)
+    if told := order_bound_terms(spec):
+        stats = with_needed_order_bounds(
+            stats, told, key_at(rows, int(order[0]), told), key_at(rows, int(order[-1]), told)
+        )
     deletes = pc.sum(pc.equal(rows[OP_COLUMN], DELETE)).as_py() if OP_COLUMN in rows.column_names else 0
     incomplete = 0
     if UNAVAILABLE_COLUMN in rows.column_names:
@@ -117,7 +117,7 @@ def _write_one(
         partition_values=dict(values),
         stats=stats,
         modified_ms=int(time.time() * 1000),
-        sort_key_version=shape.order_version,
+        sort_key_version=spec.order_version,
         checksum=checksum,
     )
 
@@ -130,13 +130,13 @@ def _repetitive(rows: pa.Table) -> list[str]:
     return [name for name in flat if 2 * pc.count_distinct(sample[name], mode="all").as_py() <= len(places)]
 
 
-def _by_partition(rows: pa.Table, shape: TableShape) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
+def _by_partition(rows: pa.Table, spec: WriteSpec) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
     if not len(rows):
         return
-    if not shape.partition_by:
+    if not spec.partition_by:
         yield {}, rows
         return
-    names = list(shape.partition_by)
+    names = list(spec.partition_by)
     numbered = rows.select(names).append_column("_lakebed_row", pa.array(np.arange(len(rows))))
     groups = numbered.group_by(names, use_threads=False).aggregate([("_lakebed_row", "list")])
     for group, places in zip(groups.select(names).to_pylist(), groups["_lakebed_row_list"], strict=True):
@@ -188,13 +188,13 @@ def delta_stats(rows: int, column_stats: Mapping[str, Mapping[str, str]], schema
     return orjson.dumps({"numRecords": rows, "minValues": low, "maxValues": high, "nullCount": nulls}).decode()
 
 
-def told_terms(shape: TableShape) -> tuple[SortTerm, ...]:
+def order_bound_terms(spec: WriteSpec) -> tuple[SortTerm, ...]:
     """The terms whose first and last values a part may tell: none if it is sorted by one column of whole numbers or decimals.
 
     Its bounds say all. Those of floating-point columns don't: with NaN or an infinity among the values there are none. Those of
-    timestamps lie on milliseconds, those of texts are cut (``with_told_ends``).
+    timestamps lie on milliseconds, those of texts are cut (``with_needed_order_bounds``).
     """
-    terms = order_columns(shape.schema, shape.order_by, shape.partition_by, shape.sort_key_frame)
+    terms = order_columns(spec.schema, spec.order_by, spec.partition_by, spec.sort_key_frame)
     is_exact = all(pa.types.is_integer(term.type) or pa.types.is_decimal(term.type) for term in terms)
     return () if _is_one_column(terms) and is_exact else terms
 
@@ -204,7 +204,9 @@ def _is_one_column(terms: Sequence[SortTerm]) -> bool:
     return [term.name for term in terms] == [name for term in terms[:1] for name in term.columns]
 
 
-def with_told_ends(stats: str, told: Sequence[SortTerm], first: Sequence[pa.Scalar], last: Sequence[pa.Scalar]) -> str:
+def with_needed_order_bounds(
+    stats: str, told: Sequence[SortTerm], first: Sequence[pa.Scalar], last: Sequence[pa.Scalar]
+) -> str:
     """Statistics that also tell the first and the last sort key of a sorted part, unless its column's bounds say as much."""
     if _is_one_column(told) and all(map(_is_whole_in_bounds, (*first, *last))):
         return stats
@@ -250,7 +252,7 @@ def _tuple_bound(order: Sequence[SortTerm], row: Sequence[pa.Scalar], is_upper: 
         if value is None or isinstance(value, int):
             out.append(value)
         elif isinstance(value, str):
-            bound = _string_bound(value, is_max, _STRING_TOLD_CHARACTERS)
+            bound = _string_bound(value, is_max, _STRING_ORDER_BOUND_CHARACTERS)
             out += [] if bound is None else [bound]
             if bound != value:
                 break

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import OrderStream
-from lakebed.ingest.shape import ChangeShape, Decoder
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
 from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.settings import FilesSection, GeneratorSection, KafkaSection, Pipeline, RowsFormat
@@ -76,9 +76,9 @@ def order_stream(section: GeneratorSection) -> OrderStream:
 def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
     """The decoder of the format for a table's columns."""
     detail = table.inspect.detail().to_pylist()[0]
-    shape = ChangeShape(table.schema, tuple(detail["keys"]), detail["sequence_by"])
+    decoder_schema = DecoderSchema(table.schema, tuple(detail["keys"]), detail["sequence_by"])
     options = {name: value for name, value in asdict(pipeline.format).items() if value is not None}
-    return decoder(pipeline.format_kind, shape, options)
+    return decoder(pipeline.format_kind, decoder_schema, options)
 
 
 def with_rate(pipeline: Pipeline, events_per_second: float) -> Pipeline:

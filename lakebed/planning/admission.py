@@ -17,11 +17,11 @@ import numpy as np
 
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.measure import Measure
-from lakebed.planning.overlap import SMALL, Layout
+from lakebed.planning.overlap import SMALL, OverlapMap
 from lakebed.planning.plan import Cause, MergePlan
 from lakebed.planning.recluster import overdue
 from lakebed.settings import TableSettings
-from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey.statistics_cache import StatisticsCache
 
 IN_FLIGHT_PLANS = 2
 PLANS_MAX = 64
@@ -34,7 +34,7 @@ class Admission:
     snapshot: Snapshot
     now_ms: int
     in_flight_bytes: int
-    statistics: KnownStatistics
+    statistics: StatisticsCache
     plans: list[MergePlan] = field(default_factory=list)
     refused: Counter[Cause] = field(default_factory=Counter)
     waiting: dict[str, int] = field(default_factory=dict)  # bytes of parts that plans wait for, by path
@@ -89,18 +89,24 @@ class Admission:
         self.plans.append(candidate)
         return True
 
-    def backlog_bytes(self, layouts: Sequence[Layout]) -> int:
+    def backlog_bytes(self, overlap_maps: Sequence[OverlapMap]) -> int:
         """Bytes of parts that plans of now or later are for, or that stand where it is too deep."""
         wanted = dict(self.waiting)
         for candidate in self.plans:
             wanted |= {path: self.snapshot.parts[path].bytes for path in candidate.inputs}
         if self.settings.merge == "recluster":
             depth = self.settings.recluster_depth
-            late = [layout.parts[index] for layout in layouts for index in overdue(layout, depth).tolist()]
+            late = [
+                overlap_map.parts[index]
+                for overlap_map in overlap_maps
+                for index in overdue(overlap_map, depth).tolist()
+            ]
             return sum((wanted | {part.path: part.bytes for part in late}).values())
-        for layout in layouts if self.settings.merge != "off" else ():
-            deep = np.cumsum(((layout.depth + layout.under_work) > self.settings.read_budget) & ~layout.given_up)
-            before = np.where(layout.low > 0, deep[layout.low - 1], 0)
-            for index in np.flatnonzero(layout.free & (deep[layout.high] > before)).tolist():
-                wanted[layout.parts[index].path] = layout.parts[index].bytes
+        for overlap_map in overlap_maps if self.settings.merge != "off" else ():
+            deep = np.cumsum(
+                ((overlap_map.depth + overlap_map.under_work) > self.settings.read_budget) & ~overlap_map.given_up
+            )
+            before = np.where(overlap_map.low > 0, deep[overlap_map.low - 1], 0)
+            for index in np.flatnonzero(overlap_map.free & (deep[overlap_map.high] > before)).tolist():
+                wanted[overlap_map.parts[index].path] = overlap_map.parts[index].bytes
         return sum(wanted.values())

@@ -17,14 +17,14 @@ import numpy as np
 from lakebed.manifest.actions import PartitionKey
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.admission import Admission
-from lakebed.planning.overlap import SMALL, Flags, Layout, Place, fullness
+from lakebed.planning.overlap import SMALL, Flags, OverlapMap, Place, fullness
 from lakebed.planning.plan import Cause, MergeKind, MergePlan, partition_order
 from lakebed.planning.policies import FAN, Policy, binomial, lazy_leveled, size_tiered
 from lakebed.planning.recluster import INPUTS_MAX, Group, groups
 from lakebed.settings import MergePolicy, TableSettings
-from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import Indexes, Ranked, order_columns
 from lakebed.sortkey.sort_key import SortTerm
+from lakebed.sortkey.statistics_cache import StatisticsCache
 
 _TIES_MAX = 8
 _SHORT = 64
@@ -39,9 +39,9 @@ _Candidate = tuple[Indexes, MergePlan]
 """A plan and its parts' places in the layout."""
 
 
-def layouts_of(
-    snapshot: Snapshot, claimed: Collection[str], settings: TableSettings, statistics: KnownStatistics
-) -> tuple[list[Layout], int, int]:
+def overlap_maps_of(
+    snapshot: Snapshot, claimed: Collection[str], settings: TableSettings, statistics: StatisticsCache
+) -> tuple[list[OverlapMap], int, int]:
     """The partitions where there may be something to merge, the number of the others, and the depth of the deepest point."""
     columns: tuple[SortTerm, ...] = ()
     if settings.merge != "bin-pack":
@@ -52,7 +52,7 @@ def layouts_of(
     for place, part in enumerate(everything):
         partitions.setdefault(part.partition_key, []).append(place)
     found = statistics.ranges([part.stats for part in everything], columns) if columns else None
-    layouts, quiet, depth_max = [], 0, 0
+    overlap_maps, quiet, depth_max = [], 0, 0
     if settings.merge == "recluster":
         runs_max, small_max = int(settings.recluster_depth.of_level(1)), _SHORT
     else:
@@ -67,10 +67,10 @@ def layouts_of(
                 quiet, depth_max = quiet + 1, max(depth_max, deep)
                 continue
         ranges = found.take(places) if found and len(partitions) > 1 else found
-        layout = Layout(partition, parts, ranges, claimed, settings)
-        layouts.append(layout)
-        depth_max = max(depth_max, layout.depth_max)
-    return layouts, quiet, depth_max
+        overlap_map = OverlapMap(partition, parts, ranges, claimed, settings)
+        overlap_maps.append(overlap_map)
+        depth_max = max(depth_max, overlap_map.depth_max)
+    return overlap_maps, quiet, depth_max
 
 
 def _deepest(found: Ranked, places: Sequence[int]) -> int:
@@ -91,160 +91,164 @@ def why_quiet(snapshot: Snapshot) -> Cause:
             return Cause.WITHIN_READ_BUDGET
 
 
-def accept_merges(layouts: Sequence[Layout], admission: Admission) -> None:
+def accept_merges(overlap_maps: Sequence[OverlapMap], admission: Admission) -> None:
     """Partition by partition, in turn, the one in most need first."""
     if admission.settings.merge == "off":
-        admission.refuse(Cause.OFF, len(layouts))
+        admission.refuse(Cause.OFF, len(overlap_maps))
         return
     waiting = []
-    for layout in layouts:
-        following = candidates(layout, admission)
+    for overlap_map in overlap_maps:
+        following = candidates(overlap_map, admission)
         first = next(following, None)
         if first is None:
             admission.refuse(why_quiet(admission.snapshot))
         else:
-            waiting.append((_urgency(first, layout, admission), layout, first, following))
+            waiting.append((_urgency(first, overlap_map, admission), overlap_map, first, following))
     waiting.sort(key=lambda entry: entry[0])
-    queue = [(layout, first, following) for _, layout, first, following in waiting]
+    queue = [(overlap_map, first, following) for _, overlap_map, first, following in waiting]
     while queue:
-        layout, (indexes, candidate), following = queue.pop(0)
+        overlap_map, (indexes, candidate), following = queue.pop(0)
         if admission.accepts(candidate):
-            layout.take(indexes)
+            overlap_map.take(indexes)
         elif admission.is_full:
             for _, (_, waits), _ in queue:
                 admission.wait(Cause.IN_FLIGHT, waits)
             return
         second = next(following, None)
         if second is not None:
-            queue.append((layout, second, following))
+            queue.append((overlap_map, second, following))
 
 
 def _urgency(
-    candidate: _Candidate, layout: Layout, admission: Admission
+    candidate: _Candidate, overlap_map: OverlapMap, admission: Admission
 ) -> tuple[int, int, list[tuple[str, bool, str]]]:
     indexes, found = candidate
-    return -found.depth_before, _tie(layout, indexes, admission.settings), partition_order(layout.partition)
+    return -found.depth_before, _tie(overlap_map, indexes, admission.settings), partition_order(overlap_map.partition)
 
 
-def _tie(layout: Layout, indexes: Indexes, settings: TableSettings) -> int:
+def _tie(overlap_map: OverlapMap, indexes: Indexes, settings: TableSettings) -> int:
     if settings.merge_first == "lightest":
-        return int(layout.bytes[indexes].sum())
-    return -int(layout.newest[indexes].max())
+        return int(overlap_map.bytes[indexes].sum())
+    return -int(overlap_map.newest[indexes].max())
 
 
-def candidates(layout: Layout, admission: Admission) -> Iterator[_Candidate]:
+def candidates(overlap_map: OverlapMap, admission: Admission) -> Iterator[_Candidate]:
     """The partition's plans, the next one each time made of what is still free; one refused is not offered again."""
     if admission.settings.merge == "recluster":
-        yield from _reclusters(layout, admission)
+        yield from _reclusters(overlap_map, admission)
         return
     policy = _POLICIES[admission.settings.merge]
     budget = admission.settings.read_budget
     depth_min = budget + 1 if policy is binomial else min(FAN, budget + 1)
     found_over: dict[Place, tuple[Indexes, int]] = {}
-    while places := layout.deepest(depth_min, _TIES_MAX):
+    while places := overlap_map.deepest(depth_min, _TIES_MAX):
         options = []
         for place in places:
-            over = found_over.get(place) or _merge_over(layout, place, policy, admission)
+            over = found_over.get(place) or _merge_over(overlap_map, place, policy, admission)
             if over is None:
                 continue
             found_over[place] = over
-            options.append((_tie(layout, over[0], admission.settings), place.start, place))
+            options.append((_tie(overlap_map, over[0], admission.settings), place.start, place))
         if options:
             _, _, place = min(options, key=lambda option: option[:2])
             indexes, count = found_over[place]
             why = f"{place.depth} runs lie over a point; {admission.budget_text}"
-            yield indexes, _merge_of(layout, indexes, place.depth, place.depth - count + 1, why)
-            if layout.free[indexes].any():
-                layout.leave_alone(place)
-            low, high = layout.low[indexes].min(), layout.high[indexes].max()
+            yield indexes, _merge_of(overlap_map, indexes, place.depth, place.depth - count + 1, why)
+            if overlap_map.free[indexes].any():
+                overlap_map.leave_alone(place)
+            low, high = overlap_map.low[indexes].min(), overlap_map.high[indexes].max()
             found_over = {each: over for each, over in found_over.items() if each.end < low or each.start > high}
-    refused = np.zeros(len(layout.parts), dtype=bool)
-    while (found := _merge_row(layout, policy, refused, admission)) is not None:
+    refused = np.zeros(len(overlap_map.parts), dtype=bool)
+    while (found := _merge_row(overlap_map, policy, refused, admission)) is not None:
         yield found
-        if layout.free[found[0]].any():
+        if overlap_map.free[found[0]].any():
             refused[found[0]] = True
 
 
-def _merge_over(layout: Layout, place: Place, policy: Policy, admission: Admission) -> tuple[Indexes, int] | None:
+def _merge_over(
+    overlap_map: OverlapMap, place: Place, policy: Policy, admission: Admission
+) -> tuple[Indexes, int] | None:
     """What is merged over a place, and how many runs become one there; None, and it is left alone, if nothing can be done."""
     settings = admission.settings
-    stack = layout.stack(place)
-    at_work = int(layout.under_work[place.point])
-    chosen = policy(stack.sizes, max(1, settings.read_budget - at_work), layout.flush_bytes)
+    stack = overlap_map.stack(place)
+    at_work = int(overlap_map.under_work[place.point])
+    chosen = policy(stack.sizes, max(1, settings.read_budget - at_work), overlap_map.flush_bytes)
     if chosen is None:
-        layout.leave_alone(place)
+        overlap_map.leave_alone(place)
         return None
     start, stop = max(chosen.start, chosen.stop - INPUTS_MAX), chosen.stop
     found = None
     while stop - start >= 2 and found is None:
-        found = layout.window(stack, stack.indexes[start:stop], settings.plan_bytes_max)
+        found = overlap_map.window(stack, stack.indexes[start:stop], settings.plan_bytes_max)
         start += found is None
     if found is None:
         admission.refuse(Cause.PLAN_BYTES)
-        layout.leave_alone(place)
+        overlap_map.leave_alone(place)
         return None
     smallest = stack.indexes[start:stop]
-    while found is not None and not admission.measure.is_lowered_by(layout.parts_at(found)):
+    while found is not None and not admission.measure.is_lowered_by(overlap_map.parts_at(found)):
         start -= 1  # larger runs may be of other commits
         is_possible = start >= 0 and stop - start <= INPUTS_MAX
-        found = layout.window(stack, stack.indexes[start:stop], settings.plan_bytes_max) if is_possible else None
+        found = overlap_map.window(stack, stack.indexes[start:stop], settings.plan_bytes_max) if is_possible else None
     if found is None:
         admission.refuse(Cause.NO_GAIN)
-        layout.give_up(smallest)
+        overlap_map.give_up(smallest)
         return None
     return found, stop - start
 
 
-def _merge_row(layout: Layout, policy: Policy, refused: Flags, admission: Admission) -> _Candidate | None:
+def _merge_row(overlap_map: OverlapMap, policy: Policy, refused: Flags, admission: Admission) -> _Candidate | None:
     budget = admission.settings.read_budget
-    for row in layout.small_rows():
+    for row in overlap_map.small_rows():
         if refused[row].any():
             continue
-        filled = int(np.searchsorted(np.cumsum(layout.full[row]), 1.0))
+        filled = int(np.searchsorted(np.cumsum(overlap_map.full[row]), 1.0))
         if len(row) > budget and filled < len(row):
             chosen = slice(0, max(2, filled))
             why = f"{len(row)} small parts in a row, enough to fill one"
         else:
-            sizes = [float(size) for size in layout.live_bytes[row]]
-            found = policy(sizes, budget, layout.flush_bytes)
+            sizes = [float(size) for size in overlap_map.live_bytes[row]]
+            found = policy(sizes, budget, overlap_map.flush_bytes)
             if found is None or found.stop - found.start < 2:
                 continue
             chosen = found
             why = f"{len(row)} small parts in a row; {admission.budget_text}"
         indexes = np.sort(row[chosen][-INPUTS_MAX:])
-        if layout.bytes[indexes].sum() > admission.settings.plan_bytes_max:
+        if overlap_map.bytes[indexes].sum() > admission.settings.plan_bytes_max:
             refused[row] = True
             admission.refuse(Cause.PLAN_BYTES)
             continue
-        if not admission.measure.is_lowered_by(layout.parts_at(indexes)):
+        if not admission.measure.is_lowered_by(overlap_map.parts_at(indexes)):
             refused[row] = True
             admission.refuse(Cause.NO_GAIN)
             continue
-        return indexes, _merge_of(layout, indexes, len(row), len(row) - len(indexes) + 1, why)
+        return indexes, _merge_of(overlap_map, indexes, len(row), len(row) - len(indexes) + 1, why)
     return None
 
 
-def _reclusters(layout: Layout, admission: Admission) -> Iterator[_Candidate]:
-    if not layout.is_ordered:
+def _reclusters(overlap_map: OverlapMap, admission: Admission) -> Iterator[_Candidate]:
+    if not overlap_map.is_ordered:
         return
     settings = admission.settings
-    for group in groups(layout, settings.recluster_depth, settings.plan_bytes_max, admission.measure.is_lowered_by):
+    for group in groups(
+        overlap_map, settings.recluster_depth, settings.plan_bytes_max, admission.measure.is_lowered_by
+    ):
         if group.refused is None:
-            yield group.members, recluster_of(layout, group, settings)
+            yield group.members, recluster_of(overlap_map, group, settings)
         else:
             admission.refuse(group.refused)
 
 
-def recluster_of(layout: Layout, group: Group, settings: TableSettings) -> MergePlan:
+def recluster_of(overlap_map: OverlapMap, group: Group, settings: TableSettings) -> MergePlan:
     """The plan that sorts a group together."""
     why = (
         f"level {group.level} is {group.level_depth:.2f} deep on average, {group.depth_before} parts over its deepest point; "
         f"lakebed.recluster_depth is {settings.recluster_depth}"
     )
-    parts = layout.parts_at(group.members)
+    parts = overlap_map.parts_at(group.members)
     return MergePlan.of(
         MergeKind.RECLUSTER,
-        layout.partition,
+        overlap_map.partition,
         parts,
         depth_before=group.depth_before,
         depth_after=group.depth_after,
@@ -252,7 +256,12 @@ def recluster_of(layout: Layout, group: Group, settings: TableSettings) -> Merge
     )
 
 
-def _merge_of(layout: Layout, indexes: Indexes, before: int, after: int, why: str) -> MergePlan:
+def _merge_of(overlap_map: OverlapMap, indexes: Indexes, before: int, after: int, why: str) -> MergePlan:
     return MergePlan.of(
-        MergeKind.MERGE, layout.partition, layout.parts_at(indexes), depth_before=before, depth_after=after, why=why
+        MergeKind.MERGE,
+        overlap_map.partition,
+        overlap_map.parts_at(indexes),
+        depth_before=before,
+        depth_after=after,
+        why=why,
     )

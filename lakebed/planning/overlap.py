@@ -52,7 +52,7 @@ class Stack:
     within: Indexes
 
 
-class Layout:
+class OverlapMap:
     """The parts of one partition."""
 
     def __init__(

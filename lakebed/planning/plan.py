@@ -98,11 +98,11 @@ class MergePlan:
             why=why,
         )
 
-    def foretold(self) -> dict[str, object]:
+    def predicted(self) -> dict[str, object]:
         """What the commit of a merge repeats of its plan, to be held against what it came to."""
         return {
-            "plan": self.kind.value, "why": self.why, "rowsForetold": self.rows_in - self.dead_rows,
-            "bytesForetold": self.bytes_out,
+            "plan": self.kind.value, "why": self.why, "rowsPredicted": self.rows_in - self.dead_rows,
+            "bytesPredicted": self.bytes_out,
         }  # fmt: skip
 
 

@@ -22,15 +22,15 @@ from dataclasses import replace
 import numpy as np
 
 from lakebed.manifest.actions import Part
+from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stale import stale_parts
 from lakebed.planning.admission import Admission
-from lakebed.planning.candidates import accept_merges, candidates, layouts_of, why_quiet
-from lakebed.planning.overlap import Layout
+from lakebed.planning.candidates import accept_merges, candidates, overlap_maps_of, why_quiet
+from lakebed.planning.overlap import OverlapMap
 from lakebed.planning.plan import PART_READ_BYTES, Cause, MergeKind, MergePlan, Planning, Refusal
 from lakebed.planning.resort import resort_plans
 from lakebed.planning.settling import settle_plan
-from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey.statistics_cache import StatisticsCache
 
 _PURGE_BYTES_MIN = PART_READ_BYTES // 4  # less is not felt beside what opening the part costs
 _WHY_NOT = {
@@ -51,7 +51,7 @@ _WHY_NOT = {
 
 def plan(
     snapshot: Snapshot, claimed: Collection[str], now_ms: int, in_flight_bytes: int = 0,
-    reads: Mapping[str, int] | None = None, statistics: KnownStatistics | None = None,
+    reads: Mapping[str, int] | None = None, statistics: StatisticsCache | None = None,
 ) -> Planning:  # fmt: skip
     """What to do next.
 
@@ -64,26 +64,26 @@ def plan(
         snapshot=snapshot,
         now_ms=now_ms,
         in_flight_bytes=in_flight_bytes,
-        statistics=KnownStatistics() if statistics is None else statistics,
+        statistics=StatisticsCache() if statistics is None else statistics,
     )
     settle = settle_plan(snapshot, now_ms, admission.statistics)
     if settle is None:
         admission.refuse(Cause.DELAYED, len(snapshot.tail))
-    layouts, quiet, depth_max = layouts_of(snapshot, claimed, admission.settings, admission.statistics)
+    overlap_maps, quiet, depth_max = overlap_maps_of(snapshot, claimed, admission.settings, admission.statistics)
     admission.refuse(Cause.CLAIMED, sum(path in snapshot.parts for path in claimed))
-    admission.refuse(Cause.CONSTANT, int(sum(layout.constant.sum() for layout in layouts)))
+    admission.refuse(Cause.CONSTANT, int(sum(overlap_map.constant.sum() for overlap_map in overlap_maps)))
     admission.refuse(why_quiet(snapshot), quiet)
-    waiting = [part for part in stale_parts(snapshot) if part.path not in claimed]
+    waiting = [part for part in parts_to_resort(snapshot) if part.path not in claimed]
     reads = reads or {}
     read = [part for part in waiting if part.path in reads]
-    if read and not _is_merge_due_without_stale(admission, claimed):
+    if read and not _is_merge_due_without_resorts(admission, claimed):
         _resorts(read, admission, reads)
-        _take(layouts, admission)
+        _take(overlap_maps, admission)
         waiting = [part for part in waiting if part.path not in reads]
-    accept_merges(layouts, admission)
+    accept_merges(overlap_maps, admission)
     _purges(claimed, admission)
     _resorts(waiting, admission, reads)
-    backlog = (settle.bytes_in if settle else 0) + admission.backlog_bytes(layouts)
+    backlog = (settle.bytes_in if settle else 0) + admission.backlog_bytes(overlap_maps)
     refusals = tuple(Refusal(cause, count, _WHY_NOT[cause]) for cause, count in admission.refused.items() if count)
     return Planning(
         settle=settle, merges=tuple(admission.plans), refusals=refusals, backlog_bytes=backlog, depth_max=depth_max
@@ -115,24 +115,24 @@ def _purges(claimed: Collection[str], admission: Admission) -> None:
             admission.accepts(purge)
 
 
-def _is_merge_due_without_stale(whole: Admission, claimed: Collection[str]) -> bool:
+def _is_merge_due_without_resorts(whole: Admission, claimed: Collection[str]) -> bool:
     snapshot = whole.snapshot
-    stale = {part.path for part in stale_parts(snapshot)}
+    stale = {part.path for part in parts_to_resort(snapshot)}
     fresh = {path: part for path, part in snapshot.parts.items() if path not in stale}
     admission = Admission(
         snapshot=replace(snapshot, parts=fresh), now_ms=whole.now_ms, in_flight_bytes=0, statistics=whole.statistics
     )
     if admission.settings.merge == "off":
         return False
-    layouts, _, _ = layouts_of(admission.snapshot, claimed, admission.settings, admission.statistics)
-    return any(next(candidates(layout, admission), None) is not None for layout in layouts)
+    overlap_maps, _, _ = overlap_maps_of(admission.snapshot, claimed, admission.settings, admission.statistics)
+    return any(next(candidates(overlap_map, admission), None) is not None for overlap_map in overlap_maps)
 
 
-def _take(layouts: Sequence[Layout], admission: Admission) -> None:
+def _take(overlap_maps: Sequence[OverlapMap], admission: Admission) -> None:
     """What accepted plans are for is at work."""
     taken = admission.taken
-    for layout in layouts:
-        layout.take(np.flatnonzero([part.path in taken for part in layout.parts]))
+    for overlap_map in overlap_maps:
+        overlap_map.take(np.flatnonzero([part.path in taken for part in overlap_map.parts]))
 
 
 def _resorts(waiting: Sequence[Part], admission: Admission, reads: Mapping[str, int]) -> None:

@@ -12,8 +12,8 @@ never chosen together, and what becomes of them goes to the next level.
 4. Again, with what is left of the level, until it is within the threshold; then the next level.
 
 Parts at work will leave their level, so they are not counted. Full parts whose rows statistics can't tell apart count as level
-−1: they are left alone. Depth is ``Layout``'s: parts that only touch, or that one merge wrote side by side, don't lie over each
-other.
+−1: they are left alone. Depth is ``OverlapMap``'s: parts that only touch, or that one merge wrote side by side, don't lie
+over each other.
 
 It ends, whatever statistics say, because each group lowers the ``measure``; parts that can't are set apart. Before that, every
 level is within its threshold, if bounds are exact. Count, for each gap between two neighbouring keys, the parts that reach over
@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakebed.manifest.actions import Part
-from lakebed.planning.overlap import SMALL, Layout
+from lakebed.planning.overlap import SMALL, OverlapMap
 from lakebed.planning.plan import Cause
 from lakebed.settings import ReclusterDepth
 from lakebed.sortkey.clustering import greatest_within
@@ -66,68 +66,73 @@ class Group:
 
 
 def groups(
-    layout: Layout, threshold: ReclusterDepth, bytes_max: int, lowers: Lowers, inputs_max: int = INPUTS_MAX
+    overlap_map: OverlapMap, threshold: ReclusterDepth, bytes_max: int, lowers: Lowers, inputs_max: int = INPUTS_MAX
 ) -> Iterator[Group]:
     """The groups of a partition, best first, the next one each time chosen from what is still free.
 
-    Who accepts a group takes its members (``Layout.take``) before asking for the next; one not taken is not offered again.
+    Who accepts a group takes its members (``OverlapMap.take``) before asking for the next; one not taken is not offered again.
     """
-    for level in np.unique(layout.level[layout.free]).tolist():
-        yield from _groups_of(layout, level, threshold, bytes_max, lowers, inputs_max)
+    for level in np.unique(overlap_map.level[overlap_map.free]).tolist():
+        yield from _groups_of(overlap_map, level, threshold, bytes_max, lowers, inputs_max)
 
 
-def level_depths(layout: Layout) -> dict[int, tuple[int, float]]:
+def level_depths(overlap_map: OverlapMap) -> dict[int, tuple[int, float]]:
     """Of each level: how many parts there are that could be chosen, and their average depth."""
     out = {}
-    for level in np.unique(layout.level[layout.free]).tolist():
-        found = _depths(layout, layout.free & (layout.level == level))
+    for level in np.unique(overlap_map.level[overlap_map.free]).tolist():
+        found = _depths(overlap_map, overlap_map.free & (overlap_map.level == level))
         out[level] = len(found), float(found.mean())
     return out
 
 
-def overdue(layout: Layout, threshold: ReclusterDepth) -> Indexes:
+def overdue(overlap_map: OverlapMap, threshold: ReclusterDepth) -> Indexes:
     """The free parts of levels that are too deep."""
     deep = [
         level
-        for level, (_, average) in level_depths(layout).items()
-        if average > threshold.of_level(_parts_of(layout, level))
+        for level, (_, average) in level_depths(overlap_map).items()
+        if average > threshold.of_level(_parts_of(overlap_map, level))
     ]
-    return np.flatnonzero(layout.free & np.isin(layout.level, deep))
+    return np.flatnonzero(overlap_map.free & np.isin(overlap_map.level, deep))
 
 
-def _parts_of(layout: Layout, level: int) -> int:
+def _parts_of(overlap_map: OverlapMap, level: int) -> int:
     """The level's parts, those at work too, so that a share of them stays the same while groups are taken."""
-    return int(np.count_nonzero((layout.level == level) & ~layout.constant))
+    return int(np.count_nonzero((overlap_map.level == level) & ~overlap_map.constant))
 
 
-def _depths(layout: Layout, which: _Flags) -> Indexes:
+def _depths(overlap_map: OverlapMap, which: _Flags) -> Indexes:
     """How deep each of these parts lies among them."""
-    return greatest_within(layout.cover(which), layout.low[which], layout.high[which])
+    return greatest_within(overlap_map.cover(which), overlap_map.low[which], overlap_map.high[which])
 
 
 def _groups_of(
-    layout: Layout, level: int, threshold: ReclusterDepth, bytes_max: int, lowers: Lowers, inputs_max: int
+    overlap_map: OverlapMap, level: int, threshold: ReclusterDepth, bytes_max: int, lowers: Lowers, inputs_max: int
 ) -> Iterator[Group]:
-    allowed = threshold.of_level(_parts_of(layout, level))
-    left_alone = np.zeros(layout.width, dtype=bool)
+    allowed = threshold.of_level(_parts_of(overlap_map, level))
+    left_alone = np.zeros(overlap_map.width, dtype=bool)
     while True:
-        of_level = layout.free & (layout.level == level)
+        of_level = overlap_map.free & (overlap_map.level == level)
         if np.count_nonzero(of_level) < 2:
             return
-        depths = _depths(layout, of_level)
+        depths = _depths(overlap_map, of_level)
         average = float(depths.mean())
         if average <= allowed:
             return
-        alike, several = layout.cover(of_level & layout.one_key), layout.cover(of_level & ~layout.one_key)
+        alike, several = (
+            overlap_map.cover(of_level & overlap_map.one_key),
+            overlap_map.cover(of_level & ~overlap_map.one_key),
+        )
         cover = np.where(((alike > 1) | (several > 1)) & ~left_alone, alike + several, 0)
         point = int(cover.argmax())
         deepest = int(cover[point])
         if not deepest:
             return
-        over = np.flatnonzero(of_level & (layout.low <= point) & (layout.high >= point))
-        members = _that_gain(layout, _of_those_over(layout, _that_gain(layout, over), bytes_max, inputs_max))
+        over = np.flatnonzero(of_level & (overlap_map.low <= point) & (overlap_map.high >= point))
+        members = _that_gain(
+            overlap_map, _of_those_over(overlap_map, _that_gain(overlap_map, over), bytes_max, inputs_max)
+        )
         if not len(members):
-            left_alone[layout.low[over].max() : layout.high[over].min() + 1] = True
+            left_alone[overlap_map.low[over].max() : overlap_map.high[over].min() + 1] = True
             yield Group(
                 level=level,
                 members=members,
@@ -138,8 +143,8 @@ def _groups_of(
                 refused=Cause.PLAN_BYTES,
             )
             continue
-        if not lowers(layout.parts_at(members)):
-            layout.set_apart(members)
+        if not lowers(overlap_map.parts_at(members)):
+            overlap_map.set_apart(members)
             yield Group(
                 level=level,
                 members=members[:0],
@@ -152,10 +157,10 @@ def _groups_of(
             continue
         at_point = len(members)
         if at_point == len(over):
-            too_deep = np.zeros(len(layout.parts), dtype=bool)
+            too_deep = np.zeros(len(overlap_map.parts), dtype=bool)
             too_deep[np.flatnonzero(of_level)[depths > allowed]] = True
-            wider = _with_neighbours(layout, members, of_level, too_deep, bytes_max, inputs_max)
-            members = wider if lowers(layout.parts_at(wider)) else members
+            wider = _with_neighbours(overlap_map, members, of_level, too_deep, bytes_max, inputs_max)
+            members = wider if lowers(overlap_map.parts_at(wider)) else members
         yield Group(
             level=level,
             members=np.sort(members),
@@ -164,28 +169,28 @@ def _groups_of(
             depth_before=deepest,
             depth_after=deepest - at_point + 1,
         )
-        if layout.free[members].any():
-            left_alone[layout.low[members].min() : layout.high[members].max() + 1] = True
+        if overlap_map.free[members].any():
+            left_alone[overlap_map.low[members].min() : overlap_map.high[members].max() + 1] = True
 
 
-def _that_gain(layout: Layout, over: Indexes) -> Indexes:
+def _that_gain(overlap_map: OverlapMap, over: Indexes) -> Indexes:
     """Without a part that is alone in having more than one key; nothing if one part is left."""
-    several = over[~layout.one_key[over]]
-    kept = over if len(several) != 1 else over[layout.one_key[over]]
+    several = over[~overlap_map.one_key[over]]
+    kept = over if len(several) != 1 else over[overlap_map.one_key[over]]
     return kept if len(kept) > 1 else kept[:0]
 
 
-def _of_those_over(layout: Layout, over: Indexes, bytes_max: int, inputs_max: int) -> Indexes:
+def _of_those_over(overlap_map: OverlapMap, over: Indexes, bytes_max: int, inputs_max: int) -> Indexes:
     """Step 2: of the parts over a point, all if they fit, else the window of neighbours by range that gains most a byte."""
     if not len(over):
         return over
-    size = layout.bytes[over]
+    size = overlap_map.bytes[over]
     over = over[size + size.min() <= bytes_max]  # with the others it could not be merged at all
-    if len(over) <= inputs_max and layout.bytes[over].sum() <= bytes_max:
+    if len(over) <= inputs_max and overlap_map.bytes[over].sum() <= bytes_max:
         return over if len(over) > 1 else over[:0]
-    over = over[np.lexsort((over, layout.high[over], layout.low[over]))]
-    low, high = layout.low[over], layout.high[over]
-    below = np.concatenate(([0], np.cumsum(layout.bytes[over])))
+    over = over[np.lexsort((over, overlap_map.high[over], overlap_map.low[over]))]
+    low, high = overlap_map.low[over], overlap_map.high[over]
+    below = np.concatenate(([0], np.cumsum(overlap_map.bytes[over])))
     starts = np.arange(len(over))
     stops = np.searchsorted(below, below[:-1] + bytes_max, side="right") - 1
     stops = np.minimum(stops, starts + inputs_max)
@@ -199,36 +204,36 @@ def _of_those_over(layout: Layout, over: Indexes, bytes_max: int, inputs_max: in
 
 
 def _with_neighbours(
-    layout: Layout, members: Indexes, available: _Flags, too_deep: _Flags, bytes_max: int, inputs_max: int
+    overlap_map: OverlapMap, members: Indexes, available: _Flags, too_deep: _Flags, bytes_max: int, inputs_max: int
 ) -> Indexes:
     """Step 3, to the right and then to the left. Ends of parts are even coordinates: two parts touch if they share one."""
     taken = members.tolist()
-    room = bytes_max - int(layout.bytes[members].sum())
-    low, high = int(layout.low[members].min()), int(layout.high[members].max())
+    room = bytes_max - int(overlap_map.bytes[members].sum())
+    low, high = int(overlap_map.low[members].min()), int(overlap_map.high[members].max())
     available = available.copy()
     available[members] = False
     others = np.flatnonzero(available)
-    small = layout.full < SMALL
-    for index in others[np.lexsort((others, layout.high[others], layout.low[others]))].tolist():
-        if layout.high[index] < low:
+    small = overlap_map.full < SMALL
+    for index in others[np.lexsort((others, overlap_map.high[others], overlap_map.low[others]))].tolist():
+        if overlap_map.high[index] < low:
             continue
-        overlaps, touches = layout.low[index] <= high, layout.low[index] <= high + 1 + high % 2
-        if not touches or layout.bytes[index] > room or len(taken) >= inputs_max:
+        overlaps, touches = overlap_map.low[index] <= high, overlap_map.low[index] <= high + 1 + high % 2
+        if not touches or overlap_map.bytes[index] > room or len(taken) >= inputs_max:
             break
         if small[index] or (overlaps and too_deep[index]):
             taken.append(index)
             available[index] = False
-            room -= int(layout.bytes[index])
-            low, high = min(low, int(layout.low[index])), max(high, int(layout.high[index]))
+            room -= int(overlap_map.bytes[index])
+            low, high = min(low, int(overlap_map.low[index])), max(high, int(overlap_map.high[index]))
     others = np.flatnonzero(available)
-    for index in others[np.lexsort((others, -layout.low[others], -layout.high[others]))].tolist():
-        if layout.low[index] > high:
+    for index in others[np.lexsort((others, -overlap_map.low[others], -overlap_map.high[others]))].tolist():
+        if overlap_map.low[index] > high:
             continue
-        overlaps, touches = layout.high[index] >= low, layout.high[index] >= low - 1 - low % 2
-        if not touches or layout.bytes[index] > room or len(taken) >= inputs_max:
+        overlaps, touches = overlap_map.high[index] >= low, overlap_map.high[index] >= low - 1 - low % 2
+        if not touches or overlap_map.bytes[index] > room or len(taken) >= inputs_max:
             break
         if small[index] or (overlaps and too_deep[index]):
             taken.append(index)
-            room -= int(layout.bytes[index])
-            low, high = min(low, int(layout.low[index])), max(high, int(layout.high[index]))
+            room -= int(overlap_map.bytes[index])
+            low, high = min(low, int(overlap_map.low[index])), max(high, int(overlap_map.high[index]))
     return np.array(taken, dtype=np.int64)

@@ -17,15 +17,15 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.overlap import SMALL, fullness
 from lakebed.planning.plan import MergeKind, MergePlan, partition_order
 from lakebed.planning.recluster import INPUTS_MAX
-from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import Range, order_columns
+from lakebed.sortkey.statistics_cache import StatisticsCache
 
 _LOOKED_AT = 2 * INPUTS_MAX  # of the parts that are next, for each group
 _ALIKE = 0.5
 
 
 def resort_plans(
-    snapshot: Snapshot, stale: Sequence[Part], reads: Mapping[str, int], statistics: KnownStatistics
+    snapshot: Snapshot, stale: Sequence[Part], reads: Mapping[str, int], statistics: StatisticsCache
 ) -> Iterator[MergePlan]:
     """Plans that sort these parts by the table's sort key, first to last. None for a table without an order.
 

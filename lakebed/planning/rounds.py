@@ -21,14 +21,14 @@ from lakebed.manifest.actions import Metadata, Part, PartitionKey
 from lakebed.manifest.passes import passes_after
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.planning.candidates import layouts_of, recluster_of
+from lakebed.planning.candidates import overlap_maps_of, recluster_of
 from lakebed.planning.measure import Measure
-from lakebed.planning.overlap import Layout
+from lakebed.planning.overlap import OverlapMap
 from lakebed.planning.plan import MergePlan
 from lakebed.planning.recluster import groups, level_depths
 from lakebed.planning.resort import resort_plans
-from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import Ranked, order_columns
+from lakebed.sortkey.statistics_cache import StatisticsCache
 
 _STEP = 1 << 20  # between two neighbouring ends
 _PLACE = "place"
@@ -52,30 +52,32 @@ class Estimate:
 
 def round_plans(
     snapshot: Snapshot, claimed: Collection[str], now_ms: int, reads: Mapping[str, int] | None = None,
-    statistics: KnownStatistics | None = None,
+    statistics: StatisticsCache | None = None,
 ) -> Iterator[MergePlan]:  # fmt: skip
     """The plans of the next round, one after the other; they share no part. None: nothing is left to do.
 
     ``now_ms``: the time in epoch milliseconds; ``reads``: how often parts were read in the last hour, by path;
     ``statistics``: what was read of the parts' statistics before, which saves time and changes no plan.
     """
-    statistics = KnownStatistics() if statistics is None else statistics
+    statistics = StatisticsCache() if statistics is None else statistics
     settings = replace(snapshot.settings, merge="recluster")
     threshold = settings.recluster_depth
     lowers = Measure(snapshot, now_ms).is_lowered_by
-    layouts, _, _ = layouts_of(snapshot, claimed, settings, statistics)
+    overlap_maps, _, _ = overlap_maps_of(snapshot, claimed, settings, statistics)
     waiting = []
-    for layout in layouts if any(layout.is_ordered for layout in layouts) else ():
-        found = (group for group in groups(layout, threshold, settings.plan_bytes_max, lowers) if group.refused is None)
+    for overlap_map in overlap_maps if any(overlap_map.is_ordered for overlap_map in overlap_maps) else ():
+        found = (
+            group for group in groups(overlap_map, threshold, settings.plan_bytes_max, lowers) if group.refused is None
+        )
         first = next(found, None)
         if first is not None:
-            waiting.append((layout, first, found))
+            waiting.append((overlap_map, first, found))
     level = min((first.level for _, first, _ in waiting), default=-1)
-    for layout, group, found in waiting:
+    for overlap_map, group, found in waiting:
         following: object = group
         while group.level == level and following is not None:
-            yield recluster_of(layout, group, settings)
-            layout.take(group.members)
+            yield recluster_of(overlap_map, group, settings)
+            overlap_map.take(group.members)
             following = next(found, None)
             group = following or group
     if not waiting:
@@ -88,25 +90,25 @@ def unsorted(snapshot: Snapshot, claimed: Collection[str] = ()) -> list[Part]:
     return [part for part in snapshot.parts.values() if part.sort_key_version != version and part.path not in claimed]
 
 
-def depth_by_level(snapshot: Snapshot, statistics: KnownStatistics | None = None) -> dict[int, float]:
+def depth_by_level(snapshot: Snapshot, statistics: StatisticsCache | None = None) -> dict[int, float]:
     """The average depth of the parts of each level; parts that no sorting can tell apart aside."""
-    statistics = KnownStatistics() if statistics is None else statistics
+    statistics = StatisticsCache() if statistics is None else statistics
     counts: dict[int, int] = {}
     sums: dict[int, float] = {}
     for partition, parts, ranges in _by_partition(snapshot, statistics):
-        layout = Layout(partition, parts, ranges, (), snapshot.settings)
-        for level, (count, average) in level_depths(layout).items():
+        overlap_map = OverlapMap(partition, parts, ranges, (), snapshot.settings)
+        for level, (count, average) in level_depths(overlap_map).items():
             counts[level] = counts.get(level, 0) + count
             sums[level] = sums.get(level, 0.0) + count * average
     return {level: sums[level] / counts[level] for level in sorted(counts)}
 
 
 def estimate(
-    snapshot: Snapshot, claimed: Collection[str], final: bool, statistics: KnownStatistics | None = None
+    snapshot: Snapshot, claimed: Collection[str], final: bool, statistics: StatisticsCache | None = None
 ) -> Estimate:
     """What one round will do, or all of them."""
-    made_up = _made_up(snapshot, KnownStatistics() if statistics is None else statistics)
-    statistics = KnownStatistics()  # of parts that are made up
+    made_up = _made_up(snapshot, StatisticsCache() if statistics is None else statistics)
+    statistics = StatisticsCache()  # of parts that are made up
     before = depth_by_level(made_up, statistics)
     out = Estimate(depth_before=before)
     while plans := list(round_plans(made_up, claimed, 0, statistics=statistics)):
@@ -130,7 +132,7 @@ def estimate(
     return replace(out, depth_after=depth_by_level(made_up, statistics))
 
 
-def _by_partition(snapshot: Snapshot, statistics: KnownStatistics) -> Iterator[tuple[PartitionKey, list[Part], Ranked]]:
+def _by_partition(snapshot: Snapshot, statistics: StatisticsCache) -> Iterator[tuple[PartitionKey, list[Part], Ranked]]:
     settings, partition_by = snapshot.settings, snapshot.metadata.partition_columns
     order_by = settings.sort_key or settings.keys
     columns = order_columns(snapshot.schema, order_by, partition_by, settings.sort_key_frame)
@@ -141,7 +143,7 @@ def _by_partition(snapshot: Snapshot, statistics: KnownStatistics) -> Iterator[t
         yield partition, parts, statistics.ranges([part.stats for part in parts], columns)
 
 
-def _made_up(snapshot: Snapshot, statistics: KnownStatistics) -> Snapshot:
+def _made_up(snapshot: Snapshot, statistics: StatisticsCache) -> Snapshot:
     """The same parts on a line of whole numbers, without what is dead in them."""
     parts: dict[str, Part] = {}
     for _, members, found in _by_partition(snapshot, statistics):
@@ -167,7 +169,7 @@ def _made_up(snapshot: Snapshot, statistics: KnownStatistics) -> Snapshot:
 
 
 def _output(
-    plan: MergePlan, inputs: Sequence[Part], number: int, snapshot: Snapshot, statistics: KnownStatistics
+    plan: MergePlan, inputs: Sequence[Part], number: int, snapshot: Snapshot, statistics: StatisticsCache
 ) -> list[Part]:
     """One run of parts of the target size, cut where the inputs' rows lie."""
     settings = snapshot.settings

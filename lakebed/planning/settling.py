@@ -13,8 +13,8 @@ import numpy as np
 from lakebed.manifest.actions import ChangePart
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.plan import PART_READ_BYTES, SettlePlan
-from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import order_columns
+from lakebed.sortkey.statistics_cache import StatisticsCache
 
 # What settling costs for each base part it marks (its action, its vector, and reading both again) and what a tail costs the
 # views until the next batch, each of which resolves it anew.
@@ -25,7 +25,7 @@ _TAIL_SECONDS_MAX = 120
 _TAIL_ROWS_MAX = 2_000_000
 
 
-def settle_plan(snapshot: Snapshot, now_ms: int, statistics: KnownStatistics) -> SettlePlan | None:
+def settle_plan(snapshot: Snapshot, now_ms: int, statistics: StatisticsCache) -> SettlePlan | None:
     """The plan to settle the tail now; None if there is none, or it can wait."""
     tail = snapshot.tail_in_order()
     why = _reason_to_settle(snapshot, tail, now_ms, statistics) if tail else None
@@ -42,14 +42,14 @@ def settle_plan(snapshot: Snapshot, now_ms: int, statistics: KnownStatistics) ->
     )
 
 
-def reason_to_settle(snapshot: Snapshot, now_ms: int, statistics: KnownStatistics | None = None) -> str | None:
+def reason_to_settle(snapshot: Snapshot, now_ms: int, statistics: StatisticsCache | None = None) -> str | None:
     """Why the tail should be settled now; None if there is none, or it can wait. ``statistics``: as for ``planner.plan``."""
-    found = settle_plan(snapshot, now_ms, KnownStatistics() if statistics is None else statistics)
+    found = settle_plan(snapshot, now_ms, StatisticsCache() if statistics is None else statistics)
     return found.why if found else None
 
 
 def _reason_to_settle(
-    snapshot: Snapshot, tail: Sequence[ChangePart], now_ms: int, statistics: KnownStatistics
+    snapshot: Snapshot, tail: Sequence[ChangePart], now_ms: int, statistics: StatisticsCache
 ) -> str | None:
     settings = snapshot.settings
     rows, size = sum(part.rows for part in tail), sum(part.bytes for part in tail)
@@ -74,7 +74,7 @@ def _reason_to_settle(
     return None
 
 
-def _parts_marked(snapshot: Snapshot, tail: Sequence[ChangePart], statistics: KnownStatistics) -> int:
+def _parts_marked(snapshot: Snapshot, tail: Sequence[ChangePart], statistics: StatisticsCache) -> int:
     """How many base parts settling may mark: those whose keys meet the tail's, and no more than there are changes."""
     columns = order_columns(snapshot.schema, snapshot.settings.keys, ())
     count = len(snapshot.parts)

@@ -132,7 +132,7 @@ def order_columns(
 
 
 def range_of(stats: str | None, columns: tuple[SortTerm, ...]) -> Range:
-    """The range of a part with these statistics (Delta's JSON). For many parts of a table there is ``KnownStatistics``."""
+    """The range of a part with these statistics (Delta's JSON). For many parts of a table there is ``StatisticsCache``."""
     return Range() if stats is None else range_in(parsed_stats(stats), columns, [term.name for term in columns])
 
 
@@ -142,8 +142,8 @@ def range_in(values: Mapping[str, Any], columns: tuple[SortTerm, ...], names: Se
         return Range()
     told = values.get(ORDER_BOUNDS)
     if told and told["columns"][: len(columns)] == names:
-        end = _told_bound(told["upper"], columns)
-        return Range(_told_bound(told["lower"], columns), end if len(end) == 2 * len(columns) else (*end, *TOP))
+        end = _recorded_bound(told["upper"], columns)
+        return Range(_recorded_bound(told["lower"], columns), end if len(end) == 2 * len(columns) else (*end, *TOP))
     lower: Bound = ()
     upper: Bound = ()
     lower_ends = upper_ends = False
@@ -160,7 +160,7 @@ def range_in(values: Mapping[str, Any], columns: tuple[SortTerm, ...], names: Se
     return Range(lower, upper) if lower <= upper else Range()  # else the statistics make no sense
 
 
-def _told_bound(values: Sequence[Any], columns: tuple[SortTerm, ...]) -> Bound:
+def _recorded_bound(values: Sequence[Any], columns: tuple[SortTerm, ...]) -> Bound:
     out: Bound = ()
     for value, term in zip(values, columns, strict=False):
         out += _null(term) if value is None else _placed(lowest(value, term.type), term)

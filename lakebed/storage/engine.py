@@ -34,7 +34,7 @@ from pathlib import Path
 
 import duckdb
 
-from lakebed.storage.process_folders import temporary_folder
+from lakebed.storage.process_folders import process_folder
 
 MEMORY_BYTES_MAX = 1 << 30
 CURSORS_MAX = 2_000
@@ -67,7 +67,7 @@ def connect(
     process in the system's temporary folder). `threads` defaults to the processors this
     process may use.
     """
-    folder = temporary_folder() / "duckdb" if temp_folder is None else Path(temp_folder)
+    folder = process_folder() / "duckdb" if temp_folder is None else Path(temp_folder)
     return _cursor((memory_bytes_max, threads or _processors(), str(folder), None))
 
 
@@ -76,13 +76,13 @@ def connect_sealed(folders: Iterable[str] = ()) -> duckdb.DuckDBPyConnection:
 
     ``folders`` as DuckDB's urls begin: local paths or ``scheme://place``.
     """
-    temporary = str(temporary_folder() / "duckdb")
+    temporary = str(process_folder() / "duckdb")
     return _cursor((MEMORY_BYTES_MAX, _processors(), temporary, tuple(sorted(set(folders)))))
 
 
 def connect_alone() -> duckdb.DuckDBPyConnection:
     """Return the connection of a database that nobody else uses, with the limits of ``connect``: for SQL that may do all."""
-    return _open(MEMORY_BYTES_MAX, _processors(), str(temporary_folder() / "duckdb"), None)
+    return _open(MEMORY_BYTES_MAX, _processors(), str(process_folder() / "duckdb"), None)
 
 
 def _cursor(limits: _Limits) -> duckdb.DuckDBPyConnection:

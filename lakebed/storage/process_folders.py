@@ -3,7 +3,7 @@
 The owner holds a lock on a file in its folder. The operating system frees it when the process ends, however it ends, so
 whether an owner lives is never guessed from a process number.
 
-``temporary_folder``: what a process needs on disk only while it lives
+``process_folder``: what a process needs on disk only while it lives
 1. The first call makes a new folder in the system's temporary folder and locks it. If another process took it for one
    left behind before it was locked, that folder is gone, and a new one is made.
 2. It then deletes the folders of the same user that it can lock: their owners were killed.
@@ -36,7 +36,7 @@ def lock_folder(folder: Path) -> int | None:
     return _lock(folder, os.O_CREAT)
 
 
-def temporary_folder() -> Path:
+def process_folder() -> Path:
     """The folder of this process in the system's temporary folder; it goes when the process does."""
     top = tempfile.gettempdir()
     with _guard:

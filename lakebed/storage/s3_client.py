@@ -5,7 +5,7 @@ error that no retry can cure names the bucket and what to check.
 
 1. ``s3_client()`` gives the process's client (boto3's usual chain of credentials, profile and endpoint). It is
    thread-safe and pools its connections. A forked child gets its own, since connections must not be shared.
-2. botocore's own retries are off: ``attempt_again`` is the only loop, so that a caller can know whether an earlier
+2. botocore's own retries are off: ``with_retries`` is the only loop, so that a caller can know whether an earlier
    attempt may have reached the server (which decides what a refused conditional put means).
 3. ``explain`` turns botocore's errors into ours.
 """
@@ -118,7 +118,7 @@ def _new_client() -> Any:
         raise InvalidInput(f"no S3 client can be made: {error}; check AWS_ENDPOINT_URL and the AWS settings") from error
 
 
-def attempt_again(
+def with_retries(
     counter: RequestCounter,
     operation: str,
     root: S3Root,

@@ -33,7 +33,6 @@ from lakebed.storage.part_storage import delete_each
 from lakebed.storage.roots import S3Root
 from lakebed.storage.s3_client import (
     ATTEMPTS_MAX,
-    attempt_again,
     backoff_seconds,
     code_of,
     explain,
@@ -42,6 +41,7 @@ from lakebed.storage.s3_client import (
     result_of,
     s3_client,
     status_of,
+    with_retries,
 )
 
 T = TypeVar("T")
@@ -311,4 +311,4 @@ class S3Objects:
     def _ask(self, operation: str, path: str, send: Callable[[Any, dict[str, str]], tuple[T, int, int]]) -> T:
         key = self.place.key(path)
         target = {"Bucket": self.place.bucket, "Key": key}
-        return attempt_again(self._counter, operation, self.place, key, lambda client: send(client, target))
+        return with_retries(self._counter, operation, self.place, key, lambda client: send(client, target))

@@ -21,7 +21,7 @@ from lakebed.errors import LakebedError
 from lakebed.storage.counters import StoreCounters
 from lakebed.storage.duckdb_files import HOST, RangeFileSystem
 from lakebed.storage.file_errors import naming_unwritable
-from lakebed.storage.process_folders import temporary_folder
+from lakebed.storage.process_folders import process_folder
 from lakebed.storage.range_cache import TAIL_BYTES, BlockCache
 from lakebed.storage.roots import S3Root, local_file
 from lakebed.storage.s3_objects import S3Objects
@@ -104,7 +104,7 @@ class S3PartStorage:
     def write_file(self, path: str, writer: Callable[[str], T]) -> T:
         """See ``PartStorage``."""
         ending = os.path.splitext(path)[1]
-        temporary = str(temporary_folder() / f"upload-{uuid.uuid4().hex}{ending}")
+        temporary = str(process_folder() / f"upload-{uuid.uuid4().hex}{ending}")
         try:
             with naming_unwritable(temporary, temporary):
                 result = writer(temporary)

@@ -15,13 +15,13 @@ from types import TracebackType
 import pyarrow as pa
 
 from lakebed.errors import StoreUnavailable
-from lakebed.storage.process_folders import temporary_folder
+from lakebed.storage.process_folders import process_folder
 
-STRETCHES_MAX = 500  # each is an open file while rows come in
-STRETCHES_PREFIX = "stretches-"
+SPILL_BUCKETS_MAX = 500  # each is an open file while rows come in
+SPILL_BUCKETS_PREFIX = "stretches-"
 
 
-class Stretches:
+class SpillBuckets:
     """``count`` files in a folder of their own, which goes when the context ends."""
 
     def __init__(self, schema: pa.Schema, count: int) -> None:
@@ -30,8 +30,10 @@ class Stretches:
         self._stack = ExitStack()
         self._writers: list[pa.ipc.RecordBatchStreamWriter] = []
 
-    def __enter__(self) -> Stretches:
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix=STRETCHES_PREFIX, dir=temporary_folder()))
+    def __enter__(self) -> SpillBuckets:
+        folder = self._stack.enter_context(
+            tempfile.TemporaryDirectory(prefix=SPILL_BUCKETS_PREFIX, dir=process_folder())
+        )
         self._folder = Path(folder)
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         try:

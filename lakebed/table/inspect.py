@@ -37,7 +37,7 @@ class TableInspect:
         return metadata_tables.timeline(metadata_tables.newest_commits(self._log, last))
 
     def compactions(self, last: int = 1000) -> pa.Table:
-        """The merges among the newest commits that the log still has, newest first: the cost, and what the plan foretold.
+        """The merges among the newest commits that the log still has, newest first: the cost, and what the plan predicted.
 
         Raises InvalidInput if ``last`` is not above 0.
         """

@@ -23,14 +23,14 @@ from lakebed.ingest.stream import Ingest, start_ingest
 from lakebed.manifest.actions import ChangePart
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
-from lakebed.operations.cleanup import DELETIONS_MAX, TidyUp, clean_log
+from lakebed.operations.cleanup import DELETIONS_MAX, BackgroundCleanup, clean_log
 from lakebed.operations.create import NewTable, create
 from lakebed.operations.partitions import Partitions
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locators import Locators
-from lakebed.parts.materialized import LocalParts, own_folder
+from lakebed.parts.materialized import LocalParts, replica_folder
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
-from lakebed.parts.reads import Reads
+from lakebed.parts.read_counts import ReadCounts
 from lakebed.storage.cache_folder import cache_folder, volatile_folder
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.roots import spark_path
@@ -72,8 +72,8 @@ class Internals:
         self.path = path
         self.log = log
         self.storage = open_part_storage(path)
-        self.dead_rows = DeadRows(self.storage)
-        self.reads = Reads(log)
+        self.dead_rows = DeletionVectorCache(self.storage)
+        self.reads = ReadCounts(log)
         table_id = log.refresh().metadata.id
         self.locators = Locators(self.storage, cache_folder() / table_id)
         volatile = volatile_folder() / table_id
@@ -87,7 +87,7 @@ class Internals:
             LocalParts(volatile).load,
             volatile,
         )
-        self.tidy_up = TidyUp(log, self.storage)
+        self.tidy_up = BackgroundCleanup(log, self.storage)
         self.compaction = Compaction(path, log, self.storage, self.dead_rows, volatile, self.reads)
         self.settler = Settler(path, log, self.storage, self.dead_rows, self.locators.for_settling, self._set_aside)
         self._maintaining: tuple[Path, str, int] | None = None
@@ -139,7 +139,7 @@ class Internals:
         if place is None:
             # What the query remembers is the last version seen, of no use to others, and a query needs it for itself.
             if self._maintaining is None:
-                self._maintaining = own_folder(cache_folder() / "maintain" / self.log.refresh().metadata.id)
+                self._maintaining = replica_folder(cache_folder() / "maintain" / self.log.refresh().metadata.id)
             place = f"file://{self._maintaining[0]}/checkpoint"
         return maintain(spark, self.path, lambda: self.step(spark), self.compactor(spark), place, trigger)
 
@@ -166,5 +166,5 @@ class Internals:
     def tidy(self) -> None:
         """The hourly chore (or twice in the log's retention): delete what no kept version needs."""
         clean_log(self.log, self.storage)
-        while self.tidy_up.round() == DELETIONS_MAX:
+        while self.tidy_up.run_once() == DELETIONS_MAX:
             pass

@@ -54,7 +54,7 @@ class TableMaintenance:
             self._internals.path, self._log, self._storage, where, final, on_progress, stop or (lambda: False),
             self._internals.reads.of,
         )  # fmt: skip
-        return job.foretold() if dry_run else self._internals.compaction.recluster(job)
+        return job.predicted() if dry_run else self._internals.compaction.recluster(job)
 
     # -- cleaning up ---------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from lakebed.operations.mutation import Mutation, MutationResult
 from lakebed.operations.run_mutation import run_mutation
 from lakebed.operations.set_properties import set_properties
 from lakebed.operations.set_sort_key import set_sort_key
-from lakebed.parts.changes import shape_of
+from lakebed.parts.changes import write_spec_of
 from lakebed.settings import TableSettings, column_names, wrong_properties
 from lakebed.storage.open import open_part_storage
 from lakebed.table.inspect import TableInspect
@@ -179,7 +179,7 @@ class Table:
 
         ``changes``: the table's columns plus those that ``apply_as_deletes`` (a SQL expression such as ``"op = 'd'"``)
         and ``sequence_by`` name; other columns are ignored. A column comes in the table's type, or in one whose values can mean
-        one thing only in it (``parts.fitting``). Later rows of a key win unless ``sequence_by`` says otherwise.
+        one thing only in it (``parts.exact_cast``). Later rows of a key win unless ``sequence_by`` says otherwise.
         ``except_column_list``: columns of the changes that are not taken over (they become null).
         ``batch_id``: a batch with this id is committed once: numbers must increase, over all writers of the table; a text is
         remembered for seven days. A replay writes nothing and returns the newest version. Raises InvalidChanges (nothing was
@@ -206,11 +206,11 @@ class Table:
         ``checkpoint`` defaults to a folder of the query's name inside the table; ``quarantine`` is ``table`` (bad rows
         go to a table beside this one) or ``fail``; ``trigger`` as for ``DataStreamWriter.trigger``.
         """
-        shape = shape_of(self._internals.log.refresh())
-        require_keys(shape, keys, sequence_by)
+        spec = write_spec_of(self._internals.log.refresh())
+        require_keys(spec, keys, sequence_by)
         return self._internals.start_ingest(
-            RowChanges(shape),
-            changes_frame(changes, shape, apply_as_deletes, except_column_list),
+            RowChanges(spec),
+            changes_frame(changes, spec, apply_as_deletes, except_column_list),
             checkpoint=checkpoint,
             query_name=query_name,
             quarantine=quarantine,

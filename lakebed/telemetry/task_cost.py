@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lakebed import events
-from lakebed.storage.process_folders import temporary_folder
-from lakebed.storage.spill_buckets import STRETCHES_PREFIX
+from lakebed.storage.process_folders import process_folder
+from lakebed.storage.spill_buckets import SPILL_BUCKETS_PREFIX
 
 LOOK_SECONDS = 0.25
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
@@ -31,7 +31,7 @@ _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 def measured(table: str, kind: str) -> Iterator[None]:
     """Measure the block, also one that fails. ``table``: its root; ``kind``: what the events call it."""
     started = time.perf_counter()
-    folder = temporary_folder()
+    folder = process_folder()
     done = threading.Event()
     most = spilled_bytes(folder)
 
@@ -59,7 +59,7 @@ def measured(table: str, kind: str) -> Iterator[None]:
 def spilled_bytes(folder: Path) -> int:
     """Bytes of rows that a process has put aside in its temporary folder; files that go meanwhile are left out."""
     total = 0
-    for place in [folder / "duckdb", *folder.glob(f"{STRETCHES_PREFIX}*")]:
+    for place in [folder / "duckdb", *folder.glob(f"{SPILL_BUCKETS_PREFIX}*")]:
         try:
             files = list(place.iterdir())
         except OSError:

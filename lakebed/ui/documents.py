@@ -94,7 +94,7 @@ def shape(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def plan_told(planning: Planning) -> dict[str, Any]:
+def plan_document(planning: Planning) -> dict[str, Any]:
     """What would be done and why, best first; and what is left alone and why."""
     plans = [
         {
@@ -110,10 +110,10 @@ def plan_told(planning: Planning) -> dict[str, Any]:
     return {"plans": plans, "left": left}
 
 
-def claims_told(snapshot: Snapshot, now_ms: int, merge_rate: tuple[float, int] | None) -> dict[str, Any]:
+def claims_document(snapshot: Snapshot, now_ms: int, merge_rate: tuple[float, int] | None) -> dict[str, Any]:
     """Claims, oldest first. ``estimated_seconds``: bytes of the sources by ``merge_rate``; a running merge tells no progress.
 
-    A volatile claim ends with an upload, which nothing foretells.
+    A volatile claim ends with an upload, which no plan predicts.
     """
     rate, weighed = merge_rate or (0.0, 0)
     found = sorted(claims_of(snapshot.domains).values(), key=lambda claim: (claim.since_ms, claim.id))

@@ -19,8 +19,8 @@ from typing import Any
 from lakebed.manifest.actions import ChangePart, Part, PartitionKey
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.plan import partition_order
-from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import Bound, Range, order_columns
+from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.ui.texts import cut
 from lakebed.view.clustering import readable
 
@@ -56,12 +56,12 @@ class _Bar:
         return (where, self.range.lower), (where, self.range.upper)
 
 
-def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: KnownStatistics | None = None) -> Levels:
+def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: StatisticsCache | None = None) -> Levels:
     """Of more than ``PARTS_MAX`` parts, the largest are shown.
 
     ``claimed``: paths that live claims name; ``statistics``: what was read of the parts' statistics before.
     """
-    statistics = KnownStatistics() if statistics is None else statistics
+    statistics = StatisticsCache() if statistics is None else statistics
     settings = snapshot.settings
     order = settings.sort_key or settings.keys
     terms = order_columns(snapshot.schema, order, snapshot.metadata.partition_columns, settings.sort_key_frame)

@@ -31,7 +31,7 @@ from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import RecentCommits
 from lakebed.monitoring.table_state import table_state
-from lakebed.parts.reads import Reads
+from lakebed.parts.read_counts import ReadCounts
 from lakebed.planning.planner import plan
 from lakebed.storage.open import open_part_storage
 from lakebed.ui import documents
@@ -91,7 +91,7 @@ class _Open:
     log: TableLog
     recent: RecentCommits
     history: History
-    reads: Reads
+    reads: ReadCounts
     table_id: str = ""
 
 
@@ -189,7 +189,11 @@ class Watched:
     def _opened(self) -> _Open:
         log = TableLog(open_store(self._root))
         return _Open(
-            observer=Observer(self._root), log=log, recent=RecentCommits(log), history=History(log), reads=Reads(log)
+            observer=Observer(self._root),
+            log=log,
+            recent=RecentCommits(log),
+            history=History(log),
+            reads=ReadCounts(log),
         )
 
     def _failed(self, error: Exception) -> Seen:
@@ -244,9 +248,9 @@ class Watched:
         planning = plan(snapshot, claimed, now_ms, reads=table.reads.of(snapshot), statistics=statistics)
         whole = told | {
             "shape": documents.shape(snapshot),
-            "plan": documents.plan_told(planning),
+            "plan": documents.plan_document(planning),
         }
-        whole |= documents.claims_told(snapshot, now_ms, table.history.merge_rate())
+        whole |= documents.claims_document(snapshot, now_ms, table.history.merge_rate())
         picture = levels(snapshot, claimed, statistics)
         timeline = Answer(table.history.document(snapshot))
         drawn = len(picture.document["columns"]["first"])

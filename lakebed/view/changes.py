@@ -7,10 +7,10 @@ The rows are the changes as they were committed, newest per key within a part: t
 among them, so a copy of a table with ``sequence_by`` needs the sequence too. Where that is no column of the table, the
 rows have it as ``_change_sequence``.
 
-A change that lacks values its source did not send (``parts.missing``) is no row of the version that brought it: nobody knows
-the row before the tail is settled. The settle completes it, and the whole row stands as a change of the settle's version. By then
-a newer change may be in the tail, and may have been a row of an earlier version: then the completed row is left out, so
-that whoever applies the rows in their order has the newest at the end.
+A change that lacks values its source did not send (``parts.unavailable_values``) is no row of the version that brought it:
+nobody knows the row before the tail is settled. The settle completes it, and the whole row stands as a change of the settle's
+version. By then a newer change may be in the tail, and may have been a row of an earlier version: then the completed row is
+left out, so that whoever applies the rows in their order has the newest at the end.
 
 A truncate stands as a row of its own kind with no values. What a commit does to rows of the base otherwise (a
 mutation of a table without keys, a partition detached, attached or replaced) stands as the deletes of the rows that
@@ -52,10 +52,10 @@ from lakebed.parts.changes import (
     OP_COLUMN,
     SEQUENCE_COLUMN,
     UNAVAILABLE_COLUMN,
-    TableShape,
-    shape_of,
+    WriteSpec,
+    write_spec_of,
 )
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.nested import table_as_declared
 from lakebed.parts.sql import aliases, by_place, named, registered, scan_of, sql_type
 from lakebed.storage.engine import connect
@@ -110,7 +110,7 @@ class ChangesSource(DataSource):
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return from_arrow_schema(_schema(shape_of(TableLog(open_store(self._path())).refresh())))
+        return from_arrow_schema(_schema(write_spec_of(TableLog(open_store(self._path())).refresh())))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _ChangesReader(self._path(), self._option("startingVersion", 0), self._option("endingVersion", -1))
@@ -130,10 +130,10 @@ class ChangesSource(DataSource):
 class _Version(InputPartition):
     """The change rows of a version: where they are. Made once by the planner, so that tasks need not read the log."""
 
-    def __init__(self, commit: Commit, shape: TableShape) -> None:
+    def __init__(self, commit: Commit, spec: WriteSpec) -> None:
         self.version = commit.version
         self.timestamp_ms = commit.timestamp_ms
-        self.shape = shape
+        self.spec = spec
         self.truncates = (commit.info is not None and commit.info.operation == "TRUNCATE") or any(
             isinstance(action, Domain) and action.domain == _TRUNCATE_DOMAIN and not action.removed
             for action in commit.actions
@@ -154,11 +154,11 @@ class _Version(InputPartition):
 def versions_with_changes(path: str, first: int, last: int) -> list[_Version]:
     """The versions in the range, both ends included, that have change rows. Raises VersionNotFound."""
     log = TableLog(open_store(path))
-    shape = shape_of(log.refresh())
+    spec = write_spec_of(log.refresh())
     found: list[_Version] = []
     tail: dict[str, ChangePart] | None = None  # followed from the first version on that asks for it
     for commit in log.commits(first, last):
-        version = _Version(commit, shape)
+        version = _Version(commit, spec)
         if tail is not None:
             _follow(tail, commit)
         if version.completed:
@@ -221,14 +221,14 @@ class _ChangesStream(DataSourceStreamReader):
         return _read(self._path, partition)
 
 
-def _schema(shape: TableShape) -> pa.Schema:
-    check_new_names(shape.schema)  # a table of another writer may have such columns
-    sequence = [pa.field(CHANGE_SEQUENCE, pa.int64())] if _hides_sequence(shape) else []
-    return pa.schema([*(field.with_nullable(True) for field in shape.schema), *_EXTRA[:1], *sequence, *_EXTRA[1:]])
+def _schema(spec: WriteSpec) -> pa.Schema:
+    check_new_names(spec.schema)  # a table of another writer may have such columns
+    sequence = [pa.field(CHANGE_SEQUENCE, pa.int64())] if _hides_sequence(spec) else []
+    return pa.schema([*(field.with_nullable(True) for field in spec.schema), *_EXTRA[:1], *sequence, *_EXTRA[1:]])
 
 
-def _hides_sequence(shape: TableShape) -> bool:
-    return shape.sequence_column == SEQUENCE_COLUMN
+def _hides_sequence(spec: WriteSpec) -> bool:
+    return spec.sequence_column == SEQUENCE_COLUMN
 
 
 def _read(path: str, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -241,9 +241,9 @@ def read_version(path: str, version: _Version) -> Iterator[pa.RecordBatch]:
     storage = open_part_storage(path)
     reading = _Reading(version, storage)
     if version.truncates:
-        nothing = pa.table({field.name: pa.nulls(1, field.type) for field in version.shape.schema})
+        nothing = pa.table({field.name: pa.nulls(1, field.type) for field in version.spec.schema})
         yield from _told(nothing, pa.repeat(pa.scalar("truncate"), 1), version)
-    dead_rows = DeadRows(storage)
+    dead_rows = DeletionVectorCache(storage)
     for kind, there, elsewhere in (
         ("delete", version.before, version.after),
         ("upsert", version.after, version.before),
@@ -272,7 +272,7 @@ class _Reading:
 
     def __init__(self, version: _Version, storage: PartStorage) -> None:
         self._version = version
-        self._shape = version.shape
+        self._spec = version.spec
         self._storage = storage
         self._connection = connect()
         storage.attach(self._connection)
@@ -286,13 +286,13 @@ class _Reading:
         return self._read(part, {OP_COLUMN: "VARCHAR"}, _IS_WHOLE if part.incomplete else "")
 
     def _read(self, part: Part | RemovePart | ChangePart, also: Mapping[str, str], where: str) -> pa.Table:
-        kinds = {field.name: sql_type(field.type) for field in self._shape.schema} | dict(also)
+        kinds = {field.name: sql_type(field.type) for field in self._spec.schema} | dict(also)
         told = list(kinds)
-        if _hides_sequence(self._shape):
+        if _hides_sequence(self._spec):
             kinds[SEQUENCE_COLUMN] = "BIGINT"
             told.append(CHANGE_SEQUENCE)
         read = list(aliases(kinds).values())
-        if _hides_sequence(self._shape):
+        if _hides_sequence(self._spec):
             read[-1] = f"coalesce({read[-1]}, {OLDEST_SEQUENCE})"
         if where:
             kinds[UNAVAILABLE_COLUMN] = "VARCHAR[]"
@@ -305,15 +305,15 @@ class _Reading:
         """Completed rows but for those whose key has a whole change in the tail that is newer."""
         if not self._version.newer:
             return completed
-        shape = self._shape
-        kinds = {name: sql_type(shape.schema.field(name).type) for name in shape.keys}
+        spec = self._spec
+        kinds = {name: sql_type(spec.schema.field(name).type) for name in spec.keys}
         same = [f"t.{alias} = c.{alias}" for alias in aliases(kinds).values()]
-        probes = by_place(completed, shape.keys).append_column("place", pa.array(np.arange(len(completed))))
-        if shape.sequence_column is not None:
-            sequence = completed[CHANGE_SEQUENCE if _hides_sequence(shape) else shape.sequence_column]
-            kinds[shape.sequence_column] = sql_type(sequence.type)
+        probes = by_place(completed, spec.keys).append_column("place", pa.array(np.arange(len(completed))))
+        if spec.sequence_column is not None:
+            sequence = completed[CHANGE_SEQUENCE if _hides_sequence(spec) else spec.sequence_column]
+            kinds[spec.sequence_column] = sql_type(sequence.type)
             probes = probes.append_column("sequence", sequence)
-            same.append(f"t.{aliases(kinds)[shape.sequence_column]} >= c.sequence")
+            same.append(f"t.{aliases(kinds)[spec.sequence_column]} >= c.sequence")
         kinds[UNAVAILABLE_COLUMN] = "VARCHAR[]"
         scan = scan_of([self._storage.duckdb_url(part.path) for part in self._version.newer], kinds, {})
         tail = f"(select * from ({scan}){_IS_WHOLE.format(aliases(kinds)[UNAVAILABLE_COLUMN])})"
@@ -341,13 +341,13 @@ def _alive(dead: BitMap64, rows: int) -> npt.NDArray[np.bool_]:
 
 def _told(table: pa.Table, kinds: Any, version: _Version) -> Iterator[pa.RecordBatch]:
     """Rows with what they are and whose, in the columns of change rows."""
-    count, schema = len(table), _schema(version.shape)
+    count, schema = len(table), _schema(version.spec)
     known = {
         "_change_type": kinds,
         "_commit_version": pa.repeat(pa.scalar(version.version), count),
         "_commit_timestamp": pa.repeat(pa.scalar(version.timestamp_ms * 1000, pa.timestamp("us", "UTC")), count),
     }
-    for name in {*version.shape.schema.names, CHANGE_SEQUENCE} & {*table.column_names}:
+    for name in {*version.spec.schema.names, CHANGE_SEQUENCE} & {*table.column_names}:
         known[name] = table[name]
     columns = [known.get(field.name, pa.nulls(count, field.type)) for field in schema]
     yield from table_as_declared(pa.table(columns, names=schema.names), schema).to_batches()

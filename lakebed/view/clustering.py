@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
+from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stale import stale_parts
 from lakebed.plots import new_figure, save
 from lakebed.sortkey.clustering import Clustering, DeepRange, Placed, clustering
-from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, order_columns, plain_value
 from lakebed.sortkey.sort_key import SortTerm
+from lakebed.sortkey.statistics_cache import StatisticsCache
 
 CLUSTERING_SCHEMA = pa.schema(
     [
@@ -38,7 +38,7 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def clustering_information(
-    snapshot: Snapshot, reads: Mapping[str, int], statistics: KnownStatistics | None = None
+    snapshot: Snapshot, reads: Mapping[str, int], statistics: StatisticsCache | None = None
 ) -> pa.Table:
     """A row a level (CLUSTERING_SCHEMA), and first one of all levels together, whose level is null.
 
@@ -51,7 +51,7 @@ def clustering_information(
     found: list[tuple[int | None, Clustering]] = [(None, clustering(parts))]
     found += [(level, clustering([part for part in parts if part.level == level])) for level in levels]
     rows = [_row(level, order, terms, of_level) for level, of_level in found]
-    waiting = stale_parts(snapshot)
+    waiting = parts_to_resort(snapshot)
     for row in rows:
         here = [part for part in waiting if row["level"] in (None, part.level)]
         row["waiting_part_count"] = len(here)
@@ -59,9 +59,9 @@ def clustering_information(
     return pa.Table.from_pylist(rows, CLUSTERING_SCHEMA)
 
 
-def placed(snapshot: Snapshot, statistics: KnownStatistics | None = None) -> list[Placed]:
+def placed(snapshot: Snapshot, statistics: StatisticsCache | None = None) -> list[Placed]:
     """The base, each part where its statistics say that it lies. Raises InvalidInput for a table without an order."""
-    statistics = KnownStatistics() if statistics is None else statistics
+    statistics = StatisticsCache() if statistics is None else statistics
     parts = list(snapshot.parts.values())
     ranges = statistics.ranges([part.stats for part in parts], _terms(snapshot)).ranges
     return [
@@ -75,7 +75,7 @@ def placed(snapshot: Snapshot, statistics: KnownStatistics | None = None) -> lis
     ]
 
 
-def draw(snapshot: Snapshot, file: str, statistics: KnownStatistics | None = None) -> None:
+def draw(snapshot: Snapshot, file: str, statistics: StatisticsCache | None = None) -> None:
     """A PNG: each part a bar over the sort key, level by level, and below how many lie over each point.
 
     The sort key is drawn by rank: neighbouring ends of parts are one step apart. Raises InvalidInput, MissingPrerequisite.

@@ -26,19 +26,19 @@ from pyroaring import BitMap64
 from lakebed import events
 from lakebed.errors import Corrupt, InvalidInput, LakebedError
 from lakebed.manifest.actions import ChangePart, Part
+from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stale import stale_parts
-from lakebed.parts.changes import TableShape, shape_of
+from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.checksum import naming_damaged
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression, connection_for, expression, mistakes, require_query, require_text
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.materialized import Materialized, overlay
 from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
 from lakebed.parts.query_reads import parts_that_a_query_reads
-from lakebed.parts.reads import Reads
+from lakebed.parts.read_counts import ReadCounts
 from lakebed.parts.resolve import Resolution, resolve
-from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.storage.engine import connect, connect_alone
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
@@ -71,10 +71,10 @@ class TableView:
         self,
         root: str,
         storage: PartStorage,
-        dead_rows: DeadRows,
-        locator: Callable[[TableShape], KeyLocator],
-        reads: Reads,
-        statistics: KnownStatistics,
+        dead_rows: DeletionVectorCache,
+        locator: Callable[[WriteSpec], KeyLocator],
+        reads: ReadCounts,
+        statistics: StatisticsCache,
         local_parts: Callable[[], Sequence[Materialized]] = tuple,
         local_folder: Path | None = None,
     ) -> None:
@@ -276,15 +276,15 @@ class TableView:
                 snapshot.version, on_this_host
             ):  # fmt: skip
                 return self._newest
-        shape = shape_of(snapshot)
+        spec = write_spec_of(snapshot)
         resolution = Resolution()
         if snapshot.tail:
             resolution = resolve(
-                snapshot.parts, snapshot.tail_in_order(), shape, self._storage, self._dead_rows, self._locator(shape)
+                snapshot.parts, snapshot.tail_in_order(), spec, self._storage, self._dead_rows, self._locator(spec)
             )  # fmt: skip
         local_parts = self._local_parts() if on_this_host else ()
-        files = self._files(snapshot, resolution, shape, local_parts)
-        stale = frozenset(part.path for part in stale_parts(snapshot))
+        files = self._files(snapshot, resolution, spec, local_parts)
+        stale = frozenset(part.path for part in parts_to_resort(snapshot))
         pinned = _Pinned(
             version=snapshot.version,
             on_this_host=on_this_host,
@@ -299,17 +299,17 @@ class TableView:
         return pinned
 
     def _files(
-        self, snapshot: Snapshot, resolution: Resolution, shape: TableShape, local_parts: Sequence[Materialized]
+        self, snapshot: Snapshot, resolution: Resolution, spec: WriteSpec, local_parts: Sequence[Materialized]
     ) -> tuple[ScanFile, ...]:
         def dead_of(part: Part) -> BitMap64:
             return resolution.base_dead.get(part.path) or self._dead_rows.of(part)
 
-        seen, stands = overlay(snapshot, local_parts, dead_of)
+        seen, substitutes = overlay(snapshot, local_parts, dead_of)
         out = []
         for part in seen.parts.values():
             dead = resolution.base_dead.get(part.path)
-            if part.path in stands:
-                dead = stands[part.path].dead
+            if part.path in substitutes:
+                dead = substitutes[part.path].dead
             if dead is not None and len(dead) == part.rows:
                 continue
             if dead is None and part.deletion_vector:

@@ -63,10 +63,10 @@ COMPACTIONS_SCHEMA = pa.schema(
         ("parts_out", pa.int64()),
         ("rows_in", pa.int64()),
         ("rows_out", pa.int64()),
-        ("rows_foretold", pa.int64()),
+        ("rows_predicted", pa.int64()),
         ("bytes_in", pa.int64()),
         ("bytes_out", pa.int64()),
-        ("bytes_foretold", pa.int64()),
+        ("bytes_predicted", pa.int64()),
         ("carried_rows", pa.int64()),
         ("seconds", pa.float64()),
         ("replica", pa.string()),
@@ -218,10 +218,10 @@ def claims(snapshot: Snapshot, now_ms: int) -> pa.Table:
 
 
 def compactions(commits: Sequence[Commit]) -> pa.Table:
-    """A row a merge among the commits (COMPACTIONS_SCHEMA), newest first: what it came to beside what its plan foretold.
+    """A row a merge among the commits (COMPACTIONS_SCHEMA), newest first: what it came to beside what its plan predicted.
 
     Rows are live ones; ``carried_rows`` died while the merge ran. ``seconds`` run from the claim to the commit; of an upload, so
-    long other readers waited. Nothing was foretold of an upload: it is the end of several plans.
+    long other readers waited. Nothing was predicted of an upload: it is the end of several plans.
     """
     rows = []
     for commit in sorted(commits, key=lambda commit: -commit.version):
@@ -240,10 +240,10 @@ def compactions(commits: Sequence[Commit]) -> pa.Table:
                 "parts_out": _whole(cost.get("partsOut")),
                 "rows_in": _whole(cost.get("rowsIn")),
                 "rows_out": _whole(cost.get("rowsOut")),
-                "rows_foretold": _whole(said.get("rowsForetold")),
+                "rows_predicted": _whole(said.get("rowsPredicted")),
                 "bytes_in": _whole(cost.get("bytesIn")),
                 "bytes_out": _whole(cost.get("bytesOut")),
-                "bytes_foretold": _whole(said.get("bytesForetold")),
+                "bytes_predicted": _whole(said.get("bytesPredicted")),
                 "carried_rows": _whole(cost.get("carriedRows")),
                 "seconds": cost.get("seconds"),
                 "replica": said.get("replica"),

@@ -183,10 +183,17 @@ def _entry(file: ScanFile, schema_json: str) -> list[Any]:
     dead = None
     if file.dead:
         dead = base64.b64encode(layout_of_dead_rows(file.dead, file.rows, file.path)).decode()
-    return [_identity(file), file.path, file.bytes, dict(file.partition_values), dead, told_to_spark(file, schema_json)]
+    return [
+        _identity(file),
+        file.path,
+        file.bytes,
+        dict(file.partition_values),
+        dead,
+        entry_for_spark(file, schema_json),
+    ]
 
 
-def told_to_spark(file: ScanFile, schema_json: str) -> str | None:
+def entry_for_spark(file: ScanFile, schema_json: str) -> str | None:
     """A file's statistics without the bounds that do not hold for every value; none where they are no JSON."""
     if file.stats is None or is_native_file(file.path):
         return file.stats

@@ -10,9 +10,9 @@ import pytest
 from lakebed.compaction.merge import Merger, MergeResult
 from lakebed.manifest.actions import AddPart
 from lakebed.manifest.claims import Claim, claims_of
-from lakebed.manifest.conflicts import BLIND, Touch
+from lakebed.manifest.conflicts import BLIND, ReadWriteSet
 from lakebed.manifest.table_log import Outcome, TableLog
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.storage.local_part_storage import LocalPartStorage
 from tests.manifest.test_table_log import INFO, base_part, committed, new_log
 
@@ -31,7 +31,7 @@ def test_a_claim_does_not_come_back_if_its_source_left_in_that_moment(
     committed(log.commit(log.refresh(), [AddPart(part) for part in parts], INFO, BLIND))
     a, b, c = (part.path for part in parts)
     storage = LocalPartStorage(str(tmp_path))
-    merger = Merger(log, storage, DeadRows(storage), "replica")
+    merger = Merger(log, storage, DeletionVectorCache(storage), "replica")
     inner = claimed(merger, [a]), claimed(merger, [b])
     outer = claimed(merger, [a, b, c], inner)
     settler, commit = TableLog(log.store), log.commit
@@ -39,7 +39,7 @@ def test_a_claim_does_not_come_back_if_its_source_left_in_that_moment(
     def late(*arguments: Any) -> Outcome:
         snapshot = settler.refresh()
         if a in snapshot.parts:  # its last rows were deleted
-            committed(settler.commit(snapshot, [snapshot.parts[a].removed(0)], INFO, Touch(parts={a: ()})))
+            committed(settler.commit(snapshot, [snapshot.parts[a].removed(0)], INFO, ReadWriteSet(parts={a: ()})))
         return commit(*arguments)
 
     monkeypatch.setattr(log, "commit", late)

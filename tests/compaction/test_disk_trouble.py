@@ -19,7 +19,7 @@ import pytest
 import lakebed
 from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import local_kernel
-from lakebed.compaction.merge import End, Merger
+from lakebed.compaction.merge import MergeOutcome, Merger
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.manifest.claims import claims_of
@@ -92,9 +92,9 @@ def replica(table: lakebed.Table) -> VolatileMerger:
     return VolatileMerger(log_of(table), storage_of(table), dead_rows_of(table), compaction_of(table).volatile_base)
 
 
-def merge(table: lakebed.Table, worker: Merger | VolatileMerger, inputs: list[str], level: int = 1) -> End:
+def merge(table: lakebed.Table, worker: Merger | VolatileMerger, inputs: list[str], level: int = 1) -> MergeOutcome:
     kernel = local_kernel(storage_of(table), log_of(table).refresh)(lambda: False, lambda rows: None)
-    return worker.run(inputs, level, kernel).end
+    return worker.run(inputs, level, kernel).outcome
 
 
 # -- full disks ------------------------------------------------------------------------------------------------------
@@ -138,8 +138,8 @@ def test_a_merge_onto_a_full_local_disk_gives_everything_back_and_is_done_when_t
         merge(table, worker, paths(table))
     assert not list(local.rglob("*.parquet")) and worker.held() == []
     require_whole(table)
-    assert merge(table, worker, paths(table)) is End.COMPLETED
-    assert [result.end for result in worker.upload_due(ALL)] == [End.COMPLETED]
+    assert merge(table, worker, paths(table)) is MergeOutcome.COMPLETED
+    assert [result.outcome for result in worker.upload_due(ALL)] == [MergeOutcome.COMPLETED]
     require_whole(table)
 
 
@@ -176,7 +176,7 @@ def test_readers_go_round_a_local_part_that_is_damaged_and_its_replica_drops_it(
         merge(table, worker, [one.url(one.parts[0]), third], 2)
     assert worker.held() == []
     require_whole(table)
-    assert merge(table, worker, paths(table)) is End.COMPLETED
+    assert merge(table, worker, paths(table)) is MergeOutcome.COMPLETED
 
 
 @pytest.mark.parametrize("harm", ["damaged", "gone"])

@@ -15,16 +15,16 @@ import pytest
 import lakebed
 from lakebed.compaction.compactor import FAILURES_MAX, Compactor
 from lakebed.compaction.kernels import local_kernel
-from lakebed.compaction.merge import LEASE_SECONDS, Cancelled, End, Kernel, Merger
+from lakebed.compaction.merge import LEASE_SECONDS, Cancelled, Kernel, MergeOutcome, Merger
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.events import Event, MergeFailed, listen
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import claims_of
-from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.stores.local import LocalLogStore
 from lakebed.manifest.table_log import Committed, Outcome, TableLog, Unknown
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
@@ -84,9 +84,9 @@ def kernel(before: Callable[[], object] = lambda: None, after: Callable[[], obje
     """The real kernel, with something that happens before or after its work."""
 
     def to(out: PartStorage) -> Kernel:
-        def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
+        def work(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
             before()
-            merged = merge_parts(sources, shape, out, connect())
+            merged = merge_parts(sources, spec, out, connect())
             after()
             return merged
 
@@ -102,7 +102,7 @@ def test_rows_that_die_while_a_merge_runs_are_dead_in_its_output(table: lakebed.
         table.settle()
 
     result = merger(table).run(paths(table), 1, kernel(after=others))  # type: ignore[arg-type]
-    assert (result.end, result.carried_rows, result.parts_in) == (End.COMPLETED, 4, 3)
+    assert (result.outcome, result.carried_rows, result.parts_in) == (MergeOutcome.COMPLETED, 4, 3)
     expected = {id: "first" for id in range(30) if id not in (3, 14)} | {5: "second", 25: "second"}
     assert content(table) == expected
     assert lakebed.open(table.path).inspect.parts()["level"].to_pylist().count(1) == 1
@@ -114,7 +114,7 @@ def test_a_writer_and_a_settle_never_wait_for_a_merge_and_never_fail_because_of_
             upsert(table, [number], f"write {number}")
             assert table.settle().conflicts == 0
 
-    assert merger(table).run(paths(table), 1, kernel(before=others)).end is End.COMPLETED  # type: ignore[arg-type]
+    assert merger(table).run(paths(table), 1, kernel(before=others)).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
     assert [content(table)[number] for number in range(5)] == [f"write {number}" for number in range(5)]
 
 
@@ -126,11 +126,11 @@ def test_of_two_merges_of_one_part_the_second_ends_before_it_costs_anything(tabl
         def never() -> None:
             raise AssertionError("the second merge did work")
 
-        ends.append(merger(table, "r2").run([b, c], 1, kernel(before=never)).end)  # type: ignore[arg-type]
+        ends.append(merger(table, "r2").run([b, c], 1, kernel(before=never)).outcome)  # type: ignore[arg-type]
 
-    assert merger(table).run([a, b], 1, kernel(before=rival)).end is End.COMPLETED  # type: ignore[arg-type]
-    assert ends == [End.CLAIMED]
-    assert merger(table).run([a, c], 1, kernel()).end is End.REPLACED  # type: ignore[arg-type]
+    assert merger(table).run([a, b], 1, kernel(before=rival)).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
+    assert ends == [MergeOutcome.CLAIMED]
+    assert merger(table).run([a, c], 1, kernel()).outcome is MergeOutcome.REPLACED  # type: ignore[arg-type]
 
 
 def test_a_lease_that_ended_lets_another_replica_take_over_and_the_first_gives_way(table: lakebed.Table) -> None:
@@ -140,10 +140,10 @@ def test_a_lease_that_ended_lets_another_replica_take_over_and_the_first_gives_w
 
     def overtake() -> None:
         clock.now += 3600
-        assert merger(table, "quick", clock).run(paths(table), 1, kernel()).end is End.COMPLETED  # type: ignore[arg-type]
+        assert merger(table, "quick", clock).run(paths(table), 1, kernel()).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
 
     result = late.run(paths(table)[:2], 1, kernel(after=overtake))  # type: ignore[arg-type]
-    assert result.end is End.OVERTAKEN
+    assert result.outcome is MergeOutcome.OVERTAKEN
     assert len(files(table) - before) == 1, "the files of the merge that gave way are deleted"
     assert content(table) == {id: "first" for id in range(30)}
 
@@ -154,7 +154,7 @@ def test_a_merge_whose_lease_ended_is_still_completed_if_nobody_took_over(table:
     def sleep() -> None:
         clock.now += 3600
 
-    assert merger(table, clock=clock).run(paths(table), 1, kernel(after=sleep)).end is End.COMPLETED  # type: ignore[arg-type]
+    assert merger(table, clock=clock).run(paths(table), 1, kernel(after=sleep)).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
 
 
 def test_a_claim_of_a_replica_that_is_gone_for_two_leases_is_ended_by_another_and_no_other_claim_is(
@@ -194,11 +194,11 @@ def test_a_replica_that_closes_gives_back_the_claim_of_a_merge_that_can_not_be_s
 
     ends = []
     try:
-        ends.append(replica.run(inputs, 2, kernel(after=close)).end)  # type: ignore[arg-type]
+        ends.append(replica.run(inputs, 2, kernel(after=close)).outcome)  # type: ignore[arg-type]
     finally:
         assert claims_of(log_of(table).refresh().domains).keys() == kept
     assert content(table) == {id: "first" for id in range(30)}
-    assert is_volatile or ends == [End.OVERTAKEN]
+    assert is_volatile or ends == [MergeOutcome.OVERTAKEN]
 
 
 def test_leases_are_extended_while_another_chore_takes_long(table: lakebed.Table) -> None:
@@ -220,11 +220,13 @@ def test_a_table_that_is_truncated_under_a_merge_stays_empty(table: lakebed.Tabl
     def truncate() -> None:
         snapshot = log_of(table).refresh()
         actions = [part.removed(0) for part in snapshot.parts.values()]
-        log_of(table).commit(snapshot, actions, CommitInfo(operation="TRUNCATE", commit_id=""), Touch(whole_table=True))
+        log_of(table).commit(
+            snapshot, actions, CommitInfo(operation="TRUNCATE", commit_id=""), ReadWriteSet(whole_table=True)
+        )
 
     before = files(table)
     result = merger(table).run(paths(table), 1, kernel(after=truncate))  # type: ignore[arg-type]
-    assert result.end in (End.COMPLETED, End.OVERTAKEN) and result.parts_out == 0
+    assert result.outcome in (MergeOutcome.COMPLETED, MergeOutcome.OVERTAKEN) and result.parts_out == 0
     assert content(table) == {} and not claims_of(log_of(table).refresh().domains)
     assert files(table) - before <= files(table), "its file is no part of the table"
     assert paths(table) == []
@@ -315,7 +317,7 @@ def test_a_materialized_part_is_read_here_and_its_sources_everywhere_else_with_t
 ) -> None:
     before = paths(table)
     replica = volatile(table)
-    assert replica.run(before, 1, kernel()).end is End.COMPLETED  # type: ignore[arg-type]
+    assert replica.run(before, 1, kernel()).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
     delete(table, [7, 17])
     assert set(before) <= set(paths(table)), "the sources stay in the log"
     here = content(table)
@@ -343,7 +345,7 @@ def test_a_materialized_part_is_merged_again_and_uploaded_once_in_place_of_all_t
     delete(table, [3])
     written = files(table)
     [result] = replica.upload_due(ALL)
-    assert (result.end, result.parts_in, result.carried_rows) == (End.COMPLETED, 3, 3)
+    assert (result.outcome, result.parts_in, result.carried_rows) == (MergeOutcome.COMPLETED, 3, 3)
     assert len(files(table) - written) == 1, "one object for all"
     assert not replica.held() and not claims_of(log_of(table).refresh().domains)
     assert content(table) == {id: "first" for id in range(4, 30) if id != 22} | {0: "first"}
@@ -390,10 +392,10 @@ def test_an_upload_that_was_overtaken_deletes_its_object(table: lakebed.Table) -
     replica = volatile(table, clock)
     replica.run(paths(table)[:2], 1, kernel())  # type: ignore[arg-type]
     clock.now += 3600
-    assert merger(table, "quick", clock).run(paths(table), 1, kernel()).end is End.COMPLETED  # type: ignore[arg-type]
+    assert merger(table, "quick", clock).run(paths(table), 1, kernel()).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
     before = files(table)
     [result] = replica.upload_due(ALL)
-    assert result.end is End.OVERTAKEN and files(table) == before
+    assert result.outcome is MergeOutcome.OVERTAKEN and files(table) == before
     assert replica.held() == [] and content(table) == {id: "first" for id in range(30)}
 
 
@@ -414,7 +416,7 @@ def test_an_upload_that_stands_though_nobody_said_so_keeps_its_object(
         replica.upload_due(ALL)
     monkeypatch.undo()
     [result] = replica.upload_due(ALL)
-    assert result.end is End.COMPLETED and replica.held() == []
+    assert result.outcome is MergeOutcome.COMPLETED and replica.held() == []
     assert all(Path(table.path, path).exists() for path in paths(table)), "no file that the log names is deleted"
     assert content(lakebed.open(table.path)) == {id: "first" for id in range(30)}
 
@@ -467,12 +469,12 @@ def test_an_object_whose_commit_came_late_is_never_deleted_by_the_replica_that_w
         firsts = [
             row["path"] for row in others.inspect.parts().to_pylist() if dict(row["partition"])["value"] == "first"
         ]
-        assert merger(others, "quick", clock).run(firsts, 2, kernel()).end is End.COMPLETED  # type: ignore[arg-type]
+        assert merger(others, "quick", clock).run(firsts, 2, kernel()).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
     else:
         name = others.detach_partition({"value": "first"})
     clock.now += 4 * 3600  # what was removed is forgotten
     others.maintenance.clean_log()
-    assert [result.end for result in replica.upload_due(ALL)] == [End.OVERTAKEN]
+    assert [result.outcome for result in replica.upload_due(ALL)] == [MergeOutcome.OVERTAKEN]
     again = lakebed.open(table.path)
     assert {row["id"]: row["value"] for row in again.to_arrow(version=uploaded).to_pylist()} == held
     if fate == "detached":
@@ -493,7 +495,7 @@ def test_a_merge_on_local_disk_that_fails_gives_back_the_materialized_parts_it_h
         replica.run([one.url(one.parts[0]), c], 2, kernel(before=stop))  # type: ignore[arg-type]
     assert [held.claim.id for held in replica.held()] == [one.claim.id]
     assert claims_of(log_of(table).refresh().domains).keys() == {one.claim.id}
-    assert [result.end for result in replica.upload_due(ALL)] == [End.COMPLETED]
+    assert [result.outcome for result in replica.upload_due(ALL)] == [MergeOutcome.COMPLETED]
 
 
 def test_what_is_large_old_or_stands_for_many_parts_is_uploaded_and_the_local_disk_stays_within_its_bound(

@@ -20,7 +20,7 @@ from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
-from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey.statistics_cache import StatisticsCache
 from tests.internals import dead_rows_of, log_of, storage_of
 from tests.planning.tables import MB, ORDERED, part, table
 
@@ -50,7 +50,7 @@ class StillLog:
     """A log with one version."""
 
     snapshot: Snapshot
-    statistics: KnownStatistics = field(default_factory=KnownStatistics)
+    statistics: StatisticsCache = field(default_factory=StatisticsCache)
 
     def refresh(self) -> Snapshot:
         return self.snapshot
@@ -59,7 +59,7 @@ class StillLog:
 class NoMerger:
     replica = "test"
 
-    def sight(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
+    def planning_view(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
         return snapshot, claimed_paths(snapshot, now_ms)
 
 
@@ -92,7 +92,7 @@ def test_settling_and_looking_go_on_while_a_plan_is_made(tmp_path: Path, pool: T
     try:
         assert planner.begun.acquire(timeout=SECONDS_MAX)
         assert pool.submit(orders.settle).result(SECONDS_MAX).commits == 1
-        pool.submit(compactor.poke).result(SECONDS_MAX)
+        pool.submit(compactor.wake).result(SECONDS_MAX)
         assert pool.submit(compactor.running).result(SECONDS_MAX) == []
         assert pool.submit(compactor.parked).result(SECONDS_MAX) == frozenset()
         assert planner.calls == 1, "the plan is being made still"

@@ -21,10 +21,10 @@ import orjson
 from confluent_kafka import Consumer, TopicPartition
 
 import lakebed
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.kafka_settings import KafkaSettings
 from lakebed.ingest.kafka_source import KafkaSource
-from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.source import RangeChanges
 from lakebed.table import internals_of
 from tests.end_to_end.progress import ingested_ends, started, wait_until
@@ -131,8 +131,8 @@ def load_and_compare(
 def _follow(servers: Servers, source: SourceTable, topic: str, path: Path) -> Followed:
     table = lakebed.create(path, source.schema, keys=source.keys, sequence_by=source.sequence_by)
     kafka = KafkaSource(KafkaSettings(config={"bootstrap.servers": servers.kafka.bootstrap}, topics=(topic,)))
-    shape = ChangeShape(table.schema, source.keys, source.sequence_by)
-    changes = RangeChanges(kafka.reader, decoder("debezium-json", shape, {"decimal_text": "precise"}))
+    decoder_schema = DecoderSchema(table.schema, source.keys, source.sequence_by)
+    changes = RangeChanges(kafka.reader, decoder("debezium-json", decoder_schema, {"decimal_text": "precise"}))
     ingest = started(partial(internals_of(table).start_ingest, changes, kafka.stream(servers.spark)))
     maintain = started(partial(table.maintain, servers.spark)) if source.maintained else None
     return Followed(source, topic, table, ingest, maintain)

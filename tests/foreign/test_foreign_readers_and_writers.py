@@ -167,7 +167,7 @@ def test_a_vacuum_that_overlooks_the_gate_deletes_nothing_that_is_needed(
 ) -> None:
     """The gate is edited out of a copy, as a careless tool might; the layout alone must then protect every row."""
     # delta-spark's VACUUM stops at the first vector that stands in the log itself; here it must go all the way.
-    monkeypatch.setattr("lakebed.parts.dead_rows._INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr("lakebed.parts.deletion_vector_cache._INLINE_BYTES_MAX", 0)
     table, _ = a_table_with_a_past(tmp_path / "t")
     for batch in (changes(0, 10, "unsettled"), changes(30_000, 30_010, "unsettled")):
         table.apply(pa.Table.from_pylist(batch), apply_as_deletes="op = 'd'")

@@ -27,7 +27,7 @@ from lakebed.health.status import Observer, Status
 from lakebed.manifest.actions import Action, AddPart, CommitInfo, Domain, Part, encode_commit
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.table_log import Committed, commit_name
-from lakebed.parts import dead_rows
+from lakebed.parts import deletion_vector_cache
 from lakebed.parts.checksum import checksum_of
 from lakebed.version import ENGINE
 from tests.internals import dead_rows_of, log_of, storage_of
@@ -55,7 +55,7 @@ def rows(ids: range, region: str) -> pa.Table:
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
     """Three parts of the base, one of them with dead rows in a file, a checkpoint, and a change part in the tail."""
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(dead_rows, "_INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(deletion_vector_cache, "_INLINE_BYTES_MAX", 0)
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"], sort_key=["region", "at"])
     table.apply(rows(range(100), "a"))
     table.settle()

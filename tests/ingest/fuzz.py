@@ -31,8 +31,8 @@ import pyarrow.parquet as pq
 
 from lakebed.ingest import debezium, json_rows, slices
 from lakebed.ingest.batch_writer import WriteTask
+from lakebed.ingest.decoder import Decoded
 from lakebed.ingest.json_columns import Missed
-from lakebed.ingest.shape import Decoded
 from lakebed.ingest.slices import UNFORESEEN
 from lakebed.ingest.source import RecordChanges
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
@@ -91,15 +91,15 @@ def assert_same(fast: Decoded, slow: Decoded) -> None:
 def check(case: Case, folder: str) -> Counter[str]:
     """Raises AssertionError, or whatever the decoder or the task raised; else how many records became what."""
     with patch.object(slices, "ONE_BY_ONE_ROWS", 2):  # so that the records beside a bad one are still read by columns
-        decoded = case.decoder().decode(case.records, case.cut)
+        decoded = case.decoder().decode(case.records, case.cutoff)
     with only_one_by_one():
-        assert_same(decoded, case.decoder().decode(case.records, case.cut))
+        assert_same(decoded, case.decoder().decode(case.records, case.cutoff))
     reasons = decoded.quarantined["reason"].to_pylist()
     assert not [reason for reason in reasons if reason.startswith(UNFORESEEN)]
     told = len(reasons) + len(decoded.truncates) + decoded.ignored + decoded.truncated
-    assert case.shape.keys or told + len(decoded.changes) == len(case.records)
+    assert case.spec.keys or told + len(decoded.changes) == len(case.records)
 
-    task = WriteTask(case.shape, folder, RecordChanges(case.decoder(), case.cut))
+    task = WriteTask(case.spec, folder, RecordChanges(case.decoder(), case.cutoff))
     written, aside, seen = [], 0, {}
     for kind, body in task.run(iter(case.records.to_batches())):
         if kind == "part":
@@ -111,8 +111,8 @@ def check(case: Case, folder: str) -> Counter[str]:
     assert seen["ignored"] == decoded.ignored
     rows = sum(part["rows"] for part in written)
     assert aside >= len(reasons)
-    assert case.shape.keys or rows + aside + told - len(reasons) == len(case.records)
-    names = case.shape.schema.names
+    assert case.spec.keys or rows + aside + told - len(reasons) == len(case.records)
+    names = case.spec.schema.names
     if UNAVAILABLE_COLUMN not in decoded.changes.column_names:  # else rows are completed from others
         known = Counter(rows_of(_as_written(decoded.changes, case).select(names)))
         for part in written:
@@ -123,7 +123,7 @@ def check(case: Case, folder: str) -> Counter[str]:
 
 def _as_written(changes: pa.Table, case: Case) -> pa.Table:
     """An empty partition value is null."""
-    for name in case.shape.partition_by:
+    for name in case.spec.partition_by:
         if pa.types.is_string(changes.schema.field(name).type):
             at = changes.column_names.index(name)
             values = pc.if_else(pc.equal(changes[name], ""), pa.scalar(None, pa.string()), changes[name])
@@ -142,7 +142,7 @@ def run(records: int, seed: int, rows: int = ROWS_PER_CASE, first: int = 0) -> C
                 total += check(case, f"{folder}/table")
             except Exception as error:
                 least = _least(case, type(error), folder)
-                error.add_note(f"python -m tests.ingest.fuzz --seed {seed} --case {number}\n{case.shape}\n{least}")
+                error.add_note(f"python -m tests.ingest.fuzz --seed {seed} --case {number}\n{case.spec}\n{least}")
                 raise
         number += 1
     return total

@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from lakebed.errors import LakebedError
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import RECORD_SCHEMA, Decoder, DecoderSchema
 from lakebed.ingest.json_rows import JsonRows
 from lakebed.ingest.json_values import JsonOptions
-from lakebed.ingest.shape import RECORD_SCHEMA, ChangeShape, Decoder
-from lakebed.ingest.truncates import NO_CUT, Cut, Truncate
-from lakebed.parts.changes import TableShape
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
+from lakebed.parts.changes import WriteSpec
 from lakebed.sortkey.sort_key import parse_sort_key
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -216,10 +216,10 @@ def b64(number: int, extra: int = 0) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    shape: TableShape
+    spec: WriteSpec
     decoder: Callable[[], Decoder]
     records: pa.Table
-    cut: Cut
+    cutoff: Cutoff
 
 
 class Hostile:
@@ -260,16 +260,16 @@ class Hostile:
         options = JsonOptions(
             self.rng.choice(["auto", "auto", "ms", "us", "ns"]), self.rng.choice(["auto", "auto", "precise", "string"])
         )
-        shape = ChangeShape(schema, keys, sequence)
+        spec = DecoderSchema(schema, keys, sequence)
         operation = self.rng.choice(["op"] * 9 + names) if keys and self.rng.random() < 0.3 else None
         records = self._records(schema, rows, is_debezium, bool(keys))
 
         def decoder() -> Decoder:
-            return DebeziumJson(shape, options) if is_debezium else JsonRows(shape, options, operation, ("d", "", "0"))
+            return DebeziumJson(spec, options) if is_debezium else JsonRows(spec, options, operation, ("d", "", "0"))
 
-        cut = NO_CUT
+        cutoff = NO_CUTOFF
         if is_debezium and keys and self.rng.random() < 0.3:
-            cut = Cut(
+            cutoff = Cutoff(
                 (
                     Truncate(
                         topic="t",
@@ -281,12 +281,12 @@ class Hostile:
                 )
             )
         return Case(
-            TableShape(
+            WriteSpec(
                 schema=schema, keys=keys, sort_key=self._sort_key(schema), sequence_by=sequence, partition_by=partition
             ),
             decoder,
             records,
-            cut,
+            cutoff,
         )
 
     def _sort_key(self, schema: pa.Schema) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.ingest.shape import RECORD_SCHEMA
+from lakebed.ingest.decoder import RECORD_SCHEMA
 
 Value = bytes | str | dict[str, Any] | None
 

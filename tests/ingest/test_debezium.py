@@ -10,18 +10,20 @@ import pytest
 
 from lakebed.errors import InvalidSchema
 from lakebed.ingest.debezium import DebeziumJson
-from lakebed.ingest.shape import ChangeShape, Decoded
+from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.truncates import Truncate
 from tests.ingest.records import event, records, with_schema
 
 ORDERS = pa.schema(
     [pa.field("id", pa.int64(), False), pa.field("name", pa.string()), pa.field("qty", pa.int32(), False)]
 )
-SHAPE = ChangeShape(ORDERS, ("id",))
+SHAPE = DecoderSchema(ORDERS, ("id",))
 
 
-def decode(values: list[Any], shape: ChangeShape = SHAPE, keys: list[Any] | None = None, **options: Any) -> Decoded:
-    return DebeziumJson(shape).decode(records(values, keys), **options)
+def decode(
+    values: list[Any], decoder_schema: DecoderSchema = SHAPE, keys: list[Any] | None = None, **options: Any
+) -> Decoded:
+    return DebeziumJson(decoder_schema).decode(records(values, keys), **options)
 
 
 def rows(decoded: Decoded) -> list[tuple[Any, ...]]:
@@ -147,20 +149,20 @@ def test_unavailable_values_are_named_and_never_written() -> None:
         "marks": list(placeholder.encode()),
     }
     text_only = {**there, "id": 3, "text": placeholder}
-    decoded = decode([event("u", there), event("u", gone), event("u", text_only)], ChangeShape(columns, ("id",)))
+    decoded = decode([event("u", there), event("u", gone), event("u", text_only)], DecoderSchema(columns, ("id",)))
     assert rows(decoded) == [
         (1, "a", b"\x01\x02", ["x"], [1], "u", None),
         (2, None, None, None, None, "u", ["text", "raw", "tags", "marks"]),
         (3, None, b"\x01\x02", ["x"], [1], "u", ["text"]),
     ]
-    fast_only = decode([event("u", there), event("u", text_only)], ChangeShape(columns, ("id",)))
+    fast_only = decode([event("u", there), event("u", text_only)], DecoderSchema(columns, ("id",)))
     assert fast_only.changes.column("_lakebed_unavailable").to_pylist() == [None, ["text"]]
 
 
 def test_a_table_without_keys_takes_inserts_and_refuses_the_rest() -> None:
     decoded = decode(
         [event("c", {"id": 1, "qty": 1}), event("u", {"id": 1, "qty": 2}), event("d", None, {"id": 1})],
-        ChangeShape(ORDERS),
+        DecoderSchema(ORDERS),
     )
     assert rows(decoded) == [(1, None, 1, "u")]
     assert all("the table has no keys" in reason for reason in reasons(decoded))
@@ -183,13 +185,13 @@ def test_metadata_of_an_event_may_order_changes(sequence_by: str, expected: list
         event("d", None, {"id": 1}, lsn=8),
         event("u", {"id": 3, "qty": 1}, {"id": 3}, lsn=9),
     ]
-    shape = ChangeShape(ORDERS, ("id",), sequence_by)
-    assert decode(values, shape).changes.column("_lakebed_seq").to_pylist() == expected
+    decoder_schema = DecoderSchema(ORDERS, ("id",), sequence_by)
+    assert decode(values, decoder_schema).changes.column("_lakebed_seq").to_pylist() == expected
 
 
 def test_an_event_without_what_orders_it_is_quarantined() -> None:
     lacking = {**event("c", {"id": 1, "qty": 1}), "source": {}}
-    decoded = decode([lacking, event("c", {"id": 2, "qty": 1})], ChangeShape(ORDERS, ("id",), "source.lsn"))
+    decoded = decode([lacking, event("c", {"id": 2, "qty": 1})], DecoderSchema(ORDERS, ("id",), "source.lsn"))
     assert reasons(decoded) == ["sequence_by 'source.lsn' is null, missing or no integer"]
     assert len(rows(decoded)) == 1
 
@@ -211,19 +213,19 @@ def test_rows_of_an_ad_hoc_snapshot_are_ordered_by_where_the_connector_stood(
 ) -> None:
     again = event("r", {"id": 1, "qty": 1})
     again["source"] |= {"lsn": None, "snapshot": "incremental", "sequence": told}
-    decoded = decode([again, event("u", {"id": 2, "qty": 1}, lsn=9)], ChangeShape(ORDERS, ("id",), "source.lsn"))
+    decoded = decode([again, event("u", {"id": 2, "qty": 1}, lsn=9)], DecoderSchema(ORDERS, ("id",), "source.lsn"))
     assert sorted(decoded.changes.column("_lakebed_seq").to_pylist()) == ([9] if expected is None else [expected, 9])
     assert len(reasons(decoded)) == (expected is None)
 
 
 def test_a_delete_keeps_the_column_that_orders_it_where_before_has_it() -> None:
-    decoded = decode([event("d", None, {"id": 1, "name": "x", "qty": 5})], ChangeShape(ORDERS, ("id",), "qty"))
+    decoded = decode([event("d", None, {"id": 1, "name": "x", "qty": 5})], DecoderSchema(ORDERS, ("id",), "qty"))
     assert rows(decoded) == [(1, None, 5, "d")]
 
 
 def test_what_orders_changes_must_exist() -> None:
     with pytest.raises(InvalidSchema, match=r"sequence_by 'lsn' is neither a column of the table nor metadata"):
-        DebeziumJson(ChangeShape(ORDERS, ("id",), "lsn"))
+        DebeziumJson(DecoderSchema(ORDERS, ("id",), "lsn"))
 
 
 def test_event_times_are_those_of_the_source() -> None:

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json_rows import JsonRows
 from lakebed.ingest.json_values import JsonOptions
-from lakebed.ingest.shape import ChangeShape, Decoded
 from tests.ingest.records import event, records, with_schema
 from tests.ingest.test_logical_types import b64
 
@@ -34,8 +34,8 @@ TYPES = [
 ]
 
 
-def shape_of(target: pa.DataType) -> ChangeShape:
-    return ChangeShape(pa.schema([pa.field("id", pa.int64(), False), pa.field("n", target)]), ("id",))
+def write_spec_of(target: pa.DataType) -> DecoderSchema:
+    return DecoderSchema(pa.schema([pa.field("id", pa.int64(), False), pa.field("n", target)]), ("id",))
 
 
 def held(text: str, precision: int, scale: int) -> Decimal | None:
@@ -74,7 +74,7 @@ def test_digits_at_the_borders_of_precision_and_scale_are_exact_or_refused(
     precision: int, scale: int, quoted: bool
 ) -> None:
     texts = list(at_the_borders(precision, scale))
-    decoder = DebeziumJson(shape_of(pa.decimal128(precision, scale)), JsonOptions(decimal_text="string"))
+    decoder = DebeziumJson(write_spec_of(pa.decimal128(precision, scale)), JsonOptions(decimal_text="string"))
     written = [json.dumps(text) if quoted else text for text in texts]
     events = [f'{{"op":"c","after":{{"id":{i},"n":{text}}}}}' for i, text in enumerate(written)]
     expected = [held(text, precision, scale) for text in texts]
@@ -103,7 +103,7 @@ def test_unscaled_bytes_at_the_borders_are_exact_or_refused(precision: int, scal
         },
     ]  # fmt: skip
     expected = [held(f"{number}e-{source_scale}", precision, scale) for number in numbers]
-    decoder = DebeziumJson(shape_of(pa.decimal128(precision, scale)))
+    decoder = DebeziumJson(write_spec_of(pa.decimal128(precision, scale)))
     events = [with_schema(event("c", {"id": i, "n": b64(number)}), fields) for i, number in enumerate(numbers)]
     assert values_of(decoder.decode(records(events)), len(numbers)) == expected
     for one, wanted in zip(events, expected, strict=True):
@@ -117,7 +117,7 @@ BESIDE: list[list[Any]] = [[None] * 60, ["12.50"] * 60, ["AQI="] * 60, [7] * 60,
 @pytest.mark.parametrize("beside", BESIDE)
 @pytest.mark.parametrize("text", AMBIGUOUS)
 def test_a_text_that_may_be_digits_or_base64_is_never_guessed(text: str, beside: list[Any]) -> None:
-    decoder = DebeziumJson(shape_of(pa.decimal128(38, 2)))
+    decoder = DebeziumJson(write_spec_of(pa.decimal128(38, 2)))
     decoder.decode(records([event("c", {"id": i, "n": value}) for i, value in enumerate(beside)]))
     decoded = decoder.decode(records([event("c", {"id": i, "n": value}) for i, value in enumerate([text, *beside])]))
     assert 0 not in decoded.changes["id"].to_pylist()
@@ -142,7 +142,7 @@ def test_a_text_that_may_be_digits_or_base64_is_never_guessed(text: str, beside:
 def test_what_a_text_means_does_not_depend_on_its_neighbours(
     form: Any, text: str, expected: str, beside: list[Any]
 ) -> None:
-    decoder = DebeziumJson(shape_of(pa.decimal128(38, 2)), JsonOptions(decimal_text=form))
+    decoder = DebeziumJson(write_spec_of(pa.decimal128(38, 2)), JsonOptions(decimal_text=form))
     decoder.decode(records([event("c", {"id": i, "n": value}) for i, value in enumerate(beside)]))
     decoded = decoder.decode(records([event("c", {"id": i, "n": value}) for i, value in enumerate([text, *beside])]))
     assert decoded.changes.to_pylist()[0]["n"] == Decimal(expected)
@@ -150,15 +150,19 @@ def test_what_a_text_means_does_not_depend_on_its_neighbours(
 
 def test_flat_objects_hold_digits_unless_told_otherwise() -> None:
     values = [{"id": 1, "n": "1234"}, {"id": 2, "n": "12.50"}, {"id": 3, "n": "null"}, {"id": 4, "n": "AQI="}]
-    decoded = JsonRows(shape_of(pa.decimal128(12, 2))).decode(records(values))
+    decoded = JsonRows(write_spec_of(pa.decimal128(12, 2))).decode(records(values))
     assert decoded.changes["n"].to_pylist() == [Decimal("1234.00"), Decimal("12.50")]
     assert all("then set decimal_text to 'precise'" in reason for reason in decoded.quarantined["reason"].to_pylist())
-    precise = JsonRows(shape_of(pa.decimal128(12, 2)), JsonOptions(decimal_text="precise")).decode(records(values[3:]))
+    precise = JsonRows(write_spec_of(pa.decimal128(12, 2)), JsonOptions(decimal_text="precise")).decode(
+        records(values[3:])
+    )
     assert precise.changes["n"].to_pylist() == [Decimal("2.58")]
 
 
 @pytest.mark.parametrize("name", ['"n"', '"\\u006e"', '"n" '])
 def test_a_text_beside_numbers_is_no_number_however_its_name_is_spelled(name: str) -> None:
     values = [*([event("c", {"id": 1, "n": 7})] * 40), f'{{"op":"c","after":{{"id":2,{name}: "1234"}}}}']
-    decoded = DebeziumJson(shape_of(pa.decimal128(12, 2)), JsonOptions(decimal_text="precise")).decode(records(values))
+    decoded = DebeziumJson(write_spec_of(pa.decimal128(12, 2)), JsonOptions(decimal_text="precise")).decode(
+        records(values)
+    )
     assert decoded.changes["n"].to_pylist()[-1] == Decimal("-26588.24")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.ingest import debezium, json_rows
-from lakebed.ingest.shape import ChangeShape, Decoded, Decoder
-from lakebed.ingest.truncates import NO_CUT, Cut, Truncate
+from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from tests.ingest.fuzz import assert_same, only_one_by_one
 from tests.ingest.records import event, records, with_schema
 
@@ -87,14 +87,14 @@ VALUES = st.lists(
     max_size=60,
 )
 
-CUT = Cut((Truncate(topic="shop.orders", partition=9, offset=0, time_us=1_700_000_000_500_000, lsn=500),))
+CUT = Cutoff((Truncate(topic="shop.orders", partition=9, offset=0, time_us=1_700_000_000_500_000, lsn=500),))
 
 
 def check(decoder: Decoder, table: pa.Table) -> None:
-    cut = CUT if table.num_rows % 2 else NO_CUT
-    fast = decoder.decode(table, cut)
+    cutoff = CUT if table.num_rows % 2 else NO_CUTOFF
+    fast = decoder.decode(table, cutoff)
     with only_one_by_one():
-        slow = decoder.decode(table, cut)
+        slow = decoder.decode(table, cutoff)
     assert_same(fast, slow)
 
 
@@ -103,25 +103,28 @@ def check(decoder: Decoder, table: pa.Table) -> None:
 def test_events_are_read_the_same_by_columns_and_one_by_one(
     values: list[Any], sequence_by: str | None, keyed: bool
 ) -> None:
-    shape = ChangeShape(COLUMNS, ("id",) if keyed else (), sequence_by)
-    check(debezium.DebeziumJson(shape), records(values, [{"id": i} if i % 2 else None for i in range(len(values))]))
+    decoder_schema = DecoderSchema(COLUMNS, ("id",) if keyed else (), sequence_by)
+    check(
+        debezium.DebeziumJson(decoder_schema),
+        records(values, [{"id": i} if i % 2 else None for i in range(len(values))]),
+    )
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(MOSTLY_GOOD, MOSTLY_GOOD, WILD, BROKEN), min_size=1, max_size=60), st.booleans())
 def test_flat_objects_are_read_the_same_by_columns_and_one_by_one(values: list[Any], keyed: bool) -> None:
-    shape = ChangeShape(COLUMNS, ("id",) if keyed else ())
-    rows = json_rows.JsonRows(shape, operation_field="text" if keyed else None, delete_values=("", "a"))
+    decoder_schema = DecoderSchema(COLUMNS, ("id",) if keyed else ())
+    rows = json_rows.JsonRows(decoder_schema, operation_field="text" if keyed else None, delete_values=("", "a"))
     check(rows, records(values, [{"id": i} if i % 2 else None for i in range(len(values))]))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(MOSTLY_GOOD.map(lambda row: event("c", row)), min_size=1, max_size=20), st.integers(1, 7))
-def test_where_a_batch_is_cut_does_not_matter(values: list[Any], cut: int) -> None:
-    decoder = debezium.DebeziumJson(ChangeShape(COLUMNS, ("id",)))
+def test_where_a_batch_is_cut_does_not_matter(values: list[Any], cutoff: int) -> None:
+    decoder = debezium.DebeziumJson(DecoderSchema(COLUMNS, ("id",)))
     table = records(values)
-    pieces = [decoder.decode(table.slice(start, cut)) for start in range(0, len(values), cut)]
-    whole = debezium.DebeziumJson(ChangeShape(COLUMNS, ("id",))).decode(table)
+    pieces = [decoder.decode(table.slice(start, cutoff)) for start in range(0, len(values), cutoff)]
+    whole = debezium.DebeziumJson(DecoderSchema(COLUMNS, ("id",))).decode(table)
     assert_same(Decoded.concat(pieces), whole)
 
 
@@ -152,7 +155,7 @@ def uniform_events(draw: st.DrawFn) -> list[Any]:
 @settings(max_examples=200, deadline=None)
 @given(uniform_events(), st.sampled_from([None, "source.lsn", "small", "kafka.offset"]))
 def test_events_of_one_source_are_read_by_columns_alone(values: list[Any], sequence_by: str | None) -> None:
-    decoder = debezium.DebeziumJson(ChangeShape(COLUMNS, ("id",), sequence_by))
+    decoder = debezium.DebeziumJson(DecoderSchema(COLUMNS, ("id",), sequence_by))
     with patch.object(debezium, "read_event", side_effect=AssertionError("read one by one")):
         fast = decoder.decode(records(values), CUT)
     with only_one_by_one():

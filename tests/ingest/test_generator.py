@@ -10,9 +10,9 @@ import pytest
 
 from lakebed.errors import InvalidInput
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
 from lakebed.ingest.generator_source import BEHIND_SECONDS_MAX, GeneratedRangeStream
-from lakebed.ingest.shape import ChangeShape
 
 CLOCK = 1_700_000_000_000_000
 
@@ -53,7 +53,7 @@ def test_a_range_gives_the_same_events_however_it_is_cut() -> None:
 
 def test_the_events_decode_without_a_loss() -> None:
     table = OrderStream().events(0, 10_000, CLOCK)
-    decoded = DebeziumJson(ChangeShape(COLUMNS, KEYS, "updated_at")).decode(table)
+    decoded = DebeziumJson(DecoderSchema(COLUMNS, KEYS, "updated_at")).decode(table)
     assert decoded.changes.num_rows == 10_000
     assert decoded.quarantined.num_rows == 0
     assert decoded.event_time_min == CLOCK

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
-from lakebed.ingest.shape import ChangeShape
 from tests.ingest.records import records
 
 COLUMNS = pa.schema(
@@ -20,7 +20,7 @@ COLUMNS = pa.schema(
         pa.field("at", pa.timestamp("us", "UTC")),
     ]
 )
-SHAPE = ChangeShape(COLUMNS, ("id",))
+SHAPE = DecoderSchema(COLUMNS, ("id",))
 
 
 def rows(changes: pa.Table) -> list[tuple[Any, ...]]:
@@ -68,4 +68,4 @@ def test_a_wrong_option_names_the_right_ones() -> None:
     with pytest.raises(InvalidInput, match=r"timestamp_unit is 'days'; use auto or ms or us or ns"):
         decoder("json", SHAPE, {"timestamp_unit": "days"})
     with pytest.raises(InvalidSchema, match="flat JSON has no such metadata"):
-        decoder("json", ChangeShape(COLUMNS, ("id",), "source.lsn"))
+        decoder("json", DecoderSchema(COLUMNS, ("id",), "source.lsn"))

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
 from lakebed.ingest import kafka_range
+from lakebed.ingest.decoder import RECORD_SCHEMA
 from lakebed.ingest.kafka_range import consume_range
 from lakebed.ingest.kafka_settings import KafkaSettings, without_secrets
-from lakebed.ingest.shape import RECORD_SCHEMA
 from tests.infra.kafka import KafkaServer
 
 

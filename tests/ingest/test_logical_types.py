@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json_values import JsonOptions
-from lakebed.ingest.shape import ChangeShape, Decoded
 from tests.ingest.records import event, records, with_schema
 
 UTC = UTC
@@ -152,10 +152,10 @@ def decode_one_and_many(
     wrap: Callable[[dict[str, Any]], Any], value: Any, target: pa.DataType
 ) -> tuple[Decoded, Decoded]:
     """The value by columns among a hundred of its kind (and nulls), and among records that force the slow path."""
-    shape = ChangeShape(pa.schema([pa.field("id", pa.int64()), pa.field("value", target)]), ("id",))
+    decoder_schema = DecoderSchema(pa.schema([pa.field("id", pa.int64()), pa.field("value", target)]), ("id",))
     many = [wrap(event("c", {"id": i, "value": None if i % 5 == 4 else value})) for i in range(100)]
     slow = [wrap(event("c", {"id": 0, "value": value})), "broken"]
-    return DebeziumJson(shape).decode(records(many)), DebeziumJson(shape).decode(records(slow))
+    return DebeziumJson(decoder_schema).decode(records(many)), DebeziumJson(decoder_schema).decode(records(slow))
 
 
 @pytest.mark.parametrize(("field", "value", "target", "expected"), WITH_SCHEMA)
@@ -189,14 +189,18 @@ def test_what_does_not_fit_is_refused_not_rounded(value: Any, target: pa.DataTyp
 
 @pytest.mark.parametrize(("unit", "expected"), [("ms", 5_000_000), ("us", 5000), ("ns", 5)])
 def test_the_unit_of_timestamps_without_a_schema_can_be_told(unit: Any, expected: int) -> None:
-    shape = ChangeShape(pa.schema([pa.field("at", pa.timestamp("us", "UTC"))]))
-    decoder = DebeziumJson(shape, JsonOptions(timestamp_unit=unit))
+    decoder_schema = DecoderSchema(pa.schema([pa.field("at", pa.timestamp("us", "UTC"))]))
+    decoder = DebeziumJson(decoder_schema, JsonOptions(timestamp_unit=unit))
     changes = decoder.decode(records([event("c", {"at": 5000})])).changes
     assert changes.column("at").cast(pa.int64()).to_pylist() == [expected]
 
 
 @pytest.mark.parametrize(("form", "expected"), [("string", Decimal("1234")), ("precise", Decimal(-2_658_824))])
 def test_the_form_of_decimals_without_a_schema_can_be_told(form: Any, expected: Decimal) -> None:
-    shape = ChangeShape(pa.schema([pa.field("n", pa.decimal128(12, 0))]))
-    changes = DebeziumJson(shape, JsonOptions(decimal_text=form)).decode(records([event("c", {"n": "1234"})])).changes
+    decoder_schema = DecoderSchema(pa.schema([pa.field("n", pa.decimal128(12, 0))]))
+    changes = (
+        DebeziumJson(decoder_schema, JsonOptions(decimal_text=form))
+        .decode(records([event("c", {"n": "1234"})]))
+        .changes
+    )
     assert changes.column("n").to_pylist() == [expected]

@@ -13,18 +13,18 @@ import pytest
 
 from lakebed.ingest.batch_writer import WriteTask
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json_rows import JsonRows
-from lakebed.ingest.shape import ChangeShape, Decoded
 from lakebed.ingest.slices import UNFORESEEN
 from lakebed.ingest.source import RecordChanges
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from tests.ingest import fuzz
 from tests.ingest.records import event, records, with_schema
 
 ID = pa.field("id", pa.int64(), False)
 TEXT_AND_NUMBER = pa.schema([ID, pa.field("text", pa.string()), pa.field("n", pa.int64())])
-SHAPE = ChangeShape(TEXT_AND_NUMBER, ("id",))
+SHAPE = DecoderSchema(TEXT_AND_NUMBER, ("id",))
 GOOD = event("c", {"id": 7, "text": "a", "n": 1})
 
 
@@ -142,17 +142,17 @@ def test_null_where_a_nested_value_takes_none_is_quarantined_and_a_null_around_i
 ) -> None:
     columns = pa.schema([ID, pa.field("v", kind)])
     values = [event("c", {"id": 1, "v": good}), event("c", {"id": 2, "v": bad}), event("c", {"id": 3, "v": None})]
-    decoded = DebeziumJson(ChangeShape(columns, ("id",))).decode(records(values))
+    decoded = DebeziumJson(DecoderSchema(columns, ("id",))).decode(records(values))
     assert decoded.changes["id"].to_pylist() == [1, 3]
     assert [told.endswith("may not be null") for told in reasons_of(decoded)] == [True]
-    parts, aside = write(TableShape(schema=columns, keys=("id",)), values, tmp_path)
+    parts, aside = write(WriteSpec(schema=columns, keys=("id",)), values, tmp_path)
     assert sorted(pq.read_table(parts[0])["id"].to_pylist()) == [1, 3]
     assert len(aside) == 1
 
 
-def write(shape: TableShape, values: list[Any], folder: Path) -> tuple[list[Path], list[Path]]:
+def write(spec: WriteSpec, values: list[Any], folder: Path) -> tuple[list[Path], list[Path]]:
     """What the task of a batch writes: the files of parts, and those of the quarantine."""
-    task = WriteTask(shape, str(folder / "t"), RecordChanges(DebeziumJson(ChangeShape(shape.schema, shape.keys))))
+    task = WriteTask(spec, str(folder / "t"), RecordChanges(DebeziumJson(DecoderSchema(spec.schema, spec.keys))))
     roots = {"part": folder / "t", "quarantined": folder / f"t{QUARANTINE_SUFFIX}"}
     files: dict[str, list[Path]] = {"part": [], "quarantined": []}
     for kind, body in task.run(iter(records(values).to_batches())):
@@ -181,7 +181,7 @@ def test_a_partition_beyond_the_calendar_is_quarantined_and_any_other_column_may
     rows = [{"id": i, "at": value, "day": 0} for i, value in enumerate(beyond)]
     rows += [{"id": 10 + i, "at": 0, "day": value} for i, value in enumerate(beyond)]
     values = [with_schema(event("c", row), fields) for row in rows]
-    parts, aside = write(TableShape(schema=columns, keys=("id",), partition_by=("day",)), values, tmp_path)
+    parts, aside = write(WriteSpec(schema=columns, keys=("id",), partition_by=("day",)), values, tmp_path)
     assert [pq.read_table(part)["id"].to_pylist() for part in parts] == [list(range(len(beyond)))]
     quarantined = pq.read_table(aside[0]).to_pylist()
     assert sorted(json.loads(record["value"])["id"] for record in quarantined) == [10 + i for i in range(len(beyond))]
@@ -200,14 +200,14 @@ def test_a_record_of_an_impossible_time_is_read_like_any_other(millis: int, valu
 
 
 def test_a_key_that_the_source_did_not_send_is_not_its_placeholder() -> None:
-    shape = ChangeShape(pa.schema([pa.field("id", pa.string(), False), pa.field("n", pa.int64())]), ("id",))
+    spec = DecoderSchema(pa.schema([pa.field("id", pa.string(), False), pa.field("n", pa.int64())]), ("id",))
     placeholder = "__debezium_unavailable_value"
     values = [
         event("u", {"id": "a", "n": 1}, {"id": placeholder, "n": 1}),
         event("d", None, {"id": placeholder}),
         event("u", {"id": placeholder, "n": 2}),
     ]
-    changes = DebeziumJson(shape).decode(records(values, [{"id": "a"}, {"id": "b"}, {"id": "c"}])).changes
+    changes = DebeziumJson(spec).decode(records(values, [{"id": "a"}, {"id": "b"}, {"id": "c"}])).changes
     assert [(row["id"], row["n"], row["_lakebed_op"]) for row in changes.to_pylist()] == [
         ("a", 1, "u"),
         ("b", None, "d"),

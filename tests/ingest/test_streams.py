@@ -13,11 +13,11 @@ import pytest
 
 from lakebed.errors import InvalidInput
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.file_source import FileSource
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
 from lakebed.ingest.generator_source import GeneratorSource
-from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.source import RangeChanges, RecordChanges
 from tests.ingest.records import event
 
@@ -48,11 +48,11 @@ def run(stream: DataFrame, checkpoint: Path, task: Any, columns: str) -> list[tu
 def test_generated_events_go_on_where_the_stream_stopped(spark: SparkSession, tmp_path: Path) -> None:
     columns = "order_id long, customer_id long, region string, status string, amount decimal(12,2), note string, "
     columns += "created_at timestamp, updated_at timestamp, _lakebed_op string, _lakebed_seq long"
-    shape = ChangeShape(COLUMNS, KEYS, "kafka.offset")
+    decoder_schema = DecoderSchema(COLUMNS, KEYS, "kafka.offset")
     numbers: list[int] = []
     for events in (1000, 2500):
         source = GeneratorSource(OrderStream(events_max=events), max_records_per_batch=400)
-        task = RangeChanges(source.reader, DebeziumJson(shape))
+        task = RangeChanges(source.reader, DebeziumJson(decoder_schema))
         rows = run(source.stream(spark), tmp_path / "checkpoint", task, columns)
         numbers += [row["_lakebed_seq"] for _, row in rows]
     assert numbers == list(range(2500))
@@ -64,7 +64,7 @@ def test_lines_of_files_are_decoded_like_records(spark: SparkSession, tmp_path: 
     lines = [event("c", {"id": 1, "name": "é"}), event("d", None, {"id": 1})]
     (folder / "1.jsonl").write_text("\n".join(json.dumps(line) for line in lines) + "\n\n")
     source = FileSource(folder=str(folder), format="debezium-json")
-    task = RecordChanges(decoder("debezium-json", ChangeShape(ROWS, ("id",))))
+    task = RecordChanges(decoder("debezium-json", DecoderSchema(ROWS, ("id",))))
     columns = "id long, name string, _lakebed_op string"
     rows = run(source.stream(spark), tmp_path / "checkpoint", task, columns)
     assert [tuple(row.values()) for _, row in rows] == [(1, "é", "u"), (1, None, "d")]

@@ -14,11 +14,11 @@ import pytest
 import lakebed
 from lakebed.ingest.batch_writer import WriteTask, Written, commit_written, write_dataframe
 from lakebed.ingest.debezium import DebeziumJson
-from lakebed.ingest.shape import RECORD_SCHEMA, ChangeShape
+from lakebed.ingest.decoder import RECORD_SCHEMA, DecoderSchema
 from lakebed.ingest.source import RecordChanges
-from lakebed.ingest.truncates import TRUNCATE_DOMAIN, Cut, Truncate, cut_of, position_of
+from lakebed.ingest.truncates import TRUNCATE_DOMAIN, Cutoff, Truncate, cutoff_of, position_of
 from lakebed.manifest.actions import Transaction
-from lakebed.parts.changes import shape_of
+from lakebed.parts.changes import write_spec_of
 from tests.ingest.records import as_bytes
 from tests.ingest.test_fast_equals_slow import assert_same, only_one_by_one
 from tests.internals import log_of
@@ -123,10 +123,10 @@ class Reader:
         """Everything that is there, as one batch."""
         tables = topic.read(self.positions)
         snapshot = log_of(self.table).refresh()
-        shape = shape_of(snapshot)
-        decoder = DebeziumJson(ChangeShape(snapshot.schema, shape.keys, shape.sequence_by))
-        task = WriteTask(shape, self.table.path, RecordChanges(decoder))
-        written = write_dataframe(Frame(tables), task, cut_of(snapshot))  # type: ignore[arg-type]
+        spec = write_spec_of(snapshot)
+        decoder = DebeziumJson(DecoderSchema(snapshot.schema, spec.keys, spec.sequence_by))
+        task = WriteTask(spec, self.table.path, RecordChanges(decoder))
+        written = write_dataframe(Frame(tables), task, cutoff_of(snapshot))  # type: ignore[arg-type]
         batch = Transaction(self.name, self.batches)
         commit_written(log_of(self.table), snapshot, written, batch, "STREAMING UPDATE", "test")
         self.batches += 1
@@ -285,12 +285,12 @@ def test_a_table_remembers_one_truncate_a_partition() -> None:
         Truncate(topic="a", partition=0, offset=7, time_us=200),
         Truncate(topic="b", partition=0, offset=1, time_us=10),
     )
-    assert Cut(tuple(old), new).remembered() == (new[0], old[1], new[2])
+    assert Cutoff(tuple(old), new).remembered() == (new[0], old[1], new[2])
     files = (
         Truncate(topic="one.json", partition=0, offset=None, time_us=10),
         Truncate(topic="two.json", partition=0, offset=None, time_us=20),
     )
-    assert Cut((), files).remembered() == (files[1],)
+    assert Cutoff((), files).remembered() == (files[1],)
 
 
 def test_a_binlog_with_a_longer_number_is_the_later_one() -> None:
@@ -332,11 +332,11 @@ def test_records_are_cut_the_same_by_columns_and_one_by_one(seed: int) -> None:
         )
         for _ in range(2)
     )
-    decoder = DebeziumJson(ChangeShape(COLUMNS, ("id",)))
+    decoder = DebeziumJson(DecoderSchema(COLUMNS, ("id",)))
     records = topic.read({})[0]
-    fast = decoder.decode(records, Cut(known, new))
+    fast = decoder.decode(records, Cutoff(known, new))
     with only_one_by_one():
-        slow = decoder.decode(records, Cut(known, new))
+        slow = decoder.decode(records, Cutoff(known, new))
     assert_same(fast, slow)
     assert len(fast.changes) + fast.truncated == 60
 

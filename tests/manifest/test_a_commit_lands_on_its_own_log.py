@@ -331,10 +331,10 @@ def what_is_new_is_not_looked_at_again(broken: pytest.MonkeyPatch) -> None:
 
 
 def a_winner_is_not_looked_at_again(broken: pytest.MonkeyPatch) -> None:
-    stands = TableLog._stands
+    substitutes = TableLog._stands
 
     def in_verified_alone(self: TableLog, snapshot: Snapshot) -> bool:
-        return stands(self, snapshot) if sys._getframe(1).f_code.co_name != "_commit" else True
+        return substitutes(self, snapshot) if sys._getframe(1).f_code.co_name != "_commit" else True
 
     broken.setattr(TableLog, "_stands", in_verified_alone)
 

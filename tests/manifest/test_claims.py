@@ -7,7 +7,7 @@ import pytest
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part
 from lakebed.manifest.claims import Claim, claimed_paths, claims_of
-from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
+from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
 from lakebed.manifest.deletion_vector import bitmap, inline
 from lakebed.manifest.table_log import Committed, Conflicted, TableLog
 from tests.manifest.test_table_log import INFO, base_part, change_part, committed, new_log
@@ -26,9 +26,9 @@ def log_with_parts(*names: str) -> TableLog:
 
 
 def commit_claim(log: TableLog, claim: Claim, ended: tuple[Claim, ...] = ()) -> object:
-    touch = Touch(claimed=frozenset(claim.sources), domains=frozenset(other.domain for other in ended))
+    access = ReadWriteSet(claimed=frozenset(claim.sources), domains=frozenset(other.domain for other in ended))
     actions = [*(other.ended() for other in ended), claim.to_action()]
-    return log.commit(log.refresh(), actions, CommitInfo(operation="CLAIM", commit_id=""), touch)
+    return log.commit(log.refresh(), actions, CommitInfo(operation="CLAIM", commit_id=""), access)
 
 
 def test_a_claim_reads_back_as_it_was_written_also_from_a_checkpoint() -> None:
@@ -46,8 +46,8 @@ def test_of_two_claims_that_meet_the_later_one_loses_and_learns_of_the_other() -
     read = log.refresh()
     committed(commit_claim(log, claim("x", A, B)))
     late = claim("y", B, C, replica="r2")
-    touch = Touch(claimed=frozenset(late.sources))
-    outcome = log.commit(read, [late.to_action()], CommitInfo(operation="CLAIM", commit_id=""), touch)
+    access = ReadWriteSet(claimed=frozenset(late.sources))
+    outcome = log.commit(read, [late.to_action()], CommitInfo(operation="CLAIM", commit_id=""), access)
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.CLAIM
     assert "r1" in outcome.conflict.detail
 
@@ -59,7 +59,7 @@ def test_claims_that_do_not_meet_do_not_conflict() -> None:
     apart = claim("y", C)
     assert isinstance(
         log.commit(
-            read, [apart.to_action()], CommitInfo(operation="CLAIM", commit_id=""), Touch(claimed=frozenset([C]))
+            read, [apart.to_action()], CommitInfo(operation="CLAIM", commit_id=""), ReadWriteSet(claimed=frozenset([C]))
         ),
         Committed,
     )
@@ -70,17 +70,17 @@ def test_a_claim_loses_to_a_commit_that_takes_a_source_out_but_not_to_one_that_m
     read = log.refresh()
     part = read.parts[A]
     marked = [part.removed(0), AddPart(part.marked(inline(bitmap([3]))))]
-    committed(log.commit(read, marked, INFO, Touch(parts={A: ()})))
+    committed(log.commit(read, marked, INFO, ReadWriteSet(parts={A: ()})))
     mine = claim("x", A)
-    touch = Touch(claimed=frozenset(mine.sources))
+    access = ReadWriteSet(claimed=frozenset(mine.sources))
     assert isinstance(
-        log.commit(read, [mine.to_action()], CommitInfo(operation="CLAIM", commit_id=""), touch), Committed
+        log.commit(read, [mine.to_action()], CommitInfo(operation="CLAIM", commit_id=""), access), Committed
     )
     read = log.refresh()
-    committed(log.commit(read, [read.parts[B].removed(0)], INFO, Touch(parts={B: ()})))
+    committed(log.commit(read, [read.parts[B].removed(0)], INFO, ReadWriteSet(parts={B: ()})))
     late = claim("y", B)
     outcome = log.commit(
-        read, [late.to_action()], CommitInfo(operation="CLAIM", commit_id=""), Touch(claimed=frozenset([B]))
+        read, [late.to_action()], CommitInfo(operation="CLAIM", commit_id=""), ReadWriteSet(claimed=frozenset([B]))
     )
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.PARTS
 
@@ -112,10 +112,12 @@ def test_a_heartbeat_that_came_first_keeps_the_claim_from_being_taken_over() -> 
     old = claim("x", A)
     committed(commit_claim(log, old))
     read = log.refresh()
-    committed(log.commit(read, [claim("x", A, lease_ms=99).to_action()], INFO, Touch(domains=frozenset([old.domain]))))
+    committed(
+        log.commit(read, [claim("x", A, lease_ms=99).to_action()], INFO, ReadWriteSet(domains=frozenset([old.domain])))
+    )
     mine = claim("y", A)
-    touch = Touch(claimed=frozenset([A]), domains=frozenset([old.domain]))
-    outcome = log.commit(read, [old.ended(), mine.to_action()], CommitInfo(operation="CLAIM", commit_id=""), touch)
+    access = ReadWriteSet(claimed=frozenset([A]), domains=frozenset([old.domain]))
+    outcome = log.commit(read, [old.ended(), mine.to_action()], CommitInfo(operation="CLAIM", commit_id=""), access)
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.CLAIM
 
 
@@ -134,5 +136,5 @@ def test_p3_a_commit_that_rearranges_rows_must_leave_as_many_live_ones() -> None
         return AddPart(Part(path=C, rows=rows, bytes=10, level=1, stats=f'{{"numRecords":{rows}}}'), data_change=False)
 
     with pytest.raises(Corrupt, match="P3"):
-        log.commit(read, [*leaving, output(19)], INFO, Touch(parts={A: (), B: ()}))
-    committed(log.commit(read, [*leaving, output(20)], INFO, Touch(parts={A: (), B: ()})))
+        log.commit(read, [*leaving, output(19)], INFO, ReadWriteSet(parts={A: (), B: ()}))
+    committed(log.commit(read, [*leaving, output(20)], INFO, ReadWriteSet(parts={A: (), B: ()})))

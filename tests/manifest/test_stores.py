@@ -343,9 +343,9 @@ def test_with_failing_requests_no_acknowledged_version_is_lost_or_doubled(s3: S3
 
     def write(writer: int) -> list[str]:
         store, version = open_store(root), 0
-        stands: list[str] = []
-        while len(stands) < 60:
-            mine = f"{writer}-{len(stands)}"
+        substitutes: list[str] = []
+        while len(substitutes) < 60:
+            mine = f"{writer}-{len(substitutes)}"
             try:
                 landed = store.put_if_absent(name_of(version), mine.encode())
             except StoreUnavailable:
@@ -354,12 +354,12 @@ def test_with_failing_requests_no_acknowledged_version_is_lost_or_doubled(s3: S3
                 except FileNotFoundError:
                     continue
             if landed:
-                stands.append(mine)
+                substitutes.append(mine)
             version += 1
-        return stands
+        return substitutes
 
     with ThreadPoolExecutor(3) as pool:
-        acknowledged = [mine for stands in pool.map(write, range(3)) for mine in stands]
+        acknowledged = [mine for substitutes in pool.map(write, range(3)) for mine in substitutes]
     assert sum(flaky_s3.traffic().faults.values()) > 0
     flaky_s3.set_rates(FaultRates())
     store = open_store(root)
@@ -372,21 +372,21 @@ def test_with_failing_requests_no_acknowledged_version_is_lost_or_doubled(s3: S3
 def test_a_killed_server_is_unavailable_and_all_that_was_acknowledged_is_there_after_it_is_back() -> None:
     with S3Server() as server, aws_environment(server.endpoint):
         store = open_store(f"s3://{server.create_bucket()}/t")
-        stands: list[int] = []
+        substitutes: list[int] = []
         killed = threading.Event()
 
         def write() -> None:
             for version in range(100_000):
                 try:
                     if store.put_if_absent(name_of(version), b"%d" % version):
-                        stands.append(version)
+                        substitutes.append(version)
                 except StoreUnavailable:
                     killed.set()
                     return
 
         thread = threading.Thread(target=write)
         thread.start()
-        while len(stands) < 50:
+        while len(substitutes) < 50:
             killed.wait(0.01)
         server.kill()
         assert killed.wait(60)
@@ -394,7 +394,7 @@ def test_a_killed_server_is_unavailable_and_all_that_was_acknowledged_is_there_a
         with pytest.raises(StoreUnavailable, match="failed 8 times"):
             store.read(name_of(0))
         server.restart()
-        assert [store.read(name_of(version)) for version in stands] == [b"%d" % version for version in stands]
+        assert [store.read(name_of(version)) for version in substitutes] == [b"%d" % version for version in substitutes]
 
 
 def test_a_missing_bucket_is_named(s3: S3Server) -> None:

@@ -25,7 +25,7 @@ from lakebed.manifest.actions import (
     Transaction,
 )
 from lakebed.manifest.checkpoint import decode_checkpoint, encode_checkpoint
-from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
+from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
 from lakebed.manifest.deletion_vector import bitmap, inline
 from lakebed.manifest.leases import Lease
 from lakebed.manifest.snapshot import Snapshot, without_expired
@@ -33,7 +33,7 @@ from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog, Unknown, checkpoint_name, commit_name
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
-from lakebed.sortkey import known
+from lakebed.sortkey import statistics_cache
 from lakebed.sortkey.ranges import order_columns
 
 INFO = CommitInfo(operation="TEST", commit_id="", blind_append=True)
@@ -168,10 +168,10 @@ def test_a_settle_gives_way_to_a_commit_that_replaced_its_part() -> None:
         RemovePart(path=part.path, deleted_ms=1, data_change=False),
         AddPart(replace(base_part("merged"), level=1), False),
     ]
-    touch = Touch(parts={part.path: ()})
-    committed(log.commit(read, merged, replace(INFO, blind_append=False), touch))
+    access = ReadWriteSet(parts={part.path: ()})
+    committed(log.commit(read, merged, replace(INFO, blind_append=False), access))
     marked = [RemovePart(path=part.path, deleted_ms=1), AddPart(stored.marked(inline(bitmap([3]))))]
-    outcome = log.commit(read, marked, INFO, touch)
+    outcome = log.commit(read, marked, INFO, access)
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.PARTS
 
 
@@ -179,17 +179,17 @@ def test_a_settle_gives_way_to_a_commit_that_brought_new_rows_but_not_to_a_merge
     log = new_log()
     read = committed(log.commit(log.refresh(), [change_part("a"), AddPart(base_part("x"))], INFO, BLIND))
     domain = next(iter(read.tail))
-    settle = Touch(change_parts=frozenset({domain}), looked_up_keys=True)
+    settle = ReadWriteSet(change_parts=frozenset({domain}), looked_up_keys=True)
     x = read.parts["_lakebed/x.parquet"]
     merge = [RemovePart(path=x.path, deleted_ms=1, data_change=False), AddPart(replace(base_part("y"), level=1), False)]
-    committed(log.commit(read, merge, INFO, Touch(parts={x.path: ()})))
+    committed(log.commit(read, merge, INFO, ReadWriteSet(parts={x.path: ()})))
     ours = [RemoveChangePart(domain), AddPart(read.tail[domain].settled(inline(bitmap([0]))))]
     assert committed(log.commit(read, ours, INFO, settle)).version == 3
     late = committed(log.commit(log.refresh(), [change_part("b")], INFO, BLIND))
     domain = next(iter(late.tail))
     committed(log.commit(late, [AddPart(base_part("attached"))], INFO, BLIND))
     ours = [RemoveChangePart(domain), AddPart(late.tail[domain].settled(inline(bitmap([0]))))]
-    outcome = log.commit(late, ours, INFO, Touch(change_parts=frozenset({domain}), looked_up_keys=True))
+    outcome = log.commit(late, ours, INFO, ReadWriteSet(change_parts=frozenset({domain}), looked_up_keys=True))
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.NEW_ROWS
 
 
@@ -210,7 +210,7 @@ def test_the_scope_of_a_conflict_is_the_table_s_setting(scope: str, conflicts: b
             partition_values=a.partition_values,
         )
     ]
-    committed(log.commit(read, theirs, replace(INFO, blind_append=False), Touch(parts={a.path: key})))
+    committed(log.commit(read, theirs, replace(INFO, blind_append=False), ReadWriteSet(parts={a.path: key})))
     ours = [
         RemovePart(
             path=b.path,
@@ -221,18 +221,18 @@ def test_the_scope_of_a_conflict_is_the_table_s_setting(scope: str, conflicts: b
             partition_values=b.partition_values,
         )
     ]
-    assert isinstance(log.commit(read, ours, INFO, Touch(parts={b.path: key})), Conflicted) is conflicts
+    assert isinstance(log.commit(read, ours, INFO, ReadWriteSet(parts={b.path: key})), Conflicted) is conflicts
 
 
 def test_of_two_settles_of_the_same_change_part_the_second_gives_way() -> None:
     log = new_log()
     read = committed(log.commit(log.refresh(), [change_part("a")], INFO, BLIND))
     [(domain, part)] = read.tail.items()
-    touch = Touch(change_parts=frozenset({domain}))
+    access = ReadWriteSet(change_parts=frozenset({domain}))
     late = [RemoveChangePart(domain)]  # all of it was late: no part joins the base
-    committed(log.commit(read, late, replace(INFO, blind_append=False), touch))
+    committed(log.commit(read, late, replace(INFO, blind_append=False), access))
     ours = [RemoveChangePart(domain), AddPart(part.settled(inline(bitmap([0]))))]
-    outcome = log.commit(read, ours, INFO, touch)
+    outcome = log.commit(read, ours, INFO, access)
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.PARTS
 
 
@@ -260,8 +260,8 @@ def test_a_blind_append_stands_in_nobodys_way_in_any_scope(scope: str) -> None:
             partition_values=part.partition_values,
         )
     ]
-    touch = Touch(parts={part.path: (("region", "eu"),)}, looked_up_keys=True)
-    assert isinstance(log.commit(read, ours, replace(INFO, blind_append=False), touch), Committed)
+    access = ReadWriteSet(parts={part.path: (("region", "eu"),)}, looked_up_keys=True)
+    assert isinstance(log.commit(read, ours, replace(INFO, blind_append=False), access), Committed)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_dead_rows_never_come_back_to_life() -> None:
         AddPart(stored.marked(inline(bitmap([0])))),
     ]
     with pytest.raises(Corrupt, match="live again"):
-        log.commit(read, undead, INFO, Touch(parts={part.path: ()}))
+        log.commit(read, undead, INFO, ReadWriteSet(parts={part.path: ()}))
 
 
 def test_a_snapshot_from_any_checkpoint_equals_the_one_from_the_start() -> None:
@@ -338,7 +338,7 @@ def test_a_checkpoint_holds_parts_of_every_kind_and_one_of_another_writer_may_la
 def test_statistics_of_parts_that_left_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(known, "SPARE_TEXTS", 10)
+    monkeypatch.setattr(statistics_cache, "SPARE_TEXTS", 10)
     log = new_log()
     snapshot, terms = log.refresh(), order_columns(SCHEMA, ["id"], ())
     for number in range(100):
@@ -393,7 +393,9 @@ def test_a_cleaning_leaves_what_a_reader_began_to_hold_meanwhile(monkeypatch: py
     reader, commit, lease = TableLog(log.store), log.commit, Lease("reader", 3, 1 << 60)
 
     def late(*arguments: Any) -> Outcome:
-        committed(reader.commit(reader.refresh(), [lease.to_action()], INFO, Touch(domains=frozenset([lease.domain]))))
+        committed(
+            reader.commit(reader.refresh(), [lease.to_action()], INFO, ReadWriteSet(domains=frozenset([lease.domain])))
+        )
         return commit(*arguments)
 
     monkeypatch.setattr(log, "commit", late)

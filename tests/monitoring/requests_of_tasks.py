@@ -11,7 +11,7 @@ from collections import Counter
 import lakebed
 from lakebed import events
 from lakebed.compaction.kernels import spark_kernel
-from lakebed.compaction.merge import End
+from lakebed.compaction.merge import MergeOutcome
 from lakebed.table import internals_of
 from tests.internals import compaction_of, log_of
 from tests.monitoring.test_truth import SCHEMA, batch
@@ -35,7 +35,7 @@ def main(path: str) -> None:
         settler.settle(settler.wide_locator(spark, keys_min=1))
     kernel = spark_kernel(spark, path, log_of(table).refresh)(lambda: False, lambda rows: None)
     merged = compaction_of(table).merger().run(list(log_of(table).refresh().parts), 1, kernel)
-    assert merged.end is End.COMPLETED
+    assert merged.outcome is MergeOutcome.COMPLETED
     spark.stop()
     print(counted.total(), counted["put"])
 

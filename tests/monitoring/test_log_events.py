@@ -13,7 +13,7 @@ import lakebed
 from lakebed import events
 from lakebed.compaction.merge import Merger
 from lakebed.manifest.actions import CommitInfo
-from lakebed.manifest.conflicts import Touch
+from lakebed.manifest.conflicts import ReadWriteSet
 from tests.internals import dead_rows_of, log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
@@ -55,8 +55,8 @@ def test_a_commit_that_gives_way_tells_to_what(tmp_path: Path) -> None:
     stale = log_of(table).refresh()
     table.apply(pa.table({"id": [7]}, SCHEMA))
     with heard() as told:
-        log_of(table).commit(stale, [], CommitInfo(operation="TRUNCATE", commit_id=""), Touch(whole_table=True))
-        log_of(table).commit(stale, [], CommitInfo(operation="SETTLE", commit_id=""), Touch())
+        log_of(table).commit(stale, [], CommitInfo(operation="TRUNCATE", commit_id=""), ReadWriteSet(whole_table=True))
+        log_of(table).commit(stale, [], CommitInfo(operation="SETTLE", commit_id=""), ReadWriteSet())
     lost, landed = told
     assert isinstance(lost, events.CommitEnded) and isinstance(landed, events.CommitEnded)
     assert (lost.table, lost.operation, lost.result, lost.conflict) == (table.path, "TRUNCATE", "conflicted", "table")

@@ -119,7 +119,7 @@ EVENTS = (
         table="t",
         kind="merge",
         level=1,
-        end="completed",
+        outcome="completed",
         version=4,
         parts_in=8,
         parts_out=1,
@@ -135,7 +135,7 @@ EVENTS = (
     IngestDelayed(table="t", reason="tail_parts", factor=2.0, seconds=1.5),
     Uploaded(
         table="t",
-        end="completed",
+        outcome="completed",
         version=5,
         parts_replaced=8,
         parts=1,
@@ -245,14 +245,14 @@ def test_events_are_counted() -> None:
     assert registry.get_sample_value("lakebed_ingested_rows_total", table) == 10
     assert registry.get_sample_value("lakebed_quarantined_records_total", table) == 1
     assert registry.get_sample_value("lakebed_lost_records_total", table) == 7
-    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "ingest"}) == 1000
-    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "settle"}) == 100
-    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "merge"}) == 500
-    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "upload"}) == 600
-    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"by": "mutation"}) == 50
+    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"writer": "ingest"}) == 1000
+    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"writer": "settle"}) == 100
+    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"writer": "merge"}) == 500
+    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"writer": "upload"}) == 600
+    assert registry.get_sample_value("lakebed_written_bytes_total", table | {"writer": "mutation"}) == 50
     assert registry.get_sample_value("lakebed_mutated_rows_total", table | {"operation": "delete"}) == 30
-    assert registry.get_sample_value("lakebed_mutation_parts_total", table | {"did": "read"}) == 4
-    failed = table | {"operation": "update", "end": "failed"}
+    assert registry.get_sample_value("lakebed_mutation_parts_total", table | {"action": "read"}) == 4
+    failed = table | {"operation": "update", "outcome": "failed"}
     assert registry.get_sample_value("lakebed_mutations_total", failed) == 1
     assert registry.get_sample_value("lakebed_mutations_running", table) == 0
     assert registry.get_sample_value("lakebed_merges_running", table) == 0

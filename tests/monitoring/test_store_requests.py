@@ -12,9 +12,9 @@ import pytest
 import lakebed
 from lakebed import events
 from lakebed.ingest.batch_writer import WriteTask
-from lakebed.ingest.shape import Decoded
+from lakebed.ingest.decoder import Decoded
 from lakebed.monitoring.metrics import Metrics
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.telemetry.task_requests import tell
 from tests.infra.fault_proxy import Fault, FaultProxy
@@ -54,14 +54,14 @@ def test_every_request_is_counted_with_its_bytes_and_its_answer(flaky_s3: FaultP
     assert requests["read", "missing"] > 0, "a log is asked for the version after the newest"
     sent = read.by("lakebed_store_written_bytes_total", "operation")
     assert sum(sent.values()) == pytest.approx(wire.bytes_sent["PUT"], rel=0.1)
-    parts = sum(read.by("lakebed_written_bytes_total", "by").values())
+    parts = sum(read.by("lakebed_written_bytes_total", "writer").values())
     assert parts <= sent["put"] <= parts * 1.05, "parts, vectors with their frames, and no log but for checkpoints"
 
 
 def test_what_a_task_asks_of_the_store_is_told_where_the_metrics_are(s3: S3Server) -> None:
     table = lakebed.create(f"s3://{s3.create_bucket()}/t", SCHEMA, keys=["id"])
     decoded = [Decoded(changes=batch(1), quarantined=QUARANTINE_SCHEMA.empty_table())]
-    task = WriteTask(TableShape(schema=SCHEMA, keys=("id",)), table.path, lambda _: iter(decoded))
+    task = WriteTask(WriteSpec(schema=SCHEMA, keys=("id",)), table.path, lambda _: iter(decoded))
     here, elsewhere = Metrics(), Metrics()
     end = events.listen(here)
     [told] = [body for kind, body in task.run(iter([])) if kind == "requests"]
@@ -87,6 +87,6 @@ def test_requests_of_spark_workers_are_not_lost(flaky_s3: FaultProxy, s3_server:
 
 def test_nothing_is_listened_to_once_a_task_has_ended(tmp_path: Path) -> None:
     before = list(events._listeners)
-    task = WriteTask(TableShape(schema=pa.schema([("id", pa.int64())])), str(tmp_path), lambda _: iter([]))
+    task = WriteTask(WriteSpec(schema=pa.schema([("id", pa.int64())])), str(tmp_path), lambda _: iter([]))
     list(task.run(iter([])))
     assert events._listeners == before

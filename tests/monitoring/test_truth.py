@@ -191,10 +191,10 @@ def test_counts_and_bytes_are_those_of_the_store_and_the_log(tmp_path: Path) -> 
     assert read("lakebed_batches_total") == BATCHES
     assert read("lakebed_ingested_rows_total") == truth.ingested_rows
     assert read("lakebed_ingested_bytes_total") == truth.ingested_bytes
-    assert sum(read.by("lakebed_written_bytes_total", "by").values()) == truth.written_bytes
-    assert read.by("lakebed_log_written_bytes", "by") == read.by("lakebed_written_bytes_total", "by")
+    assert sum(read.by("lakebed_written_bytes_total", "writer").values()) == truth.written_bytes
+    assert read.by("lakebed_log_written_bytes", "writer") == read.by("lakebed_written_bytes_total", "writer")
     assert read("lakebed_write_amplification") == truth.written_bytes / truth.ingested_bytes
-    assert read("lakebed_merges_total", kind="merge", end="completed") == truth.operations["MERGE"]
+    assert read("lakebed_merges_total", kind="merge", outcome="completed") == truth.operations["MERGE"]
     assert read("lakebed_claim_changes_total", result="taken") == truth.operations["CLAIM"]
     committed = read.by("lakebed_log_commits_total", "operation", result="committed")
     recent = read.by("lakebed_log_recent_commits", "operation")
@@ -224,7 +224,7 @@ def test_parts_on_a_local_disk_are_told_apart_from_claims_whose_output_is_elsewh
     assert sum(here.by("lakebed_part_bytes", "level", state="materialized").values()) == sum(map(size, files))
     assert not here.by("lakebed_parts", "level", state="volatile")
     assert here("lakebed_merge_local_bytes_total") >= sum(map(size, files)), "what was merged on is gone"
-    assert sum(here.by("lakebed_log_written_bytes", "by").values()) == truth.written_bytes
+    assert sum(here.by("lakebed_log_written_bytes", "writer").values()) == truth.written_bytes
     with exported(table.path) as elsewhere:
         assert sum(elsewhere.by("lakebed_parts", "level", state="volatile").values()) == len(truth.claims)
         assert not elsewhere.by("lakebed_parts", "level", state="materialized")

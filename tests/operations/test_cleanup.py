@@ -29,9 +29,9 @@ from lakebed.manifest.claims import Claim
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.leases import first_unexpired, leases_of
 from lakebed.operations import cleanup
-from lakebed.operations.cleanup import CLEANED_SCHEMA, Kept, TidyUp, reason_to_go
+from lakebed.operations.cleanup import CLEANED_SCHEMA, BackgroundCleanup, LiveSet, reason_to_go
 from lakebed.operations.hold import hold
-from lakebed.parts import dead_rows
+from lakebed.parts import deletion_vector_cache
 from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.storage.part_storage import PartStorage, delete_each
 from lakebed.table import internals_of
@@ -70,7 +70,7 @@ def store_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def vectors_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deletion vectors of a few rows would stand in the log; here they are files, which a cleanup must know."""
-    monkeypatch.setattr(dead_rows, "_INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(deletion_vector_cache, "_INLINE_BYTES_MAX", 0)
 
 
 def at(table: lakebed.Table, clock: Clock) -> lakebed.Table:
@@ -158,7 +158,7 @@ class Cleaned:
     """A world whose versions expire at once, what of it must be readable, and who holds what."""
 
     world: World
-    tidy: TidyUp
+    tidy: BackgroundCleanup
     first: int = 0
     held: dict[int, AbstractContextManager[int]] = field(default_factory=dict)
 
@@ -192,7 +192,7 @@ class Cleaned:
                 self.first = self.table.version
                 self.tidy._log = log_of(self.table)
                 self.tidy._listed_at = rng.choice([None, self.tidy._listed_at])
-                self.tidy.round()
+                self.tidy.run_once()
 
     def hold_or_release(self) -> None:
         if self.held and self.world.random.random() < 0.5:
@@ -236,7 +236,7 @@ class Cleaned:
 
 def run_cleaned_world(seed: int, folder: Path, steps: int) -> None:
     world = make_world(seed, folder)
-    run = Cleaned(world, TidyUp(log_of(world.table), storage_of(world.table)))
+    run = Cleaned(world, BackgroundCleanup(log_of(world.table), storage_of(world.table)))
     world.table.set_properties({"delta.deletedFileRetentionDuration": NO_TIME})
     run.note()
     for _ in range(steps):
@@ -370,7 +370,7 @@ def test_what_a_killed_writer_left_in_the_log_goes_by_age(tmp_path: Path, clean:
     if clean == "vacuum":
         assert reasons(table.maintenance.vacuum(dry_run=False)) == {"temporary"}
     else:
-        assert TidyUp(log_of(table), storage_of(table)).round() == 1
+        assert BackgroundCleanup(log_of(table), storage_of(table)).run_once() == 1
     assert young.exists() and not left.exists()
     assert set((tmp_path / "t" / "_delta_log").iterdir()) >= log_files - {left}
 
@@ -501,7 +501,7 @@ def test_a_clock_days_ahead_takes_no_file_that_the_store_calls_young(
     log_of(table).clock = lambda: time.time() + 30 * DAY
     table.apply(rows_of(4))
     if call == "a running maintenance":
-        TidyUp(log_of(table), storage_of(table)).round()
+        BackgroundCleanup(log_of(table), storage_of(table)).run_once()
     else:
         getattr(table.maintenance, call)(dry_run=False)
     assert all(file.exists() for file in young)
@@ -520,7 +520,7 @@ def test_what_a_writer_has_not_committed_yet_stays_however_short_the_retention_p
     old = put(table, "_lakebed/part-old.parquet")
     written_now(table)
     if call == "a running maintenance":
-        TidyUp(log_of(table), storage_of(table)).round()
+        BackgroundCleanup(log_of(table), storage_of(table)).run_once()
     else:
         getattr(table.maintenance, call)(dry_run=False)
     assert young.exists() and vector.exists()
@@ -554,13 +554,13 @@ def test_a_table_of_which_the_log_tells_how_it_was_emptied_is_cleaned(
     empty(table)
     written_now(table)
     clock.now += 6 * DAY
-    assert TidyUp(log_of(table), storage_of(table)).round() == len(table.maintenance.vacuum()) == 0, (
+    assert BackgroundCleanup(log_of(table), storage_of(table)).run_once() == len(table.maintenance.vacuum()) == 0, (
         "versions with rows are kept"
     )
     clock.now += 30 * DAY
     table = at(lakebed.open(table.path), clock)
     if clean == "a running maintenance":
-        TidyUp(log_of(table), storage_of(table)).round()
+        BackgroundCleanup(log_of(table), storage_of(table)).run_once()
     else:
         getattr(table.maintenance, clean)(dry_run=False)
     assert not files(table)
@@ -597,7 +597,7 @@ def test_an_empty_live_set_that_the_log_does_not_explain_stops_everything(
     for call in (table.maintenance.expire_snapshots, table.maintenance.vacuum):
         with pytest.raises(Corrupt, match="nothing was deleted"):
             call(dry_run=dry_run)
-    assert TidyUp(log_of(table), storage_of(table)).round() == 0
+    assert BackgroundCleanup(log_of(table), storage_of(table)).run_once() == 0
     assert files(table) == before
     table.apply(rows_of(0))
     assert len(table.maintenance.vacuum(dry_run=dry_run)) > 0
@@ -658,15 +658,15 @@ def test_a_crash_in_the_middle_leaves_kept_versions_whole_and_the_next_cleanup_e
 
 def test_a_file_that_cannot_be_deleted_is_tried_again(tmp_path: Path) -> None:
     table = a_table(tmp_path, Clock())
-    doomed = table.maintenance.vacuum("1 day")["path"].to_pylist()
+    candidates = table.maintenance.vacuum("1 day")["path"].to_pylist()
 
     def fail(path: str) -> None:
-        if path == doomed[0]:
+        if path == candidates[0]:
             raise StoreUnavailable("away")
 
     deleted = cleanup.vacuum(log_of(table), hooked(table, before_delete=fail), DAY, dry_run=False)
-    assert deleted["path"].to_pylist() == doomed[1:]
-    assert table.maintenance.vacuum("1 day", dry_run=False)["path"].to_pylist() == doomed[:1]
+    assert deleted["path"].to_pylist() == candidates[1:]
+    assert table.maintenance.vacuum("1 day", dry_run=False)["path"].to_pylist() == candidates[:1]
 
 
 # -- readers ---------------------------------------------------------------------------------------------------------
@@ -682,7 +682,7 @@ def test_a_held_version_outlives_every_cleanup_until_it_is_released(tmp_path: Pa
         clock.now += 40 * DAY
         table.maintenance.expire_snapshots("1 hour", dry_run=False)
         table.maintenance.clean_log()
-        TidyUp(log_of(table), storage_of(table)).round()
+        BackgroundCleanup(log_of(table), storage_of(table)).run_once()
         assert at(lakebed.open(table.path), clock).to_arrow(version=version).to_pylist() == rows
         with pytest.raises(VersionNotFound):
             table.to_arrow(version=5)
@@ -775,34 +775,34 @@ def test_rounds_are_bounded_and_come_to_an_end(tmp_path: Path, monkeypatch: pyte
     clock = Clock()
     table = a_table(tmp_path, clock, days=30)
     before = files(table)
-    tidy = TidyUp(log_of(table), storage_of(table), clock)
+    tidy = BackgroundCleanup(log_of(table), storage_of(table), clock)
     rounds: list[int] = []
     while not rounds or rounds[-1] == 3:
-        rounds.append(tidy.round())
+        rounds.append(tidy.run_once())
     assert sum(rounds) == len(before) - len(files(table)) > 20
     assert all(table.to_arrow(version=v).num_rows == 3 for v in range(table.version - 16, table.version + 1))
     version = table.version
-    assert tidy.round() == 0
+    assert tidy.run_once() == 0
     assert table.version == version, "a round that finds nothing commits nothing"
 
 
 def test_an_hourly_round_deletes_expired_parts_without_listing_and_a_daily_one_the_rest(tmp_path: Path) -> None:
     clock, lists = Clock(), []
     table = a_table(tmp_path, clock, days=8)
-    tidy = TidyUp(log_of(table), hooked(table, after_list=lambda: lists.append(True)), clock)
+    tidy = BackgroundCleanup(log_of(table), hooked(table, after_list=lambda: lists.append(True)), clock)
     clock.now += 12 * HOUR
-    tidy.round()
+    tidy.run_once()
     assert len(lists) == 1
     put(table, "_lakebed/nobody.parquet", age=timedelta(days=90))
     clock.now += 23 * HOUR
     table.apply(rows_of(0))
     written_now(table)
     before = files(table)
-    assert tidy.round() == len(before) - len(files(table)) > 0
+    assert tidy.run_once() == len(before) - len(files(table)) > 0
     assert len(lists) == 1
     assert "_lakebed/nobody.parquet" in files(table)
     clock.now += 4 * DAY
-    tidy.round()
+    tidy.run_once()
     assert len(lists) == 2
     assert "_lakebed/nobody.parquet" not in files(table)
 
@@ -820,7 +820,7 @@ def test_an_hourly_round_deletes_expired_parts_without_listing_and_a_daily_one_t
 )  # fmt: skip
 def test_a_file_goes_for_these_reasons(path: str, modified_ms: int, reason: str | None) -> None:
     removed = {"_lakebed/removed.parquet", "_day=1/removed.parquet"}
-    kept = Kept(
+    kept = LiveSet(
         first=0,
         newest=cast(Any, None),
         named={"_lakebed/named.parquet"},

@@ -17,14 +17,14 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.compaction.merge import End, Kernel, Merger
+from lakebed.compaction.merge import Kernel, MergeOutcome, Merger
 from lakebed.errors import Contention, Corrupt, InvalidInput
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.table_log import Committed
 from lakebed.operations import mutate, mutation
-from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, TableShape
+from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.parts.sql import quote
 from lakebed.storage.engine import connect
@@ -380,8 +380,8 @@ def test_a_mutation_and_a_merge_of_the_same_parts_lose_nothing_of_each_other(tmp
     table.settle()
 
     def mutate_meanwhile(out: PartStorage) -> Kernel:
-        def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
-            merged = merge_parts(sources, shape, out, connect())
+        def work(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
+            merged = merge_parts(sources, spec, out, connect())
             table.delete("id in (1, 5)")
             table.update({"value": "100"}, "id in (2, 6)")
             table.settle()
@@ -391,7 +391,7 @@ def test_a_mutation_and_a_merge_of_the_same_parts_lose_nothing_of_each_other(tmp
 
     merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
     result = merger.run(sorted(log_of(table).refresh().parts), 1, mutate_meanwhile)
-    assert (result.end, result.carried_rows) == (End.COMPLETED, 4)
+    assert (result.outcome, result.carried_rows) == (MergeOutcome.COMPLETED, 4)
     assert values(table) == {0: 0, 2: 100, 3: 3, 4: 4, 6: 100, 7: 7}
 
 
@@ -404,7 +404,7 @@ def test_a_merge_that_commits_first_costs_a_mutation_nothing(tmp_path: Path, key
     def merge() -> None:
         merger = Merger(log_of(other), storage_of(other), dead_rows_of(other), "replica")
         parts = sorted(log_of(other).refresh().parts)
-        merger.run(parts, 1, lambda out: lambda sources, shape: merge_parts(sources, shape, out, connect()))
+        merger.run(parts, 1, lambda out: lambda sources, spec: merge_parts(sources, spec, out, connect()))
 
     with before_its_commits(table, merge):
         assert table.update({"value": "-value"}, "id > 1").rows == 2

@@ -10,7 +10,7 @@ import pytest
 
 import lakebed
 from lakebed.health.file_checks import look_for_orphans
-from lakebed.operations.cleanup import TidyUp, overdue
+from lakebed.operations.cleanup import BackgroundCleanup, overdue
 from lakebed.storage.local_part_storage import LocalPartStorage
 from tests.internals import log_of, storage_of
 from tests.operations.test_cleanup import DAY, NOW, SCHEMA, Clock, at, put, rows_of, written_now
@@ -28,7 +28,7 @@ def store_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_overdue_in_a_table_that_is_maintained(seed: int, tmp_path: Path) -> None:
     rng, clock = random.Random(seed), Clock()
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
-    tidy = TidyUp(log_of(table), storage_of(table), clock)
+    tidy = BackgroundCleanup(log_of(table), storage_of(table), clock)
     left: list[Path] = []
     pause = 0
     for hour in range(0, 45 * 24, 2):
@@ -43,7 +43,7 @@ def test_nothing_is_overdue_in_a_table_that_is_maintained(seed: int, tmp_path: P
             left.append(put(table, f"_lakebed/orphan-{hour}.parquet", age=timedelta(hours=rng.choice([0, 30]))))
         if hour % 6 == 0:
             assert overdue(log_of(table), storage_of(table)) == [], f"hour {hour}"
-        tidy.round()
+        tidy.run_once()
     assert left and not any(file.exists() for file in left), "there was something to delete"
 
 

@@ -18,16 +18,16 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.merge import End, Kernel, Merger
+from lakebed.compaction.merge import Kernel, MergeOutcome, Merger
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.leases import mark
+from lakebed.manifest.leases import expired_before
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.table_log import Committed
 from lakebed.operations.partitions import detached_of
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
@@ -177,8 +177,8 @@ def test_a_merge_of_parts_that_leave_meanwhile_brings_nothing_back(tmp_path: Pat
     table.settle()
 
     def leave_meanwhile(out: PartStorage) -> Kernel:
-        def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
-            merged = merge_parts(sources, shape, out, connect())
+        def work(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
+            merged = merge_parts(sources, spec, out, connect())
             table.truncate() if leave == "truncate" else table.detach_partition(EU)
             return merged
 
@@ -187,7 +187,7 @@ def test_a_merge_of_parts_that_leave_meanwhile_brings_nothing_back(tmp_path: Pat
     snapshot = log_of(table).refresh()
     paths = sorted(part.path for part in snapshot.parts.values() if part.partition_values == EU)
     merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
-    assert merger.run(paths, 1, leave_meanwhile).end is End.OVERTAKEN
+    assert merger.run(paths, 1, leave_meanwhile).outcome is MergeOutcome.OVERTAKEN
     assert values(table) == ({} if leave == "truncate" else {3: 3, 4: 4})
 
 
@@ -254,7 +254,7 @@ def test_dropped_files_go_once_no_version_names_them(tmp_path: Path) -> None:
         paths = [part.path for part in detached_of(log_of(table).refresh())[name].parts]
         if expired:
             log_of(table).commit(
-                log_of(table).refresh(), [mark(version)], CommitInfo(operation="EXPIRE", commit_id=""), BLIND
+                log_of(table).refresh(), [expired_before(version)], CommitInfo(operation="EXPIRE", commit_id=""), BLIND
             )
         assert table.drop_detached(name) == (len(paths) if expired else 0)
         assert [storage_of(table).exists(path) for path in paths] == [not expired]
@@ -267,7 +267,7 @@ def test_a_partition_attached_in_between_is_not_dropped(tmp_path: Path) -> None:
     table = two_partitions(tmp_path)
     name = table.detach_partition(EU)
     log_of(table).commit(
-        log_of(table).refresh(), [mark(table.version)], CommitInfo(operation="EXPIRE", commit_id=""), BLIND
+        log_of(table).refresh(), [expired_before(table.version)], CommitInfo(operation="EXPIRE", commit_id=""), BLIND
     )
     other = lakebed.open(table.path)
     with before_its_commits(table, lambda: other.attach_partition(name)), pytest.raises(InvalidInput, match="detached"):
@@ -388,7 +388,7 @@ def merge_base(table: lakebed.Table) -> None:
         paths = sorted(part.path for part in snapshot.parts.values() if part.partition_values == {"region": region})
         if len(paths) > 1:
             merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
-            merger.run(paths, 1, lambda out: lambda sources, shape: merge_parts(sources, shape, out, connect()))
+            merger.run(paths, 1, lambda out: lambda sources, spec: merge_parts(sources, spec, out, connect()))
 
 
 DELETES = {"in the tail": lambda table: None, "settled": lakebed.Table.settle, "merged": merge_base}

@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import AddChangePart, AddPart, Part, from_json, to_json
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.checksum import checksum_of, stage, verify, verify_pages
 from lakebed.parts.merge import MergeSource, merge_parts
 from lakebed.parts.write import WrittenPart, write_parts
@@ -27,7 +27,7 @@ NESTED = FLAT.append(pa.field("more", pa.struct([("a", pa.int64())])))  # of whi
 def written(folder: Path, schema: pa.Schema = FLAT) -> WrittenPart:
     columns = [range(5_000), [f"text {number}" for number in range(5_000)], [{"a": number} for number in range(5_000)]]
     rows = pa.table(columns[: len(schema)], schema=schema)
-    [part] = write_parts(rows, TableShape(schema=schema, keys=("id",)), open_part_storage(folder))
+    [part] = write_parts(rows, WriteSpec(schema=schema, keys=("id",)), open_part_storage(folder))
     return part
 
 
@@ -105,7 +105,7 @@ def test_a_damaged_footer_of_others_is_told_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("schema", [FLAT, NESTED], ids=["read by Arrow", "read by DuckDB"])
 @pytest.mark.parametrize("place", ["page", "footer"])
 def test_a_merge_of_a_damaged_part_writes_nothing(schema: pa.Schema, place: str, tmp_path: Path) -> None:
-    storage, shape = open_part_storage(tmp_path), TableShape(schema=schema, keys=("id",))
+    storage, spec = open_part_storage(tmp_path), WriteSpec(schema=schema, keys=("id",))
     parts = [written(tmp_path, schema).base_part(False) for _ in range(2)]
     sources = [MergeSource(part, BitMap64(), False, storage.duckdb_url(part.path)) for part in parts]
     file = tmp_path / parts[1].path
@@ -114,7 +114,7 @@ def test_a_merge_of_a_damaged_part_writes_nothing(schema: pa.Schema, place: str,
     flip(file, inside_page if place == "page" else parts[1].bytes - 40)
     out = open_part_storage(tmp_path / "out")
     with pytest.raises(Corrupt, match=parts[1].path):
-        merge_parts(sources, shape, out, connect(), read_from=storage)
+        merge_parts(sources, spec, out, connect(), read_from=storage)
     assert not list(out.list())
 
 
@@ -129,7 +129,7 @@ def test_a_merge_of_a_damaged_file_of_others_writes_nothing(tmp_path: Path) -> N
         Part(path="others.parquet", rows=5_000, bytes=file.stat().st_size), BitMap64(), False, str(file)
     )
     with pytest.raises(Corrupt, match=r"others\.parquet"):
-        merge_parts([source], TableShape(schema=FLAT, keys=("id",)), open_part_storage(tmp_path / "out"), connect())
+        merge_parts([source], WriteSpec(schema=FLAT, keys=("id",)), open_part_storage(tmp_path / "out"), connect())
 
 
 def test_what_is_staged_is_what_was_verified(tmp_path: Path) -> None:

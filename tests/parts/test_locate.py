@@ -11,14 +11,14 @@ import pytest
 
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.manifest.actions import Part
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.locate import IndexLocator, ScanLocator
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 
-SHAPE = TableShape(schema=pa.schema([("id", pa.int64())]), keys=("id",))
+SHAPE = WriteSpec(schema=pa.schema([("id", pa.int64())]), keys=("id",))
 
 
 def part_of(ids: range, folder: Path) -> Part:

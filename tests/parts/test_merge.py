@@ -21,7 +21,7 @@ from pyroaring import BitMap64
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.manifest.actions import Part
 from lakebed.parts import write
-from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, TableShape
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.parts.merge_budget import MergeLimits
 from lakebed.parts.provenance import Provenance
@@ -43,10 +43,10 @@ Row = dict[str, Any]
 
 
 def source(
-    folder: Path, rows: pa.Table, shape: TableShape, dead: Sequence[int] = (), keeps_deletes: bool = False
+    folder: Path, rows: pa.Table, spec: WriteSpec, dead: Sequence[int] = (), keeps_deletes: bool = False
 ) -> MergeSource:
     storage = open_part_storage(folder)
-    [written] = write_parts(rows, shape, storage)
+    [written] = write_parts(rows, spec, storage)
     part = written.base_part(OP_COLUMN in rows.column_names)
     return MergeSource(part, BitMap64(dead), keeps_deletes, storage.duckdb_url(part.path))
 
@@ -58,8 +58,8 @@ def foreign(folder: Path, rows: pa.Table, values: dict[str, str | None] | None =
     return MergeSource(part, BitMap64(), False, str(folder / path))
 
 
-def merged(folder: Path, sources: Sequence[MergeSource], shape: TableShape, **options: Any) -> list[MergedPart]:
-    return merge_parts(sources, shape, open_part_storage(folder), connect(threads=1), **options)
+def merged(folder: Path, sources: Sequence[MergeSource], spec: WriteSpec, **options: Any) -> list[MergedPart]:
+    return merge_parts(sources, spec, open_part_storage(folder), connect(threads=1), **options)
 
 
 def stored(folder: Path, part: MergedPart | Part) -> pa.Table:
@@ -115,20 +115,20 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
     )
     order_by = rng.choice([(), ("k",), ("k", "x"), ("x", "s"), ("s", "k", "x")])
     schema = rng.choice([SCHEMA, SCHEMA.remove(3)])  # with a nested column DuckDB reads, else Arrow
-    shape = TableShape(schema=schema, sort_key=order_by, keys=("k",), sequence_by=rng.choice([None, "_hidden"]))
+    spec = WriteSpec(schema=schema, sort_key=order_by, keys=("k",), sequence_by=rng.choice([None, "_hidden"]))
     if not order_by:
-        shape = TableShape(schema=schema)
-    hidden, columns = shape.sequence_column == SEQUENCE_COLUMN, list(schema.names)
+        spec = WriteSpec(schema=schema)
+    hidden, columns = spec.sequence_column == SEQUENCE_COLUMN, list(schema.names)
     columns += [SEQUENCE_COLUMN] if hidden else []
     sources, expected = [], []
     for ordinal in range(rng.randrange(1, 7)):
         table = random_table(rng, rng.randrange(1, 12)).select(schema.names)
         if hidden:
             table = table.append_column(SEQUENCE_COLUMN, pa.array(rng.choices(range(99), k=len(table)), pa.int64()))
-        has_op = bool(shape.keys) and rng.random() < 0.7
+        has_op = bool(spec.keys) and rng.random() < 0.7
         if has_op:
             table = table.append_column(OP_COLUMN, pa.array(rng.choices([UPSERT, DELETE], [4, 1], k=len(table))))
-        unsorted = shape if rng.random() < 0.7 else TableShape(schema=schema, sequence_by=shape.sequence_by)
+        unsorted = spec if rng.random() < 0.7 else WriteSpec(schema=schema, sequence_by=spec.sequence_by)
         one = source(tmp_path, table, unsorted, keeps_deletes=hidden and rng.random() < 0.7)
         rows = stored(tmp_path, one.part).to_pylist()
         deletes = {at for at, row in enumerate(rows) if has_op and row[OP_COLUMN] == DELETE}
@@ -139,10 +139,10 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
         for at, row in enumerate(rows):
             tombstone = one.keeps_deletes and at in deletes
             if at not in dead or tombstone:
-                expected.append((place(row, shape.order_by), ordinal, at, tombstone, row))
+                expected.append((place(row, spec.order_by), ordinal, at, tombstone, row))
     expected.sort(key=lambda each: each[:3])
     rows_max = rng.choice([1, 4, 1000])
-    parts = merged(tmp_path, sources, shape, rows_max=rows_max, limits=limits)
+    parts = merged(tmp_path, sources, spec, rows_max=rows_max, limits=limits)
     assert [part.rows for part in parts] == [
         len(expected[at : at + rows_max]) for at in range(0, len(expected), rows_max)
     ]
@@ -166,15 +166,15 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
 @pytest.mark.parametrize("sort_key", [(), ("id",)])
 def test_values_at_the_edges_of_every_type_come_out_bit_exact(sort_key: tuple[str, ...], tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _) in TYPES.items())])
-    shape = TableShape(schema=schema, sort_key=sort_key)
+    spec = WriteSpec(schema=schema, sort_key=sort_key)
     longest = max(len(values) for _, values in TYPES.values())
     rows = [
         {"id": at, **{name: values[at % len(values)] for name, (_, values) in TYPES.items()}}
         for at in range(2 * longest)
     ]
     tables = [pa.Table.from_pylist(rows[start::2], schema) for start in range(2)]
-    sources = [source(tmp_path, table, shape) for table in tables]
-    [part] = merged(tmp_path, sources, shape)
+    sources = [source(tmp_path, table, spec) for table in tables]
+    [part] = merged(tmp_path, sources, spec)
     order = sorted(rows, key=lambda row: row["id"]) if sort_key else rows[::2] + rows[1::2]
     assert bits(stored(tmp_path, part).cast(schema)) == bits(pa.Table.from_pylist(order, schema))
 
@@ -183,10 +183,10 @@ def test_values_at_the_edges_of_every_type_come_out_bit_exact(sort_key: tuple[st
 def test_a_part_is_sorted_by_a_key_of_any_type_as_the_writer_sorts_it(name: str, tmp_path: Path) -> None:
     kind, values = TYPES[name]
     schema = pa.schema([("v", kind), ("id", pa.int64())])
-    shape = TableShape(schema=schema, sort_key=("v", "id"))
+    spec = WriteSpec(schema=schema, sort_key=("v", "id"))
     tables = [pa.table({"v": pa.array(values, kind), "id": pa.array(range(at, at + len(values)))}) for at in (0, 100)]
-    [part] = merged(tmp_path, [source(tmp_path, table, shape) for table in tables], shape)
-    at_once = source(tmp_path, pa.concat_tables(tables).cast(schema), shape).part
+    [part] = merged(tmp_path, [source(tmp_path, table, spec) for table in tables], spec)
+    at_once = source(tmp_path, pa.concat_tables(tables).cast(schema), spec).part
     assert bits(stored(tmp_path, part)) == bits(stored(tmp_path, at_once))
 
 
@@ -197,16 +197,16 @@ def test_a_merged_part_has_the_statistics_that_the_writer_gives_to_the_same_rows
         [("id", pa.int64()), ("n, a", SCHEMA.field("n").type), ("nan", pa.float64()), ("nothing", pa.string())]
         + [(name, kind) for name, (kind, _) in plain.items()]
     )
-    shape, count = TableShape(schema=schema, keys=("id",)), max(len(values) for _, values in plain.values())
+    spec, count = WriteSpec(schema=schema, keys=("id",)), max(len(values) for _, values in plain.values())
     rows = [
         {"id": at, "nan": float("nan") if at == 3 else 1.0}
         | {name: values[at % len(values)] for name, (_, values) in plain.items()}
         for at in range(count)
     ]
     tables = [pa.Table.from_pylist(rows[start::2], schema) for start in range(2)]
-    [part] = merged(tmp_path, [source(tmp_path, table, shape) for table in tables], shape, limits=limits)
+    [part] = merged(tmp_path, [source(tmp_path, table, spec) for table in tables], spec, limits=limits)
     assert orjson.loads(part.stats) == orjson.loads(
-        source(tmp_path, pa.Table.from_pylist(rows, schema), shape).part.stats or ""
+        source(tmp_path, pa.Table.from_pylist(rows, schema), spec).part.stats or ""
     )
 
 
@@ -215,14 +215,14 @@ def test_foreign_parts_are_read_with_the_partition_of_the_log_and_the_types_of_t
         [("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us")), ("day", pa.date32()),
          ("raw", pa.binary()), ("region", pa.string()), ("added", pa.string())]
     )  # fmt: skip
-    shape = TableShape(schema=schema, keys=("id",), sequence_by="hidden", partition_by=("day", "raw", "region"))
+    spec = WriteSpec(schema=schema, keys=("id",), sequence_by="hidden", partition_by=("day", "raw", "region"))
     values: dict[str, str | None] = {"day": "2026-03-04", "raw": "a\xff", "region": ""}
     moment = pa.array([1_700_000_000_000_001, None], pa.int64())
     rows = pa.table(
         {"id": pa.array([2, 1], pa.int32()), "at": moment.cast(pa.timestamp("us")), "local": moment.cast(pa.timestamp("us"))}
     )  # fmt: skip
     sources = [foreign(tmp_path, rows, values, use_deprecated_int96_timestamps=True), foreign(tmp_path, rows, values)]
-    [part] = merged(tmp_path, sources, shape)
+    [part] = merged(tmp_path, sources, spec)
     found = stored(tmp_path, part)
     assert found.schema.types[:3] == [pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("us")]
     assert found["id"].to_pylist() == [1, 1, 2, 2]
@@ -234,10 +234,10 @@ def test_foreign_parts_are_read_with_the_partition_of_the_log_and_the_types_of_t
 
 
 def test_parts_are_split_at_about_so_many_bytes(tmp_path: Path) -> None:
-    shape = TableShape(schema=pa.schema([("id", pa.int64())]), keys=("id",))
+    spec = WriteSpec(schema=pa.schema([("id", pa.int64())]), keys=("id",))
     ids = np.random.default_rng(1).integers(0, 2**62, 20_000)
-    sources = [source(tmp_path, pa.table({"id": ids[half::2]}), shape) for half in range(2)]
-    parts = merged(tmp_path, sources, shape, bytes_max=sources[0].part.bytes // 2)
+    sources = [source(tmp_path, pa.table({"id": ids[half::2]}), spec) for half in range(2)]
+    parts = merged(tmp_path, sources, spec, bytes_max=sources[0].part.bytes // 2)
     assert len(parts) in (4, 5)
     assert all(part.bytes < sources[0].part.bytes * 0.6 for part in parts)
     assert pa.concat_tables([stored(tmp_path, part) for part in parts])["id"].to_pylist() == sorted(ids.tolist())
@@ -245,13 +245,13 @@ def test_parts_are_split_at_about_so_many_bytes(tmp_path: Path) -> None:
 
 def test_wide_rows_are_sorted_chunk_by_chunk(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
-    shape = TableShape(schema=schema, keys=("id",))
+    spec = WriteSpec(schema=schema, keys=("id",))
     ids, rng = np.arange(40_000), np.random.default_rng(3)
     rng.shuffle(ids)
     tables = [pa.table({"id": half, "text": [f"{one:064}" * 16 for one in half]}) for half in np.split(ids, 4)]
-    sources = [source(tmp_path, table, shape) for table in tables]
+    sources = [source(tmp_path, table, spec) for table in tables]
     small = connect(memory_bytes_max=64 << 20, threads=1)
-    [part] = merge_parts(sources, shape, open_part_storage(tmp_path), small)
+    [part] = merge_parts(sources, spec, open_part_storage(tmp_path), small)
     found = stored(tmp_path, part)
     assert found["id"].to_pylist() == list(range(40_000))
     assert found["text"].to_pylist() == [f"{one:064}" * 16 for one in range(40_000)]
@@ -260,18 +260,18 @@ def test_wide_rows_are_sorted_chunk_by_chunk(tmp_path: Path) -> None:
 def test_many_short_parts_are_read_once_for_their_keys_and_once_for_their_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape = TableShape(schema=pa.schema([("id", pa.int64()), ("text", pa.string())]), keys=("id",))
+    spec = WriteSpec(schema=pa.schema([("id", pa.int64()), ("text", pa.string())]), keys=("id",))
     ids, rng = np.arange(120_000), np.random.default_rng(3)
     rng.shuffle(ids)
     tables = [pa.table({"id": piece, "text": [f"{one:0200}" for one in piece]}) for piece in np.split(ids, 60)]
-    sources = [source(tmp_path, table, shape) for table in tables]
+    sources = [source(tmp_path, table, spec) for table in tables]
     reads: list[int] = []
     read_row_group = pq.ParquetFile.read_row_group
     monkeypatch.setattr(
         pq.ParquetFile, "read_row_group", lambda *args, **kw: reads.append(1) or read_row_group(*args, **kw)
     )
     small = connect(memory_bytes_max=16 << 20, threads=1)
-    [part] = merge_parts(sources, shape, open_part_storage(tmp_path), small)
+    [part] = merge_parts(sources, spec, open_part_storage(tmp_path), small)
     assert len(reads) == 2 * len(sources)
     found = stored(tmp_path, part)
     assert found["id"].to_pylist() == list(range(120_000))
@@ -279,18 +279,18 @@ def test_many_short_parts_are_read_once_for_their_keys_and_once_for_their_rows(
 
 
 def test_sources_that_are_all_dead_give_no_part(tmp_path: Path) -> None:
-    shape = TableShape(schema=pa.schema([("id", pa.int64())]), keys=("id",))
-    sources = [source(tmp_path, pa.table({"id": [1, 2]}), shape, dead=[0, 1])]
-    assert merged(tmp_path, sources, shape) == [] == merged(tmp_path, [], shape)
+    spec = WriteSpec(schema=pa.schema([("id", pa.int64())]), keys=("id",))
+    sources = [source(tmp_path, pa.table({"id": [1, 2]}), spec, dead=[0, 1])]
+    assert merged(tmp_path, sources, spec) == [] == merged(tmp_path, [], spec)
 
 
 def test_rows_that_died_meanwhile_are_found_in_the_output(tmp_path: Path) -> None:
-    shape = TableShape(schema=pa.schema([("id", pa.int64())]), keys=("id",))
+    spec = WriteSpec(schema=pa.schema([("id", pa.int64())]), keys=("id",))
     sources = [
-        source(tmp_path, pa.table({"id": range(0, 20, 2)}), shape, dead=[3]),
-        source(tmp_path, pa.table({"id": range(1, 20, 2)}), shape),
+        source(tmp_path, pa.table({"id": range(0, 20, 2)}), spec, dead=[3]),
+        source(tmp_path, pa.table({"id": range(1, 20, 2)}), spec),
     ]
-    parts = merged(tmp_path, sources, shape, rows_max=7)
+    parts = merged(tmp_path, sources, spec, rows_max=7)
     gone = [part.provenance.map_rows(0, BitMap64([0, 3, 9])) for part in parts]
     assert [
         stored(tmp_path, part)["id"][row].as_py() for part, rows in zip(parts, gone, strict=True) for row in rows
@@ -302,14 +302,14 @@ def test_rows_that_died_meanwhile_are_found_in_the_output(tmp_path: Path) -> Non
 
 
 def test_a_merge_of_merged_parts_is_told_in_terms_of_the_original_parts(tmp_path: Path) -> None:
-    shape, rng = TableShape(schema=SCHEMA, sort_key=("k", "x")), random.Random(5)
-    originals = [source(tmp_path, random_table(rng, 30), shape, dead=[1, 4]) for _ in range(5)]
-    first, second = merged(tmp_path, originals[:2], shape), merged(tmp_path, originals[3:], shape)
+    spec, rng = WriteSpec(schema=SCHEMA, sort_key=("k", "x")), random.Random(5)
+    originals = [source(tmp_path, random_table(rng, 30), spec, dead=[1, 4]) for _ in range(5)]
+    first, second = merged(tmp_path, originals[:2], spec), merged(tmp_path, originals[3:], spec)
     outer = [
         MergeSource(Part(path=one.path, rows=one.rows, bytes=one.bytes), BitMap64([0]), False, str(tmp_path / one.path))
         for one in (*first, *second)
     ]
-    [part] = merged(tmp_path, [outer[0], originals[2], outer[1]], shape)
+    [part] = merged(tmp_path, [outer[0], originals[2], outer[1]], spec)
     whole = part.provenance.compose([first[0].provenance, 2, second[0].provenance.renumbered([3, 4])])
     tables = [stored(tmp_path, one.part).to_pylist() for one in originals]
     places = zip(whole.ordinals.tolist(), whole.rows.tolist(), strict=True)
@@ -329,26 +329,26 @@ def test_a_provenance_survives_its_bytes(seed: int) -> None:
 
 
 def test_a_missing_or_damaged_source_is_named_and_nothing_is_left(tmp_path: Path) -> None:
-    shape = TableShape(schema=pa.schema([("id", pa.int64()), ("text", pa.string())]), keys=("id",))
+    spec = WriteSpec(schema=pa.schema([("id", pa.int64()), ("text", pa.string())]), keys=("id",))
     rows = pa.table({"id": range(5000), "text": [f"text {at * 7919}" for at in range(5000)]})
-    good, bad = source(tmp_path, rows, shape), source(tmp_path, rows, shape)
+    good, bad = source(tmp_path, rows, spec), source(tmp_path, rows, spec)
     file = Path(bad.url)
     whole = file.read_bytes()
     file.write_bytes(whole[:-3000] + b"\xff" * 500 + whole[-2500:])  # within the texts
     with pytest.raises(Corrupt, match=bad.part.path):
-        merged(tmp_path, [good, bad], shape, rows_max=100)
+        merged(tmp_path, [good, bad], spec, rows_max=100)
     file.unlink()
     with pytest.raises(Corrupt, match=bad.part.path):
-        merged(tmp_path, [good, bad], shape)
+        merged(tmp_path, [good, bad], spec)
     wrong = MergeSource(good.part, BitMap64([5000]), False, good.url)
     with pytest.raises(Corrupt, match="marks row 5000"):
-        merged(tmp_path, [wrong], shape)
+        merged(tmp_path, [wrong], spec)
     assert [path.name for path in (tmp_path / "_lakebed").iterdir()] == [Path(good.url).name]
 
 
 def test_a_merge_that_is_told_to_stop_leaves_no_file(tmp_path: Path) -> None:
-    shape = TableShape(schema=pa.schema([("id", pa.int64())]), keys=("id",))
-    one, seen = source(tmp_path, pa.table({"id": range(10)}), shape), []
+    spec = WriteSpec(schema=pa.schema([("id", pa.int64())]), keys=("id",))
+    one, seen = source(tmp_path, pa.table({"id": range(10)}), spec), []
 
     def stop(rows: int) -> None:
         seen.append(rows)
@@ -356,16 +356,16 @@ def test_a_merge_that_is_told_to_stop_leaves_no_file(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        merged(tmp_path, [one], shape, rows_max=4, on_progress=stop)
+        merged(tmp_path, [one], spec, rows_max=4, on_progress=stop)
     assert seen == [0, 4, 8]
     assert [path.name for path in (tmp_path / "_lakebed").iterdir()] == [Path(one.url).name]
 
 
 def test_parts_of_two_partitions_are_refused(tmp_path: Path) -> None:
-    shape = TableShape(schema=pa.schema([("id", pa.int64()), ("p", pa.string())]), keys=("id",), partition_by=("p",))
+    spec = WriteSpec(schema=pa.schema([("id", pa.int64()), ("p", pa.string())]), keys=("id",), partition_by=("p",))
     rows = pa.table({"id": [1]})
     with pytest.raises(InvalidInput, match="one partition"):
-        merged(tmp_path, [foreign(tmp_path, rows, {"p": "a"}), foreign(tmp_path, rows, {"p": "b"})], shape)
+        merged(tmp_path, [foreign(tmp_path, rows, {"p": "a"}), foreign(tmp_path, rows, {"p": "b"})], spec)
 
 
 @pytest.mark.slow
@@ -378,13 +378,13 @@ def test_ten_million_rows_are_merged_within_a_gigabyte(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_merged_parts_tell_their_first_and_last_key_and_lie_side_by_side(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
-    shape = TableShape(schema=SCHEMA, sort_key=("s", "k"))
+    spec = WriteSpec(schema=SCHEMA, sort_key=("s", "k"))
     rows = [random_table(rng, 200) for _ in range(3)]
     rows = [
         table.set_column(2, "s", pa.array([rng.choice([None, "a", "ä" * 40, "ä" * 41]) for _ in range(200)]))
         for table in rows
     ]
-    parts = merged(tmp_path, [source(tmp_path, table, shape) for table in rows], shape, rows_max=37)
+    parts = merged(tmp_path, [source(tmp_path, table, spec) for table in rows], spec, rows_max=37)
     order = order_columns(SCHEMA, ("s", "k"), ())
     ranges = [range_of(part.stats, order) for part in parts]
     for part, told in zip(parts, ranges, strict=True):

@@ -21,7 +21,7 @@ import lakebed
 from lakebed.parts.expression import expression
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.write import delta_stats
-from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.storage.engine import connect
 from lakebed.view.scan_file import ScanFile
 
@@ -153,7 +153,7 @@ def test_conditions_joined_by_and_leave_parts_out(where: str, kept: str) -> None
 
 
 def test_what_was_read_of_statistics_is_kept_and_says_the_same_of_other_files() -> None:
-    known, world = KnownStatistics(), random.Random(3)
+    known, world = StatisticsCache(), random.Random(3)
     files: list[ScanFile] = []
     for number in range(30):
         low = world.randrange(100)

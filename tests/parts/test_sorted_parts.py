@@ -16,7 +16,7 @@ import pytest
 from pyroaring import BitMap64
 
 from lakebed.manifest.actions import Part
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.parts.merge_budget import MergeLimits
 from lakebed.parts.write import write_parts
@@ -34,14 +34,14 @@ def numbered(rng: random.Random, start: int, count: int) -> pa.Table:
     return random_rows(rng, count).append_column("id", pa.array(range(start, start + count)))
 
 
-def written(folder: Path, rows: pa.Table, shape: TableShape) -> Part:
-    [part] = write_parts(rows, shape, open_part_storage(folder))
+def written(folder: Path, rows: pa.Table, spec: WriteSpec) -> Part:
+    [part] = write_parts(rows, spec, open_part_storage(folder))
     return part.base_part(has_op_column=False)
 
 
-def merged(folder: Path, parts: Sequence[Part], shape: TableShape, **options: Any) -> list[MergedPart]:
+def merged(folder: Path, parts: Sequence[Part], spec: WriteSpec, **options: Any) -> list[MergedPart]:
     sources = [MergeSource(part, BitMap64(), False, str(folder / part.path)) for part in parts]
-    return merge_parts(sources, shape, open_part_storage(folder), connect(threads=1), **options)
+    return merge_parts(sources, spec, open_part_storage(folder), connect(threads=1), **options)
 
 
 def ids(folder: Path, parts: Sequence[Part | MergedPart]) -> list[int]:
@@ -50,7 +50,7 @@ def ids(folder: Path, parts: Sequence[Part | MergedPart]) -> list[int]:
     ]
 
 
-def with_frame(key: list[str], parts: Sequence[Part]) -> TableShape:
+def with_frame(key: list[str], parts: Sequence[Part]) -> WriteSpec:
     """A table of this sort key that was set when these parts were its base."""
 
     class Base:
@@ -58,24 +58,24 @@ def with_frame(key: list[str], parts: Sequence[Part]) -> TableShape:
             self.parts = {part.path: part for part in parts}
 
     frame = frame_properties(parse_sort_key(key, NUMBERED), Base())
-    return TableShape(schema=NUMBERED, sort_key=tuple(key), sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
+    return WriteSpec(schema=NUMBERED, sort_key=tuple(key), sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_merge_sorts_in_memory_and_spilling_as_plain_python_sorts(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     tables = [numbered(rng, 100 * at, rng.randrange(1, 60)) for at in range(3)]
-    unsorted = [written(tmp_path, table, TableShape(schema=NUMBERED)) for table in tables]
-    shape = with_frame(random_key(rng), rng.choice([unsorted, []]))
+    unsorted = [written(tmp_path, table, WriteSpec(schema=NUMBERED)) for table in tables]
+    spec = with_frame(random_key(rng), rng.choice([unsorted, []]))
     rows = pa.concat_tables(tables)
-    values = [order_values(rows, term).to_pylist() for term in shape.terms]
-    directions = [(term.is_descending, term.nulls_last) for term in shape.terms]
+    values = [order_values(rows, term).to_pylist() for term in spec.terms]
+    directions = [(term.is_descending, term.nulls_last) for term in spec.terms]
     order = sorted_places(directions, [list(row) for row in zip(*values, strict=True)])
     expected = rows["id"].take(pa.array(order)).to_pylist()
     for key_copies in (2, 1 << 60):
-        found = merged(tmp_path, unsorted, shape, limits=MergeLimits(key_copies=key_copies))
-        assert ids(tmp_path, found) == expected, shape.order_by
-    assert ids(tmp_path, [written(tmp_path, rows, shape)]) == expected
+        found = merged(tmp_path, unsorted, spec, limits=MergeLimits(key_copies=key_copies))
+        assert ids(tmp_path, found) == expected, spec.order_by
+    assert ids(tmp_path, [written(tmp_path, rows, spec)]) == expected
 
 
 def key_of(values: Sequence[Any], terms: Sequence[SortTerm]) -> tuple[Any, ...]:
@@ -106,19 +106,17 @@ def assert_holds(told: Range, rows: pa.Table, terms: Sequence[SortTerm]) -> None
 def test_the_range_of_a_part_holds_the_key_of_each_of_its_rows(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     tables = [numbered(rng, 100 * at, rng.randrange(1, 30)) for at in range(2)]
-    unsorted = [written(tmp_path, table, TableShape(schema=NUMBERED)) for table in tables]
-    shape = with_frame(random_key(rng), rng.choice([unsorted, []]))
-    terms = order_columns(NUMBERED, shape.order_by, (), shape.sort_key_frame)
-    parts = merged(
-        tmp_path, [written(tmp_path, table, shape) for table in tables], shape, rows_max=rng.choice([7, 1000])
-    )
+    unsorted = [written(tmp_path, table, WriteSpec(schema=NUMBERED)) for table in tables]
+    spec = with_frame(random_key(rng), rng.choice([unsorted, []]))
+    terms = order_columns(NUMBERED, spec.order_by, (), spec.sort_key_frame)
+    parts = merged(tmp_path, [written(tmp_path, table, spec) for table in tables], spec, rows_max=rng.choice([7, 1000]))
     for part in [*parts, *unsorted]:
         rows = pq.read_table(tmp_path / part.path, partitioning=None)
         whole = part.stats or ""
         by_columns = whole.partition(f',"{ORDER_BOUNDS}"')
         for text in (whole, by_columns[0] + "}" * bool(by_columns[1])):
             assert_holds(range_of(text, terms), rows, terms)
-    if terms and "double" not in str(shape.order_by) and "float" not in str(shape.order_by):
+    if terms and "double" not in str(spec.order_by) and "float" not in str(spec.order_by):
         for left, right in itertools.pairwise(range_of(part.stats, terms) for part in parts):
             assert left.lower <= right.lower and left.upper <= right.upper, "parts of a merge lie side by side"
 
@@ -131,9 +129,9 @@ def test_the_range_of_a_part_holds_the_key_of_each_of_its_rows(seed: int, tmp_pa
 def test_a_part_tells_its_first_and_last_key_where_the_bounds_of_its_columns_say_less(
     key: list[str], is_told: bool, tmp_path: Path
 ) -> None:
-    shape = TableShape(schema=NUMBERED, sort_key=tuple(key))
-    part = written(tmp_path, numbered(random.Random(1), 0, 9), shape)
-    [again] = merged(tmp_path, [part], shape)
+    spec = WriteSpec(schema=NUMBERED, sort_key=tuple(key))
+    part = written(tmp_path, numbered(random.Random(1), 0, 9), spec)
+    [again] = merged(tmp_path, [part], spec)
     terms = order_columns(NUMBERED, key, ())
     for stats in (orjson.loads(part.stats or ""), orjson.loads(again.stats)):
         assert (ORDER_BOUNDS in stats) == is_told
@@ -162,10 +160,10 @@ def test_parts_of_a_merge_overlap_in_no_more_than_one_value_however_alike_values
     kind: pa.DataType, values: list[Any], order: str, tmp_path: Path
 ) -> None:
     schema = pa.schema([("value", kind)])
-    shape = TableShape(schema=schema, sort_key=("value" + order,))
-    terms = order_columns(schema, shape.order_by, ())
+    spec = WriteSpec(schema=schema, sort_key=("value" + order,))
+    terms = order_columns(schema, spec.order_by, ())
     rows = pa.table({"value": pa.array([*values, None], kind)}, schema)
-    parts = merged(tmp_path, [written(tmp_path, rows, shape)], shape, rows_max=4)
+    parts = merged(tmp_path, [written(tmp_path, rows, spec)], spec, rows_max=4)
     ranges = [range_of(part.stats, terms) for part in parts]
     beyond = {-(2**63), -(2**31), 2**62, 2**30} & set(values)
     overlapping = sum(right.lower < left.upper for left, right in itertools.pairwise(ranges))
@@ -177,7 +175,7 @@ def test_a_part_sorted_by_short_texts_tells_no_more_than_the_bounds_of_its_colum
     schema = pa.schema([("value", pa.string())])
     for text, is_told in (("a" * 32, False), ("a" * 33, True)):
         part = written(
-            tmp_path, pa.table({"value": [None, "", text]}, schema), TableShape(schema=schema, sort_key=("value",))
+            tmp_path, pa.table({"value": [None, "", text]}, schema), WriteSpec(schema=schema, sort_key=("value",))
         )
         assert (ORDER_BOUNDS in orjson.loads(part.stats or "")) == is_told
 
@@ -185,7 +183,7 @@ def test_a_part_sorted_by_short_texts_tells_no_more_than_the_bounds_of_its_colum
 def test_the_last_moment_of_the_year_9999_leaves_a_column_its_bounds(tmp_path: Path) -> None:
     schema = pa.schema([("value", pa.timestamp("us"))])
     rows = pa.table({"value": [_MOMENT, dt.datetime.max]}, schema)
-    part = written(tmp_path, rows, TableShape(schema=schema))
+    part = written(tmp_path, rows, WriteSpec(schema=schema))
     assert orjson.loads(part.stats or "")["maxValues"] == {"value": "9999-12-31T23:59:59.999999"}
     latest = dt.datetime.max.replace(tzinfo=dt.UTC)
     found = range_of(part.stats, order_columns(schema, ["value"], ()))
@@ -195,7 +193,7 @@ def test_the_last_moment_of_the_year_9999_leaves_a_column_its_bounds(tmp_path: P
 def test_a_part_of_another_sort_key_is_placed_by_its_columns_alone(tmp_path: Path) -> None:
     rows = pa.table({"id": [1, 2, 3]})
     schema = pa.schema([("id", pa.int64())])
-    part = written(tmp_path, rows, TableShape(schema=schema, sort_key=("id desc",)))
+    part = written(tmp_path, rows, WriteSpec(schema=schema, sort_key=("id desc",)))
     assert range_of(part.stats, order_columns(schema, ["id desc"], ())) == Range((1, -3), (1, -1))
     assert range_of(part.stats, order_columns(schema, ["id"], ())) == Range((1, 1), (1, 3))
     assert range_of(part.stats, order_columns(schema, ["bucket(2, id)"], ())) == Range()
@@ -206,8 +204,8 @@ def test_footers_say_what_leading_columns_a_part_is_sorted_by(tmp_path: Path) ->
 
     def told(*key: str) -> list[tuple[str, bool, bool]]:
         rows = pa.table({field.name: pa.nulls(2, field.type) for field in schema})
-        shape = TableShape(schema=schema, sort_key=key)
-        [again] = merged(tmp_path, [written(tmp_path, rows, shape)], shape)
+        spec = WriteSpec(schema=schema, sort_key=key)
+        [again] = merged(tmp_path, [written(tmp_path, rows, spec)], spec)
         group = pq.read_metadata(tmp_path / again.path).row_group(0)
         return [
             (group.column(each.column_index).path_in_schema, each.descending, each.nulls_first)

@@ -15,7 +15,7 @@ import pytest
 
 from lakebed.manifest.actions import Part
 from lakebed.parts import write
-from lakebed.parts.changes import OP_COLUMN, TableShape, newest_per_key, prepare
+from lakebed.parts.changes import OP_COLUMN, WriteSpec, newest_per_key, prepare
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
@@ -53,9 +53,9 @@ def random_rows(rng: random.Random, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def written(rows: pa.Table, shape: TableShape, folder: Path) -> list[tuple[Any, pa.Table]]:
+def written(rows: pa.Table, spec: WriteSpec, folder: Path) -> list[tuple[Any, pa.Table]]:
     storage = open_part_storage(folder)
-    return [(part, pq.read_table(folder / part.path)) for part in write_parts(rows, shape, storage)]
+    return [(part, pq.read_table(folder / part.path)) for part in write_parts(rows, spec, storage)]
 
 
 def may_hold(part: Part, name: str, least: Any, greatest: Any, schema: pa.Schema) -> bool:
@@ -69,7 +69,7 @@ def may_hold(part: Part, name: str, least: Any, greatest: Any, schema: pa.Schema
 def test_statistics_hold_for_every_row(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     rows = pa.Table.from_pylist(random_rows(rng, rng.choice([1, 5, 300])), SCHEMA)
-    [(part, stored)] = written(rows, TableShape(schema=SCHEMA), tmp_path)
+    [(part, stored)] = written(rows, WriteSpec(schema=SCHEMA), tmp_path)
     stats = orjson.loads(part.stats)
     assert stats["numRecords"] == len(rows) == part.rows
     base = part.base_part(has_op_column=False)
@@ -83,7 +83,7 @@ def test_statistics_hold_for_every_row(seed: int, tmp_path: Path) -> None:
 def test_statistics_leave_out_a_part_that_can_not_match(tmp_path: Path) -> None:
     rows = pa.table({"id": [5, 9], "name": ["m", "p" * 50]})
     schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
-    [(part, _)] = written(rows, TableShape(schema=schema), tmp_path)
+    [(part, _)] = written(rows, WriteSpec(schema=schema), tmp_path)
     base = part.base_part(has_op_column=False)
     assert not may_hold(base, "id", 10, 20, schema)
     assert not may_hold(base, "name", "q", "z", schema)
@@ -93,9 +93,9 @@ def test_statistics_leave_out_a_part_that_can_not_match(tmp_path: Path) -> None:
 def test_rows_are_in_sort_key_order_with_nulls_first(tmp_path: Path) -> None:
     rows = pa.table({"id": [1, 2, 3, 4], "name": ["b", None, "a", "b"]})
     schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
-    [(_, stored)] = written(rows, TableShape(schema=schema, sort_key=("name", "id")), tmp_path)
+    [(_, stored)] = written(rows, WriteSpec(schema=schema, sort_key=("name", "id")), tmp_path)
     assert stored["name"].to_pylist() == [None, "a", "b", "b"] and stored["id"].to_pylist() == [2, 3, 1, 4]
-    keyed = TableShape(schema=schema, keys=("id",))
+    keyed = WriteSpec(schema=schema, keys=("id",))
     [(_, stored)] = written(prepare(rows.take([3, 1, 0, 2]), keyed, connect()), keyed, tmp_path)
     assert stored["id"].to_pylist() == [1, 2, 3, 4], "without a sort key the keys order a part"
 
@@ -106,8 +106,8 @@ def test_a_part_belongs_to_one_partition_and_holds_a_million_rows_at_most(
     monkeypatch.setattr(write, "PART_ROWS_MAX", 3)
     schema = pa.schema([("id", pa.int64()), ("region", pa.string())])
     rows = pa.table({"id": range(10), "region": ["eu", None, "us", "", "eu"] * 2})
-    shape = TableShape(schema=schema, keys=("id",), partition_by=("region",))
-    found = written(prepare(rows, shape, connect()), shape, tmp_path)
+    spec = WriteSpec(schema=schema, keys=("id",), partition_by=("region",))
+    found = written(prepare(rows, spec, connect()), spec, tmp_path)
     assert all(part.rows <= 3 for part, _ in found)
     assert sum(part.rows for part, _ in found) == 10
     for part, stored in found:
@@ -118,9 +118,9 @@ def test_a_part_belongs_to_one_partition_and_holds_a_million_rows_at_most(
 def test_the_newest_change_of_a_key_is_the_last_or_the_one_with_the_highest_sequence() -> None:
     schema = pa.schema([("id", pa.int64()), ("seq", pa.int64()), ("v", pa.string())])
     rows = pa.table({"id": [1, 2, 1, 2, 1], "seq": [5, 1, 9, 1, 7], "v": list("abcde"), OP_COLUMN: ["u"] * 5})
-    by_arrival = newest_per_key(rows, TableShape(schema=schema, keys=("id",)), connect())
+    by_arrival = newest_per_key(rows, WriteSpec(schema=schema, keys=("id",)), connect())
     assert by_arrival["v"].to_pylist() == ["d", "e"]
-    by_sequence = newest_per_key(rows, TableShape(schema=schema, keys=("id",), sequence_by="seq"), connect())
+    by_sequence = newest_per_key(rows, WriteSpec(schema=schema, keys=("id",), sequence_by="seq"), connect())
     assert by_sequence["v"].to_pylist() == ["c", "d"], "of equal sequences the last wins"
 
 
@@ -130,7 +130,7 @@ def test_a_part_lets_readers_skip_pages_but_never_one_that_may_hold_nan(tmp_path
     )
     nested = [{"x": float("nan"), "i": 1}] * 20_000
     rows = pa.table({"id": range(20_000), "x": [float("nan"), *range(1, 20_000)], "n": nested}, schema)
-    [(part, _)] = written(rows, TableShape(schema=schema, keys=("id",)), tmp_path)
+    [(part, _)] = written(rows, WriteSpec(schema=schema, keys=("id",)), tmp_path)
     footer = pq.read_metadata(tmp_path / part.path).row_group(0)
     chunks = {footer.column(at).path_in_schema: footer.column(at) for at in range(footer.num_columns)}
     assert [name for name, chunk in chunks.items() if chunk.statistics is not None] == ["id", "n.i"]

@@ -19,13 +19,13 @@ from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.passes import passes_after
 from lakebed.manifest.snapshot import Snapshot, apply, statistics_of
 from lakebed.planning.admission import IN_FLIGHT_PLANS
-from lakebed.planning.overlap import Layout
+from lakebed.planning.overlap import OverlapMap
 from lakebed.planning.plan import Cause, MergeKind, MergePlan, Planning, SettlePlan
 from lakebed.planning.planner import plan
 from lakebed.planning.policies import binomial, lazy_leveled, size_tiered
 from lakebed.settings import TableSettings, parse_hours, parse_settings
-from lakebed.sortkey.known import KnownStatistics
 from lakebed.sortkey.ranges import depth, order_columns, range_of, ranked
+from lakebed.sortkey.statistics_cache import StatisticsCache
 from tests.planning.tables import MB, ORDERED, SCHEMA, UNORDERED, change_part, part, stats, table
 
 HOUR_MS = 3_600_000
@@ -292,9 +292,9 @@ def test_repeated_rounds_come_to_an_end_within_the_read_budget(policy: str, seed
         raise AssertionError("the planner found no end")
     if policy != "bin-pack":
         ranges = [range_of(item.stats, order_columns(SCHEMA, ["key"], ())) for item in snapshot.parts.values()]
-        layout = Layout((), list(snapshot.parts.values()), ranked(ranges), (), snapshot.settings)
-        assert layout.depth_to_be <= budget
-        assert layout.depth_max <= budget + layout.constant.sum()
+        overlap_map = OverlapMap((), list(snapshot.parts.values()), ranked(ranges), (), snapshot.settings)
+        assert overlap_map.depth_to_be <= budget
+        assert overlap_map.depth_max <= budget + overlap_map.constant.sum()
 
 
 # -- purges, hours, policies -----------------------------------------------------------------------------------------
@@ -479,14 +479,18 @@ def test_depth_after_parts_were_taken_and_the_deepest_places_are_what_counting_a
     some = random_parts(world, world.choice((12, 25, 60)))
     parts = [replace(item, min_block=world.randrange(9), max_block=9) for item in some]
     claimed = {item.path for item in parts if world.random() < 0.1}
-    found = KnownStatistics().ranges([item.stats for item in parts], order_columns(SCHEMA, ["key"], ()))
-    layout = Layout((), parts, found, claimed, ORDERED)
+    found = StatisticsCache().ranges([item.stats for item in parts], order_columns(SCHEMA, ["key"], ()))
+    overlap_map = OverlapMap((), parts, found, claimed, ORDERED)
     for _ in range(8):
-        free = np.flatnonzero(layout.free).tolist()
-        layout.take(np.array(world.sample(free, min(len(free), 4)), dtype=np.int64))
-        under_work = layout.cover(layout.busy) > 0
-        assert (layout.depth == layout.cover(layout.free)).all() and (layout.under_work == under_work).all()
-        total = np.where((layout.depth >= 2) & (layout.depth + under_work >= 3), layout.depth + under_work, 0)
+        free = np.flatnonzero(overlap_map.free).tolist()
+        overlap_map.take(np.array(world.sample(free, min(len(free), 4)), dtype=np.int64))
+        under_work = overlap_map.cover(overlap_map.busy) > 0
+        assert (overlap_map.depth == overlap_map.cover(overlap_map.free)).all() and (
+            overlap_map.under_work == under_work
+        ).all()
+        total = np.where(
+            (overlap_map.depth >= 2) & (overlap_map.depth + under_work >= 3), overlap_map.depth + under_work, 0
+        )
         stretches = [
             list(group) for deep, group in groupby(enumerate(total.tolist()), lambda each: each[1] > 0) if deep
         ]
@@ -496,7 +500,7 @@ def test_depth_after_parts_were_taken_and_the_deepest_places_are_what_counting_a
             points = [at for at, deep in stretch if deep == deepest]
             if points:
                 expected.append((stretch[0][0], stretch[-1][0], points[0], deepest))
-        found_now = [(place.start, place.end, place.point, place.depth) for place in layout.deepest(3, 2)]
+        found_now = [(place.start, place.end, place.point, place.depth) for place in overlap_map.deepest(3, 2)]
         assert found_now == expected[:2]
 
 
@@ -504,7 +508,7 @@ def test_depth_after_parts_were_taken_and_the_deepest_places_are_what_counting_a
 @pytest.mark.parametrize("seed", range(4))
 def test_after_any_commits_the_plan_is_that_of_one_who_knows_nothing_of_the_table(policy: str, seed: int) -> None:
     world = random.Random(seed)
-    statistics = KnownStatistics()
+    statistics = StatisticsCache()
     snapshot = table(random_parts(world, 40), replace(ORDERED, merge=policy, read_budget=world.choice((1, 4))))
     for number in range(25):
         leaving = world.sample(sorted(snapshot.parts), world.randrange(4))

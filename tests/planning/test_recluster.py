@@ -12,7 +12,7 @@ import pytest
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import Part
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.planning.overlap import Layout
+from lakebed.planning.overlap import OverlapMap
 from lakebed.planning.plan import Cause, MergeKind, MergePlan
 from lakebed.planning.planner import plan
 from lakebed.planning.recluster import groups
@@ -39,18 +39,18 @@ def random_parts(seed: int, count: int = 60) -> list[Part]:
     return out
 
 
-def layout_of(parts: Sequence[Part], **settings: Any) -> Layout:
+def layout_of(parts: Sequence[Part], **settings: Any) -> OverlapMap:
     ranges = [range_of(item.stats, COLUMNS) for item in parts]
-    return Layout((), parts, ranked(ranges), (), TableSettings(keys=("key",), **settings))
+    return OverlapMap((), parts, ranked(ranges), (), TableSettings(keys=("key",), **settings))
 
 
-def chosen(layout: Layout, threshold: str, bytes_max: int = 500 * MB) -> list[tuple[int, tuple[str, ...]]]:
+def chosen(overlap_map: OverlapMap, threshold: str, bytes_max: int = 500 * MB) -> list[tuple[int, tuple[str, ...]]]:
     """Level and paths of all groups, each taken."""
     out = []
-    for group in groups(layout, parse_depth(threshold), bytes_max, lambda parts: True):
+    for group in groups(overlap_map, parse_depth(threshold), bytes_max, lambda parts: True):
         if len(group.members):
-            out.append((group.level, tuple(sorted(layout.parts[index].path for index in group.members.tolist()))))
-            layout.take(group.members)
+            out.append((group.level, tuple(sorted(overlap_map.parts[index].path for index in group.members.tolist()))))
+            overlap_map.take(group.members)
     return out
 
 
@@ -197,10 +197,10 @@ def test_rounds_come_to_an_end_with_every_level_within_its_threshold_and_nothing
 def levels(snapshot: Snapshot) -> dict[int, tuple[int, float, bool]]:
     """Of each level: parts, average depth, and whether two parts of more than one key lie over each other anywhere."""
     out = {}
-    layout = layout_of(list(snapshot.parts.values()))
+    overlap_map = layout_of(list(snapshot.parts.values()))
     for level, average in depth_by_level(snapshot).items():
-        several = layout.free & (layout.level == level) & ~layout.one_key
-        out[level] = int((layout.level == level).sum()), average, bool(layout.cover(several).max() > 1)
+        several = overlap_map.free & (overlap_map.level == level) & ~overlap_map.one_key
+        out[level] = int((overlap_map.level == level).sum()), average, bool(overlap_map.cover(several).max() > 1)
     return out
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.parts import reads
+from lakebed.parts import read_counts
 from lakebed.table import internals_of
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
@@ -38,7 +38,7 @@ def new_table(s3: S3Server) -> lakebed.Table:
 
 
 def test_reads_reach_another_process_by_one_object_and_one_list(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "_FIRST_SECONDS", 600.0)  # so that all is published at once, at the end
+    monkeypatch.setattr(read_counts, "_FIRST_SECONDS", 600.0)  # so that all is published at once, at the end
     with aws_environment(s3.endpoint):
         table = new_table(s3)
         before = requests(table)

@@ -9,7 +9,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import Corrupt
-from lakebed.parts import dead_rows
+from lakebed.parts import deletion_vector_cache
 from lakebed.storage.open import open_part_storage
 from tests.infra.s3 import S3Server
 
@@ -18,7 +18,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string(
 
 def test_a_lost_object_of_a_table_in_s3_is_named(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(dead_rows, "_INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(deletion_vector_cache, "_INLINE_BYTES_MAX", 0)
     table = lakebed.create(f"s3://{s3.create_bucket()}/lake/t", SCHEMA, keys=["id"], sort_key=["v"])
     for start in (0, 5):
         table.apply(pa.table({"id": range(start, start + 10), "v": ["x"] * 10}, SCHEMA))

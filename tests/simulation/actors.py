@@ -25,7 +25,7 @@ from lakebed.manifest.actions import (
     Transaction,
 )
 from lakebed.manifest.claims import Claim
-from lakebed.manifest.conflicts import BLIND, ConflictKind, Touch
+from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
@@ -34,8 +34,8 @@ from lakebed.operations.hold import hold
 from lakebed.operations.mutate import mutate
 from lakebed.operations.mutate_unkeyed import mutate_unkeyed
 from lakebed.operations.set_sort_key import set_sort_key
-from lakebed.parts.changes import shape_of
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.changes import write_spec_of
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression
 from tests.simulation.auditor import COUNTED_DOMAIN, COUNTED_PROPERTY, RETENTION_SECONDS, Auditor
 from tests.simulation.files import Objects, Row, SimulatedStorage, by_partition
@@ -186,8 +186,8 @@ def _append(
     known: Snapshot | None = None,
 ) -> Outcome | None:  # fmt: skip
     try:
-        shape = shape_of(known or log.refresh())  # the sort key may change before the commit
-        written = [storage.write_rows(piece, shape) for piece in by_partition(cast.new_rows(with_deletes=True))]
+        spec = write_spec_of(known or log.refresh())  # the sort key may change before the commit
+        written = [storage.write_rows(piece, spec) for piece in by_partition(cast.new_rows(with_deletes=True))]
         if batch:
             cast.auditor.batches.update((part.path, (batch.app_id, batch.version)) for part in written)
         actions: list[Action] = [
@@ -228,7 +228,7 @@ def _mutate(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage) 
         if cast.keyed:
             result = mutate(log, storage, lambda *_: None, mutation)  # type: ignore[arg-type]
         else:
-            result = mutate_unkeyed(log, storage, DeadRows(storage), mutation)
+            result = mutate_unkeyed(log, storage, DeletionVectorCache(storage), mutation)
     except (Retry, FileNotFoundError, Corrupt) as error:
         forgive(error)
         return
@@ -249,7 +249,7 @@ def setter(cast: Cast) -> Callable[[Actor], None]:
                 if cast.world.random.random() < 0.5:
                     domain = Domain(COUNTED_DOMAIN, str(int(snapshot.domains.get(COUNTED_DOMAIN, 0)) + 1))
                     outcome = log.commit(
-                        snapshot, [domain], CommitInfo(operation="SET", commit_id=""), Touch(whole_table=True)
+                        snapshot, [domain], CommitInfo(operation="SET", commit_id=""), ReadWriteSet(whole_table=True)
                     )
                 else:
                     counted = int(snapshot.metadata.configuration.get(COUNTED_PROPERTY, 0)) + 1

@@ -22,8 +22,8 @@ from lakebed.errors import LakebedError
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.passes import passes_after
-from lakebed.parts.changes import TableShape
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.changes import WriteSpec
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.parts.provenance import Provenance
 from lakebed.parts.resolve import Resolution
@@ -168,10 +168,10 @@ class SimulatedStorage:
             return decode(Path(path.removeprefix("file://")).read_bytes())
         return self.objects.rows(path)
 
-    def write_rows(self, rows: Sequence[Row], shape: TableShape) -> WrittenPart:
+    def write_rows(self, rows: Sequence[Row], spec: WriteSpec) -> WrittenPart:
         """A new part, sorted as the shape says; all rows are of one partition."""
         self.world.files += 1
-        rows = sorted(rows, key=sort_key(shape.order_by))
+        rows = sorted(rows, key=sort_key(spec.order_by))
         path, data = f"_lakebed/part-{self.world.files}.parquet", encode(rows)
         self.write_bytes(path, data)
         deletes = sum(row.value is None for row in rows)
@@ -186,7 +186,7 @@ class SimulatedStorage:
             partition_values=values_of(rows),
             stats=told,
             modified_ms=modified_ms,
-            sort_key_version=shape.order_version,
+            sort_key_version=spec.order_version,
         )
 
 
@@ -233,7 +233,7 @@ def stats(rows: Sequence[Row], world: World) -> str:
 # -- what the kernels do ---------------------------------------------------------------------------------------------
 
 
-def live_rows(snapshot: Snapshot, storage: SimulatedStorage, dead_rows: DeadRows) -> list[Row]:
+def live_rows(snapshot: Snapshot, storage: SimulatedStorage, dead_rows: DeletionVectorCache) -> list[Row]:
     """The view of a snapshot."""
     rows = {
         row.key: row
@@ -248,8 +248,8 @@ def live_rows(snapshot: Snapshot, storage: SimulatedStorage, dead_rows: DeadRows
 
 
 def resolve(
-    base: Mapping[str, Part], change_parts: Sequence[ChangePart], shape: TableShape,
-    storage: PartStorage, dead_rows: DeadRows, locator: object,
+    base: Mapping[str, Part], change_parts: Sequence[ChangePart], spec: WriteSpec,
+    storage: PartStorage, dead_rows: DeletionVectorCache, locator: object,
 ) -> Resolution:  # fmt: skip
     """See ``lakebed.parts.resolve``; there is no ``sequence_by`` here."""
     store = of(storage)
@@ -294,19 +294,19 @@ class Locator:
         """Nothing is kept."""
 
 
-def read_keys(part: Part, shape: TableShape, storage: PartStorage) -> Iterator[pa.RecordBatch]:
+def read_keys(part: Part, spec: WriteSpec, storage: PartStorage) -> Iterator[pa.RecordBatch]:
     """See ``lakebed.parts.locate``."""
     yield pa.record_batch({"k": pa.array([row.key for row in of(storage).rows(part.path)], pa.int64())})
 
 
-def write_table(rows: pa.Table, shape: TableShape, storage: PartStorage, *rest: object) -> Iterator[WrittenPart]:
+def write_table(rows: pa.Table, spec: WriteSpec, storage: PartStorage, *rest: object) -> Iterator[WrittenPart]:
     """See ``lakebed.parts.write.write_parts``."""
     for piece in by_partition(Row(row["k"], row.get("p"), row["v"]) for row in rows.to_pylist()):
-        yield of(storage).write_rows(piece, shape)
+        yield of(storage).write_rows(piece, spec)
 
 
 def merge_rows(
-    sources: Sequence[MergeSource], shape: TableShape, out: PartStorage, reading: SimulatedStorage, rows_max: int
+    sources: Sequence[MergeSource], spec: WriteSpec, out: PartStorage, reading: SimulatedStorage, rows_max: int
 ) -> list[MergedPart]:
     """See ``lakebed.parts.merge.merge_parts``; ``out`` is the table's store or a folder on the local disk."""
     found = [
@@ -315,14 +315,14 @@ def merge_rows(
         for at, row in enumerate(reading.rows(source.url))
         if at not in source.dead
     ]
-    in_order = sort_key(shape.order_by)
+    in_order = sort_key(spec.order_by)
     found.sort(key=lambda one: in_order(one[0]))
     merged = []
     for start in range(0, len(found), rows_max):
         piece = found[start : start + rows_max]
         rows = [row for row, _, _ in piece]
         if out is reading:
-            path, size = (written := reading.write_rows(rows, shape)).path, written.bytes
+            path, size = (written := reading.write_rows(rows, spec)).path, written.bytes
             checksum = written.checksum
         else:
             reading.world.files += 1
@@ -334,7 +334,7 @@ def merge_rows(
         provenance = Provenance(
             np.array([ordinal for _, ordinal, _ in piece], np.uint16), np.array([at for _, _, at in piece], np.uint32)
         )
-        version = shape.order_version
+        version = spec.order_version
         told = stats(rows, reading.world)
         merged.append(
             MergedPart(
@@ -350,5 +350,5 @@ def merge_rows(
                 checksum=checksum,
             )
         )
-    passes = passes_after([source.part for source in sources], len(found), shape.order_version)
+    passes = passes_after([source.part for source in sources], len(found), spec.order_version)
     return [replace(part, passes=passes) for part in merged]

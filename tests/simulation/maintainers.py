@@ -9,17 +9,23 @@ from functools import partial
 
 import pyarrow as pa
 
-from lakebed.compaction.merge import Cancelled, End, Kernel, Merger, MergeResult
+from lakebed.compaction.merge import Cancelled, Kernel, MergeOutcome, Merger, MergeResult
 from lakebed.compaction.recluster_job import ReclusterJob
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import Corrupt, InvalidInput, Retry, StoreUnavailable, VersionNotFound
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
-from lakebed.operations.cleanup import TidyUp, expire_snapshots, remove_orphan_files, time_of_cleaning, vacuum
+from lakebed.operations.cleanup import (
+    BackgroundCleanup,
+    expire_snapshots,
+    remove_orphan_files,
+    time_of_cleaning,
+    vacuum,
+)
 from lakebed.operations.partitions import Partitions, detached_of
-from lakebed.parts.changes import TableShape
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.changes import WriteSpec
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.materialized import overlay
 from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.storage.part_storage import PartStorage
@@ -35,7 +41,9 @@ DAY_SECONDS = 86_400
 def settle_all(log: TableLog, storage: SimulatedStorage, changes_max: int = 1000) -> SettleResult:
     """Settle as a table does."""
     locator = Locator(storage)
-    return settle(log, storage, DeadRows(storage), lambda shape: locator, lambda part, rows: None, "", changes_max)
+    return settle(
+        log, storage, DeletionVectorCache(storage), lambda spec: locator, lambda part, rows: None, "", changes_max
+    )
 
 
 def settler(cast: Cast) -> Callable[[Actor], None]:
@@ -62,7 +70,9 @@ def replica(cast: Cast) -> Callable[[Actor], None]:
     def live(actor: Actor) -> None:
         log, storage = cast.open(actor)
         lease_seconds = cast.world.random.choice((LEASE_SECONDS, LEASE_SECONDS, 10 * RETENTION_SECONDS))
-        merger = Merger(log, storage, DeadRows(storage), actor.name, lambda: cast.world.clock(actor), lease_seconds)
+        merger = Merger(
+            log, storage, DeletionVectorCache(storage), actor.name, lambda: cast.world.clock(actor), lease_seconds
+        )
         while not cast.world.closing:
             cast.world.begin_anew(actor)
             try:
@@ -81,7 +91,9 @@ def reclusterer(cast: Cast) -> Callable[[Actor], None]:
 
     def live(actor: Actor) -> None:
         log, storage = cast.open(actor)
-        merger = Merger(log, storage, DeadRows(storage), actor.name, lambda: cast.world.clock(actor), LEASE_SECONDS)
+        merger = Merger(
+            log, storage, DeletionVectorCache(storage), actor.name, lambda: cast.world.clock(actor), LEASE_SECONDS
+        )
 
         def make(cancelled: object, progress: object) -> Callable[[PartStorage], Kernel]:
             cast.world.begin_anew(actor)  # one merge of the job is over, the next one begins
@@ -124,7 +136,7 @@ def volatile_replica(cast: Cast, host: str, on_host: int) -> Callable[[Actor], N
             _treat_disk(cast, actor, base)
         try:
             merger = VolatileMerger(
-                log, storage, DeadRows(storage), base, lambda: cast.world.clock(actor), LEASE_SECONDS
+                log, storage, DeletionVectorCache(storage), base, lambda: cast.world.clock(actor), LEASE_SECONDS
             )
         except Retry:
             return
@@ -168,7 +180,7 @@ def _work(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, me
             _merge(cast, actor, log, storage, merger)
         elif draw < 0.8:
             for result in merger.upload_due(UploadRules(cast.world.random.choice((1, 1, 10**6)), 60, 200, 4)):
-                cast.world.counts[f"upload {result.end.value}"] += 1
+                cast.world.counts[f"upload {result.outcome.value}"] += 1
                 cast.world.counts["carried"] += result.carried_rows
         elif draw < 0.95:
             merger.extend()
@@ -184,17 +196,17 @@ def _check_overlay(cast: Cast, log: TableLog, storage: SimulatedStorage, merger:
     """B2: who reads materialized parts in place of their sources sees the same rows."""
     if not merger.held():
         return
-    snapshot, dead_rows = log.refresh(), DeadRows(storage)
-    seen, stands = overlay(snapshot, merger.held(), dead_rows.of)
+    snapshot, dead_rows = log.refresh(), DeletionVectorCache(storage)
+    seen, substitutes = overlay(snapshot, merger.held(), dead_rows.of)
     shown = {row.key: row for row in live_rows(seen, storage, dead_rows)}
     expected = cast.auditor.tables[snapshot.version]
     assert shown == expected, f"B2: the overlay of {snapshot.version} shows {shown}, not {expected}"
-    cast.world.counts["overlay"] += bool(stands)
+    cast.world.counts["overlay"] += bool(substitutes)
 
 
 def _merge(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, merger: Merger | VolatileMerger) -> None:
     snapshot = log.refresh()
-    seen, taken = merger.sight(snapshot, int(cast.world.clock(actor) * 1000))
+    seen, taken = merger.planning_view(snapshot, int(cast.world.clock(actor) * 1000))
     chosen = _chosen(cast, seen, taken)
     if not chosen:
         cast.world.pause(actor)
@@ -202,19 +214,19 @@ def _merge(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, m
 
     kernel = _kernel(cast, actor, storage, merger.replica)
     result: MergeResult = merger.run(chosen, 1 + max(seen.parts[path].level for path in chosen), kernel)
-    cast.world.counts[f"{'local ' if result.local else ''}merge {result.end.value}"] += 1
+    cast.world.counts[f"{'local ' if result.local else ''}merge {result.outcome.value}"] += 1
     cast.world.counts["carried"] += result.carried_rows
-    cast.world.note(actor.name, f"merge of {len(chosen)} parts {result.end.value}")
-    assert result.end is not End.COMPLETED or result.version in cast.auditor.states
+    cast.world.note(actor.name, f"merge of {len(chosen)} parts {result.outcome.value}")
+    assert result.outcome is not MergeOutcome.COMPLETED or result.version in cast.auditor.states
 
 
 def _kernel(cast: Cast, actor: Actor, storage: SimulatedStorage, replica: str) -> Callable[[PartStorage], Kernel]:
     def kernel(out: PartStorage) -> Kernel:
-        def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
+        def work(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
             claim, beat = cast.beats[replica]
             actor.claim, actor.claimed_until = claim.domain, claim.lease_ms / 1000 - 2 * cast.world.skew_seconds
             rows_max = cast.world.random.choice((4, 1000))
-            merged = merge_rows(sources, shape, out, storage, rows_max) if cast.world.random.random() < 0.5 else None
+            merged = merge_rows(sources, spec, out, storage, rows_max) if cast.world.random.random() < 0.5 else None
             for _ in range(cast.world.random.choice((0, 2, 5, 40))):
                 cast.world.pause(actor)
                 cast.world.may_crash(actor, "while it merges")
@@ -222,7 +234,7 @@ def _kernel(cast: Cast, actor: Actor, storage: SimulatedStorage, replica: str) -
                     beat()
             if cast.world.random.random() < 0.1:
                 raise Cancelled
-            return merge_rows(sources, shape, out, storage, rows_max) if merged is None else merged
+            return merge_rows(sources, spec, out, storage, rows_max) if merged is None else merged
 
         return work
 
@@ -247,7 +259,7 @@ def partitioner(cast: Cast) -> Callable[[Actor], None]:
         log, storage = cast.open(actor)
         locator = Locator(storage)
         partitions = Partitions(
-            log, storage, DeadRows(storage), lambda: settle_all(log, storage), lambda shape: locator,
+            log, storage, DeletionVectorCache(storage), lambda: settle_all(log, storage), lambda spec: locator,
             lambda: cast.world.clock(actor),
         )  # fmt: skip
         while not cast.world.closing:
@@ -315,14 +327,14 @@ def cleaner(cast: Cast) -> Callable[[Actor], None]:
 
     def live(actor: Actor) -> None:
         log, storage = cast.open(actor)
-        tidy_up = TidyUp(log, storage, lambda: cast.world.now)
+        tidy_up = BackgroundCleanup(log, storage, lambda: cast.world.now)
         while not cast.world.closing:
             began = cast.auditor.newest.version
             seconds = cast.world.random.choice((RETENTION_SECONDS, 2 * RETENTION_SECONDS))
             clean_up = cast.world.random.choice((vacuum, expire_snapshots, remove_orphan_files, None))
             try:
                 if clean_up is None:
-                    tidy_up.round()
+                    tidy_up.run_once()
                 else:
                     clean_up(log, storage, seconds, dry_run=False)
                 cast.world.counts["cleanup"] += 1
@@ -356,7 +368,7 @@ def put_in_order(cast: Cast, log: TableLog, storage: SimulatedStorage) -> None:
     """What is left to do when all have gone: with it, nothing may remain that nobody needs."""
     world = cast.world
     world.now += 4 * DAY_SECONDS
-    Merger(log, storage, DeadRows(storage), "the last", lambda: world.now, LEASE_SECONDS).tidy()
+    Merger(log, storage, DeletionVectorCache(storage), "the last", lambda: world.now, LEASE_SECONDS).tidy()
     if cast.keyed:
         settle_all(log, storage)
     vacuum(log, storage, RETENTION_SECONDS, dry_run=False)

@@ -23,9 +23,9 @@ from lakebed.manifest.claims import Claim
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.operations import mutate, mutate_unkeyed, partitions
 from lakebed.operations.mutation import Mutation
-from lakebed.parts import dead_rows
-from lakebed.parts.changes import TableShape
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts import deletion_vector_cache
+from lakebed.parts.changes import WriteSpec
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.write import WrittenPart
 from lakebed.storage.part_storage import PartStorage
 from tests.simulation import files
@@ -42,7 +42,7 @@ class Change(Mutation):
     matches: Callable[[Row], bool] = field(default=lambda row: True, compare=False)
     number: int = 0
 
-    def check(self, shape: TableShape) -> None:
+    def check(self, spec: WriteSpec) -> None:
         """There is no SQL in it."""
 
     def changed(self, row: Row) -> Row | None:
@@ -84,18 +84,18 @@ class _InTurn:
         return map(work, items)
 
 
-def _written(mutation: Change, read: Snapshot, shape: TableShape, storage: PartStorage, register: object) -> Any:
+def _written(mutation: Change, read: Snapshot, spec: WriteSpec, storage: PartStorage, register: object) -> Any:
     """Step 1 of ``mutate``."""
     store = of(storage)
-    rows = [row for row in files.live_rows(read, store, DeadRows(storage)) if mutation.matches(row)]
+    rows = [row for row in files.live_rows(read, store, DeletionVectorCache(storage)) if mutation.matches(row)]
     changes = [mutation.changed(row) or row._replace(value=None) for row in rows]
     return mutate._Pending(
-        tuple(store.write_rows(piece, shape) for piece in files.by_partition(changes)), len(read.parts)
+        tuple(store.write_rows(piece, spec) for piece in files.by_partition(changes)), len(read.parts)
     )
 
 
 def _without_newer(
-    part: WrittenPart, came: Sequence[ChangePart], shape: TableShape, storage: PartStorage
+    part: WrittenPart, came: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage
 ) -> list[WrittenPart]:
     """Step 3 of ``mutate``."""
     store = of(storage)
@@ -104,24 +104,24 @@ def _without_newer(
     kept = [row for row in rows if row.key not in newer]
     if len(kept) == len(rows):
         return [part]
-    written = [store.write_rows(kept, shape)] if kept else []
+    written = [store.write_rows(kept, spec)] if kept else []
     mutate.discard([part], storage)
     return written
 
 
-def _matches(part: Part, dead: BitMap64, mutation: Change, shape: TableShape, storage: PartStorage) -> BitMap64:
+def _matches(part: Part, dead: BitMap64, mutation: Change, spec: WriteSpec, storage: PartStorage) -> BitMap64:
     """Step 1 of ``mutate_unkeyed``."""
     return BitMap64(at for at, row in enumerate(of(storage).rows(part.path)) if mutation.matches(row))
 
 
 def _new_rows(
-    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Change, shape: TableShape, storage: PartStorage
+    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Change, spec: WriteSpec, storage: PartStorage
 ) -> Iterator[WrittenPart]:
     """Step 2 of ``mutate_unkeyed``."""
     store = of(storage)
     rows = [mutation.changed(store.rows(path)[at]) for path, dead in dying.items() for at in dead]
     for piece in files.by_partition(row for row in rows if row is not None):
-        yield store.write_rows(piece, shape)
+        yield store.write_rows(piece, spec)
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             (uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4)),
             (log_reader, "decode_checkpoint", _decode_once),
             (log_reader, "decode_commit", _decode_commit_once),
-            (dead_rows, "_INLINE_BYTES_MAX", random.Random(world.seed).choice((0, 2048))),
+            (deletion_vector_cache, "_INLINE_BYTES_MAX", random.Random(world.seed).choice((0, 2048))),
             (Merger, "heartbeat", heartbeat),
             (read_commits, "ThreadPoolExecutor", _InTurn),
             (settle, "resolve", files.resolve),

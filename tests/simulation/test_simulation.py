@@ -19,8 +19,8 @@ from lakebed.compaction.merge import Merger
 from lakebed.manifest import invariants, table_log
 from lakebed.manifest.actions import Commit, Domain, Transaction
 from lakebed.manifest.claims import Claim, claimed_paths
-from lakebed.manifest.conflicts import BLIND, Conflict, ConflictKind, Touch, find_conflict
-from lakebed.manifest.leaving import leaving
+from lakebed.manifest.conflicts import BLIND, Conflict, ConflictKind, ReadWriteSet, find_conflict
+from lakebed.manifest.removals import removals
 from lakebed.manifest.snapshot import Snapshot, apply
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
 from lakebed.manifest.table_log import Committed, TableLog
@@ -84,8 +84,8 @@ def test_the_auditor_sees_a_store_that_forgets_a_commit() -> None:
 
 @pytest.mark.parametrize("kind", [ConflictKind.BATCH, ConflictKind.METADATA, ConflictKind.PARTS, ConflictKind.TABLE])
 def test_the_auditor_sees_a_log_that_ignores_conflicts(kind: ConflictKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ignoring(touch: Touch, batch: Transaction | None, scope: str, winner: Commit) -> Conflict | None:
-        conflict = find_conflict(touch, batch, scope, winner)
+    def ignoring(access: ReadWriteSet, batch: Transaction | None, scope: str, winner: Commit) -> Conflict | None:
+        conflict = find_conflict(access, batch, scope, winner)
         return None if conflict and conflict.kind is kind else conflict
 
     monkeypatch.setattr(table_log, "find_conflict", ignoring)
@@ -154,7 +154,7 @@ def a_cleanup_overlooks_holds(broken: pytest.MonkeyPatch) -> None:
 
 
 def a_cleanup_of_the_log_overlooks_who_begins_to_hold(broken: pytest.MonkeyPatch) -> None:
-    broken.setattr(TableLog, "_mark_at", lambda self, version: self.refresh())
+    broken.setattr(TableLog, "_expire_before", lambda self, version: self.refresh())
 
 
 def a_cleanup_overlooks_the_tail(broken: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,9 @@ def careless(method: str) -> Break:
 
         broken.setattr(partitions.Partitions, method, marked)
         broken.setattr(
-            partitions, "Touch", lambda **named: BLIND if getattr(whose, "careless", False) else Touch(**named)
+            partitions,
+            "ReadWriteSet",
+            lambda **named: BLIND if getattr(whose, "careless", False) else ReadWriteSet(**named),
         )
 
     break_it.__name__ = f"{method} without a conflict"
@@ -202,9 +204,9 @@ def careless(method: str) -> Break:
 
 def claims_outlive_what_was_detached(broken: pytest.MonkeyPatch) -> None:
     def without_claims(snapshot: Snapshot, *arguments: Any) -> Any:
-        return [action for action in leaving(snapshot, *arguments) if not isinstance(action, Domain)]
+        return [action for action in removals(snapshot, *arguments) if not isinstance(action, Domain)]
 
-    broken.setattr(partitions, "leaving", without_claims)
+    broken.setattr(partitions, "removals", without_claims)
 
 
 def attach_overlooks_live_keys(broken: pytest.MonkeyPatch) -> None:

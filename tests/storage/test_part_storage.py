@@ -22,7 +22,7 @@ from lakebed.storage import s3_part_storage
 from lakebed.storage.counters import StoreCounters
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.process_folders import temporary_folder
+from lakebed.storage.process_folders import process_folder
 from lakebed.storage.range_cache import BLOCK_BYTES, TAIL_BYTES, BlockCache
 from tests.infra.fault_proxy import Fault, FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
@@ -111,11 +111,11 @@ def test_a_writer_that_fails_leaves_nothing_behind(storage: PartStorage) -> None
         Path(local).write_bytes(b"half")
         raise ValueError("no")
 
-    staged = set(os.listdir(temporary_folder()))
+    staged = set(os.listdir(process_folder()))
     with pytest.raises(ValueError, match="no"):
         storage.write_file("x.parquet", write)
     assert list(storage.list()) == []
-    assert set(os.listdir(temporary_folder())) == staged
+    assert set(os.listdir(process_folder())) == staged
 
 
 def test_missing_files_are_not_found_and_deleting_them_is_no_error(storage: PartStorage) -> None:

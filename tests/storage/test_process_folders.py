@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.storage.process_folders import lock_folder, temporary_folder
+from lakebed.storage.process_folders import lock_folder, process_folder
 
 OWNER = """
 import sys
-from lakebed.storage.process_folders import temporary_folder
-(temporary_folder() / "spilled").write_bytes(b"rows")
-print(temporary_folder(), flush=True)
+from lakebed.storage.process_folders import process_folder
+(process_folder() / "spilled").write_bytes(b"rows")
+print(process_folder(), flush=True)
 sys.stdin.read()
 """
 
@@ -45,11 +45,11 @@ def test_the_folder_of_a_living_process_stays_and_that_of_a_killed_one_goes() ->
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert (dead / "spilled").exists()
-        own = temporary_folder()
+        own = process_folder()
         assert not dead.exists()
         assert (alive / "spilled").exists()
         assert own not in (alive, dead)
-        assert temporary_folder() == own
+        assert process_folder() == own
 
 
 def test_a_process_that_ends_removes_its_folder() -> None:
@@ -65,16 +65,16 @@ def test_folders_that_are_no_process_s_stay(tmp_path: Path) -> None:
     (others[1] / "lock").touch()
     link = tmp_path / "lakebed-process-link"
     link.symlink_to(others[1])
-    temporary_folder()
+    process_folder()
     assert all(folder.exists() for folder in [*others, link])
 
 
 def test_a_forked_child_has_a_folder_of_its_own_and_leaves_its_parent_s() -> None:
-    folder = temporary_folder()
+    folder = process_folder()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(write, str(temporary_folder()).encode())
+        os.write(write, str(process_folder()).encode())
         os._exit(0)
     os.waitpid(child, 0)
     other = Path(os.read(read, 1000).decode())

@@ -12,7 +12,7 @@ import pytest
 import lakebed
 from lakebed.errors import InvalidChanges, InvalidSchema
 from lakebed.ingest.batch_writer import RowChanges
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -59,7 +59,7 @@ def test_a_time_that_no_query_could_show_is_refused_or_set_aside_within_others(
     table = lakebed.create(tmp_path / "t", schema, keys=["id"])
     with pytest.raises(InvalidChanges, match="column 'at' is before the year -290308 in row 1"):
         table.apply(rows)
-    [decoded] = RowChanges(TableShape(schema=table.schema, keys=("id",)))(
+    [decoded] = RowChanges(WriteSpec(schema=table.schema, keys=("id",)))(
         iter([pa.record_batch([rows.to_struct_array().chunk(0)], ["row"])])
     )
     assert decoded.changes["id"].to_pylist() == [1]
@@ -74,7 +74,7 @@ def test_a_time_that_no_query_could_show_is_refused_or_set_aside(tmp_path: Path)
     table = lakebed.create(tmp_path / "t", schema, keys=["id"])
     with pytest.raises(InvalidChanges, match="column 'at' is before the year -290308 in row 1"):
         table.apply(rows)
-    [decoded] = RowChanges(TableShape(schema=schema, keys=("id",)))(
+    [decoded] = RowChanges(WriteSpec(schema=schema, keys=("id",)))(
         iter([pa.record_batch([rows.to_struct_array().chunk(0)], ["row"])])
     )
     assert decoded.changes["id"].to_pylist() == [1]

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.merge import End, Kernel, Merger
+from lakebed.compaction.merge import Kernel, MergeOutcome, Merger
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import VersionNotFound
 from lakebed.manifest.snapshot import Snapshot, replay
-from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, TableShape
+from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
@@ -115,13 +115,13 @@ def step(world: World, folder: Path) -> None:
     elif action == "merge":
         snapshot = log_of(table).refresh()
         merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "somebody")
-        merge_some(world, merger, *merger.sight(snapshot, snapshot.timestamp_ms))
+        merge_some(world, merger, *merger.planning_view(snapshot, snapshot.timestamp_ms))
     elif action == "volatile merge":
         replica = volatile_merger(world)
-        merge_some(world, replica, *replica.sight(log_of(table).refresh(), log_of(table).now_ms()))
+        merge_some(world, replica, *replica.planning_view(log_of(table).refresh(), log_of(table).now_ms()))
     elif action == "upload":
         for result in volatile_merger(world).upload_due(UploadRules(1, 0, 1, 1)):
-            assert result.end is not End.CLAIMED
+            assert result.outcome is not MergeOutcome.CLAIMED
         rows_stay(world, before)
     elif action == "replica restarts":
         held = {one.claim.id for one in volatile_merger(world).held()}
@@ -178,10 +178,10 @@ def merge_some(world: World, merger: Merger | VolatileMerger, seen: Snapshot, ta
     meanwhile = [world.random.choice([apply, settle]) for _ in range(world.random.choice([0, 0, 1, 2]))]
 
     def kernel(out: PartStorage) -> Kernel:
-        def work(sources: Sequence[MergeSource], shape: TableShape) -> list[MergedPart]:
+        def work(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
             rows_stay(world, before)
             rows_max, storage = world.random.choice([3, 1000]), storage_of(world.table)
-            merged = merge_parts(sources, shape, out, connect(), rows_max=rows_max, read_from=storage)
+            merged = merge_parts(sources, spec, out, connect(), rows_max=rows_max, read_from=storage)
             for other in meanwhile:
                 other(world)
             return merged
@@ -189,7 +189,7 @@ def merge_some(world: World, merger: Merger | VolatileMerger, seen: Snapshot, ta
         return work
 
     result = merger.run([part.path for part in chosen], 1 + max(part.level for part in chosen), kernel)
-    assert result.end is End.COMPLETED
+    assert result.outcome is MergeOutcome.COMPLETED
     rows_stay(world, max(before, max(world.states)))
 
 

@@ -26,7 +26,7 @@ from lakebed.manifest import log_reader, snapshot
 from lakebed.monitoring import recent_commits
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
-from lakebed.sortkey import known
+from lakebed.sortkey import statistics_cache
 from lakebed.storage import engine
 from lakebed.table import Table, internals_of
 
@@ -90,7 +90,7 @@ def kept_for_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "_RELIST_SECONDS", 0.1)
     monkeypatch.setattr(snapshot, "_REMOVED_SECONDS", (0, 0.1))
     monkeypatch.setattr(recent_commits, "WINDOW_SECONDS", 0.1)
-    monkeypatch.setattr(known, "SPARE_TEXTS", 16)
+    monkeypatch.setattr(statistics_cache, "SPARE_TEXTS", 16)
     monkeypatch.setattr(engine, "CURSORS_MAX", 100)
 
 

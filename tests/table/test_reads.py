@@ -271,12 +271,12 @@ def test_a_running_maintenance_removes_old_files_of_reads(
 ) -> None:
     clock = log_of(table).clock = Clock()
     monkeypatch.setattr(LocalPartStorage, "now", lambda storage: clock())
-    internals_of(table).tidy_up.round()  # the one that lists everything
+    internals_of(table).tidy_up.run_once()  # the one that lists everything
     table.to_arrow(where="id < 10")
     published(table)
-    assert internals_of(table).tidy_up.round() == 0
+    assert internals_of(table).tidy_up.run_once() == 0
     clock.ahead = HOUR + 100
-    assert internals_of(table).tidy_up.round() == 1 and not files_of_reads(table)
+    assert internals_of(table).tidy_up.run_once() == 1 and not files_of_reads(table)
 
 
 # -- what a query reads --------------------------------------------------------------------------------------------------

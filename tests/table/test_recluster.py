@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 import lakebed
 from lakebed.compaction import recluster_job
-from lakebed.compaction.merge import End, Merger
+from lakebed.compaction.merge import MergeOutcome, Merger
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import InvalidInput, StoreUnavailable
@@ -124,14 +124,14 @@ def test_a_table_without_any_order_says_why_it_can_not_be_reclustered(tmp_path: 
 
 def test_final_makes_every_level_as_shallow_as_its_threshold_and_one_round_makes_one(filled: Filled) -> None:
     before = filled.table.version
-    foretold = filled.table.maintenance.recluster(final=True, dry_run=True)
-    assert filled.table.version == before and foretold.estimated and foretold.depth_before == {0: BATCHES}
+    predicted = filled.table.maintenance.recluster(final=True, dry_run=True)
+    assert filled.table.version == before and predicted.estimated and predicted.depth_before == {0: BATCHES}
     one = filled.table.maintenance.recluster()
     assert (one.rounds, one.finished, one.depth_before) == (1, True, {0: BATCHES})
     assert one.depth_after.get(0, 0) <= 2 < one.depth_after[1]
     rest = filled.table.maintenance.recluster(final=True)
     assert rest.depth_before == one.depth_after and all(depth <= 2 for depth in rest.depth_after.values())
-    assert one.bytes_in + rest.bytes_in == pytest.approx(foretold.bytes_in, rel=0.5)
+    assert one.bytes_in + rest.bytes_in == pytest.approx(predicted.bytes_in, rel=0.5)
     again = filled.table.maintenance.recluster(final=True)
     assert (again.plans, again.version) == (0, rest.version)
     filled.check()
@@ -182,12 +182,12 @@ def test_a_sort_key_set_while_it_runs_is_the_one_that_all_parts_have_in_the_end(
 
 def test_a_batch_that_was_written_before_the_sort_key_changed_is_committed_in_the_old_order(filled: Filled) -> None:
     from lakebed.ingest.batch_writer import commit_written, write_arrow
-    from lakebed.parts.changes import prepare, shape_of
+    from lakebed.parts.changes import prepare, write_spec_of
     from lakebed.storage.engine import connect
 
     read = log_of(filled.table).refresh()
     rows = pa.table({"id": [100_001, 100_000], "place": [1, 2], "value": ["b", "a"]}, SCHEMA)
-    written = write_arrow(prepare(rows, shape_of(read), connect()), shape_of(read), filled.table.path)
+    written = write_arrow(prepare(rows, write_spec_of(read), connect()), write_spec_of(read), filled.table.path)
     filled.table.set_sort_key(["value"])
     commit_written(log_of(filled.table), read, written, None, "APPLY", "test")
     filled.table.settle()
@@ -278,7 +278,7 @@ def test_a_part_that_another_merge_takes_meanwhile_is_planned_again_and_the_rest
         )
         merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "rival")
         kernel = compaction_of(table).local_kernel()(lambda: False, lambda rows: None)
-        assert merger.run(free[:3], 1, kernel).end is End.COMPLETED
+        assert merger.run(free[:3], 1, kernel).outcome is MergeOutcome.COMPLETED
 
     assert table.maintenance.recluster(final=True, on_progress=at_first(rival)).finished
     filled.check()
@@ -292,7 +292,7 @@ def test_outputs_that_stay_on_local_disk_for_a_while_keep_the_version_of_their_s
     )
     assert job.run(replica, compaction_of(table).local_kernel()).finished
     table.set_sort_key(["value"])
-    seen, _ = replica.sight(log_of(table).refresh(), 0)
+    seen, _ = replica.planning_view(log_of(table).refresh(), 0)
     assert {part.sort_key_version for part in seen.parts.values()} == {1}
     replica.upload_due(UploadRules(0, 0, 0, 0))
     assert set(table.inspect.parts()["sort_key_version"].to_pylist()) == {1}

@@ -18,7 +18,7 @@ from lakebed.manifest.schema import schema_to_json
 from lakebed.parts.locate import ScanLocator
 from lakebed.table import internals_of
 from lakebed.view.scan_file import ScanFile
-from lakebed.view.spark_scan import told_to_spark
+from lakebed.view.spark_scan import entry_for_spark
 from tests.table.others import File, table_of_others
 
 NAN = math.nan
@@ -145,7 +145,7 @@ def test_spark_s_index_is_told_only_bounds_that_hold() -> None:
     stats = orjson.dumps({"numRecords": 1, "minValues": bounds, "maxValues": bounds, "nullCount": {"x": 0}}).decode()
 
     def told(path: str, stats: str | None) -> str | None:
-        return told_to_spark(ScanFile(path=path, bytes=1, rows=1, stats=stats), schema_to_json(schema))
+        return entry_for_spark(ScanFile(path=path, bytes=1, rows=1, stats=stats), schema_to_json(schema))
 
     trusted = {"id": 2**53 + 1, "m": 1.25}
     expected = {"numRecords": 1, "minValues": trusted, "maxValues": trusted, "nullCount": {"x": 0}}

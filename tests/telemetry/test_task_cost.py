@@ -13,13 +13,13 @@ import lakebed
 from lakebed import events
 from lakebed.events import Event, TaskMeasured
 from lakebed.ingest.batch_writer import WriteTask
-from lakebed.ingest.shape import Decoded
+from lakebed.ingest.decoder import Decoded
 from lakebed.monitoring.metrics import Metrics
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.storage.engine import connect
-from lakebed.storage.process_folders import temporary_folder
-from lakebed.storage.spill_buckets import Stretches
+from lakebed.storage.process_folders import process_folder
+from lakebed.storage.spill_buckets import SpillBuckets
 from lakebed.telemetry.task_cost import LOOK_SECONDS, measured, spilled_bytes
 from lakebed.telemetry.task_requests import tell
 from tests.monitoring.test_truth import SCHEMA, Read, batch
@@ -40,16 +40,16 @@ def heard() -> object:
 
 def test_rows_that_are_set_aside_while_a_task_runs_are_seen(heard: list[TaskMeasured]) -> None:
     rows = pa.table({"id": pa.array(range(200_000))})
-    with measured("t", "merge"), Stretches(rows.schema, 2) as stretches:
+    with measured("t", "merge"), SpillBuckets(rows.schema, 2) as stretches:
         stretches.add(0, rows)
         stretches.close()
-        lying = spilled_bytes(temporary_folder())
+        lying = spilled_bytes(process_folder())
         time.sleep(3 * LOOK_SECONDS)
     assert lying > 100_000
     [one] = heard
     assert (one.table, one.kind, one.spilled_bytes) == ("t", "merge", lying)
     assert one.memory_bytes > 50 << 20
-    assert spilled_bytes(temporary_folder()) == 0
+    assert spilled_bytes(process_folder()) == 0
 
 
 def test_what_duckdb_spills_is_seen(heard: list[TaskMeasured], tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_task_that_fails_is_measured_and_leaves_no_thread(heard: list[TaskMeas
 def test_what_a_task_of_another_process_took_comes_with_its_result(tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
     decoded = [Decoded(changes=batch(1), quarantined=QUARANTINE_SCHEMA.empty_table())]
-    task = WriteTask(TableShape(schema=SCHEMA, keys=("id",)), table.path, lambda _: iter(decoded))
+    task = WriteTask(WriteSpec(schema=SCHEMA, keys=("id",)), table.path, lambda _: iter(decoded))
     [told] = [body for kind, body in task.run(iter([])) if kind == "requests"]
     metrics = Metrics()
     end = events.listen(metrics)

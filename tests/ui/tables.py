@@ -12,7 +12,7 @@ import pyarrow as pa
 import lakebed
 from lakebed.manifest.actions import Action, CommitInfo, Transaction
 from lakebed.manifest.claims import Claim
-from lakebed.manifest.conflicts import BLIND, Touch
+from lakebed.manifest.conflicts import BLIND, ReadWriteSet
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import Committed, Outcome, TableLog
@@ -50,12 +50,12 @@ class _LikeLargeParts(TableLog):
         read: Snapshot,
         actions: Sequence[Action],
         info: CommitInfo,
-        touch: Touch,
+        access: ReadWriteSet,
         batch: Transaction | None = None,
     ) -> Outcome:
         if info.operation == "MERGE":
             info = replace(info, metrics={**info.metrics, "seconds": 6.0 + len(actions)})
-        return super().commit(read, actions, info, touch, batch)
+        return super().commit(read, actions, info, access, batch)
 
 
 def orders(folder: Path, clock: Clock, read_budget: int = 6, part_rows: int = 1_000_000) -> lakebed.Table:

@@ -12,7 +12,7 @@ import lakebed
 from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
 from lakebed.ingest.truncates import Truncate
 from lakebed.manifest.actions import Transaction
-from lakebed.parts.changes import prepare, shape_of
+from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.storage.engine import connect
 from lakebed.view.changes import read_version, versions_with_changes
 from tests.internals import log_of
@@ -34,8 +34,8 @@ def test_what_came_after_a_truncate_in_its_batch_is_among_the_changes(keys: tupl
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=keys)
     table.apply(pa.table({"id": [1], "value": ["gone"]}))
     snapshot = log_of(table).refresh()
-    shape = shape_of(snapshot)
-    after = write_arrow(prepare(pa.table({"id": [2], "value": ["new"]}), shape, connect()), shape, table.path)
+    spec = write_spec_of(snapshot)
+    after = write_arrow(prepare(pa.table({"id": [2], "value": ["new"]}), spec, connect()), spec, table.path)
     truncate = Written(parts=after.parts, truncates=(Truncate(topic="orders", partition=0, offset=7),))
     version = commit_written(
         log_of(table), snapshot, truncate, Transaction("test", 1), "STREAMING UPDATE", "test"

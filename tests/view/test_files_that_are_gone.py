@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import lakebed
 from lakebed.errors import Corrupt
-from lakebed.parts import dead_rows
+from lakebed.parts import deletion_vector_cache
 from tests.internals import storage_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -20,7 +20,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(dead_rows, "_INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(deletion_vector_cache, "_INLINE_BYTES_MAX", 0)
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
     for start in (0, 10):
         table.apply(pa.table({"id": range(start, start + 10), "v": [0] * 10}, SCHEMA))

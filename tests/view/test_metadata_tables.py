@@ -48,8 +48,8 @@ def test_a_merge_tells_what_it_cost_beside_what_its_plan_foretold(table: lakebed
     result = table.maintenance.compact()
     [merge] = table.inspect.compactions().to_pylist()
     assert (merge["operation"], merge["plan"], merge["level"], merge["why"]) == ("merge", "merge", 1, plan["why"])
-    assert merge["rows_foretold"] == plan["rows"] - plan["dead_rows"]
-    assert (merge["bytes_in"], merge["bytes_foretold"]) == (plan["bytes_in"], plan["bytes_out"])
+    assert merge["rows_predicted"] == plan["rows"] - plan["dead_rows"]
+    assert (merge["bytes_in"], merge["bytes_predicted"]) == (plan["bytes_in"], plan["bytes_out"])
     assert (merge["parts_in"], merge["parts_out"]) == (result.parts_in, result.parts_out)
     assert (merge["rows_in"], merge["rows_out"], merge["bytes_out"]) == (result.rows, result.rows, result.bytes_out)
     assert merge["version"] == result.version

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidChanges
-from lakebed.parts.fitting import fitted
+from lakebed.parts.exact_cast import cast_exactly
 
 UTC = dt.UTC
 NOON, MIDNIGHT = dt.datetime(2026, 1, 1, 12), dt.datetime(2026, 1, 1)
@@ -84,7 +84,7 @@ def column(kind: pa.DataType, value: Any) -> pa.ChunkedArray:
 
 @pytest.mark.parametrize(("given", "value", "kind", "expected"), SAME, ids=lambda each: str(each))
 def test_a_value_that_stays_the_same_fits(given: pa.DataType, value: Any, kind: pa.DataType, expected: Any) -> None:
-    out = fitted(column(given, value), kind, "v")
+    out = cast_exactly(column(given, value), kind, "v")
     assert (out.type, out.to_pylist()) == (kind, [None, expected])
 
 
@@ -93,6 +93,6 @@ def test_a_value_that_could_become_another_is_refused_with_what_to_do(
     given: pa.DataType, value: Any, kind: pa.DataType, why: str
 ) -> None:
     with pytest.raises(InvalidChanges, match=r"^column 'v': .*; convert it before it is applied$") as refused:
-        fitted(column(given, value), kind, "v")
+        cast_exactly(column(given, value), kind, "v")
     for part in (str(given), str(kind), why):
         assert part in str(refused.value)

@@ -30,23 +30,23 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class LogicalType:
     kind: Kind = Kind.PLAIN
     scale: int = 0
     """Digits after the point; for DECIMAL_BYTES only."""
-    item: Meaning | None = None
-    """The meaning of an array's elements."""
-    fields: tuple[tuple[str, Meaning], ...] = ()
-    """The meanings of a struct's fields."""
+    item: LogicalType | None = None
+    """The logical type of an array's elements."""
+    fields: tuple[tuple[str, LogicalType], ...] = ()
+    """The logical types of a struct's fields."""
 
-    def of_item(self) -> Meaning:
+    def of_item(self) -> LogicalType:
         return self.item or PLAIN
 
-    def of_field(self, name: str) -> Meaning:
+    def of_field(self, name: str) -> LogicalType:
         return dict(self.fields).get(name, PLAIN)
 
 
-PLAIN = Meaning()
+PLAIN = LogicalType()
 INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
 
 KIND_OF_NAME = {
@@ -70,23 +70,23 @@ KIND_OF_NAME = {
 SCHEMA_LEVELS_MAX = 100
 
 
-def meaning_of(schema: Any, level: int = 0) -> Meaning:
-    """The meaning of a field of an inline Kafka Connect schema. Raises ``Unreadable`` for what is no such schema."""
+def logical_type_of(schema: Any, level: int = 0) -> LogicalType:
+    """The logical type of a field of an inline Kafka Connect schema. Raises ``Unreadable`` for what is no such schema."""
     _expect(isinstance(schema, Mapping), "a field's schema is no object")
     _expect(level < SCHEMA_LEVELS_MAX, "it is nested too deep")
     name = schema.get("name")
     kind = KIND_OF_NAME.get(name) if isinstance(name, str) else None
     if kind is Kind.DECIMAL_BYTES:
-        return Meaning(kind, scale=_scale(schema.get("parameters")))
+        return LogicalType(kind, scale=_scale(schema.get("parameters")))
     if kind is not None:
-        return Meaning(kind)
+        return LogicalType(kind)
     match schema.get("type"):
         case "bytes":
-            return Meaning(Kind.BYTES)
+            return LogicalType(Kind.BYTES)
         case "array":
-            return Meaning(item=meaning_of(schema.get("items"), level + 1))
+            return LogicalType(item=logical_type_of(schema.get("items"), level + 1))
         case "struct":
-            return Meaning(fields=fields_of(schema, level + 1))
+            return LogicalType(fields=fields_of(schema, level + 1))
     return PLAIN
 
 
@@ -96,13 +96,13 @@ def _scale(parameters: Any) -> int:
     return int(str(scale))
 
 
-def fields_of(schema: Any, level: int = 0) -> tuple[tuple[str, Meaning], ...]:
-    """The fields of a struct's schema and what they mean; none for a schema that is null. Raises ``Unreadable``."""
-    return tuple((field["field"], meaning_of(field, level)) for field in _fields(schema))
+def fields_of(schema: Any, level: int = 0) -> tuple[tuple[str, LogicalType], ...]:
+    """The fields of a struct's schema with their logical types; none for a schema that is null. Raises ``Unreadable``."""
+    return tuple((field["field"], logical_type_of(field, level)) for field in _fields(schema))
 
 
-def columns_of_envelope(schema: Any) -> dict[str, Meaning]:
-    """The meanings of a table's columns, out of the inline schema of a change event. Raises ``Unreadable``."""
+def columns_of_envelope(schema: Any) -> dict[str, LogicalType]:
+    """The logical types of a table's columns, out of the inline schema of a change event. Raises ``Unreadable``."""
     images = {field["field"]: field for field in _fields(schema)}
     for name in ("after", "before"):
         if name in images:

@@ -12,7 +12,7 @@ from lakebed.manifest.claims import claims_of
 from lakebed.manifest.snapshot import Snapshot
 
 
-def leaving(snapshot: Snapshot, parts: Iterable[Part], now_ms: int) -> list[Action]:
+def removals(snapshot: Snapshot, parts: Iterable[Part], now_ms: int) -> list[Action]:
     """The removal of these parts of the base, and the end of every claim that names one of them."""
     going = {part.path: part for part in parts}
     actions: list[Action] = [part.removed(now_ms) for part in going.values()]
@@ -21,8 +21,8 @@ def leaving(snapshot: Snapshot, parts: Iterable[Part], now_ms: int) -> list[Acti
     return actions
 
 
-def everything_leaving(snapshot: Snapshot, now_ms: int) -> list[Action]:
+def all_removals(snapshot: Snapshot, now_ms: int) -> list[Action]:
     """The removal of all base parts and of the tail."""
-    actions = leaving(snapshot, snapshot.parts.values(), now_ms)
+    actions = removals(snapshot, snapshot.parts.values(), now_ms)
     actions += [RemoveChangePart(domain) for domain in snapshot.tail]
     return actions

@@ -1,7 +1,7 @@
 """How often parts were read of late, while they wait to be sorted by a new sort key: what is read most is sorted first.
 
 Invariants
-- While no part waits (``manifest.stale``) nothing is counted, written, listed or started.
+- While no part waits (``manifest.parts_to_resort``) nothing is counted, written, listed or started.
 - Counts are a hint. One that is lost or counted twice changes the order of sorting and nothing else, so no error here reaches
   a reader or a planner.
 
@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterable, Mapping
 import orjson
 
 from lakebed.errors import InvalidInput, LakebedError
+from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stale import stale_parts
 from lakebed.manifest.table_log import TableLog
 
 READS_FOLDER = "_lakebed/reads"
@@ -49,7 +49,7 @@ Take = Callable[[], Mapping[str, int]]
 """Reads by path since it was called last."""
 
 
-class Reads:
+class ReadCounts:
     """Reads of one table's stale parts in the last hour, of this process and of others. Safe to use from several threads."""
 
     def __init__(self, log: TableLog) -> None:
@@ -85,7 +85,7 @@ class Reads:
 
     def of(self, snapshot: Snapshot) -> dict[str, int]:
         """How often each stale part was read in the last hour, as far as is known; those that never were are left out."""
-        stale = {part.path for part in stale_parts(snapshot)}
+        stale = {part.path for part in parts_to_resort(snapshot)}
         if not stale:
             return {}
         self._ask_sources()
@@ -186,7 +186,7 @@ class Reads:
         name = f"{_time(self._log.now_ms() // 1000)}-{uuid.uuid4().hex}.json"
         try:
             snapshot = self._log.refresh()
-            stale = {part.path for part in stale_parts(snapshot)}
+            stale = {part.path for part in parts_to_resort(snapshot)}
             reads = {path: count for path, count in counted.most_common() if path in stale}
             if not reads:
                 return

@@ -14,9 +14,9 @@ import lakebed
 from lakebed.errors import InvalidInput
 from lakebed.failures import failure_in
 from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
 from lakebed.ingest.generator_source import GeneratorSource
-from lakebed.ingest.shape import ChangeShape
 from lakebed.ingest.source import RangeChanges
 from lakebed.table import internals_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
-SHAPE = ChangeShape(COLUMNS, KEYS, "kafka.offset")
+SHAPE = DecoderSchema(COLUMNS, KEYS, "kafka.offset")
 
 
 def ingest(spark: SparkSession, path: Path, events: int, *, batch: int = 400) -> None:

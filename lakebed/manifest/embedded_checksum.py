@@ -7,16 +7,16 @@ import zlib
 ZEROS = b"00000000"
 
 
-def with_checksum(data: bytes, mark: bytes) -> bytes:
+def with_checksum(data: bytes, expired_before: bytes) -> bytes:
     """The file with its checksum in place of the zeros after the last such mark."""
-    at = data.rindex(mark + ZEROS) + len(mark)
+    at = data.rindex(expired_before + ZEROS) + len(expired_before)
     return data[:at] + b"%08x" % zlib.crc32(data) + data[at + len(ZEROS) :]
 
 
-def require_whole(data: bytes, mark: bytes) -> None:
+def require_whole(data: bytes, expired_before: bytes) -> None:
     """Raises ValueError if the file has another checksum than it was written with. One without a mark has none."""
-    at = data.rfind(mark) + len(mark)
-    if at < len(mark):
+    at = data.rfind(expired_before) + len(expired_before)
+    if at < len(expired_before):
         return
     end = at + len(ZEROS)
     if data[at:end] != b"%08x" % zlib.crc32(data[:at] + ZEROS + data[end:]):

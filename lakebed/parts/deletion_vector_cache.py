@@ -19,11 +19,11 @@ _INLINE_BYTES_MAX = 2048
 _GONE_MAX = 64
 
 
-class DeadRows:
+class DeletionVectorCache:
     """Reads and writes deletion vectors of one table. Safe to use from threads.
 
     Of each part the one used last is kept, up to 64 MB of those used last: what a settle replaces is not needed again. Those of
-    parts that left the base go by ``forget_gone``.
+    parts that left the base go by ``forget_removed``.
     """
 
     def __init__(self, storage: PartStorage) -> None:
@@ -73,7 +73,7 @@ class DeadRows:
             self._keep(name, vector, bitmaps[name])
         return out
 
-    def forget_gone(self, base: Mapping[str, Part]) -> None:
+    def forget_removed(self, base: Mapping[str, Part]) -> None:
         """Let go of vectors of parts that are not in the base, once there are many. Who still needs one reads it again."""
         with self._lock:
             if len(self._kept) <= 2 * len(base) + _GONE_MAX:

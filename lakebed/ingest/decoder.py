@@ -16,7 +16,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
-from lakebed.ingest.truncates import NO_CUT, Cut, Truncate
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.manifest.schema import is_reserved
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
 
@@ -34,7 +34,7 @@ RECORD_SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeShape:
+class DecoderSchema:
     """The columns of a table with their nullability, its keys, and what orders the changes of a key.
 
     ``sequence_by`` names a column of the table or metadata of the event (``source.lsn``, ``ts_ms``, ``kafka.offset``).
@@ -113,5 +113,5 @@ class Decoded:
 class Decoder(Protocol):
     """Turns records (``RECORD_SCHEMA``) into changes of one table. Implementations are picklable."""
 
-    def decode(self, records: pa.Table, cut: Cut = NO_CUT) -> Decoded:
-        """``cut``: changes that its truncates took are left out."""
+    def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+        """``cutoff``: changes that its truncates took are left out."""

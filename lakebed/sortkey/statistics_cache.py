@@ -32,7 +32,7 @@ _COLUMNS_MAX = 32
 _ORDERS_MAX = 4
 
 
-class KnownStatistics:
+class StatisticsCache:
     """Bounds and ranges by the text of statistics (Delta's JSON, None for a part that has none). Safe in several threads."""
 
     def __init__(self) -> None:
@@ -41,8 +41,8 @@ class KnownStatistics:
         self._columns: dict[tuple[str, pa.DataType], _Column] = {}
         self._orders: dict[tuple[SortTerm, ...], _Order] = {}
 
-    def __reduce__(self) -> tuple[type[KnownStatistics], tuple[()]]:
-        return KnownStatistics, ()  # a copy in another process begins with nothing
+    def __reduce__(self) -> tuple[type[StatisticsCache], tuple[()]]:
+        return StatisticsCache, ()  # a copy in another process begins with nothing
 
     def __len__(self) -> int:
         return len(self._numbers)

@@ -9,19 +9,19 @@ from pyroaring import BitMap64
 
 import lakebed
 from lakebed.manifest.actions import Part
-from lakebed.parts.dead_rows import DeadRows
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.storage.local_part_storage import LocalPartStorage
 from tests.internals import dead_rows_of
 
 
 def test_vectors_of_parts_that_left_the_base_are_let_go_and_can_be_read_again(tmp_path: Path) -> None:
-    dead_rows = DeadRows(LocalPartStorage(str(tmp_path)))
+    dead_rows = DeletionVectorCache(LocalPartStorage(str(tmp_path)))
     bitmaps = {f"{number}.parquet": BitMap64(range(number, 9000, 3)) for number in range(200)}
     vectors = dead_rows.write(bitmaps)
     parts = {path: Part(path=path, rows=9000, bytes=1, deletion_vector=vectors[path]) for path in bitmaps}
-    dead_rows.forget_gone(parts)
+    dead_rows.forget_removed(parts)
     assert len(dead_rows._kept) == 200
-    dead_rows.forget_gone({path: parts[path] for path in list(parts)[:10]})
+    dead_rows.forget_removed({path: parts[path] for path in list(parts)[:10]})
     assert list(dead_rows._kept) == list(parts)[:10]
     assert dead_rows._bytes == sum(size for _, _, size in dead_rows._kept.values())
     assert {path: dead_rows.of(part) for path, part in parts.items()} == bitmaps

@@ -6,7 +6,7 @@ from lakebed.manifest.actions import Part
 from lakebed.manifest.snapshot import Snapshot
 
 
-def stale_parts(snapshot: Snapshot) -> list[Part]:
+def parts_to_resort(snapshot: Snapshot) -> list[Part]:
     """The parts of the base that an earlier sort key sorted; none in a table without an order.
 
     Parts of an order that is not known (another writer's) are left as they are until the table's order is changed.

@@ -25,23 +25,23 @@ from lakebed.manifest.actions import Domain, Transaction
 from lakebed.manifest.snapshot import Snapshot
 
 
-def digest(ranges: Iterable[Range]) -> str:
+def batch_fingerprint(ranges: Iterable[Range]) -> str:
     """A short text that only the same ranges have."""
     return hashlib.sha256(json.dumps(sorted(map(astuple, ranges))).encode()).hexdigest()[:16]
 
 
-def what_batch_read(batch: Transaction, read: str) -> Domain:
+def fingerprint_entry(batch: Transaction, fingerprint: str) -> Domain:
     """What puts it into the log."""
-    return Domain(batch.app_id, json.dumps({"batch": batch.version, "read": read}))
+    return Domain(batch.app_id, json.dumps({"batch": batch.version, "fingerprint": fingerprint}))
 
 
-def require_same(snapshot: Snapshot, batch: Transaction, read: str) -> None:
+def require_same(snapshot: Snapshot, batch: Transaction, fingerprint: str) -> None:
     """Raises InvalidInput if a batch that the table has is not the one that has come again now."""
     text = snapshot.domains.get(batch.app_id)
     if text is None:
         return
     known = json.loads(text)
-    if (known["batch"], known["read"]) == (batch.version, read):
+    if (known["batch"], known["fingerprint"]) == (batch.version, fingerprint):
         return
     raise InvalidInput(
         f"batch {batch.version} of this pipeline is in the table, but not with what it would read now (the newest there is batch "

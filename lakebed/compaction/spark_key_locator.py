@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakebed.manifest.actions import Part
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.locate import KeyLocator, ScanLocator, lookup_schema
 from lakebed.storage.open import open_part_storage
 from lakebed.telemetry.task_cost import measured
@@ -22,19 +22,19 @@ from lakebed.telemetry.task_requests import counted, tell
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WIDE_KEYS_MIN = 500_000
+SPARK_LOOKUP_KEYS_MIN = 500_000
 _GROUP_ROWS = 4_000_000
 
 
-class WideLocator:
+class SparkKeyLocator:
     """Spark tasks for many keys, ``narrow`` for few."""
 
     def __init__(
-        self, narrow: KeyLocator, spark: SparkSession, shape: TableShape, root: str, keys_min: int = WIDE_KEYS_MIN
+        self, narrow: KeyLocator, spark: SparkSession, spec: WriteSpec, root: str, keys_min: int = SPARK_LOOKUP_KEYS_MIN
     ):
         self._narrow = narrow
         self._spark = spark
-        self._shape = shape
+        self._spec = spec
         self._root = root
         self._keys_min = keys_min
 
@@ -46,13 +46,13 @@ class WideLocator:
         with pa.ipc.new_stream(sink, keys.schema) as writer:
             writer.write_table(keys)
         broadcast = self._spark.sparkContext.broadcast(sink.getvalue().to_pybytes())
-        shape, root = self._shape, self._root
+        spec, root = self._spec, self._root
 
         def find(numbers: Iterable[int]) -> Iterator[tuple[bytes, str]]:
             wanted = pa.ipc.open_stream(broadcast.value).read_all()
             for number in numbers:
                 with counted() as requests, measured(root, "find"):
-                    found = ScanLocator(shape, open_part_storage(root)).lookup(groups[number], wanted)
+                    found = ScanLocator(spec, open_part_storage(root)).lookup(groups[number], wanted)
                 out = pa.BufferOutputStream()
                 with pa.ipc.new_stream(out, found.schema) as writer:
                     writer.write_table(found)
@@ -64,7 +64,7 @@ class WideLocator:
             broadcast.unpersist()
         for _, requests in pieces:
             tell(requests)
-        schema = lookup_schema(self._shape)
+        schema = lookup_schema(self._spec)
         return pa.concat_tables([pa.ipc.open_stream(piece).read_all() for piece, _ in pieces] or [schema.empty_table()])
 
     def learn(self, path: str, rows: pa.Table) -> None:

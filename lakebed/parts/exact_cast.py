@@ -25,7 +25,7 @@ database."""
 _WHAT_TO_DO = "convert it before it is applied"
 
 
-def fitted(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
+def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
     """The column in a type of a table, but with every field within it nullable: what is NOT NULL is still to be checked.
 
     Raises InvalidChanges naming the column, both types and what to do.

@@ -26,8 +26,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, TableShape, newest_per_key
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA, Unwhole, records_of_unwhole
+from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec, newest_per_key
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA, IncompleteRow, records_of_incomplete
 from lakebed.parts.sql import aliases, by_place, registered
 
 _Ranks = npt.NDArray[np.int64]
@@ -111,7 +111,7 @@ def givers(rows: Sequence[int], of: Rows) -> list[int]:
 
 
 def newest_in_layers(
-    changes: pa.Table, shape: TableShape, connection: duckdb.DuckDBPyConnection
+    changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection
 ) -> tuple[Iterable[pa.Table], pa.Table]:
     """The newest change of each key, as ``prepare`` returns changes; before it, if need be, what it depends on.
 
@@ -119,18 +119,16 @@ def newest_in_layers(
     changes that can't be whole, whatever the table holds.
     """
     nothing = QUARANTINE_SCHEMA.empty_table()
-    if not shape.keys or len(changes) < 2 or not _lacks_values(changes):
-        return [newest_per_key(changes, shape, connection)], nothing
-    of = ranked(changes, shape, connection)
-    if shape.sequence_column is None:
-        filled, left_out = _filled(changes, of, shape)
-        return [newest_per_key(filled, shape, connection)], left_out
-    return _layers(changes, of, shape, connection), nothing
+    if not spec.keys or len(changes) < 2 or not _lacks_values(changes):
+        return [newest_per_key(changes, spec, connection)], nothing
+    of = ranked(changes, spec, connection)
+    if spec.sequence_column is None:
+        filled, left_out = _filled(changes, of, spec)
+        return [newest_per_key(filled, spec, connection)], left_out
+    return _layers(changes, of, spec, connection), nothing
 
 
-def _layers(
-    changes: pa.Table, of: Rows, shape: TableShape, connection: duckdb.DuckDBPyConnection
-) -> Iterator[pa.Table]:
+def _layers(changes: pa.Table, of: Rows, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
     layers: list[list[int]] = []
     for rows in of.by_key():
         for depth, row in enumerate(givers(rows, of)):
@@ -139,7 +137,7 @@ def _layers(
             layers[depth].append(row)
     for layer in layers:
         yield changes.take(pa.array(sorted(layer)))
-    yield newest_per_key(changes, shape, connection)
+    yield newest_per_key(changes, spec, connection)
 
 
 def _lacks_values(changes: pa.Table) -> bool:
@@ -148,13 +146,13 @@ def _lacks_values(changes: pa.Table) -> bool:
     return bool(pc.max(pc.list_value_length(changes[UNAVAILABLE_COLUMN])).as_py())
 
 
-def ranked(changes: pa.Table, shape: TableShape, connection: duckdb.DuckDBPyConnection) -> Rows:
+def ranked(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> Rows:
     """What decides about the changes, without their values. By DuckDB, whose equality the keys follow everywhere."""
-    names = list(dict.fromkeys([*shape.keys, *([shape.sequence_column] if shape.sequence_column else [])]))
+    names = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))
     alias = aliases(names)
-    columns = [f"dense_rank() over (order by {', '.join(alias[key] for key in shape.keys)})"]
-    if shape.sequence_column:
-        columns.append(f"dense_rank() over (order by {alias[shape.sequence_column]} nulls first)")
+    columns = [f"dense_rank() over (order by {', '.join(alias[key] for key in spec.keys)})"]
+    if spec.sequence_column:
+        columns.append(f"dense_rank() over (order by {alias[spec.sequence_column]} nulls first)")
     numbered = by_place(changes, names).append_column("position", pa.array(np.arange(len(changes))))
     with registered(connection, "lakebed_ranked", numbered) as name:
         listed = ", ".join(f"{column} as r{at}" for at, column in enumerate(columns))
@@ -164,9 +162,9 @@ def ranked(changes: pa.Table, shape: TableShape, connection: duckdb.DuckDBPyConn
     return Rows(found["r0"].to_numpy(), rank, deleted, changes[UNAVAILABLE_COLUMN].to_pylist())
 
 
-def _filled(changes: pa.Table, of: Rows, shape: TableShape) -> tuple[pa.Table, pa.Table]:
+def _filled(changes: pa.Table, of: Rows, spec: WriteSpec) -> tuple[pa.Table, pa.Table]:
     """The changes, each key's newest with the values that older ones of the batch tell, and records of those left out."""
-    required = required_columns(shape)
+    required = required_columns(spec)
     missing = list(of.missing)
     sources: dict[str, npt.NDArray[np.float64]] = {}
     left_out: dict[int, Sequence[str]] = {}
@@ -179,8 +177,8 @@ def _filled(changes: pa.Table, of: Rows, shape: TableShape) -> tuple[pa.Table, p
             source = sources.setdefault(name, np.arange(len(changes), dtype=np.float64))
             source[done.row] = np.nan if giver is None else giver
         missing[done.row] = list(done.unknown)
-    unwhole = Unwhole(changes.take(pa.array(list(left_out), pa.int64())), list(left_out.values()))
-    aside = records_of_unwhole(unwhole, shape)
+    incomplete_rows = IncompleteRow(changes.take(pa.array(list(left_out), pa.int64())), list(left_out.values()))
+    aside = records_of_incomplete(incomplete_rows, spec)
     for name, source in sources.items():
         at = changes.column_names.index(name)
         values = changes[name].take(pa.array(source, from_pandas=True).cast(pa.int64()))
@@ -192,6 +190,6 @@ def _filled(changes: pa.Table, of: Rows, shape: TableShape) -> tuple[pa.Table, p
     return changes, aside
 
 
-def required_columns(shape: TableShape) -> frozenset[str]:
+def required_columns(spec: WriteSpec) -> frozenset[str]:
     """Columns that have a value in every row."""
-    return frozenset(field.name for field in shape.schema if not field.nullable)
+    return frozenset(field.name for field in spec.schema if not field.nullable)

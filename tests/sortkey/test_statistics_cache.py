@@ -11,9 +11,9 @@ from itertools import combinations
 import pyarrow as pa
 import pytest
 
-from lakebed.sortkey import known as known_module
-from lakebed.sortkey.known import KnownStatistics
+from lakebed.sortkey import statistics_cache as known_module
 from lakebed.sortkey.ranges import order_columns, range_of
+from lakebed.sortkey.statistics_cache import StatisticsCache
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("d", pa.decimal128(38, 4)), ("f", pa.float64())])
 ORDERS = [order_columns(SCHEMA, order, ()) for order in (["n"], ["s", "n"], ["n desc"], ["d"], ["f", "s"])]
@@ -38,7 +38,7 @@ def test_ranges_and_bounds_are_those_of_each_text_whatever_was_met_and_forgotten
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_module, "SPARE_TEXTS", 4)
-    world, known = random.Random(seed), KnownStatistics()
+    world, known = random.Random(seed), StatisticsCache()
     live: list[str | None] = []
     for _ in range(40):
         live = [text for text in live if world.random() < 0.8] + [text_of(world) for _ in range(world.randrange(6))]
@@ -52,7 +52,7 @@ def test_ranges_and_bounds_are_those_of_each_text_whatever_was_met_and_forgotten
             assert (one < other, one == other) == (rank < other_rank, rank == other_rank)
         field = SCHEMA.field(world.choice(SCHEMA.names))
         low, high = known.bounds(asked, field)
-        fresh_low, fresh_high = KnownStatistics().bounds(asked, field)
+        fresh_low, fresh_high = StatisticsCache().bounds(asked, field)
         assert low.equals(fresh_low) and high.equals(fresh_high)
         for text, bound in zip(asked, low.to_pylist(), strict=True):
             told = json.loads(text or "{}", parse_float=Decimal)
@@ -65,7 +65,7 @@ def test_ranges_and_bounds_are_those_of_each_text_whatever_was_met_and_forgotten
 def test_exact_decimals_stay_exact_beside_other_columns() -> None:
     text = '{"numRecords":1,"minValues":{"d":%s,"n":1},"maxValues":{"d":%s,"n":1},"nullCount":{"d":0,"n":0}}'
     texts = [text % ((f"1234567890123456789.000{last}",) * 2) for last in (1, 2)]
-    known = KnownStatistics()
+    known = StatisticsCache()
     known.bounds(texts, SCHEMA.field("n"))
     first, second = known.ranges(texts, order_columns(SCHEMA, ["d"], ())).lower
     assert first < second
@@ -75,7 +75,7 @@ def test_exact_decimals_stay_exact_beside_other_columns() -> None:
 
 
 def test_bounds_that_another_writer_wrote_in_its_own_way_are_not_known_and_those_of_others_are() -> None:
-    known = KnownStatistics()
+    known = StatisticsCache()
     assert known.bounds(['{"minValues":{"n":1},"maxValues":{"n":2}}'], SCHEMA.field("n"))[1].to_pylist() == [2]
     texts = [
         '{"minValues":{"n":"one"},"maxValues":{"n":"two"}}', '{"minValues":{"n":1},"maxValues":{"n":2}}',
@@ -84,7 +84,7 @@ def test_bounds_that_another_writer_wrote_in_its_own_way_are_not_known_and_those
 
 
 def test_as_many_orders_and_columns_are_kept_as_may_be_and_those_that_went_are_read_again() -> None:
-    known, text = KnownStatistics(), '{"numRecords":1,"minValues":{"n":4},"maxValues":{"n":5},"nullCount":{"n":0}}'
+    known, text = StatisticsCache(), '{"numRecords":1,"minValues":{"n":4},"maxValues":{"n":5},"nullCount":{"n":0}}'
     for number in range(40):
         low, _ = known.bounds([text], pa.field("n" if number % 2 else f"c{number}", pa.int64()))
         assert low.to_pylist() == [4 if number % 2 else None]
@@ -93,6 +93,6 @@ def test_as_many_orders_and_columns_are_kept_as_may_be_and_those_that_went_are_r
 
 
 def test_a_copy_in_another_process_begins_with_nothing() -> None:
-    known = KnownStatistics()
+    known = StatisticsCache()
     known.ranges([None], ORDERS[0])
     assert len(known) == 1 and len(pickle.loads(pickle.dumps(known))) == 0
