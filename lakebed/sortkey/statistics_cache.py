@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,64 +34,92 @@ _ORDERS_MAX = 4
 
 
 class StatisticsCache:
-    """Bounds and ranges by the text of statistics (Delta's JSON, None for a part that has none). Safe in several threads."""
+    """Bounds and ranges by the text of statistics (Delta's JSON, None for a part that has none). Safe in several threads.
+
+    No text is read under its own lock: threads wait for each other only where they need the same column or order.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._numbers: dict[str | None, int] = {}
-        self._columns: dict[tuple[str, pa.DataType], _Column] = {}
-        self._orders: dict[tuple[SortTerm, ...], _Order] = {}
-
-    def __reduce__(self) -> tuple[type[StatisticsCache], tuple[()]]:
-        return StatisticsCache, ()  # a copy in another process begins with nothing
+        self._lock = threading.Lock()  # of what is in ``_now``
+        self._now = _Numbering()
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._now.texts)
 
     def bounds(self, texts: Iterable[str | None], field: pa.Field) -> tuple[pa.Array, pa.Array]:
         """What no value of a column is below, and above, for each text; null where that is not known."""
+        now = self._now
+        numbers = self._numbered(now, texts)
+        key = field.name, field.type
         with self._lock:
-            numbers = self._numbered(texts)
-            key = field.name, field.type
-            column = self._columns.get(key)
+            column = now.columns.get(key)
             if column is None:
-                column = _made(self._columns, key, _Column(*key), _COLUMNS_MAX)
-            self._read_on(column)
-            return column.low.take(numbers), column.high.take(numbers)
+                column = _made(now.columns, key, _Column(*key), _COLUMNS_MAX)
+        low, high = column.up_to_date(now.texts)
+        return low.take(numbers), high.take(numbers)
 
     def ranges(self, texts: Iterable[str | None], terms: tuple[SortTerm, ...]) -> Ranked:
         """The range of each text by an order, as ``ranges.range_of`` has it."""
+        now = self._now
+        numbers = self._numbered(now, texts)
         with self._lock:
-            numbers = self._numbered(texts)
-            order = self._orders.get(terms)
+            order = now.orders.get(terms)
             if order is None:
-                order = _made(self._orders, terms, _Order(terms), _ORDERS_MAX)
-            self._read_on(order)
-            return order.of(numbers)
+                order = _made(now.orders, terms, _Order(terms), _ORDERS_MAX)
+        ranges, lower, upper = order.up_to_date(now.texts)
+        return Ranked([ranges[number] for number in numbers.tolist()], lower[numbers], upper[numbers])
 
     def keep(self, live: Collection[str | None]) -> None:
-        """Forget what is not among these texts, once it is much."""
+        """Forget what is not among these texts, once it is much; not while others read: the next call is soon enough."""
+        now = self._now
+        if len(now.texts) <= len(live) * (1 + SPARE_SHARE) + SPARE_TEXTS:
+            return
         with self._lock:
-            if len(self._numbers) <= len(live) * (1 + SPARE_SHARE) + SPARE_TEXTS:
+            columns, orders = dict(now.columns), dict(now.orders)
+            kept = {text: number for text in live if (number := now.numbers.get(text)) is not None}
+        numbers = np.fromiter(kept.values(), np.int64, len(kept))
+        after = _Numbering(list(kept), {text: number for number, text in enumerate(kept)})
+        for key, column in columns.items():
+            if (some := column.of(now.texts, numbers)) is None:
                 return
-            kept = {text: number for text in live if (number := self._numbers.get(text)) is not None}
-            numbers = np.fromiter(kept.values(), np.int64, len(kept))
-            everything: list[_Column | _Order] = [*self._columns.values(), *self._orders.values()]
-            for known in everything:
-                self._read_on(known)
-                known.keep(numbers)
-            self._numbers = {text: number for number, text in enumerate(kept)}
+            after.columns[key] = some
+        for terms, order in orders.items():
+            if (few := order.of(now.texts, numbers)) is None:
+                return
+            after.orders[terms] = few
+        # Others go on with the numbering that they began with; what they add to it meanwhile is read again when it is met.
+        with self._lock:
+            if self._now is now:
+                self._now = after
 
-    def _numbered(self, texts: Iterable[str | None]) -> Indexes:
-        known = self._numbers
-        found = [known.setdefault(text, len(known)) for text in texts]
+    def _numbered(self, now: _Numbering, texts: Iterable[str | None]) -> Indexes:
+        known, asked = now.numbers, list(texts)
+        found = [known.get(text, -1) for text in asked]
+        if -1 in found:
+            with self._lock:
+                for place, number in enumerate(found):
+                    if number < 0:
+                        found[place] = now.number_of(asked[place])
         return np.array(found, dtype=np.int64)
 
-    def _read_on(self, known: _Column | _Order) -> None:
-        """Read the texts that came since."""
-        if len(known) < len(self._numbers):
-            texts = list(self._numbers)[len(known) :]
-            known.add([_values(text, known.is_exact) for text in texts])
+
+@dataclass(slots=True)
+class _Numbering:
+    """Texts by number, numbers by text, and what was read of the texts by number. Only grows."""
+
+    texts: list[str | None] = field(default_factory=list)
+    numbers: dict[str | None, int] = field(default_factory=dict)
+    columns: dict[tuple[str, pa.DataType], _Column] = field(default_factory=dict)
+    orders: dict[tuple[SortTerm, ...], _Order] = field(default_factory=dict)
+
+    def number_of(self, text: str | None) -> int:
+        """The number of a text that may be new."""
+        number = self.numbers.get(text)
+        if number is None:
+            number = len(self.texts)
+            self.texts.append(text)
+            self.numbers[text] = number
+        return number
 
 
 def _made(known: dict[Any, Any], key: object, value: Any, count_max: int) -> Any:
@@ -118,22 +147,33 @@ class _Column:
 
     def __init__(self, name: str, kind: pa.DataType) -> None:
         self._name, self._kind = name, kind
-        self.is_exact = pa.types.is_decimal(kind)
-        self.low = self.high = pa.nulls(0, kind)
+        self._is_exact = pa.types.is_decimal(kind)
+        self._lock = threading.Lock()  # a text is read by one thread
+        self._low = self._high = pa.nulls(0, kind)
 
-    def __len__(self) -> int:
-        return len(self.low)
+    def up_to_date(self, texts: Sequence[str | None]) -> tuple[pa.Array, pa.Array]:
+        """Least and greatest values of all texts."""
+        with self._lock:
+            if len(self._low) < len(texts):
+                self._add([_values(text, self._is_exact) for text in texts[len(self._low) :]])
+            return self._low, self._high
 
-    def add(self, stats: Sequence[Mapping[str, Any]]) -> None:
+    def of(self, texts: Sequence[str | None], numbers: Indexes) -> _Column | None:
+        """The same for some of the texts, numbered anew; None while another thread reads."""
+        if self._lock.locked():
+            return None
+        low, high = self.up_to_date(texts)
+        some = _Column(self._name, self._kind)
+        some._low, some._high = low.take(pa.array(numbers)), high.take(pa.array(numbers))
+        return some
+
+    def _add(self, stats: Sequence[Mapping[str, Any]]) -> None:
         pairs = [self._bounds_in(values) for values in stats]
         try:
             low, high = (pa.array(ends, self._kind) for ends in zip(*pairs, strict=True))
         except (pa.ArrowException, OverflowError):  # another writer's way to write them
             low = high = pa.nulls(len(pairs), self._kind)
-        self.low, self.high = pa.concat_arrays([self.low, low]), pa.concat_arrays([self.high, high])
-
-    def keep(self, numbers: Indexes) -> None:
-        self.low, self.high = self.low.take(pa.array(numbers)), self.high.take(pa.array(numbers))
+        self._low, self._high = pa.concat_arrays([self._low, low]), pa.concat_arrays([self._high, high])
 
     def _bounds_in(self, stats: Mapping[str, Any]) -> tuple[Any, Any]:
         low = (stats.get("minValues") or {}).get(self._name)
@@ -152,19 +192,39 @@ class _Order:
     def __init__(self, terms: tuple[SortTerm, ...]) -> None:
         self._terms = terms
         self._names = [term.name for term in terms]
-        self.is_exact = any(pa.types.is_decimal(kind) for term in terms for kind in (term.type, *term.kinds))
+        self._is_exact = any(pa.types.is_decimal(kind) for term in terms for kind in (term.type, *term.kinds))
         self._ranges: list[Range] = []
         self._ends: list[Bound] = []
         self._lower = self._upper = np.zeros(0, dtype=np.int64)
+        self._lock = threading.Lock()  # a text is read by one thread
 
-    def __len__(self) -> int:
-        return len(self._ranges)
+    def up_to_date(self, texts: Sequence[str | None]) -> tuple[Sequence[Range], Indexes, Indexes]:
+        """The ranges of all texts, to be read only, and the ranks of their ends."""
+        with self._lock:
+            self._read_on(texts)
+            return self._ranges, self._lower, self._upper
 
-    def of(self, numbers: Indexes) -> Ranked:
-        ranges = self._ranges
-        return Ranked([ranges[number] for number in numbers.tolist()], self._lower[numbers], self._upper[numbers])
+    def of(self, texts: Sequence[str | None], numbers: Indexes) -> _Order | None:
+        """The same for some of the texts, numbered anew; None while another thread reads."""
+        if self._lock.locked():
+            return None
+        with self._lock:
+            self._read_on(texts)
+            ranges, ends, lower, upper = self._ranges, self._ends, self._lower[numbers], self._upper[numbers]
+        some = _Order(self._terms)
+        some._ranges = [ranges[number] for number in numbers.tolist()]
+        is_kept = np.zeros(len(ends), dtype=bool)
+        is_kept[lower] = is_kept[upper] = True
+        rank = np.cumsum(is_kept) - 1
+        some._ends = [ends[place] for place in np.flatnonzero(is_kept).tolist()]
+        some._lower, some._upper = rank[lower], rank[upper]
+        return some
 
-    def add(self, stats: Sequence[Mapping[str, Any]]) -> None:
+    def _read_on(self, texts: Sequence[str | None]) -> None:
+        if len(self._ranges) < len(texts):
+            self._add([_values(text, self._is_exact) for text in texts[len(self._ranges) :]])
+
+    def _add(self, stats: Sequence[Mapping[str, Any]]) -> None:
         ranges = [range_in(values, self._terms, self._names) for values in stats]
         ends = sorted({end for item in ranges for end in (item.lower, item.upper)})
         places = [bisect_left(self._ends, end) for end in ends]
@@ -185,12 +245,3 @@ class _Order:
                 merged.append(end)
                 at = place
         self._ends = merged + self._ends[at:]
-
-    def keep(self, numbers: Indexes) -> None:
-        self._ranges = [self._ranges[number] for number in numbers.tolist()]
-        self._lower, self._upper = self._lower[numbers], self._upper[numbers]
-        is_kept = np.zeros(len(self._ends), dtype=bool)
-        is_kept[self._lower] = is_kept[self._upper] = True
-        rank = np.cumsum(is_kept) - 1
-        self._ends = [self._ends[place] for place in np.flatnonzero(is_kept).tolist()]
-        self._lower, self._upper = rank[self._lower], rank[self._upper]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-import pickle
 import random
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from itertools import combinations
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakebed.sortkey import statistics_cache as known_module
-from lakebed.sortkey.ranges import order_columns, range_of
 from lakebed.sortkey.statistics_cache import StatisticsCache
+from lakebed.sortkey.ranges import order_columns, range_of
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("d", pa.decimal128(38, 4)), ("f", pa.float64())])
+values_of = known_module._values
 ORDERS = [order_columns(SCHEMA, order, ()) for order in (["n"], ["s", "n"], ["n desc"], ["d"], ["f", "s"])]
 
 
@@ -92,7 +96,60 @@ def test_as_many_orders_and_columns_are_kept_as_may_be_and_those_that_went_are_r
         assert known.ranges([text], terms).ranges == [range_of(text, terms)]
 
 
-def test_a_copy_in_another_process_begins_with_nothing() -> None:
+class Held(threading.Event):
+    """A gate in ``_values``: it is reached, and waits until it is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = threading.Semaphore(0)
+        self.texts: list[str | None] = []
+
+    def values(self, text: str | None, is_exact: bool) -> Mapping[str, Any]:
+        self.texts.append(text)
+        self.reached.release()
+        assert self.wait(60)
+        return values_of(text, is_exact)
+
+
+def test_nobody_waits_for_another_order_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, held = '{"numRecords":1,"minValues":{"n":4},"maxValues":{"n":5},"nullCount":{"n":0}}', Held()
     known = StatisticsCache()
-    known.ranges([None], ORDERS[0])
-    assert len(known) == 1 and len(pickle.loads(pickle.dumps(known))) == 0
+    known.ranges([text], ORDERS[0])
+    monkeypatch.setattr(known_module, "_values", held.values)
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(known.bounds, [text], SCHEMA.field("n"))
+        assert held.reached.acquire(timeout=60)
+        assert pool.submit(known.ranges, [text], ORDERS[0]).result(60).ranges == [range_of(text, ORDERS[0])]
+        assert len(known) == 1 and not slow.done()
+        held.set()
+        assert slow.result(60)[0].to_pylist() == [4]
+
+
+def test_a_text_is_read_once_for_a_column_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, held = '{"numRecords":1,"minValues":{"n":4},"maxValues":{"n":5},"nullCount":{"n":0}}', Held()
+    known = StatisticsCache()
+    monkeypatch.setattr(known_module, "_values", held.values)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(known.bounds, [text], SCHEMA.field("n")) for _ in range(4)]
+        held.set()
+        assert [low.to_pylist() for low, _ in (each.result(60) for each in asked)] == [[4]] * 4
+    assert held.texts == [text]
+
+
+def test_nothing_is_forgotten_while_another_thread_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_module, "SPARE_TEXTS", 0)
+    texts = [
+        f'{{"numRecords":1,"minValues":{{"n":{n}}},"maxValues":{{"n":{n}}},"nullCount":{{"n":0}}}}' for n in range(9)
+    ]
+    known, held = StatisticsCache(), Held()
+    monkeypatch.setattr(known_module, "_values", held.values)
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(known.bounds, texts, SCHEMA.field("n"))
+        assert held.reached.acquire(timeout=60)
+        pool.submit(known.keep, texts[5:]).result(60)
+        assert len(known) == 9
+        held.set()
+        assert slow.result(60)[0].to_pylist() == list(range(9))
+    known.keep(texts[5:])
+    assert len(known) == 4
+    assert known.bounds(texts, SCHEMA.field("n"))[0].to_pylist() == list(range(9))
