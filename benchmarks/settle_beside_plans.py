@@ -23,7 +23,7 @@ import lakebed
 from benchmarks.scrape import one
 from benchmarks.workload import median, p95, table
 from lakebed.compaction.compactor import Compactor
-from lakebed.compaction.follow import Rounds
+from lakebed.compaction.follow import MaintenanceCycle
 from lakebed.compaction.kernels import local_kernel
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.settle import settle
@@ -32,7 +32,7 @@ from lakebed.manifest.actions import AddPart, CommitInfo, Part
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed
-from lakebed.parts.changes import TableShape
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.locate import ScanLocator, lookup_schema
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
@@ -82,7 +82,7 @@ def measured(lake: lakebed.Table, workers: int, rounds: int) -> tuple[list[float
     kernel = local_kernel(lake._storage, lake._log.refresh)
     compactor = Compactor(lake.path, lake._log, merger, kernel, planned, workers)
     stop = threading.Event()
-    a_round = Rounds(lambda: _settle(lake), compactor, Health(lake.path, "benchmark"), stop)
+    a_round = MaintenanceCycle(lambda: _settle(lake), compactor, Health(lake.path, "benchmark"), stop)
     plan(lake._log.refresh(), (), 0, statistics=lake._log.statistics)
     compactor.start()
     settles: list[float] = []
@@ -104,11 +104,11 @@ def _settle(lake: lakebed.Table) -> None:
 class Nowhere(ScanLocator):
     """Knows no key."""
 
-    def __init__(self, shape: TableShape) -> None:
-        self.shape = shape
+    def __init__(self, spec: WriteSpec) -> None:
+        self.spec = spec
 
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
-        return lookup_schema(self.shape).empty_table()
+        return lookup_schema(self.spec).empty_table()
 
 
 if __name__ == "__main__":

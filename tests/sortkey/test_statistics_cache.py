@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from lakebed.sortkey import statistics_cache as known_module
-from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.sortkey.ranges import order_columns, range_of
+from lakebed.sortkey.statistics_cache import StatisticsCache
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("d", pa.decimal128(38, 4)), ("f", pa.float64())])
 values_of = known_module._values
