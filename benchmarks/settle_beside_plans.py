@@ -24,7 +24,7 @@ from benchmarks.scrape import one
 from benchmarks.workload import median, p95, table
 from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.follow import MaintenanceCycle
-from lakebed.compaction.kernels import local_kernel
+from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.settle import settle
 from lakebed.failures import Health
@@ -79,7 +79,7 @@ def measured(lake: lakebed.Table, workers: int, rounds: int) -> tuple[list[float
         return Planning()
 
     merger = Merger(lake._log, lake._storage, lake._dead_rows, "benchmark")
-    kernel = local_kernel(lake._storage, lake._log.refresh)
+    kernel = LocalKernel(lake._storage, lake._log.refresh)
     compactor = Compactor(lake.path, lake._log, merger, kernel, planned, workers)
     stop = threading.Event()
     a_round = MaintenanceCycle(lambda: _settle(lake), compactor, Health(lake.path, "benchmark"), stop)

@@ -25,14 +25,13 @@ from functools import partial
 from typing import Protocol
 
 from lakebed import events
-from lakebed.compaction.merge import Cancelled, Kernel, MergeOutcome, MergeResult
+from lakebed.compaction.merge import Cancelled, MergeKernel, MergeOutcome, MergeResult, Progress, no_progress
 from lakebed.errors import LakebedError, Retry
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.planning.admission import IN_FLIGHT_PLANS
 from lakebed.planning.plan import MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans
-from lakebed.storage.part_storage import PartStorage
 
 IDLE_SECONDS = 5.0
 FAILURES_MAX = 4
@@ -40,9 +39,6 @@ PARKED_SECONDS = 3600.0
 BACKOFF_SECONDS_MAX = 60.0
 CLOSE_SECONDS_MAX = 5.0
 _logger = logging.getLogger("lakebed.compact")
-
-KernelMaker = Callable[[Callable[[], bool], Callable[[int], None]], Callable[[PartStorage], Kernel]]
-"""Makes a kernel of: whether to stop; what to tell the rows done; where to write."""
 
 Planner = Callable[[Snapshot, Collection[str], int, int, Mapping[str, int]], Planning]
 """Snapshot, paths that are taken, now in epoch milliseconds, bytes in flight, reads by path."""
@@ -57,7 +53,7 @@ class MergeWorker(Protocol):
     def planning_view(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]: ...
 
     def run(
-        self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel],
+        self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,
         predicted: Mapping[str, object] | None = None, claim_id: str | None = None,
     ) -> MergeResult: ...  # fmt: skip
 
@@ -119,7 +115,7 @@ class Compactor:
         table: str,
         log: TableLog,
         merger: MergeWorker,
-        kernel: KernelMaker,
+        kernel: MergeKernel,
         planner: Planner | None = None,
         workers: int = 1,
         chores: Mapping[Callable[[], object], float] | None = None,
@@ -294,6 +290,8 @@ class Compactor:
 
     def _merge(self, number: int, plan: MergePlan) -> MergeResult:
         def progress(rows: int) -> None:
+            if self._closing:
+                raise Cancelled("the merge stops because its compactor closes")
             with self._lock:
                 running = self._shared.running[number]
                 self._shared.running[number] = Running(plan, running.since, rows)
@@ -312,8 +310,9 @@ class Compactor:
             )
         )
         try:
-            kernel = self._kernel(lambda: self._closing, progress)
-            result = self._merger.run(plan.inputs, plan.level, kernel, predicted=plan.predicted(), claim_id=claim)
+            result = self._merger.run(
+                plan.inputs, plan.level, self._kernel, progress=progress, predicted=plan.predicted(), claim_id=claim
+            )
         except Cancelled:
             result = MergeResult(outcome=MergeOutcome.CANCELLED, claim=claim)
         except Exception as error:

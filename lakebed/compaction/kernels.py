@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakebed.compaction.compactor import KernelMaker
-from lakebed.compaction.merge import Cancelled, Kernel
+from lakebed.compaction.merge import Progress
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
@@ -28,61 +28,54 @@ if TYPE_CHECKING:
 MEMORY_BYTES_MAX = 512 << 20
 
 
-def local_kernel(storage: PartStorage, limits: Callable[[], Snapshot]) -> KernelMaker:
-    """Merges in this process, on one thread. ``storage`` is where sources are read; ``limits`` gives the table's settings."""
+@dataclass(frozen=True, slots=True)
+class LocalKernel:
+    """Merges in this process, on one thread. ``storage`` is where sources are read; ``snapshot`` gives the table's settings."""
 
-    def make(cancelled: Callable[[], bool], progress: Callable[[int], None]) -> Callable[[PartStorage], Kernel]:
-        def report(rows: int) -> None:
-            if cancelled():
-                raise Cancelled("the merge was told to stop")
-            progress(rows)
+    storage: PartStorage
+    snapshot: Callable[[], Snapshot]
 
-        def to(out: PartStorage) -> Kernel:
-            def run(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
-                settings = limits().settings
-                connection = connect(MEMORY_BYTES_MAX, threads=1)
-                with measured(storage.root, "merge"):
-                    return merge_parts(
-                        sources, spec, out, connection, rows_max=settings.target_part_rows,
-                        bytes_max=settings.target_part_bytes, on_progress=report,
-                        read_from=storage,
-                    )  # fmt: skip
-
-            return run
-
-        return to
-
-    return make
+    def merge(
+        self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
+    ) -> list[MergedPart]:
+        settings = self.snapshot().settings
+        connection = connect(MEMORY_BYTES_MAX, threads=1)
+        with measured(self.storage.root, "merge"):
+            return merge_parts(
+                sources, spec, output, connection, rows_max=settings.target_part_rows,
+                bytes_max=settings.target_part_bytes, on_progress=progress, read_from=self.storage,
+            )  # fmt: skip
 
 
-def spark_kernel(spark: SparkSession, root: str, limits: Callable[[], Snapshot]) -> KernelMaker:
-    """Merges as Spark jobs; ``root`` is the table's, where sources are read and the output goes."""
+@dataclass(frozen=True, slots=True)
+class SparkKernel:
+    """Merges as Spark jobs of one task. ``root`` is the table's: sources are read there, and the output goes there.
 
-    def make(cancelled: Callable[[], bool], progress: Callable[[int], None]) -> Callable[[PartStorage], Kernel]:
-        def to(out: PartStorage) -> Kernel:
-            def run(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
-                settings = limits().settings
-                work = pickle.dumps((list(sources), spec, settings.target_part_rows, settings.target_part_bytes))
+    A merge is asked whether to stop before it begins, and not while it runs.
+    """
 
-                def merge(works: Iterable[bytes]) -> Iterator[bytes]:
-                    for one in works:
-                        with counted() as requests:
-                            merged = _merge_in_task(one, root)
-                        yield pickle.dumps((merged, requests.to_json()))
+    spark: SparkSession
+    root: str
+    snapshot: Callable[[], Snapshot]
 
-                if cancelled():
-                    raise Cancelled("the merge was told to stop")
-                [result] = spark.sparkContext.parallelize([work], 1).mapPartitions(merge).collect()
-                merged: list[MergedPart]
-                merged, requests = pickle.loads(result)
-                tell(requests)
-                return merged
+    def merge(
+        self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
+    ) -> list[MergedPart]:
+        settings, root = self.snapshot().settings, self.root
+        work = pickle.dumps((list(sources), spec, settings.target_part_rows, settings.target_part_bytes))
 
-            return run
+        def merge_all(works: Iterable[bytes]) -> Iterator[bytes]:
+            for one in works:
+                with counted() as requests:
+                    merged = _merge_in_task(one, root)
+                yield pickle.dumps((merged, requests.to_json()))
 
-        return to
-
-    return make
+        progress(0)
+        [result] = self.spark.sparkContext.parallelize([work], 1).mapPartitions(merge_all).collect()
+        merged: list[MergedPart]
+        merged, requests = pickle.loads(result)
+        tell(requests)
+        return merged
 
 
 def _merge_in_task(work: bytes, root: str) -> list[MergedPart]:

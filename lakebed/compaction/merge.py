@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Protocol
 
 from pyroaring import BitMap64
 
@@ -46,8 +47,22 @@ HEARTBEATS = 4  # in the time of a lease
 _ATTEMPTS_MAX = 100
 _logger = logging.getLogger("lakebed.merge")
 
-Kernel = Callable[[Sequence[MergeSource], WriteSpec], list[MergedPart]]
-"""What does the work of step 2; raises Cancelled when it was told to stop."""
+Progress = Callable[[int], None]
+"""Gets the rows of the output written so far; raises Cancelled when the merge should stop."""
+
+
+class MergeKernel(Protocol):
+    """Does the work of step 2 (``compaction.kernels``)."""
+
+    def merge(
+        self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
+    ) -> list[MergedPart]:
+        """The merged parts, written to ``output``. Raises what ``progress`` raises; no file remains then."""
+        ...
+
+
+def no_progress(rows: int) -> None:
+    """Nobody asks how far a merge is."""
 
 
 class Cancelled(LakebedError):
@@ -120,10 +135,10 @@ class Merger:
         return snapshot, claimed_paths(snapshot, now_ms)
 
     def run(
-        self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel],
+        self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,
         predicted: Mapping[str, object] | None = None, claim_id: str | None = None,
     ) -> MergeResult:  # fmt: skip
-        """Merge these parts into parts of ``level``. ``kernel``: given where to write, what does the work.
+        """Merge these parts into parts of ``level``.
 
         ``predicted``: what the plan said; the commit repeats it beside what it came to (``Table.compactions``).
         ``claim_id``: what the claim is to be called (default: a new uuid).
@@ -138,7 +153,8 @@ class Merger:
         sources = self.sources(claim, snapshot)
         try:
             with self.heartbeat(claim):
-                merged = kernel(self._storage)(self.kernel_sources(sources, snapshot), write_spec_of(snapshot))
+                kernel_sources = self.kernel_sources(sources, snapshot)
+                merged = kernel.merge(kernel_sources, write_spec_of(snapshot), self._storage, progress)
         except BaseException:
             with suppress(Retry):
                 self.abandon(claim)

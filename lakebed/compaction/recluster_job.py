@@ -17,16 +17,18 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lakebed.compaction.compactor import Compactor, KernelMaker, MergeWorker
-from lakebed.compaction.merge import Kernel, MergeOutcome, MergeResult
+from lakebed.compaction.compactor import Compactor, MergeWorker
+from lakebed.compaction.merge import Cancelled, MergeKernel, MergeOutcome, MergeResult, Progress
 from lakebed.errors import InvalidInput, StoreUnavailable
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.expression import check_condition, expression
+from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.planning.plan import MergeKind, MergePlan, Planning
 from lakebed.planning.rounds import Estimate, depth_by_level, estimate, round_plans
@@ -138,13 +140,13 @@ class ReclusterJob:
             seconds=time.perf_counter() - self._begun,
         )
 
-    def run(self, merger: MergeWorker, kernel: KernelMaker) -> ReclusterResult:
+    def run(self, merger: MergeWorker, kernel: MergeKernel) -> ReclusterResult:
         """Raises what a merge fails with, and StoreUnavailable if there is no room. What was committed stands."""
         self._estimate = self.estimate()
         self._require_room()
         before = self._depths(self._log.refresh())
         compactor = Compactor(
-            self._table, self._log, merger, self._watched(kernel), self._plan,
+            self._table, self._log, merger, _WatchedKernel(kernel, self._begin_plan, self._note_rows), self._plan,
             clock=lambda: self._log.now_ms() / 1000, reads=self._reads,
         )  # fmt: skip
         while True:
@@ -206,18 +208,15 @@ class ReclusterJob:
         now_ms, statistics = self._log.now_ms(), self._log.statistics
         return next(round_plans(self._seen(seen), (), now_ms, statistics=statistics), None) is not None
 
-    def _watched(self, kernel: KernelMaker) -> KernelMaker:
-        def make(cancelled: Callable[[], bool], progress: Callable[[int], None]) -> Callable[[PartStorage], Kernel]:
-            def tell(rows: int) -> None:
-                progress(rows)
-                self._rows_of_plan = rows
-                self._tell()
+    def _begin_plan(self) -> None:
+        self._plans_begun += 1
+        self._rows_before, self._rows_of_plan = self._rows_before + self._rows_of_plan, 0
 
-            self._plans_begun += 1
-            self._rows_before, self._rows_of_plan = self._rows_before + self._rows_of_plan, 0
-            return kernel(lambda: cancelled() or self._stop(), tell)
-
-        return make
+    def _note_rows(self, rows: int) -> None:
+        if self._stop():
+            raise Cancelled("the merge stops because its job was stopped")
+        self._rows_of_plan = rows
+        self._tell()
 
     def _tell(self, waiting: bool = False) -> None:
         self._on_progress(
@@ -249,3 +248,22 @@ class ReclusterJob:
 def _round_of(plan: MergePlan) -> tuple[MergeKind, int]:
     """What tells the plans of one round from those of another."""
     return plan.kind, plan.level if plan.kind is MergeKind.RECLUSTER else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _WatchedKernel:
+    """A kernel that says when a merge begins, and how far it is."""
+
+    kernel: MergeKernel
+    begin: Callable[[], None]
+    note: Progress
+
+    def merge(
+        self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
+    ) -> list[MergedPart]:
+        def report(rows: int) -> None:
+            progress(rows)
+            self.note(rows)
+
+        self.begin()
+        return self.kernel.merge(sources, spec, output, report)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakebed import events
-from lakebed.compaction.compactor import Compactor, KernelMaker, Running
-from lakebed.compaction.kernels import local_kernel, spark_kernel
-from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, MergeOutcome, Merger, MergeResult
+from lakebed.compaction.compactor import Compactor, Running
+from lakebed.compaction.kernels import LocalKernel, SparkKernel
+from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, MergeKernel, MergeOutcome, Merger, MergeResult
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.manifest.claims import claimed_paths
@@ -113,7 +113,9 @@ class Compaction:
         else:
             merger = self.merger()
         chores[merger.tidy] = min(TIDY_SECONDS, self.lease_seconds)
-        kernel = spark_kernel(cluster, self._path, self._log.refresh) if cluster else self.local_kernel()
+        kernel: MergeKernel = self.local_kernel()
+        if cluster:
+            kernel = SparkKernel(cluster, self._path, self._log.refresh)
         self._compactor = Compactor(self._path, self._log, merger, kernel, chores=chores, reads=self._reads.of)
         return self._compactor
 
@@ -138,9 +140,9 @@ class Compaction:
         """Claims and commits merges of the table under a name of its own."""
         return Merger(self._log, self._storage, self._dead_rows, _replica_name(), lease_seconds=self.lease_seconds)
 
-    def local_kernel(self) -> KernelMaker:
+    def local_kernel(self) -> LocalKernel:
         """Merges in this process."""
-        return local_kernel(self._storage, self._log.refresh)
+        return LocalKernel(self._storage, self._log.refresh)
 
     def _upload(self) -> None:
         assert self._volatile is not None

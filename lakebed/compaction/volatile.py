@@ -26,7 +26,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lakebed.compaction.merge import LEASE_SECONDS, Kernel, MergeOutcome, Merger, MergeResult, Sources
+from lakebed.compaction.merge import (
+    LEASE_SECONDS,
+    MergeKernel,
+    MergeOutcome,
+    Merger,
+    MergeResult,
+    Progress,
+    Sources,
+    no_progress,
+)
 from lakebed.errors import Corrupt, Retry, StoreUnavailable
 from lakebed.manifest.claims import claimed_paths, claims_of
 from lakebed.manifest.snapshot import Snapshot
@@ -116,7 +125,7 @@ class VolatileMerger:
         return seen, claimed_paths(snapshot, now_ms)
 
     def run(
-        self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel],
+        self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,
         predicted: Mapping[str, object] | None = None, claim_id: str | None = None,
     ) -> MergeResult:  # fmt: skip
         """Merge parts of ``planning_view`` into a materialized part. Raises what the kernel raises.
@@ -126,13 +135,14 @@ class VolatileMerger:
         started = time.perf_counter()
         chosen = self._take(paths)
         try:
-            return replace(self._run(paths, level, kernel, chosen, claim_id), seconds=time.perf_counter() - started)
+            result = self._run(paths, level, kernel, progress, chosen, claim_id)
+            return replace(result, seconds=time.perf_counter() - started)
         finally:
             with self._lock:
                 self._busy -= {one.claim.id for one in chosen}
 
     def _run(
-        self, paths: Sequence[str], level: int, kernel: Callable[[PartStorage], Kernel], chosen: Sequence[Materialized],
+        self, paths: Sequence[str], level: int, kernel: MergeKernel, progress: Progress, chosen: Sequence[Materialized],
         claim_id: str | None,
     ) -> MergeResult:  # fmt: skip
         local = {one.url(part) for one in chosen for part in one.parts}
@@ -152,7 +162,8 @@ class VolatileMerger:
             read = self._merger.sources(claim, snapshot)
             kernel_sources = self._merger.kernel_sources(Sources(tuple(inputs), dead), snapshot)
             with self._merger.heartbeat(claim, restoring=[one.claim for one in chosen]):
-                merged = kernel(self._folder.storage_of(claim))(kernel_sources, write_spec_of(snapshot))
+                output = self._folder.storage_of(claim)
+                merged = kernel.merge(kernel_sources, write_spec_of(snapshot), output, progress)
             ordinals = {path: ordinal for ordinal, path in enumerate(claim.sources)}
             below = [_below(part.path, ordinals, stands.get(part.path)) for part in inputs]
             parts = tuple(replace(part, provenance=part.provenance.compose(below)) for part in merged)

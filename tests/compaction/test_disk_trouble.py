@@ -18,7 +18,7 @@ import pytest
 
 import lakebed
 from lakebed.compaction.compactor import Compactor
-from lakebed.compaction.kernels import local_kernel
+from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import MergeOutcome, Merger
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
@@ -93,7 +93,7 @@ def replica(table: lakebed.Table) -> VolatileMerger:
 
 
 def merge(table: lakebed.Table, worker: Merger | VolatileMerger, inputs: list[str], level: int = 1) -> MergeOutcome:
-    kernel = local_kernel(storage_of(table), log_of(table).refresh)(lambda: False, lambda rows: None)
+    kernel = LocalKernel(storage_of(table), log_of(table).refresh)
     return worker.run(inputs, level, kernel).outcome
 
 
@@ -234,7 +234,7 @@ def test_a_merge_parks_a_part_whose_file_is_gone_and_merges_the_others(
     second = paths(table)[1]
     Path(table.path, second).unlink()
     worker = Merger(log_of(table), storage_of(table), dead_rows_of(table), "r1")
-    compactor = Compactor(table.path, log_of(table), worker, local_kernel(storage_of(table), log_of(table).refresh))
+    compactor = Compactor(table.path, log_of(table), worker, LocalKernel(storage_of(table), log_of(table).refresh))
     with pytest.raises(Corrupt, match=second):
         compactor.run_until_idle()
     assert compactor.parked() == {second} and second in caplog.text and "left alone for an hour" in caplog.text

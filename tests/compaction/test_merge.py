@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import pytest
 
 import lakebed
 from lakebed.compaction.compactor import FAILURES_MAX, Compactor
-from lakebed.compaction.kernels import local_kernel
-from lakebed.compaction.merge import LEASE_SECONDS, Cancelled, Kernel, MergeOutcome, Merger
+from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.merge import LEASE_SECONDS, Cancelled, MergeOutcome, Merger, Progress
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.events import Event, MergeFailed, listen
@@ -80,19 +81,20 @@ def merger(table: lakebed.Table, name: str = "r1", clock: Callable[[], float] | 
     return Merger(log_of(table), storage_of(table), dead_rows_of(table), name, **more)  # type: ignore[arg-type]
 
 
-def kernel(before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None) -> object:
+@dataclass(frozen=True)
+class kernel:
     """The real kernel, with something that happens before or after its work."""
 
-    def to(out: PartStorage) -> Kernel:
-        def work(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
-            before()
-            merged = merge_parts(sources, spec, out, connect())
-            after()
-            return merged
+    before: Callable[[], object] = lambda: None
+    after: Callable[[], object] = lambda: None
 
-        return work
-
-    return to
+    def merge(
+        self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
+    ) -> list[MergedPart]:
+        self.before()
+        merged = merge_parts(sources, spec, output, connect())
+        self.after()
+        return merged
 
 
 def test_rows_that_die_while_a_merge_runs_are_dead_in_its_output(table: lakebed.Table) -> None:
@@ -101,7 +103,7 @@ def test_rows_that_die_while_a_merge_runs_are_dead_in_its_output(table: lakebed.
         upsert(table, [5, 25], "second")
         table.settle()
 
-    result = merger(table).run(paths(table), 1, kernel(after=others))  # type: ignore[arg-type]
+    result = merger(table).run(paths(table), 1, kernel(after=others))
     assert (result.outcome, result.carried_rows, result.parts_in) == (MergeOutcome.COMPLETED, 4, 3)
     expected = {id: "first" for id in range(30) if id not in (3, 14)} | {5: "second", 25: "second"}
     assert content(table) == expected
@@ -114,7 +116,7 @@ def test_a_writer_and_a_settle_never_wait_for_a_merge_and_never_fail_because_of_
             upsert(table, [number], f"write {number}")
             assert table.settle().conflicts == 0
 
-    assert merger(table).run(paths(table), 1, kernel(before=others)).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
+    assert merger(table).run(paths(table), 1, kernel(before=others)).outcome is MergeOutcome.COMPLETED
     assert [content(table)[number] for number in range(5)] == [f"write {number}" for number in range(5)]
 
 
@@ -126,11 +128,11 @@ def test_of_two_merges_of_one_part_the_second_ends_before_it_costs_anything(tabl
         def never() -> None:
             raise AssertionError("the second merge did work")
 
-        ends.append(merger(table, "r2").run([b, c], 1, kernel(before=never)).outcome)  # type: ignore[arg-type]
+        ends.append(merger(table, "r2").run([b, c], 1, kernel(before=never)).outcome)
 
-    assert merger(table).run([a, b], 1, kernel(before=rival)).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
+    assert merger(table).run([a, b], 1, kernel(before=rival)).outcome is MergeOutcome.COMPLETED
     assert ends == [MergeOutcome.CLAIMED]
-    assert merger(table).run([a, c], 1, kernel()).outcome is MergeOutcome.REPLACED  # type: ignore[arg-type]
+    assert merger(table).run([a, c], 1, kernel()).outcome is MergeOutcome.REPLACED
 
 
 def test_a_lease_that_ended_lets_another_replica_take_over_and_the_first_gives_way(table: lakebed.Table) -> None:
@@ -140,9 +142,9 @@ def test_a_lease_that_ended_lets_another_replica_take_over_and_the_first_gives_w
 
     def overtake() -> None:
         clock.now += 3600
-        assert merger(table, "quick", clock).run(paths(table), 1, kernel()).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
+        assert merger(table, "quick", clock).run(paths(table), 1, kernel()).outcome is MergeOutcome.COMPLETED
 
-    result = late.run(paths(table)[:2], 1, kernel(after=overtake))  # type: ignore[arg-type]
+    result = late.run(paths(table)[:2], 1, kernel(after=overtake))
     assert result.outcome is MergeOutcome.OVERTAKEN
     assert len(files(table) - before) == 1, "the files of the merge that gave way are deleted"
     assert content(table) == {id: "first" for id in range(30)}
@@ -154,7 +156,7 @@ def test_a_merge_whose_lease_ended_is_still_completed_if_nobody_took_over(table:
     def sleep() -> None:
         clock.now += 3600
 
-    assert merger(table, clock=clock).run(paths(table), 1, kernel(after=sleep)).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
+    assert merger(table, clock=clock).run(paths(table), 1, kernel(after=sleep)).outcome is MergeOutcome.COMPLETED
 
 
 def test_a_claim_of_a_replica_that_is_gone_for_two_leases_is_ended_by_another_and_no_other_claim_is(
@@ -184,7 +186,7 @@ def test_a_replica_that_closes_gives_back_the_claim_of_a_merge_that_can_not_be_s
     kept = set()
     inputs = [a, b]
     if isinstance(replica, VolatileMerger):
-        replica.run([a, b], 1, kernel())  # type: ignore[arg-type]
+        replica.run([a, b], 1, kernel())
         [one] = replica.held()
         inputs, kept = [one.url(one.parts[0]), c], {one.claim.id}
 
@@ -194,7 +196,7 @@ def test_a_replica_that_closes_gives_back_the_claim_of_a_merge_that_can_not_be_s
 
     ends = []
     try:
-        ends.append(replica.run(inputs, 2, kernel(after=close)).outcome)  # type: ignore[arg-type]
+        ends.append(replica.run(inputs, 2, kernel(after=close)).outcome)
     finally:
         assert claims_of(log_of(table).refresh().domains).keys() == kept
     assert content(table) == {id: "first" for id in range(30)}
@@ -204,7 +206,7 @@ def test_a_replica_that_closes_gives_back_the_claim_of_a_merge_that_can_not_be_s
 def test_leases_are_extended_while_another_chore_takes_long(table: lakebed.Table) -> None:
     ended, extended = threading.Event(), threading.Event()
     chores = {lambda: ended.wait(30): 0.01, extended.set: 0.02}
-    kernels = local_kernel(storage_of(table), log_of(table).refresh)
+    kernels = LocalKernel(storage_of(table), log_of(table).refresh)
     compactor = Compactor(table.path, log_of(table), merger(table), kernels, chores=chores)
     compactor.start()
     try:
@@ -225,7 +227,7 @@ def test_a_table_that_is_truncated_under_a_merge_stays_empty(table: lakebed.Tabl
         )
 
     before = files(table)
-    result = merger(table).run(paths(table), 1, kernel(after=truncate))  # type: ignore[arg-type]
+    result = merger(table).run(paths(table), 1, kernel(after=truncate))
     assert result.outcome in (MergeOutcome.COMPLETED, MergeOutcome.OVERTAKEN) and result.parts_out == 0
     assert content(table) == {} and not claims_of(log_of(table).refresh().domains)
     assert files(table) - before <= files(table), "its file is no part of the table"
@@ -239,7 +241,7 @@ def test_a_merge_that_fails_gives_its_claim_back_and_leaves_no_file(table: lakeb
         raise StoreUnavailable("the disk is on fire")
 
     with pytest.raises(StoreUnavailable, match="on fire"):
-        merger(table).run(paths(table), 1, kernel(before=fail))  # type: ignore[arg-type]
+        merger(table).run(paths(table), 1, kernel(before=fail))
     assert files(table) == before
     assert not claims_of(log_of(table).refresh().domains)
 
@@ -247,7 +249,7 @@ def test_a_merge_that_fails_gives_its_claim_back_and_leaves_no_file(table: lakeb
         raise Cancelled("stop")
 
     with pytest.raises(Cancelled):
-        merger(table).run(paths(table), 1, kernel(before=stop))  # type: ignore[arg-type]
+        merger(table).run(paths(table), 1, kernel(before=stop))
     assert not claims_of(log_of(table).refresh().domains)
     assert content(table) == {id: "first" for id in range(30)}
 
@@ -259,7 +261,7 @@ def test_a_part_that_can_not_be_read_is_parked_and_reported_and_the_others_are_m
     stop = listen(lambda event: failed.append(event) if isinstance(event, MergeFailed) else None)
     clock = Clock()
     compactor = Compactor(
-        table.path, log_of(table), merger(table), local_kernel(storage_of(table), log_of(table).refresh), clock=clock
+        table.path, log_of(table), merger(table), LocalKernel(storage_of(table), log_of(table).refresh), clock=clock
     )
     job = compactor._next()
     assert job is not None
@@ -277,13 +279,11 @@ def test_a_part_that_can_not_be_read_is_parked_and_reported_and_the_others_are_m
 def test_a_plan_that_keeps_failing_is_tried_later_and_later_and_then_parked(table: lakebed.Table) -> None:
     clock = Clock()
 
-    def make(cancelled: object, progress: object) -> object:
-        def fail() -> None:
-            raise StoreUnavailable("no answer")
+    def fail() -> None:
+        raise StoreUnavailable("no answer")
 
-        return kernel(before=fail)
-
-    compactor = Compactor(table.path, log_of(table), merger(table, clock=clock), make, clock=clock)  # type: ignore[arg-type]
+    failing = kernel(before=fail)
+    compactor = Compactor(table.path, log_of(table), merger(table, clock=clock), failing, clock=clock)
     attempts, started = 0, clock.now
     while clock.now < started + 600:
         if job := compactor._next():
@@ -317,7 +317,7 @@ def test_a_materialized_part_is_read_here_and_its_sources_everywhere_else_with_t
 ) -> None:
     before = paths(table)
     replica = volatile(table)
-    assert replica.run(before, 1, kernel()).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
+    assert replica.run(before, 1, kernel()).outcome is MergeOutcome.COMPLETED
     delete(table, [7, 17])
     assert set(before) <= set(paths(table)), "the sources stay in the log"
     here = content(table)
@@ -335,10 +335,10 @@ def test_a_materialized_part_is_merged_again_and_uploaded_once_in_place_of_all_t
 ) -> None:
     a, b, c = paths(table)
     replica = volatile(table)
-    replica.run([a, b], 1, kernel())  # type: ignore[arg-type]
+    replica.run([a, b], 1, kernel())
     delete(table, [1])
     [first] = replica.held()
-    replica.run([first.url(first.parts[0]), c], 2, kernel(after=lambda: delete(table, [2, 22])))  # type: ignore[arg-type]
+    replica.run([first.url(first.parts[0]), c], 2, kernel(after=lambda: delete(table, [2, 22])))
     [second] = replica.held()
     assert second.oldest_ms == first.oldest_ms < second.made_ms, "merging on does not put off the upload"
     assert sorted(second.claim.sources) == sorted([a, b, c])
@@ -353,7 +353,7 @@ def test_a_materialized_part_is_merged_again_and_uploaded_once_in_place_of_all_t
 
 def test_a_replica_that_starts_again_goes_on_with_what_is_on_its_disk(table: lakebed.Table) -> None:
     replica = volatile(table)
-    replica.run(paths(table)[:2], 1, kernel())  # type: ignore[arg-type]
+    replica.run(paths(table)[:2], 1, kernel())
     name, held = replica.replica, [one.claim.id for one in replica.held()]
     replica.close()
     again = volatile(table)
@@ -364,7 +364,7 @@ def test_a_replica_that_starts_again_goes_on_with_what_is_on_its_disk(table: lak
 
 def test_a_replica_that_lost_its_disk_gives_its_claims_back_when_it_starts(table: lakebed.Table) -> None:
     replica = volatile(table)
-    replica.run(paths(table)[:2], 1, kernel())  # type: ignore[arg-type]
+    replica.run(paths(table)[:2], 1, kernel())
     [one] = replica.held()
     Path(one.local_path(one.parts[0])).unlink()
     replica.close()
@@ -375,7 +375,7 @@ def test_a_replica_that_lost_its_disk_gives_its_claims_back_when_it_starts(table
 
 def test_a_materialized_part_that_was_damaged_is_dropped_and_nothing_is_lost(table: lakebed.Table) -> None:
     replica = volatile(table)
-    replica.run(paths(table), 1, kernel())  # type: ignore[arg-type]
+    replica.run(paths(table), 1, kernel())
     [one] = replica.held()
     local = Path(one.local_path(one.parts[0]))
     data = bytearray(local.read_bytes())
@@ -390,9 +390,9 @@ def test_a_materialized_part_that_was_damaged_is_dropped_and_nothing_is_lost(tab
 def test_an_upload_that_was_overtaken_deletes_its_object(table: lakebed.Table) -> None:
     clock = Clock()
     replica = volatile(table, clock)
-    replica.run(paths(table)[:2], 1, kernel())  # type: ignore[arg-type]
+    replica.run(paths(table)[:2], 1, kernel())
     clock.now += 3600
-    assert merger(table, "quick", clock).run(paths(table), 1, kernel()).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
+    assert merger(table, "quick", clock).run(paths(table), 1, kernel()).outcome is MergeOutcome.COMPLETED
     before = files(table)
     [result] = replica.upload_due(ALL)
     assert result.outcome is MergeOutcome.OVERTAKEN and files(table) == before
@@ -403,7 +403,7 @@ def test_an_upload_that_stands_though_nobody_said_so_keeps_its_object(
     table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica = volatile(table)
-    replica.run(paths(table), 1, kernel())  # type: ignore[arg-type]
+    replica.run(paths(table), 1, kernel())
     commit = log_of(table).commit
 
     def silent(*arguments: Any) -> Outcome:
@@ -452,7 +452,7 @@ def test_an_object_whose_commit_came_late_is_never_deleted_by_the_replica_that_w
     store = LateStore(table.path)
     cut_off = table_of(table.path, TableLog(store, clock, sleep=lambda seconds: None))
     replica = volatile(cut_off, clock)
-    replica.run(paths(table), 1, kernel())  # type: ignore[arg-type]
+    replica.run(paths(table), 1, kernel())
     store.silent = True
     with pytest.raises(StoreUnavailable, match="unknown"):
         replica.upload_due(ALL)
@@ -469,7 +469,7 @@ def test_an_object_whose_commit_came_late_is_never_deleted_by_the_replica_that_w
         firsts = [
             row["path"] for row in others.inspect.parts().to_pylist() if dict(row["partition"])["value"] == "first"
         ]
-        assert merger(others, "quick", clock).run(firsts, 2, kernel()).outcome is MergeOutcome.COMPLETED  # type: ignore[arg-type]
+        assert merger(others, "quick", clock).run(firsts, 2, kernel()).outcome is MergeOutcome.COMPLETED
     else:
         name = others.detach_partition({"value": "first"})
     clock.now += 4 * 3600  # what was removed is forgotten
@@ -485,14 +485,14 @@ def test_an_object_whose_commit_came_late_is_never_deleted_by_the_replica_that_w
 def test_a_merge_on_local_disk_that_fails_gives_back_the_materialized_parts_it_had_taken(table: lakebed.Table) -> None:
     a, b, c = paths(table)
     replica = volatile(table)
-    replica.run([a, b], 1, kernel())  # type: ignore[arg-type]
+    replica.run([a, b], 1, kernel())
     [one] = replica.held()
 
     def stop() -> None:
         raise Cancelled("stop")
 
     with pytest.raises(Cancelled):
-        replica.run([one.url(one.parts[0]), c], 2, kernel(before=stop))  # type: ignore[arg-type]
+        replica.run([one.url(one.parts[0]), c], 2, kernel(before=stop))
     assert [held.claim.id for held in replica.held()] == [one.claim.id]
     assert claims_of(log_of(table).refresh().domains).keys() == {one.claim.id}
     assert [result.outcome for result in replica.upload_due(ALL)] == [MergeOutcome.COMPLETED]
@@ -502,7 +502,7 @@ def test_what_is_large_old_or_stands_for_many_parts_is_uploaded_and_the_local_di
     table: lakebed.Table,
 ) -> None:
     replica = volatile(table)
-    replica.run(paths(table), 1, kernel())  # type: ignore[arg-type]
+    replica.run(paths(table), 1, kernel())
     [one] = replica.held()
     never = UploadRules(bytes_min=1 << 40, age_seconds=1e9, local_bytes_max=1 << 40, sources_max=100)
     now = one.made_ms

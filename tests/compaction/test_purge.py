@@ -10,7 +10,7 @@ import pytest
 
 import lakebed
 from lakebed.compaction.compactor import Compactor
-from lakebed.compaction.kernels import local_kernel
+from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.parts.changes import OP_COLUMN
 from tests.internals import dead_rows_of, log_of, storage_of
@@ -34,7 +34,7 @@ def compact(table: lakebed.Table, days: float) -> int:
         return time.time() + days * 86_400
 
     merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "r", clock)
-    kernel = local_kernel(storage_of(table), log_of(table).refresh)
+    kernel = LocalKernel(storage_of(table), log_of(table).refresh)
     done = Compactor(table.path, log_of(table), merger, kernel, clock=clock).run_until_idle()
     merger.close()
     return len(done)

@@ -14,7 +14,7 @@ import pytest
 
 import lakebed
 from lakebed.compaction.compactor import Compactor
-from lakebed.compaction.kernels import local_kernel
+from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.snapshot import Snapshot
@@ -86,7 +86,7 @@ def test_settling_and_looking_go_on_while_a_plan_is_made(tmp_path: Path, pool: T
     orders.apply(pa.table({"id": [1]}))
     planner = HeldPlanner()
     merger = Merger(log_of(orders), storage_of(orders), dead_rows_of(orders), "test")
-    kernel = local_kernel(storage_of(orders), log_of(orders).refresh)
+    kernel = LocalKernel(storage_of(orders), log_of(orders).refresh)
     compactor = Compactor(orders.path, log_of(orders), merger, kernel, planner)
     compactor.start()
     try:

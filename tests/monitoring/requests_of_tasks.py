@@ -10,7 +10,7 @@ from collections import Counter
 
 import lakebed
 from lakebed import events
-from lakebed.compaction.kernels import spark_kernel
+from lakebed.compaction.kernels import SparkKernel
 from lakebed.compaction.merge import MergeOutcome
 from lakebed.table import internals_of
 from tests.internals import compaction_of, log_of
@@ -33,7 +33,7 @@ def main(path: str) -> None:
         table.apply(spark.createDataFrame(batch(number).to_pandas(), "id long, v string"))
         settler = internals_of(table).settler
         settler.settle(settler.wide_locator(spark, keys_min=1))
-    kernel = spark_kernel(spark, path, log_of(table).refresh)(lambda: False, lambda rows: None)
+    kernel = SparkKernel(spark, path, log_of(table).refresh)
     merged = compaction_of(table).merger().run(list(log_of(table).refresh().parts), 1, kernel)
     assert merged.outcome is MergeOutcome.COMPLETED
     spark.stop()

@@ -17,7 +17,7 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.compaction.merge import Kernel, MergeOutcome, Merger
+from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.errors import Contention, Corrupt, InvalidInput
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import Claim, claims_of
@@ -379,18 +379,18 @@ def test_a_mutation_and_a_merge_of_the_same_parts_lose_nothing_of_each_other(tmp
     table.apply(batch([row(id, id) for id in range(4, 8)], keyed))
     table.settle()
 
-    def mutate_meanwhile(out: PartStorage) -> Kernel:
-        def work(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
-            merged = merge_parts(sources, spec, out, connect())
+    class MutateMeanwhile:
+        def merge(
+            self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
+        ) -> list[MergedPart]:
+            merged = merge_parts(sources, spec, output, connect())
             table.delete("id in (1, 5)")
             table.update({"value": "100"}, "id in (2, 6)")
             table.settle()
             return merged
 
-        return work
-
     merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
-    result = merger.run(sorted(log_of(table).refresh().parts), 1, mutate_meanwhile)
+    result = merger.run(sorted(log_of(table).refresh().parts), 1, MutateMeanwhile())
     assert (result.outcome, result.carried_rows) == (MergeOutcome.COMPLETED, 4)
     assert values(table) == {0: 0, 2: 100, 3: 3, 4: 4, 6: 100, 7: 7}
 

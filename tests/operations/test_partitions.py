@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.merge import Kernel, MergeOutcome, Merger
+from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import Claim, claims_of
@@ -176,18 +176,18 @@ def test_a_merge_of_parts_that_leave_meanwhile_brings_nothing_back(tmp_path: Pat
     table.apply(batch([row(5, 5)]))
     table.settle()
 
-    def leave_meanwhile(out: PartStorage) -> Kernel:
-        def work(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
-            merged = merge_parts(sources, spec, out, connect())
+    class LeaveMeanwhile:
+        def merge(
+            self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
+        ) -> list[MergedPart]:
+            merged = merge_parts(sources, spec, output, connect())
             table.truncate() if leave == "truncate" else table.detach_partition(EU)
             return merged
-
-        return work
 
     snapshot = log_of(table).refresh()
     paths = sorted(part.path for part in snapshot.parts.values() if part.partition_values == EU)
     merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
-    assert merger.run(paths, 1, leave_meanwhile).outcome is MergeOutcome.OVERTAKEN
+    assert merger.run(paths, 1, LeaveMeanwhile()).outcome is MergeOutcome.OVERTAKEN
     assert values(table) == ({} if leave == "truncate" else {3: 3, 4: 4})
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 import lakebed
-from lakebed.compaction.kernels import local_kernel
+from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.manifest.actions import Part
 from lakebed.manifest.deletion_vector import DeletionVector
@@ -233,7 +233,7 @@ def real_merges_until_the_end(seed: int, folder: Path) -> int:
 def _merges(table: lakebed.Table, told: str) -> int:
     log, storage = log_of(table), storage_of(table)
     merger = Merger(log, storage, dead_rows_of(table), "hunter")
-    kernel = local_kernel(storage, log.refresh)
+    kernel = LocalKernel(storage, log.refresh)
     merges = 0
     while True:
         snapshot, now_ms = log.refresh(), log.now_ms()
@@ -241,7 +241,7 @@ def _merges(table: lakebed.Table, told: str) -> int:
         found = found or next(round_plans(snapshot, (), now_ms), None)
         if found is None:
             return merges
-        merger.run(found.inputs, found.level, kernel(lambda: False, lambda rows: None))
+        merger.run(found.inputs, found.level, kernel)
         merges += 1
         before, after = measure_of(snapshot), measure_of(log.refresh())
         assert after < before, f"{told}: {found.why} left the measure at {after}, from {before}"

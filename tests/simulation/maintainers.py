@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
-from lakebed.compaction.merge import Cancelled, Kernel, MergeOutcome, Merger, MergeResult
+from lakebed.compaction.merge import Cancelled, MergeOutcome, Merger, MergeResult, Progress
 from lakebed.compaction.recluster_job import ReclusterJob
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
@@ -95,17 +96,15 @@ def reclusterer(cast: Cast) -> Callable[[Actor], None]:
             log, storage, DeletionVectorCache(storage), actor.name, lambda: cast.world.clock(actor), LEASE_SECONDS
         )
 
-        def make(cancelled: object, progress: object) -> Callable[[PartStorage], Kernel]:
-            cast.world.begin_anew(actor)  # one merge of the job is over, the next one begins
-            return _kernel(cast, actor, storage, merger.replica)
-
+        # One merge of the job is over when the next one begins.
+        kernel = _Kernel(cast, actor, storage, merger.replica, begin=partial(cast.world.begin_anew, actor))
         random = cast.world.random
         while not cast.world.closing:
             cast.world.begin_anew(actor)
             final, patience = random.random() < 0.5, random.choice((0.01, 0.1))
             try:
                 stop = partial(_stops, cast, patience)
-                result = ReclusterJob("simulated", log, storage, None, final, None, stop).run(merger, make)
+                result = ReclusterJob("simulated", log, storage, None, final, None, stop).run(merger, kernel)
                 cast.world.counts["reclustered parts"] += result.parts_in
                 cast.world.counts["jobs finished"] += final and result.finished
                 if final and result.finished:
@@ -212,7 +211,7 @@ def _merge(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, m
         cast.world.pause(actor)
         return
 
-    kernel = _kernel(cast, actor, storage, merger.replica)
+    kernel = _Kernel(cast, actor, storage, merger.replica)
     result: MergeResult = merger.run(chosen, 1 + max(seen.parts[path].level for path in chosen), kernel)
     cast.world.counts[f"{'local ' if result.local else ''}merge {result.outcome.value}"] += 1
     cast.world.counts["carried"] += result.carried_rows
@@ -220,25 +219,34 @@ def _merge(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, m
     assert result.outcome is not MergeOutcome.COMPLETED or result.version in cast.auditor.states
 
 
-def _kernel(cast: Cast, actor: Actor, storage: SimulatedStorage, replica: str) -> Callable[[PartStorage], Kernel]:
-    def kernel(out: PartStorage) -> Kernel:
-        def work(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
-            claim, beat = cast.beats[replica]
-            actor.claim, actor.claimed_until = claim.domain, claim.lease_ms / 1000 - 2 * cast.world.skew_seconds
-            rows_max = cast.world.random.choice((4, 1000))
-            merged = merge_rows(sources, spec, out, storage, rows_max) if cast.world.random.random() < 0.5 else None
-            for _ in range(cast.world.random.choice((0, 2, 5, 40))):
-                cast.world.pause(actor)
-                cast.world.may_crash(actor, "while it merges")
-                if cast.world.random.random() < 0.05:
-                    beat()
-            if cast.world.random.random() < 0.1:
-                raise Cancelled
-            return merge_rows(sources, spec, out, storage, rows_max) if merged is None else merged
+@dataclass(frozen=True)
+class _Kernel:
+    """Merges with dictionaries, while others go on, and now and then stops. ``begin``: what happens first."""
 
-        return work
+    cast: Cast
+    actor: Actor
+    storage: SimulatedStorage
+    replica: str
+    begin: Callable[[], None] = lambda: None
 
-    return kernel
+    def merge(
+        self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
+    ) -> list[MergedPart]:
+        self.begin()
+        world, actor = self.cast.world, self.actor
+        claim, beat = self.cast.beats[self.replica]
+        actor.claim, actor.claimed_until = claim.domain, claim.lease_ms / 1000 - 2 * world.skew_seconds
+        rows_max = world.random.choice((4, 1000))
+        work = partial(merge_rows, sources, spec, output, self.storage, rows_max)
+        merged = work() if world.random.random() < 0.5 else None
+        for _ in range(world.random.choice((0, 2, 5, 40))):
+            world.pause(actor)
+            world.may_crash(actor, "while it merges")
+            if world.random.random() < 0.05:
+                beat()
+        if world.random.random() < 0.1:
+            raise Cancelled
+        return work() if merged is None else merged
 
 
 def _chosen(cast: Cast, seen: Snapshot, taken: frozenset[str]) -> list[str]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.merge import Kernel, MergeOutcome, Merger
+from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import VersionNotFound
 from lakebed.manifest.snapshot import Snapshot, replay
@@ -177,18 +177,18 @@ def merge_some(world: World, merger: Merger | VolatileMerger, seen: Snapshot, ta
     chosen = world.random.sample(free, world.random.randint(1, min(4, len(free))))
     meanwhile = [world.random.choice([apply, settle]) for _ in range(world.random.choice([0, 0, 1, 2]))]
 
-    def kernel(out: PartStorage) -> Kernel:
-        def work(sources: Sequence[MergeSource], spec: WriteSpec) -> list[MergedPart]:
+    class Kernel:
+        def merge(
+            self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
+        ) -> list[MergedPart]:
             rows_stay(world, before)
             rows_max, storage = world.random.choice([3, 1000]), storage_of(world.table)
-            merged = merge_parts(sources, spec, out, connect(), rows_max=rows_max, read_from=storage)
+            merged = merge_parts(sources, spec, output, connect(), rows_max=rows_max, read_from=storage)
             for other in meanwhile:
                 other(world)
             return merged
 
-        return work
-
-    result = merger.run([part.path for part in chosen], 1 + max(part.level for part in chosen), kernel)
+    result = merger.run([part.path for part in chosen], 1 + max(part.level for part in chosen), Kernel())
     assert result.outcome is MergeOutcome.COMPLETED
     rows_stay(world, max(before, max(world.states)))
 

@@ -277,7 +277,7 @@ def test_a_part_that_another_merge_takes_meanwhile_is_planned_again_and_the_rest
             - {path for c in claims_of(log_of(table).refresh().domains).values() for path in c.sources}
         )
         merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "rival")
-        kernel = compaction_of(table).local_kernel()(lambda: False, lambda rows: None)
+        kernel = compaction_of(table).local_kernel()
         assert merger.run(free[:3], 1, kernel).outcome is MergeOutcome.COMPLETED
 
     assert table.maintenance.recluster(final=True, on_progress=at_first(rival)).finished
