@@ -81,7 +81,7 @@ def figures(simulation: Simulation) -> pa.Table:
                 "ingested_bytes": last.ingested_bytes,
                 "merged_bytes": last.merged_bytes,
                 "write_amplification": round(last.write_amplification, 3),
-                "merged_to_least": round(simulation.merged_to_least, 3),
+                "merged_to_reference": round(simulation.merged_to_reference, 3),
                 "depth_max": max(sample.depth_max for sample in samples),
                 "depth_average": round(sum(sample.depth_average for sample in samples) / len(samples), 3),
                 "space_amplification": round(last.space_amplification, 3),

@@ -7,7 +7,7 @@
 4. Once a minute: the rows of the quarantine.
 5. Once an hour, or more seldom if that is dear, in a thread of its own: the files below the table's root are listed.
 
-The least write amplification is that of ``planning.optimum``, at the margin: for as many equal batches as came in the last
+The reference of write amplification is that of ``planning.optimum``, at the margin: for as many equal batches as came in the last
 hour, after as many as the table holds, (F(held + n, k) − F(held, k)) ÷ n, plus one for ingest itself; k is the read budget.
 """
 
@@ -105,7 +105,7 @@ class Sampler:
             threading.Thread(target=self._list, name="lakebed-listing", daemon=True).start()
         parts, sizes = self._local_states(snapshot, now_ms)
         return replace(
-            state, planned=self._planned, clustered=self._clustered, recent=with_optimum(recent, state),
+            state, planned=self._planned, clustered=self._clustered, recent=with_reference(recent, state),
             parts_by_state=parts, bytes_by_state=sizes, quarantine_rows=self._quarantine_rows, stored=self._stored,
             seconds=time.monotonic() - started,
         )  # fmt: skip
@@ -175,15 +175,17 @@ class Sampler:
         return dict(parts), dict(sizes)
 
 
-def with_optimum(recent: Recent, state: TableState) -> Recent:
+def with_reference(recent: Recent, state: TableState) -> Recent:
     if not recent.batches or recent.write_amplification is None:
         return recent
     held = round(state.rows * recent.batches / recent.ingested_rows)
-    return replace(recent, write_amplification_optimum=least_amplification(recent.batches, held, state.read_budget))
+    return replace(
+        recent, write_amplification_reference=reference_amplification(recent.batches, held, state.read_budget)
+    )
 
 
-def least_amplification(batches: int, held: int, read_budget: int) -> float:
-    """The least that ``batches`` equal ones cost, themselves included, after ``held`` ones; both are cut at bounds."""
+def reference_amplification(batches: int, held: int, read_budget: int) -> float:
+    """What ``batches`` equal ones cost at least, themselves included, after ``held`` ones; both are cut at bounds."""
     batches = min(batches, _FLUSHES_MAX // 2)
     held = min(held, _FLUSHES_MAX - batches)
     least = _least(min(read_budget, _RUNS_MAX))

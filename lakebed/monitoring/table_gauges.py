@@ -43,8 +43,8 @@ _SOMETIMES: dict[str, str] = {
     "lakebed_log_ingested_rows": "Rows that came in within that time.",
     "lakebed_log_ingested_bytes": "Bytes of the parts they came in.",
     "lakebed_write_amplification": "Bytes written, by bytes ingested within that time.",
-    "lakebed_write_amplification_optimum": "The least that any plan of merges writes for as much.",
-    "lakebed_write_amplification_ratio": "Write amplification, by its optimum.",
+    "lakebed_write_amplification_reference": "What the best plan of merges writes for equal batches of new rows.",
+    "lakebed_write_amplification_ratio": "Write amplification ÷ its reference.",
 }
 
 
@@ -100,7 +100,7 @@ class TableGauges:
 
 def _singles(state: TableState) -> dict[str, float | None]:
     planned, clustered, recent = state.planned, state.clustered, state.recent or Recent()
-    written, least = recent.write_amplification, recent.write_amplification_optimum
+    written, reference = recent.write_amplification, recent.write_amplification_reference
     known, stored = state.recent is not None, state.stored
     return {
         "lakebed_commit_timestamp_seconds": state.committed_at,
@@ -135,6 +135,6 @@ def _singles(state: TableState) -> dict[str, float | None]:
         "lakebed_log_ingested_rows": recent.ingested_rows if known else None,
         "lakebed_log_ingested_bytes": recent.ingested_bytes if known else None,
         "lakebed_write_amplification": written,
-        "lakebed_write_amplification_optimum": least,
-        "lakebed_write_amplification_ratio": written / least if written is not None and least else None,
+        "lakebed_write_amplification_reference": reference,
+        "lakebed_write_amplification_ratio": written / reference if written is not None and reference else None,
     }

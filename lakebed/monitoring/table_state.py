@@ -61,7 +61,7 @@ class Recent:
     written_bytes: Mapping[str, int] = field(default_factory=dict)
     commits: Mapping[str, int] = field(default_factory=dict)
     write_amplification: float | None = None
-    write_amplification_optimum: float | None = None
+    write_amplification_reference: float | None = None
     ingested_at: float | None = None
 
 

@@ -108,20 +108,20 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """``least_bytes``: what merges of so many equal flushes of new rows write at least, for the same read budget."""
+    """``reference_bytes``: what merges of so many equal flushes of new rows write at least, for the same read budget."""
 
     samples: Sequence[Sample]
     flushes: int
     settles: int
     merges: int
     purges: int
-    least_bytes: int
+    reference_bytes: int
     parts_read: float
 
     @property
-    def merged_to_least(self) -> float:
-        """Bytes that merges wrote ÷ the least: comparable for equal flushes without updates, in random order."""
-        return self.samples[-1].merged_bytes / max(1, self.least_bytes)
+    def merged_to_reference(self) -> float:
+        """Bytes that merges wrote ÷ what equal flushes of new rows, in random order, need at least."""
+        return self.samples[-1].merged_bytes / max(1, self.reference_bytes)
 
 
 def steady(days: float, rows_per_second: float, flush_seconds: float = 60.0, row_bytes: int = 25) -> list[Arrival]:
@@ -170,7 +170,7 @@ def simulate(
         settles=world.settles,
         merges=world.merges,
         purges=world.purges,
-        least_bytes=round(least),
+        reference_bytes=round(least),
         parts_read=parts_read,
     )
 
@@ -432,8 +432,8 @@ def plot(simulation: Simulation, file: str, title: str = "") -> None:
     days = [sample.at_ms / 86_400_000 for sample in samples]
     write, read, space = figure.subplots(3, 1, sharex=True)
     write.plot(days, [sample.write_amplification for sample in samples], label="write amplification")
-    least = 1 + simulation.least_bytes / max(1, samples[-1].ingested_bytes)
-    write.axhline(least, linestyle="--", color="grey", label="the least in the end, for equal flushes")
+    reference = 1 + simulation.reference_bytes / max(1, samples[-1].ingested_bytes)
+    write.axhline(reference, linestyle="--", color="grey", label="in the end, the least for equal flushes of new rows")
     read.plot(days, [sample.depth_max for sample in samples], label="depth, deepest point")
     read.plot(days, [sample.depth_average for sample in samples], label="depth, average point")
     space.plot(days, [sample.space_amplification for sample in samples], label="space amplification")

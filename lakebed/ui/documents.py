@@ -64,7 +64,7 @@ def figures(status: Status, state: TableState, recent: Recent, snapshot: Snapsho
         "read_budget": status.read_budget,
         "space_amplification": round(state.space_amplification, 4),
         "write_amplification": _rounded(recent.write_amplification),
-        "write_amplification_optimum": _rounded(recent.write_amplification_optimum),
+        "write_amplification_reference": _rounded(recent.write_amplification_reference),
         "recent_seconds": round(recent.seconds),
         "ingested_rows": recent.ingested_rows,
         "ingested_bytes": recent.ingested_bytes,

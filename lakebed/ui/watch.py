@@ -24,7 +24,7 @@ from typing import Any
 import orjson
 
 from lakebed.errors import Corrupt, LakebedError, Retry, TableNotFound, Unsupported
-from lakebed.health.sampler import with_optimum
+from lakebed.health.sampler import with_reference
 from lakebed.health.status import Observer
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.stores import open_store
@@ -241,7 +241,7 @@ class Watched:
         now_ms = table.log.now_ms()
         claimed = claimed_paths(snapshot, now_ms)
         state = table_state(snapshot, now_ms)
-        recent = with_optimum(table.recent.read(snapshot.version, _LOG_SECONDS), state)
+        recent = with_reference(table.recent.read(snapshot.version, _LOG_SECONDS), state)
         table.history.look(snapshot, _LOG_SECONDS)
         told["figures"] = documents.figures(status, state, recent, snapshot)
         statistics = table.log.statistics

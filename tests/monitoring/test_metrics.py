@@ -63,7 +63,7 @@ STATE = TableState(
         written_bytes={"ingest": 200, "merge": 400},
         commits={"apply": 2},
         write_amplification=3.0,
-        write_amplification_optimum=1.5,
+        write_amplification_reference=1.5,
         ingested_at=990.0,
     ),
     stored=Stored(9000, 1, 70),

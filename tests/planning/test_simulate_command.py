@@ -16,7 +16,7 @@ def test_it_prints_the_figures_and_draws_them(tmp_path: Path, capsys: pytest.Cap
     assert main(["simulate", *arguments]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["flushes"] == 288 and figures["depth_max"] <= 4
-    assert figures["merged_to_least"] == pytest.approx(1.1, abs=0.15)
+    assert figures["merged_to_reference"] == pytest.approx(1.1, abs=0.15)
     assert figures["ingested_bytes"] == 288 * 300 * 25
     assert file.exists()
 

@@ -36,15 +36,15 @@ def deepest(simulation: Simulation) -> int:
 )
 def test_equal_flushes_cost_little_more_than_the_optimum(flushes: int, budget: int) -> None:
     simulation = simulate(Workload(arrivals=equal(flushes)), TableSettings(read_budget=budget))
-    assert simulation.merged_to_least <= 1.25
-    assert simulation.least_bytes == least_written(flushes, budget) * 10_000
+    assert simulation.merged_to_reference <= 1.25
+    assert simulation.reference_bytes == least_written(flushes, budget) * 10_000
     assert deepest(simulation) <= budget
 
 
 @pytest.mark.slow
 def test_a_day_of_flushes_of_a_megabyte_stays_near_the_optimum_when_parts_are_split() -> None:
     simulation = simulate(Workload(arrivals=equal(1440, MB, 10_000)), TableSettings(plan_bytes_max=1200 * MB))
-    assert simulation.merged_to_least <= 1.25
+    assert simulation.merged_to_reference <= 1.25
     assert simulation.samples[-1].parts >= 1440 / 128
     assert deepest(simulation) <= 8
 

@@ -146,7 +146,7 @@ def _of_all_tables() -> Dashboard:
                Query(every.now("lakebed_backlog_bytes"), "{{table}}")),
         _graph("Compaction lag", SECONDS, "Age of the oldest level-0 part that no merge has taken up.",
                Query(every.now("lakebed_compaction_lag_seconds"), "{{table}}")),
-        _graph("Write amplification ÷ optimum", COUNT, f"Averaged over {_HOURS_OF_RATE} hours; 1 is the least possible.",
+        _graph("Write amplification ÷ reference", COUNT, f"Averaged over {_HOURS_OF_RATE} hours; 1: what equal batches need.",
                Query(_over_hours(every, "lakebed_write_amplification_ratio"), "{{table}}")),
         _graph("Space amplification", COUNT, "Bytes of all parts ÷ the share of them that live rows take.",
                Query(every.now("lakebed_space_amplification"), "{{table}}")),
@@ -247,9 +247,9 @@ def _of_one_table() -> Dashboard:
     ))  # fmt: skip
     board.with_row(Row("Amplification"))
     _add(board, (
-        _graph("Write amplification", COUNT, "Bytes written ÷ ingested within the last hour, and the least that any plan needs.",
+        _graph("Write amplification", COUNT, "Bytes written ÷ ingested within the last hour, and what equal batches need.",
                Query(one.now("lakebed_write_amplification"), "bytes written ÷ ingested"),
-               Query(one.now("lakebed_write_amplification_optimum"), "optimum"),
+               Query(one.now("lakebed_write_amplification_reference"), "reference"),
                Query(_over_hours(one, "lakebed_write_amplification_ratio"), f"ratio, {_HOURS_OF_RATE} h")),
         _stack("Written within the last hour", BYTES, "By what wrote it, from the log.",
                Query(one.now("lakebed_log_written_bytes", "writer"), "{{writer}}")),

@@ -12,7 +12,7 @@ const COLUMNS = [
   ["Newest commit", true],
   ["Depth / budget", true],
   ["Write ampl.", true],
-  ["Least", true],
+  ["Reference", true],
   ["Backlog", true],
 ];
 
@@ -25,7 +25,7 @@ export class Overview {
       h("h1", {}, "Tables"),
       h("div", { class: "wide" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, head)), this.body)),
       h("p", { class: "quiet note" },
-        "Write amplification is that of the last hour; least is what even the best order of merges writes if every batch spans the whole sort key; batches that don't may cost less. Depth counts runs of parts over the deepest point of the sort key."));
+        "Write amplification is that of the last hour; the reference is what the best order of merges writes for equal batches of new rows that span the whole sort key; other batches may cost less. Depth counts runs of parts over the deepest point of the sort key."));
   }
 
   async update(told) {
@@ -42,7 +42,7 @@ function rows(table) {
   const cells = figures
     ? [
         count(figures.rows), bytes(figures.bytes), count(figures.parts), count(figures.tail_rows), age(figures.committed_ms),
-        over(figures.depth, figures.read_budget), ratio(figures.write_amplification), ratio(figures.write_amplification_optimum),
+        over(figures.depth, figures.read_budget), ratio(figures.write_amplification), ratio(figures.write_amplification_reference),
         bytes(figures.backlog_bytes),
       ]
     : COLUMNS.slice(2).map(() => "–");

@@ -91,7 +91,7 @@ function section(title, id, ...children) {
 function figures(told) {
   const all = told.rows + told.dead_rows;
   const levels = Object.entries(told.parts_by_level).map(([level, parts]) => `L${level} ${count(parts)}`).join("  ");
-  const least = told.write_amplification_optimum === null ? "nothing came in" : `least ${ratio(told.write_amplification_optimum)}, last ${duration(told.recent_seconds)}`;
+  const reference = told.write_amplification_reference === null ? "nothing came in" : `reference ${ratio(told.write_amplification_reference)}, last ${duration(told.recent_seconds)}`;
   const shown = [
     ["Version", count(told.version), [age(told.committed_ms, " ago")]],
     ["Rows", count(told.rows), [`${share(told.dead_rows, all)} dead`]],
@@ -99,7 +99,7 @@ function figures(told) {
     ["Parts", count(told.parts), [levels || "none"]],
     ["Tail", count(told.tail_rows), told.tail_parts ? [`${counted(told.tail_parts, "part", "parts")}, `, age(told.tail_since_ms, " old")] : ["empty"]],
     ["Depth", count(told.depth), [`read budget ${count(told.read_budget)}`], told.depth > 2 * told.read_budget],
-    ["Write ampl.", ratio(told.write_amplification), [least]],
+    ["Write ampl.", ratio(told.write_amplification), [reference]],
     ["Backlog", bytes(told.backlog_bytes), [told.claims_live ? `${counted(told.claims_live, "merge runs", "merges run")}` : "no merge runs"]],
     ["Quarantine", count(told.quarantined), [told.quarantined === 1 ? "record" : "records"], told.quarantined > 0],
     ["Log", counted(told.log_files, "file", "files"), [`from version ${count(told.oldest_version)} on`]],
