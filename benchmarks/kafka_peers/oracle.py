@@ -7,6 +7,7 @@ commit claims, so also one that has not come to the end.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.kafka_peers.stream import COLUMNS, Ends
 from benchmarks.peers.given import differ
+from tests.infra.kafka import messages_before
 
 _SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("ms", pa.int64()), ("value", pa.string())])
 _EVENT = (
@@ -28,37 +29,18 @@ _EVENT = (
 _VALUES = ("customer", "region", "status", "amount", "note")
 _TYPED = ", ".join("epoch_us(updated_at) as updated_at" if name == "updated_at" else name for name in COLUMNS)
 _CHUNK = 50_000
-_SILENCE_SECONDS_MAX = 30.0
 
 
 def keep_topic(bootstrap: str, topic: str, ends: Ends, file: Path) -> None:
     """Write the topic's records up to some offsets to a Parquet file. Raises RuntimeError if some don't come."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "oracle",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-        }
-    )
-    left = sum(ends.values())
-    consumer.assign([TopicPartition(topic, int(partition), 0) for partition in ends])
+    records = messages_before(bootstrap, topic, {int(partition): end for partition, end in ends.items()})
     with pq.ParquetWriter(file, _SCHEMA, compression="zstd") as writer:
-        while left > 0:
-            got = consumer.consume(_CHUNK, _SILENCE_SECONDS_MAX)
-            if not got:
-                raise RuntimeError(f"{left} records of {topic} don't come")
-            for message in got:
-                if message.error():
-                    raise RuntimeError(f"{topic}: {message.error()}")
-            rows = [m for m in got if m.offset() < ends[str(m.partition())]]
-            left -= len(rows)
+        while rows := list(islice(records, _CHUNK)):
             columns: list[list[Any]] = [
                 [m.partition() for m in rows], [m.offset() for m in rows], [m.timestamp()[1] for m in rows],
                 [m.value().decode() for m in rows],
             ]  # fmt: skip
             writer.write_table(pa.table(columns, schema=_SCHEMA))
-    consumer.close()
 
 
 def times(file: Path) -> Mapping[str, npt.NDArray[np.float64]]:

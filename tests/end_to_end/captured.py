@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
-from confluent_kafka import Consumer, TopicPartition
 
 import lakebed
 from lakebed.ingest.decoder import DecoderSchema
@@ -32,7 +31,7 @@ from tests.end_to_end.source_database import TABLES, Load, SourceDatabase, Sourc
 from tests.foreign.readers import comparable, delta_rs, delta_spark, foreign_duckdb
 from tests.infra.debezium import JSON_CONVERTER, DebeziumServer
 from tests.infra.foreign_duckdb import ForeignDuckDB
-from tests.infra.kafka import KafkaServer
+from tests.infra.kafka import KafkaServer, end_offsets, messages_before
 from tests.infra.postgres import PostgresServer
 
 if TYPE_CHECKING:
@@ -187,33 +186,17 @@ def _quarantined(table: lakebed.Table) -> list[dict[str, object]]:
 
 def topic_ends(kafka: KafkaServer, one: Followed) -> dict[int, int]:
     """The end of every partition of the table's topic."""
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "ends"})
-    try:
-        partitions = range(one.source.partitions)
-        return {n: consumer.get_watermark_offsets(TopicPartition(one.topic, n), timeout=30)[1] for n in partitions}
-    finally:
-        consumer.close()
+    return end_offsets(kafka.bootstrap, one.topic, one.source.partitions)
 
 
 def events_of(kafka: KafkaServer, one: Followed) -> Counter[str]:
     """How many events of each operation Kafka holds; ``unavailable`` are those that lack a value."""
     counts: Counter[str] = Counter()
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "events", "enable.auto.commit": False})
-    try:
-        for number, end in topic_ends(kafka, one).items():
-            consumer.assign([TopicPartition(one.topic, number, 0)])
-            position = 0
-            while position < end:
-                messages = consumer.consume(10_000, 10)
-                assert messages, f"{one.topic} partition {number} gave nothing at offset {position} of {end}"
-                for message in messages:
-                    value = message.value()
-                    counts[operation_of(value)] += 1
-                    counts["unavailable"] += UNAVAILABLE in (value or b"")
-                    counts["moved"] += any(header == "__debezium.oldkey" for header, _ in message.headers() or ())
-                position = messages[-1].offset() + 1
-    finally:
-        consumer.close()
+    for message in messages_before(kafka.bootstrap, one.topic, topic_ends(kafka, one)):
+        value = message.value()
+        counts[operation_of(value)] += 1
+        counts["unavailable"] += UNAVAILABLE in (value or b"")
+        counts["moved"] += any(header == "__debezium.oldkey" for header, _ in message.headers() or ())
     return counts
 
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Producer
 
-from tests.infra.kafka import KafkaServer
+from tests.infra.kafka import KafkaServer, end_offsets, messages_before
 
 PARTITIONS = 3
 KEYS = 800
 DELETES, POISONED = 0.15, 0.002
 PAUSE_SECONDS = 0.02
-READ_SECONDS_MAX = 30
 
 
 class Producing:
@@ -75,9 +74,12 @@ class Expected:
 
 def expected_of(kafka: KafkaServer, topic: str) -> Expected:
     """Reads the topic to its end."""
-    expected = Expected()
-    for message in _messages(kafka, topic, expected):
+    expected = Expected(ends=end_offsets(kafka.bootstrap, topic, PARTITIONS))
+    offsets: Counter[int] = Counter()
+    for message in messages_before(kafka.bootstrap, topic, expected.ends):
         place = (message.partition(), message.offset())
+        assert place[1] == offsets[place[0]], f"{topic} lost records before offset {place[1]} of partition {place[0]}"
+        offsets[place[0]] += 1
         try:
             change = json.loads(message.value())
         except ValueError:
@@ -89,23 +91,3 @@ def expected_of(kafka: KafkaServer, topic: str) -> Expected:
         else:
             expected.live[change["id"]] = {name: change[name] for name in ("id", "number", "note")}
     return expected
-
-
-def _messages(kafka: KafkaServer, topic: str, expected: Expected) -> Iterator[Message]:
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "expected", "enable.auto.commit": False})
-    try:
-        for partition in range(PARTITIONS):
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=READ_SECONDS_MAX)
-            assert low == 0, f"partition {partition} of {topic} lost records: it begins at {low}"
-            expected.ends[partition] = high
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            position = 0
-            while position < high:
-                messages = consumer.consume(10_000, READ_SECONDS_MAX)
-                assert messages, f"partition {partition} of {topic} gave nothing at offset {position} of {high}"
-                for message in messages:
-                    assert message.error() is None, message.error()
-                    yield message
-                    position = message.offset() + 1
-    finally:
-        consumer.close()

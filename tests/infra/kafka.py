@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.infra.downloads import kafka_jars
@@ -16,6 +16,8 @@ from tests.infra.server import HOST, Server, ServerFailed, can_connect
 HEAP_MB_MAX = 512
 CLUSTER_ID = "bGFrZWJlZC10ZXN0cy0wMQ"  # any 16 bytes in base64 that do not begin with a dash
 REQUEST_SECONDS_MAX = 30
+SILENCE_SECONDS_MAX = 60
+MESSAGES_MAX = 10_000
 
 
 class KafkaServer(Server):
@@ -105,3 +107,35 @@ class KafkaServer(Server):
             **single_node,
             **self._settings,
         }
+
+
+def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
+    """The next offset of every partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
+    try:
+        places = [TopicPartition(topic, number) for number in range(partitions)]
+        return {each.partition: consumer.get_watermark_offsets(each, REQUEST_SECONDS_MAX)[1] for each in places}
+    finally:
+        consumer.close()
+
+
+def messages_before(bootstrap: str, topic: str, ends: Mapping[int, int]) -> Iterator[Message]:
+    """All messages before these offsets, partition by partition, in order. Raises RuntimeError if some do not come."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "auto.offset.reset": "error"})
+    try:
+        for partition, end in ends.items():
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            position = 0
+            while position < end:
+                # It waits until it has as many as it was asked for, so it must not be asked for more than there are.
+                messages = consumer.consume(min(MESSAGES_MAX, end - position), SILENCE_SECONDS_MAX)
+                if not messages:
+                    raise RuntimeError(f"{topic}: partition {partition} gave nothing at offset {position} of {end}")
+                for message in messages:
+                    if message.error() is not None:
+                        raise RuntimeError(f"{topic}: {message.error()}")
+                    position = message.offset() + 1
+                    yield message
+    finally:
+        consumer.close()
