@@ -24,6 +24,7 @@ from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.s3 import S3Server, aws_environment
 from tests.infra.spark_cluster import SparkCluster
+from tests.infra.spark_start import spark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ |= spark_environment()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

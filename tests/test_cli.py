@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -33,6 +32,7 @@ from lakebed.errors import (
 from lakebed.ingest.debezium import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, OrderStream
+from tests.waiting import outcome, ran, wait_until, work_of
 
 ORDERS = Path(__file__).resolve().parents[1] / "examples" / "orders.yml"
 SCHEMA = pa.schema(
@@ -61,13 +61,8 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "import sys; from lakebed.cli import main; sys.exit(main())", *arguments]
 
 
-def lakebed_command(
-    *arguments: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 60
-) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | (env or {})
-    return subprocess.run(
-        command(*arguments), cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-    )
+def lakebed_command(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return ran(command(*arguments), cwd=cwd, env=os.environ | (env or {}))
 
 
 @pytest.fixture(scope="module")
@@ -194,8 +189,8 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     assert reading.stderr is not None
     reading.stdout.readline()
     reading.stdout.close()
-    assert reading.wait(60) == 0
-    assert reading.stderr.read() == b""
+    _, errors = outcome(reading)
+    assert (reading.returncode, errors) == (0, b"")
 
 
 def test_queries_do_not_import_spark(folder: Path) -> None:
@@ -279,7 +274,7 @@ def found(table: Path) -> dict[int, dict[str, object]]:
 def test_what_spark_refuses_when_a_query_starts_is_told_in_its_words(tmp_path: Path) -> None:
     table = "table: {path: t, keys: [id], schema: {id: long not null}}\n"
     (tmp_path / "p.yml").write_text(table + "source: {kind: files, folder: 'nowhere://x/inbox'}\nformat: json\n")
-    done = lakebed_command("run", "p.yml", "--metrics-port", "off", cwd=tmp_path, timeout=300)
+    done = lakebed_command("run", "p.yml", "--metrics-port", "off", cwd=tmp_path)
     assert done.returncode == 1
     assert 'No FileSystem for scheme "nowhere"' in done.stderr
     assert "Spark's log is" in done.stderr
@@ -290,7 +285,7 @@ def test_a_second_run_carries_on_where_the_first_stopped_each_event_once(tmp_pat
     run = ["run", str(ORDERS), "--rate", "2000", "--duration", "8", "--metrics-port", "0"]
     events_before = 0
     for _ in range(2):
-        done = lakebed_command(*run, cwd=tmp_path, timeout=300)
+        done = lakebed_command(*run, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert all(" level=info event=" in line for line in done.stderr.splitlines()), done.stderr
         assert "event=batch_committed" in done.stderr
@@ -316,9 +311,10 @@ def test_ctrl_c_stops_a_run_in_order_and_its_metrics_were_served(tmp_path: Path)
             cwd=tmp_path, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     try:
-        assert _rows_ingested(port, until=time.monotonic() + 200) > 0, log.read_text()
+        wait_until(lambda: _rows_ingested(port) > 0, log.read_text, moving=work_of(running.pid))
         os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to the whole group
-        assert running.wait(90) == 0, log.read_text()
+        outcome(running)
+        assert running.returncode == 0, log.read_text()
     finally:
         running.kill()
     text = log.read_text()
@@ -330,18 +326,14 @@ def test_ctrl_c_stops_a_run_in_order_and_its_metrics_were_served(tmp_path: Path)
         assert again.connect_ex(("127.0.0.1", port)) != 0
 
 
-def _rows_ingested(port: int, until: float) -> float:
-    """Scrape until the counter of rows moves."""
-    while time.monotonic() < until:
-        try:
-            body = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-        except OSError:
-            body = ""
-        for line in body.splitlines():
-            if line.startswith("lakebed_ingested_rows_total{") and float(line.rsplit(" ", 1)[1]) > 0:
-                return float(line.rsplit(" ", 1)[1])
-        time.sleep(0.3)
-    return 0.0
+def _rows_ingested(port: int) -> float:
+    """What a scrape says; zero as long as nothing answers."""
+    try:
+        body = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+    except OSError:
+        return 0.0
+    counters = [line for line in body.splitlines() if line.startswith("lakebed_ingested_rows_total{")]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in counters)
 
 
 @pytest.mark.slow
@@ -354,7 +346,7 @@ def test_jars_that_can_t_be_fetched_are_one_line(tmp_path: Path) -> None:
         f'<artifact pattern="{tmp_path}/empty/[artifact]"/></filesystem></resolvers></ivysettings>'
     )
     (tmp_path / "p.yml").write_text(text)
-    done = lakebed_command("run", "p.yml", "--metrics-port", "off", cwd=tmp_path, timeout=120)
+    done = lakebed_command("run", "p.yml", "--metrics-port", "off", cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "Spark's jars can't be fetched (io.delta#delta-spark" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +18,7 @@ from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
 from lakebed.table import internals_of
 from tests.internals import log_of, table_of
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 
@@ -126,13 +125,6 @@ class SilentStore(LocalLogStore):
     def put_if_absent(self, name: str, data: bytes) -> bool:
         self._answer()
         return super().put_if_absent(name, data)
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_maintenance_without_spark_outlives_any_time_in_which_the_store_is_silent(

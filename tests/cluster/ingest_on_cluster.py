@@ -1,6 +1,6 @@
 """A driver on a cluster: ingest files as a stream, a few a batch, while somebody may take workers away.
 
-    SPARK_MASTER=… SPARK_PY_FILES=… python ingest_on_cluster.py TABLE ARRIVING
+    SPARK_MASTER=… SPARK_PY_FILES=… SPARK_EXECUTOR_OPTIONS=… python ingest_on_cluster.py TABLE ARRIVING
 
 Every row is written with the folder of the executor that had it and the place that lakebed was imported from there.
 Prints one line of JSON when all files are in the table.
@@ -37,7 +37,7 @@ def main(path: str, arriving: str) -> None:
         "spark.submit.pyFiles": os.environ["SPARK_PY_FILES"],
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": os.environ["SPARK_EXECUTOR_OPTIONS"],
         "spark.cores.max": "2",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.locality.wait": "0",

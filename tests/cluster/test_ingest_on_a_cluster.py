@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +13,7 @@ import pytest
 import lakebed
 from tests.infra.spark_cluster import SparkCluster
 from tests.oracle import Oracle, Row
+from tests.waiting import outcome, wait_until, work_of
 
 pytestmark = pytest.mark.slow
 
@@ -44,14 +43,14 @@ def test_a_stream_runs_on_both_workers_and_survives_one(tmp_path: Path) -> None:
             DRIVER, str(path), str(arriving), environment={"LAKEBED_CACHE_DIR": str(tmp_path / "cache")}
         )
         try:
-            wait_until(lambda: batches(table) >= 3 or driver.poll() is not None, seconds_max=400)
+            wait_until(lambda: batches(table) >= 3 or driver.poll() is not None, moving=work_of(driver.pid))
             assert driver.poll() is None, "it ended before a worker could be killed\n" + cluster._errors()
             seen = table.to_arrow()
             workers = {Path(folder).parents[1].name for folder in seen["worker"].to_pylist()}
             assert workers == {"spark-worker-0", "spark-worker-1"}
             assert all(".zip" in module for module in seen["module"].to_pylist())
             cluster.workers[0].kill()
-            printed, _ = driver.communicate(timeout=400)
+            printed, _ = outcome(driver)
             assert driver.returncode == 0, cluster._errors()
         finally:
             driver.kill()
@@ -65,10 +64,3 @@ def test_a_stream_runs_on_both_workers_and_survives_one(tmp_path: Path) -> None:
 def batches(table: lakebed.Table) -> int:
     operations = table.inspect.timeline()["operation"].to_pylist()
     return operations.count("STREAMING UPDATE")
-
-
-def wait_until(reached: Callable[[], bool], seconds_max: float) -> None:
-    deadline = time.monotonic() + seconds_max
-    while not reached():
-        assert time.monotonic() < deadline, f"nothing came in {seconds_max:.0f} s"
-        time.sleep(0.1)

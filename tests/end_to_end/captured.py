@@ -26,13 +26,14 @@ from lakebed.ingest.kafka_settings import KafkaSettings
 from lakebed.ingest.kafka_source import KafkaSource
 from lakebed.ingest.source import RangeChanges
 from lakebed.table import internals_of
-from tests.end_to_end.progress import ingested_ends, started, wait_until
+from tests.end_to_end.progress import ingested_ends, started
 from tests.end_to_end.source_database import TABLES, Load, SourceDatabase, SourceTable
 from tests.foreign.readers import comparable, delta_rs, delta_spark, foreign_duckdb
 from tests.infra.debezium import JSON_CONVERTER, DebeziumServer
 from tests.infra.foreign_duckdb import ForeignDuckDB
 from tests.infra.kafka import KafkaServer, end_offsets, messages_before
 from tests.infra.postgres import PostgresServer
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,7 +146,9 @@ def _wait_until_ingested(kafka: KafkaServer, one: Followed) -> None:
         assert failure is None, f"the ingest query of {one.source.name} failed: {failure}"
         return ingested_ends(one.table.path) == ends
 
-    wait_until(is_ingested, f"{one.source.name} was not ingested up to {ends}")
+    wait_until(
+        is_ingested, f"{one.source.name} was not ingested up to {ends}", moving=lambda: ingested_ends(one.table.path)
+    )
 
 
 def _compare(servers: Servers, database: SourceDatabase, one: Followed, outcome: Outcome) -> None:

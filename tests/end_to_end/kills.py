@@ -24,28 +24,28 @@ from pathlib import Path
 import yaml
 
 import lakebed
-from tests.end_to_end.progress import ingested_ends, wait_until
+from tests.end_to_end.progress import ingested_ends
 from tests.end_to_end.topic_of_changes import PARTITIONS, Expected, Producing, expected_of
 from tests.infra.downloads import REPOSITORY
 from tests.infra.kafka import KafkaServer
-from tests.infra.server import Server, _started_at, descendants, is_alive
+from tests.infra.processes import descendants, is_alive, started_at
+from tests.infra.server import Server
+from tests.infra.spark_start import spark_environment
+from tests.waiting import length_of, wait_until
 
 TABLES = ("keyed", "keyless")
 COLUMNS = {
     "keyed": {"id": "long not null", "number": "long", "note": "string"},
     "keyless": {"number": "long", "id": "long", "note": "string"},
 }
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 KEYED_SHARE, STARTING_SHARE, ALONE_SHARE = 0.65, 0.25, 0.3
 STARTING_SECONDS_MAX, RUNNING_SECONDS_MAX = 12.0, 4.0
-ORPHANS_SECONDS_MAX = 30
 
 
 class PipelineProcess(Server):
     """``lakebed run`` on a topic; ready when its table has a commit that it did not have before."""
 
     ports_needed = 0
-    start_seconds_max = 240
 
     def __init__(self, kafka: KafkaServer, topic: str, name: str, folder: Path) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class PipelineProcess(Server):
             "format": {"kind": "json", **({"operation_field": "op"} if name == "keyed" else {})},
             "maintain": name == "keyed",
             "metrics": {"port": None},
-            "spark": {"master": "local[2]", "conf": {"spark.driver.extraJavaOptions": QUICK_START}},
+            "spark": {"master": "local[2]"},
         }
         self._file = folder / f"{name}.yml"
         self._file.write_text(yaml.safe_dump(pipeline))
@@ -87,7 +87,7 @@ class PipelineProcess(Server):
 
     def environment(self) -> dict[str, str]:
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-        return {"LAKEBED_CACHE_DIR": str(self.run_folder / "cache"), "PYTHONPATH": path}
+        return {"LAKEBED_CACHE_DIR": str(self.run_folder / "cache"), "PYTHONPATH": path, **spark_environment()}
 
     def is_ready(self) -> bool:
         if self.ready_after_seconds is not None:
@@ -97,14 +97,14 @@ class PipelineProcess(Server):
     def kill(self) -> None:
         """SIGKILL to everything at once."""
         if self.pid is not None:
-            kill_all(started_at([self.pid, *descendants(self.pid)]))
+            kill_all(begun([self.pid, *descendants(self.pid)]))
         super().kill()
 
     def kill_alone(self) -> None:
         """SIGKILL to the first process; those that it started have to notice by themselves."""
         process, self._process = self._process, None
         assert process is not None
-        self._orphans |= started_at(descendants(process.pid))
+        self._orphans |= begun(descendants(process.pid))
         process.kill()
         process.wait()
 
@@ -114,19 +114,18 @@ class PipelineProcess(Server):
             wait_until(
                 lambda: not any(lives(*orphan) for orphan in self._orphans.items()),
                 "processes outlived the pipeline that started them",
-                ORPHANS_SECONDS_MAX,
             )
         finally:
             kill_all(self._orphans)
 
 
-def started_at(pids: Iterable[int]) -> dict[int, str | None]:
+def begun(pids: Iterable[int]) -> dict[int, str | None]:
     """With each pid when its process began; together they name it for good."""
-    return {pid: _started_at(pid) for pid in pids}
+    return {pid: started_at(pid) for pid in pids}
 
 
 def lives(pid: int, started: str | None) -> bool:
-    return started is not None and is_alive(pid) and _started_at(pid) == started
+    return started is not None and is_alive(pid) and started_at(pid) == started
 
 
 def kill_all(processes: Mapping[int, str | None]) -> None:
@@ -212,7 +211,9 @@ def catch_up(process: PipelineProcess, ends: dict[tuple[str, int], int]) -> None
     process.ready_after_seconds = 0.0
     process.start()
     wait_until(
-        lambda: ingested_ends(process.table) == ends or not process.is_running, f"{process.name} did not catch up"
+        lambda: ingested_ends(process.table) == ends or not process.is_running,
+        f"{process.name} did not catch up",
+        moving=length_of(process.log_path),
     )
     assert process.is_running, f"the last run of {process.name} ended by itself:\n{process.log_tail()}"
     process.kill()

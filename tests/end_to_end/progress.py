@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-WAIT_SECONDS_MAX = 180
 STARTS_MAX = 3
 
 
@@ -23,14 +22,6 @@ def ingested_ends(table: Path | str) -> dict[tuple[str, int], int]:
         return {}
     source = json.loads((checkpoint / "offsets" / str(max(batches))).read_text().splitlines()[2])
     return {(topic, int(number)): end for topic, ends in source["topics"].items() for number, end in ends.items()}
-
-
-def wait_until(condition: Callable[[], bool], failure: str, seconds_max: float = WAIT_SECONDS_MAX) -> None:
-    """Returns when the condition holds. Raises AssertionError with the failure's text."""
-    deadline = time.monotonic() + seconds_max
-    while not condition():
-        assert time.monotonic() < deadline, f"{failure}, after {seconds_max:.0f} s"
-        time.sleep(0.1)
 
 
 def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:

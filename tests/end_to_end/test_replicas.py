@@ -10,11 +10,11 @@ import pytest
 
 import lakebed
 from lakebed.manifest.claims import claims_of
-from tests.end_to_end.progress import wait_until
 from tests.end_to_end.replicas import Member, Volatile, ended, fight
 from tests.infra.fault_proxy import FaultProxy
 from tests.infra.s3 import S3Server
 from tests.internals import log_of
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("volatile", ["off", "on"])

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +18,11 @@ from lakebed.errors import Retry, TableNotFound
 from lakebed.ingest.kafka_cluster import KafkaCluster
 from lakebed.ingest.kafka_settings import KafkaSettings
 from tests.infra.secured_kafka import PASSWORD, USER, SecuredKafkaServer
+from tests.waiting import outcome, wait_until, work_of
 
 pytestmark = pytest.mark.slow
 
 KEYS, ROUNDS = 50, 40
-SECONDS_MAX = 180
 PIPELINE = """\
 table:
   path: ./lake/prices
@@ -65,7 +64,7 @@ def start(server: SecuredKafkaServer, folder: Path, password: str, *arguments: s
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     try:
-        said, _ = process.communicate(timeout=SECONDS_MAX)
+        said, _ = outcome(process)
     finally:
         process.kill()
     return process.returncode, said
@@ -89,9 +88,11 @@ def test_ingest_and_maintenance_in_two_processes_read_a_secured_broker(
     assert producer.flush(30) == 0
     running = [start(secured_kafka, tmp_path, PASSWORD, "--only", role) for role in ("ingest", "maintain")]
     try:
-        until = time.monotonic() + SECONDS_MAX
-        while time.monotonic() < until and not is_settled(tmp_path / "lake" / "prices"):
-            time.sleep(0.5)
+        work = [work_of(process.pid) for process in running]
+        wait_until(
+            lambda: is_settled(tmp_path / "lake" / "prices") or any(process.poll() is not None for process in running),
+            moving=lambda: [each() for each in work],
+        )
         for process in running:
             process.send_signal(signal.SIGTERM)
         outcomes = [ended(process) for process in running]

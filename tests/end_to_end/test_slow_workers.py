@@ -17,14 +17,13 @@ import pytest
 import lakebed
 from lakebed.errors import Retry
 from tests.internals import log_of
-from tests.test_failures import wait_until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 SECONDS_OF_SPARK = 10  # it waits so long for the process of a source, and no setting changes that
-PATIENCE_SECONDS = 240  # for a machine that is really busy; every wait ends when what it waits for is there
 HANG_UP = (
     "import os, socket; socket.create_connection(('127.0.0.1', int(os.environ['PYTHON_WORKER_FACTORY_PORT']))).close()"
 )
@@ -50,14 +49,14 @@ def test_maintenance_goes_on_when_workers_start_in_time_again(
     flag.touch()
     maintenance = table.maintain(spark)
     try:
-        wait_until(lambda: maintenance.trouble is not None, PATIENCE_SECONDS)
+        wait_until(lambda: maintenance.trouble is not None)
         assert isinstance(maintenance.trouble, Retry) and "did not start in time" in str(maintenance.trouble)
         assert maintenance.isActive and maintenance.exception() is None
         assert [finding.check for finding in lakebed.open(table.path).status().findings] == ["query"]
         flag.unlink()
-        wait_until(lambda: maintenance.trouble is None, PATIENCE_SECONDS)
+        wait_until(lambda: maintenance.trouble is None)
         table.apply(pa.table({"id": [1], "v": [1]}, SCHEMA))
-        wait_until(lambda: not log_of(table).refresh().tail, PATIENCE_SECONDS)
+        wait_until(lambda: not log_of(table).refresh().tail)
         assert maintenance.awaitTermination(0.1) is False
     finally:
         maintenance.stop()
@@ -74,11 +73,11 @@ def test_maintenance_ends_with_an_error_that_never_passes_and_says_so(
     maintenance = table.maintain(spark)
     try:
         table.apply(pa.table({"id": [1], "v": [1]}, SCHEMA))
-        wait_until(lambda: not log_of(table).refresh().tail, PATIENCE_SECONDS)
+        wait_until(lambda: not log_of(table).refresh().tail)
         (newest,) = Path(table.path, "_delta_log").glob(f"{table.version:020d}.json")
         newest.with_name(f"{table.version + 1:020d}.json").write_bytes(b"{}\n{")
         with pytest.raises(lakebed.errors.Corrupt):
-            maintenance.awaitTermination(PATIENCE_SECONDS)
+            wait_until(lambda: maintenance.awaitTermination(1.0))
         assert not maintenance.isActive and maintenance.status["isTriggerActive"] is False
         assert "query" in {finding.check for finding in table.status().findings}
     finally:

@@ -21,7 +21,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,12 +34,10 @@ import yaml
 from lakebed.cli import main
 from lakebed.cli.validate_command import validate
 from tests.guides.pages import LANGUAGES, ROOT, Block, Command, blocks_of, commands_of
+from tests.waiting import outcome, ran, wait_until, work_of
 
 ENDLESS = frozenset({"run", "maintain", "exporter", "ui"})
 READY = ("running", "lakebed: metrics at", "http://")
-READY_SECONDS_MAX = 90
-STOP_SECONDS_MAX = 60
-SHELL_SECONDS_MAX = 120
 _TO_SPARK = re.compile(
     r"""((load|save|parquet|forPath)\((spark, )?|"path", )"(?=\w)(?!s3)"""
 )  # its JVM may be in another folder
@@ -204,16 +201,21 @@ class _Going:
         """Until it is at work, and has printed what the page shows before ``^C``."""
         shown = self._command.shown
         wanted = shown[: shown.index("^C")] if "^C" in shown else ()
-        until = time.monotonic() + READY_SECONDS_MAX
-        while not (any(word in self.printed() for word in READY) and not _missing(wanted, self.printed())):
+
+        def is_at_work() -> bool:
             assert self._process.poll() is None, f"{self._command}\nended by itself:\n{self.printed()}"
-            assert time.monotonic() < until, f"{self._command}\nhas not printed {wanted}, but:\n{self.printed()}"
-            time.sleep(0.1)
+            return any(word in self.printed() for word in READY) and not _missing(wanted, self.printed())
+
+        wait_until(
+            is_at_work, lambda: f"{self._command}\nhas not printed {wanted}, but:\n{self.printed()}",
+            moving=work_of(self._process.pid),
+        )  # fmt: skip
 
     def interrupt(self) -> int:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
-        code = self._process.wait(STOP_SECONDS_MAX)
+        outcome(self._process)
+        code = self._process.returncode
         assert code == 0, f"{self._command}\nended with {code}:\n{self.printed()}"
         return code
 
@@ -283,10 +285,8 @@ def _in_process(arguments: list[str]) -> tuple[int | None, str]:
 
 
 def _in_shell(text: str) -> tuple[int, str]:
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=SHELL_SECONDS_MAX,
-    )  # fmt: skip
+    shell = ["bash", "-o", "pipefail", "-c", text]
+    done = ran(shell, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
     return done.returncode, done.stdout
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import partial
@@ -33,11 +32,11 @@ from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.infra.server import free_ports
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS_MAX = 90
 PAGES = ["README.md", *(f"docs/{name}.md" for name in ("pipeline", "operations", "runbook"))]
 PAGES += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/guides").glob("*.md"))
 NOT_RUN = {
@@ -57,13 +56,6 @@ def follow(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, around: Cir
     around = around or Circumstances()
     around.skips = not_run
     Reader(folder, around, monkeypatch).follow(page)
-
-
-def wait_until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not reached():
-        assert time.monotonic() < deadline, f"nothing came in {SECONDS_MAX} s"
-        time.sleep(0.1)
 
 
 def is_settled(table: lakebed.Table) -> bool:

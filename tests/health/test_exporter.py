@@ -7,9 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +19,7 @@ from lakebed.health import exporter as exporter_module
 from lakebed.health.exporter import Exporter
 from lakebed.monitoring.metrics import Metrics
 from tests.infra.s3 import S3Server
+from tests.waiting import outcome, wait_until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
@@ -43,14 +42,7 @@ class Watched:
         return self.metrics.registry.get_sample_value(name, {"table": table, **labels})
 
     def comes(self, name: str, table: str, wanted: float, **labels: str) -> None:
-        until(lambda: self.value(name, table, **labels) == wanted)
-
-
-def until(holds: Callable[[], bool], seconds_max: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds_max
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        wait_until(lambda: self.value(name, table, **labels) == wanted)
 
 
 def test_tables_are_told_of_as_they_change(tmp_path: Path) -> None:
@@ -110,11 +102,12 @@ def test_the_command_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
             text: str = urllib.request.urlopen(found[0], timeout=5).read().decode()
             return text
 
-        until(lambda: f'lakebed_tail_rows{{table="{table.path}"}} 3.0' in body())
+        wait_until(lambda: f'lakebed_tail_rows{{table="{table.path}"}} 3.0' in body())
         assert f'lakebed_table_up{{table="{tmp_path / "none"}"}} 0.0' in body()
         assert "there is no table" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        outcome(process)
+        assert process.returncode == 0
 
 
 def test_a_port_that_can_not_be_is_refused_before_anything_starts(

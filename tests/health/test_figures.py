@@ -17,6 +17,7 @@ from lakebed.monitoring.metrics import REQUEST_DOLLARS, Metrics
 from lakebed.monitoring.table_state import Clustered, TableState
 from lakebed.table import internals_of
 from tests.monitoring.test_truth import Read, exported
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string()), ("seq", pa.int64())])
 
@@ -88,18 +89,13 @@ def test_files_without_a_name_are_counted_once_an_hour(tmp_path: Path) -> None:
         file.write_bytes(b"x" * 70)
         os.utime(file, (time.time() - days * 86_400,) * 2)
     with exported(table.path) as read:
-        deadline = time.monotonic() + 20
-        while read("lakebed_stored_bytes") is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: read("lakebed_stored_bytes") is not None)
         assert (read("lakebed_orphan_files"), read("lakebed_orphan_bytes")) == (1, 70)
         lying = sum(file.stat().st_size for file in (tmp_path / "t").rglob("*") if file.is_file())
         assert read("lakebed_stored_bytes") == lying
     looking = internals_of(table).sampler()
     looking.sample()
-    deadline = time.monotonic() + 20
-    while looking.sample().stored is None:
-        assert time.monotonic() < deadline
+    wait_until(lambda: looking.sample().stored is not None)
     (tmp_path / "t" / "_lakebed" / "old.parquet").unlink()
     assert looking.sample().stored.orphans == 1, "the next listing is an hour away"  # type: ignore[union-attr]
     assert looking._list_again >= time.monotonic() + sampler.LIST_SECONDS - 60

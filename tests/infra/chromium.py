@@ -19,7 +19,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.infra.downloads import _apt_get, _fetch_once, _run
+from tests.infra.downloads import _apt_get, _run, fetch_once
 
 PACKAGES = ("chromium-headless-shell", "fonts-liberation")
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -35,7 +35,7 @@ def chromium() -> tuple[Path, dict[str, str]]:
         found = shutil.which(name)
         if found is not None:
             return Path(found), {}
-    root = _fetch_once("chromium", " ".join(PACKAGES).encode(), _unpack)
+    root = fetch_once("chromium", " ".join(PACKAGES).encode(), _unpack)
     libraries = sorted({str(path.parent) for path in (root / "usr" / "lib").rglob("*.so*")})
     return root / "usr" / "lib" / "chromium" / "chromium-headless-shell", {
         "LD_LIBRARY_PATH": ":".join(libraries),

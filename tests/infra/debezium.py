@@ -26,9 +26,9 @@ from tests.infra.jvm import java_command, properties_text
 from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import SUPERUSER, PostgresServer
 from tests.infra.server import HOST, Server, ServerFailed
+from tests.waiting import wait_until
 
 HEAP_MB_MAX = 512
-CAPTURE_SECONDS_MAX = 60
 JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
 
 
@@ -36,7 +36,6 @@ class DebeziumServer(Server):
     """One Connect worker. ``capture`` starts a connector; connectors come back after ``kill`` and ``start``."""
 
     name = "debezium"
-    start_seconds_max = 120
 
     def __init__(self, kafka: KafkaServer, postgres: PostgresServer, run_folder: Path | None = None) -> None:
         super().__init__(run_folder)
@@ -85,7 +84,7 @@ class DebeziumServer(Server):
         self._connectors.pop(name, None)  # it may have come through the REST interface
         self._request("DELETE", f"/connectors/{name}")
         unused = f"select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = '{name}'"
-        _until(lambda: not self._slot_is_active(name), f"connector {name} did not let go of its replication slot")
+        wait_until(lambda: not self._slot_is_active(name), f"connector {name} did not let go of its replication slot")
         self._postgres.sql(unused)
 
     def status(self, name: str) -> dict[str, Any]:
@@ -156,7 +155,9 @@ class DebeziumServer(Server):
                 raise ServerFailed(f"connector {name} failed: {failed[0]}")
             return len(states) == 2 and self._slot_is_active(name) and self._offset_is_stored(topic_prefix)
 
-        _until(is_streaming, f"connector {name} did not begin to stream; the end of {self.log_path}:\n", self.log_tail)
+        wait_until(
+            is_streaming, lambda: f"connector {name} does not stream; the end of {self.log_path}:\n{self.log_tail()}"
+        )
 
     def _slot_is_active(self, name: str) -> bool:
         return self._postgres.sql(f"select active from pg_replication_slots where slot_name = '{name}'") == [["t"]]
@@ -185,11 +186,3 @@ class DebeziumServer(Server):
 def slot_name(topic_prefix: str) -> str:
     """A replication slot's name may hold only lower-case letters, digits and underscores."""
     return "".join(char if char.isalnum() else "_" for char in topic_prefix.lower())
-
-
-def _until(condition: Any, failure: str, detail: Any = lambda: "") -> None:
-    deadline = time.monotonic() + CAPTURE_SECONDS_MAX
-    while not condition():
-        if time.monotonic() > deadline:
-            raise ServerFailed(failure + detail())
-        time.sleep(0.1)

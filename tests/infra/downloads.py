@@ -63,7 +63,7 @@ def versitygw() -> Path:
         go = program("go", "install Go 1.24 or newer (https://go.dev/dl)")
         _run([go, "install", VERSITYGW], {"GOBIN": str(staging), "GOFLAGS": "-buildvcs=false -modcacherw"})
 
-    return _fetch_once("versitygw", VERSITYGW.encode(), build) / "versitygw"
+    return fetch_once("versitygw", VERSITYGW.encode(), build) / "versitygw"
 
 
 def lakebed_wheel() -> Path:
@@ -85,7 +85,7 @@ def lakebed_wheel() -> Path:
         _run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(staging), str(copy)], {})
         shutil.rmtree(copy)
 
-    folder = _fetch_once("wheel", content.digest(), build)
+    folder = fetch_once("wheel", content.digest(), build)
     return next(folder.glob("*.whl"))
 
 
@@ -112,11 +112,17 @@ def _maven_jars(name: str) -> Path:
         finally:
             shutil.rmtree(copied, ignore_errors=True)
 
-    return _fetch_once(name, pom.read_bytes() + MAVEN_GOAL.encode(), copy_dependencies)
+    return fetch_once(name, pom.read_bytes() + MAVEN_GOAL.encode(), copy_dependencies)
 
 
-def _fetch_once(name: str, content: bytes, build: Callable[[Path], None]) -> Path:
-    folder = BUILD_FOLDER / f"{name}-{hashlib.sha256(content).hexdigest()[:12]}"
+def folder_of(name: str, content: bytes) -> Path:
+    """Where something is that was asked for with this content; it may not be there yet."""
+    return BUILD_FOLDER / f"{name}-{hashlib.sha256(content).hexdigest()[:12]}"
+
+
+def fetch_once(name: str, content: bytes, build: Callable[[Path], None]) -> Path:
+    """The folder that ``build`` filled, now or earlier."""
+    folder = folder_of(name, content)
     if folder.is_dir():
         return folder
     BUILD_FOLDER.mkdir(exist_ok=True)
@@ -173,7 +179,10 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
 
 def fetch_all() -> None:
     """Fetches every server's parts, and says how long each took."""
-    for name, fetch in (("kafka", kafka_jars), ("debezium", debezium_jars), ("versitygw", versitygw)):
+    from tests.infra.spark_start import class_archive
+
+    wanted = {"kafka": kafka_jars, "debezium": debezium_jars, "versitygw": versitygw, "spark": class_archive}
+    for name, fetch in wanted.items():
         started = time.monotonic()
         path = fetch()
         seconds = time.monotonic() - started

@@ -20,7 +20,7 @@ from typing import BinaryIO, Self, cast
 
 import pyarrow as pa
 
-from tests.infra.downloads import _fetch_once, _run
+from tests.infra.downloads import _run, fetch_once
 
 PACKAGES = ("duckdb==1.4.4", "duckdb-ext==0.1.2", "duckdb-ext-delta==1.4.4.20260205")
 
@@ -56,7 +56,7 @@ def foreign_packages() -> Path:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         _run([*pip, "--target", str(staging), *PACKAGES], {})
 
-    return _fetch_once("foreign-duckdb", f"{PACKAGES} {sys.version_info[:2]}".encode(), install)
+    return fetch_once("foreign-duckdb", f"{PACKAGES} {sys.version_info[:2]}".encode(), install)
 
 
 class ForeignDuckDB:

@@ -14,7 +14,6 @@ import json
 import math
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -24,8 +23,9 @@ from typing import Any
 
 import yaml
 
-from tests.infra.downloads import _apt_get, _fetch_once, _run
-from tests.infra.server import HOST, Server, ServerFailed
+from tests.infra.downloads import _apt_get, _run, fetch_once
+from tests.infra.server import HOST, Server
+from tests.waiting import wait_until
 
 PACKAGE = "prometheus"
 SCRAPE_SECONDS_MAX = 30
@@ -49,7 +49,7 @@ def programs() -> Path:
         _run(["dpkg-deb", "-x", str(package), str(staging)], {})
         package.unlink()
 
-    return _fetch_once("prometheus", PACKAGE.encode(), unpack) / "usr" / "bin"
+    return fetch_once("prometheus", PACKAGE.encode(), unpack) / "usr" / "bin"
 
 
 def promtool(*arguments: str, cwd: Path | None = None) -> tuple[bool, str]:
@@ -102,15 +102,13 @@ class PrometheusServer(Server):
         return {rule["name"]: rule["lastError"] for group in groups for rule in group["rules"] if rule.get("lastError")}
 
     def wait_until_scraped(self, times: int = 1) -> None:
-        """Returns when every target was scraped so many times. Raises ServerFailed."""
-        deadline = time.monotonic() + SCRAPE_SECONDS_MAX
-        while True:
+        """Returns when every target was scraped so many times."""
+
+        def are_scraped() -> bool:
             counts = [value for _, value in self.query("sum_over_time(up[10m])")]
-            if len(counts) == len(self._targets) and min(counts) >= times:
-                return
-            if time.monotonic() > deadline:
-                raise ServerFailed(f"prometheus did not scrape {self._targets}: {counts} successes")
-            time.sleep(0.1)
+            return len(counts) == len(self._targets) and min(counts) >= times
+
+        wait_until(are_scraped, f"prometheus did not scrape {self._targets}")
 
     def prepare(self) -> None:
         settings = {

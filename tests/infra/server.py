@@ -30,6 +30,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Self
 
+from tests.infra.processes import descendants, is_alive, signal_group, signal_one, started_at
+from tests.waiting import Patience, work_of
+
 HOST = "127.0.0.1"
 LOG_TAIL_LINES = 25
 PORT_TAKEN = ("Address already in use", "address already in use", "BindException")
@@ -66,7 +69,6 @@ class Server(ABC):
 
     name: str
     ports_needed: int = 1
-    start_seconds_max: float = 90
     stop_seconds_max: float = 20
     stop_signal: signal.Signals = signal.SIGTERM
     run_as: str | None = None
@@ -150,14 +152,14 @@ class Server(ABC):
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def wait_until_ready(self) -> None:
-        """Returns when the server answers; raises ServerFailed if it ends, or takes over ``start_seconds_max``."""
-        deadline = time.monotonic() + self.start_seconds_max
+        """Returns when the server answers; raises ServerFailed if it ends, or neither answers nor does anything."""
+        assert self._process is not None
+        patience = Patience(work_of(self._process.pid))
         while not self._answers():
             if not self.is_running:
-                code = self._process.returncode if self._process is not None else None
-                raise ServerFailed(self._failure(f"ended with code {code} while starting"))
-            if time.monotonic() > deadline:
-                raise ServerFailed(self._failure(f"did not answer within {self.start_seconds_max:.0f} s"))
+                raise ServerFailed(self._failure(f"ended with code {self._process.returncode} while starting"))
+            if patience.is_over():
+                raise ServerFailed(self._failure("does not answer"))
             time.sleep(0.05)
 
     def __enter__(self) -> Self:
@@ -199,24 +201,24 @@ class Server(ABC):
         process, self._process = self._process, None
         if process is None:
             return
-        family = {pid: _started_at(pid) for pid in (process.pid, *descendants(process.pid))}
+        family = {pid: started_at(pid) for pid in (process.pid, *descendants(process.pid))}
         if how is signal.SIGKILL:
-            _signal_group(process.pid, how)
+            signal_group(process.pid, how)
         else:
-            _signal_one(process.pid, how)
+            signal_one(process.pid, how)
         try:
             process.wait(seconds_max)
         except subprocess.TimeoutExpired:
-            _signal_group(process.pid, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
             process.wait()
-        _signal_group(process.pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
         # A descendant may have left the group (PostgreSQL's backends do): they end by themselves, or are ended. A pid
         # that was given to a new process meanwhile is not ours.
         deadline = time.monotonic() + ORPHAN_SECONDS_MAX
-        while alive := [pid for pid, started in family.items() if is_alive(pid) and _started_at(pid) == started]:
+        while alive := [pid for pid, started in family.items() if is_alive(pid) and started_at(pid) == started]:
             if time.monotonic() > deadline:
                 for pid in alive:
-                    _signal_one(pid, signal.SIGKILL)
+                    signal_one(pid, signal.SIGKILL)
             time.sleep(0.02)
         _REAPER.forget(process.pid)
 
@@ -237,58 +239,6 @@ def can_connect(port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs (one that ended but was not waited for does not)."""
-    try:
-        return _status_fields(pid)[0] not in ("Z", "X")
-    except (OSError, IndexError):
-        return False
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes started by a process, by those, and so on (Linux)."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            children.setdefault(int(_status_fields(int(entry.name))[1]), []).append(int(entry.name))
-        except (OSError, IndexError):
-            continue
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
-
-
-def _status_fields(pid: int) -> list[str]:
-    """State, parent and what follows them in ``/proc/<pid>/stat``; the program's name before them may hold anything."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-def _started_at(pid: int) -> str | None:
-    """When a process began, in ticks since boot: with its pid, this names it for good."""
-    try:
-        return _status_fields(pid)[19]
-    except (OSError, IndexError):
-        return None
-
-
-def _signal_one(pid: int, how: signal.Signals) -> None:
-    try:
-        os.kill(pid, how)
-    except ProcessLookupError:
-        return
-
-
-def _signal_group(pid: int, how: signal.Signals) -> None:
-    try:
-        os.killpg(pid, how)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 class _Reaper:

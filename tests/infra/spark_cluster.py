@@ -29,6 +29,8 @@ from typing import Self
 
 from tests.infra.downloads import lakebed_wheel
 from tests.infra.server import HOST, Server, ServerFailed, new_run_folder
+from tests.infra.spark_start import spark_environment, spark_options
+from tests.waiting import outcome
 
 DAEMON_MEMORY = "256m"
 
@@ -53,7 +55,8 @@ class _SparkDaemon(Server):
             "SPARK_HOME": str(spark_home()),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_JAVA_OPTS": spark_options(),
+            **spark_environment(),
             "PYSPARK_PYTHON": sys.executable,
         }
 
@@ -178,6 +181,8 @@ class SparkCluster:
         return {
             "SPARK_MASTER": self.url,
             "SPARK_PY_FILES": str(self.lakebed_zip()),
+            "SPARK_EXECUTOR_OPTIONS": spark_options(),
+            **spark_environment(),
             "SPARK_LOCAL_IP": HOST,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -196,18 +201,13 @@ class SparkCluster:
         script: Path | str,
         *arguments: str,
         environment: Mapping[str, str] | None = None,
-        seconds_max: float = 180,
     ) -> str:
         """Runs a script (a path, or its text) as a job's driver; returns what it printed. Raises ServerFailed."""
         process = self.submit(script, *arguments, environment=environment)
         try:
-            printed, _ = process.communicate(timeout=seconds_max)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise ServerFailed(
-                f"the job did not end within {seconds_max:.0f} s; its errors:\n{self._errors()}"
-            ) from None
+            printed, _ = outcome(process)
+        except AssertionError as hangs:
+            raise ServerFailed(f"{hangs}; its errors:\n{self._errors()}") from None
         if process.returncode:
             raise ServerFailed(f"the job ended with code {process.returncode}; its errors:\n{self._errors()}")
         return printed

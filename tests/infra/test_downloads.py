@@ -26,14 +26,14 @@ def test_racing_fetches_do_the_work_once(build_folder: Path) -> None:
         fetched.append(staging.name)
 
     with ThreadPoolExecutor(4) as pool:
-        folders = set(pool.map(lambda _: downloads._fetch_once("thing", b"v1", fetch), range(4)))
+        folders = set(pool.map(lambda _: downloads.fetch_once("thing", b"v1", fetch), range(4)))
     assert len(fetched) == len(folders) == 1
     assert (folders.pop() / "jar").read_text() == "whole"
 
 
 def test_a_new_version_is_a_new_folder(build_folder: Path) -> None:
-    first = downloads._fetch_once("thing", b"v1", lambda staging: None)
-    assert downloads._fetch_once("thing", b"v2", lambda staging: None) != first
+    first = downloads.fetch_once("thing", b"v1", lambda staging: None)
+    assert downloads.fetch_once("thing", b"v2", lambda staging: None) != first
 
 
 def test_a_fetch_that_failed_leaves_nothing_that_looks_fetched(build_folder: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_fetch_that_failed_leaves_nothing_that_looks_fetched(build_folder: Pat
         raise downloads.MissingPrerequisite("no registry")
 
     with pytest.raises(downloads.MissingPrerequisite):
-        downloads._fetch_once("thing", b"v1", fail)
+        downloads.fetch_once("thing", b"v1", fail)
     assert [path.name for path in build_folder.iterdir() if path.is_dir()] == []
 
 

@@ -19,8 +19,10 @@ from tests.infra.debezium import DebeziumServer
 from tests.infra.downloads import REPOSITORY
 from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import PostgresServer
+from tests.infra.processes import descendants, is_alive
 from tests.infra.s3 import S3Server
-from tests.infra.server import Server, ServerFailed, descendants, is_alive
+from tests.infra.server import Server, ServerFailed
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -163,8 +165,4 @@ time.sleep(60)
     assert is_alive(server_pid)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    deadline = time.monotonic() + 10
-    while (is_alive(server_pid) or Path(run_folder).exists()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_alive(server_pid)
-    assert not Path(run_folder).exists()
+    wait_until(lambda: not is_alive(server_pid) and not Path(run_folder).exists())

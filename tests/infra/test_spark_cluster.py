@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra.server import ServerFailed, descendants, is_alive
+from tests.infra.processes import descendants, is_alive
+from tests.infra.server import ServerFailed
 from tests.infra.spark_cluster import SparkCluster
 
 pytestmark = pytest.mark.slow
@@ -21,7 +22,7 @@ session = (
     .config("spark.submit.pyFiles", os.environ["SPARK_PY_FILES"])
     .config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
     .config("spark.executor.memory", "512m")
-    .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    .config("spark.executor.extraJavaOptions", os.environ["SPARK_EXECUTOR_OPTIONS"])
     .config("spark.cores.max", sys.argv[1])
     .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")  # no task before all those cores are there
     .config("spark.locality.wait", "0")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -13,6 +12,7 @@ from lakebed.ingest.kafka_settings import KafkaSettings
 from lakebed.ingest.kafka_source import KafkaSource
 from tests.infra.kafka import KafkaServer
 from tests.ingest.test_kafka_source import produce
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,9 +40,6 @@ def test_spark_reports_what_a_real_query_left_behind(kafka: KafkaServer, spark: 
     settings = KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=(topic,), max_records_per_batch=5)
     writer = KafkaSource(settings).stream(spark).writeStream.option("checkpointLocation", str(tmp_path))
     query = writer.foreachBatch(lambda frame, number: None).trigger(processingTime="1 hour").start()
-    deadline = time.monotonic() + 60
-    while not (seen := query.lastProgress):
-        assert query.isActive and time.monotonic() < deadline
-        time.sleep(0.1)
+    seen = wait_until(lambda: query.lastProgress or not query.isActive)
     query.stop()
     assert lag_by_topic(dict(seen)) == {topic: 15}

@@ -6,7 +6,6 @@ The rules are those of the package with seconds for minutes, so that a test need
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,9 +21,9 @@ from lakebed.planning.backpressure import TAIL_PARTS_MAX
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.prometheus import PrometheusServer
 from tests.infra.s3 import S3Server
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("region", pa.int64())])
-WAIT_SECONDS_MAX = 60
 
 
 def sped_up(rules: str) -> str:
@@ -55,11 +54,11 @@ class Watched:
         return {name for name, state, _ in self._prometheus.alerts() if state == "firing"}
 
     def wait(self, alert: str, fires: bool, meanwhile: Callable[[], object] = lambda: None) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS_MAX
-        while (alert in self.firing()) is not fires:
-            assert time.monotonic() < deadline, f"{alert} does not {'fire' if fires else 'resolve'}: {self.firing()}"
+        def is_seen() -> bool:
             meanwhile()
-            time.sleep(0.2)
+            return (alert in self.firing()) is fires
+
+        wait_until(is_seen, lambda: f"{alert} does not {'fire' if fires else 'resolve'}: {self.firing()}")
 
 
 @pytest.fixture

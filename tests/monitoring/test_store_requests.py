@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
 from tests.monitoring.requests_of_tasks import BATCHES
 from tests.monitoring.test_truth import SCHEMA, Read, batch
+from tests.waiting import ran
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_requests_of_spark_workers_are_not_lost(flaky_s3: FaultProxy, s3_server:
     path = f"s3://{s3_server.create_bucket()}/t"
     flaky_s3.traffic(reset=True)
     command = [sys.executable, "-m", "tests.monitoring.requests_of_tasks", path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = ran(command)
     assert done.returncode == 0, done.stderr
     counted, puts = map(int, done.stdout.split()[-2:])
     assert puts >= BATCHES + 1, "of each task that wrote a part, and of the one that merged"

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from lakebed.health.exporter import Exporter
 from lakebed.monitoring.metrics import Metrics
 from lakebed.table import internals_of
 from tests.internals import compaction_of, log_of
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 BATCHES, ROWS, KEYS = 40, 4000, 30_000
@@ -127,16 +127,13 @@ class Read:
 
 
 @contextmanager
-def exported(path: str, seconds_max: float = 20.0) -> Iterator[Read]:
+def exported(path: str) -> Iterator[Read]:
     """The metrics as an exporter that has just been started sees them."""
     metrics = Metrics()
     exporter = Exporter([path], metrics, 0.2, Path(path, "none"))
     exporter.start()
     read = Read(metrics, path)
-    deadline = time.monotonic() + seconds_max
-    while read("lakebed_table_up") != 1 or read("lakebed_log_window_seconds") != 3600:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: read("lakebed_table_up") == 1 and read("lakebed_log_window_seconds") == 3600)
     yield read
     exporter.close()
 
@@ -157,10 +154,10 @@ def maintained(tmp_path: Path, volatile: str = "off", batches: int = BATCHES) ->
     maintaining.start()
     for number in range(batches):
         table.apply(changes(number), apply_as_deletes="op = 'd'")
-    deadline = time.monotonic() + 60
-    while log_of(table).refresh().tail or compaction_of(table).due() or compaction_of(table).running():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(
+        lambda: not (log_of(table).refresh().tail or compaction_of(table).due() or compaction_of(table).running()),
+        moving=lambda: table.version,
+    )
     stop.set()
     maintaining.join()
     end()
@@ -240,10 +237,8 @@ def test_what_is_told_after_a_crash_is_true(tmp_path: Path) -> None:
     worker = subprocess.Popen(
         [sys.executable, "-c", WORKER, table.path], env=os.environ | {"PYTHONPATH": str(Path.cwd())}
     )
-    deadline = time.monotonic() + 60
-    while table.version < 60:
-        assert worker.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: table.version >= 60 or worker.poll() is not None, moving=lambda: table.version)
+    assert worker.poll() is None
     worker.send_signal(signal.SIGKILL)
     worker.wait()
     with exported(table.path) as read:

@@ -19,7 +19,6 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,8 @@ from tests.infra.fault_proxy import FaultProxy, Traffic
 from tests.infra.s3 import S3Server
 from tests.internals import compaction_of, log_of
 from tests.monitoring.test_truth import SCHEMA, batch
+from tests.waiting import outcome, wait_until
 
-SECONDS_MAX = 120
 _FOREVER = 100_000
 
 
@@ -78,7 +77,10 @@ def run(proxy: FaultProxy, server: S3Server, batches: int) -> tuple[Truth, Told]
     lakebed.create(path, SCHEMA, keys=["id"], properties={"lakebed.read_budget": "3"})
     told = Told()
     worker = _Worker(path, 0, _FOREVER)
-    _until(lambda: worker.scrape()["lakebed_batches_total"] >= batches and worker.said["lakebed_merges_total"] >= 2)
+    wait_until(
+        lambda: worker.scrape()["lakebed_batches_total"] >= batches and worker.said["lakebed_merges_total"] >= 2,
+        moving=lambda: worker.said.get("lakebed_batches_total"),
+    )
     worker.kill()
     told.killed = worker.said
     first = round(told.killed["lakebed_batches_total"]) + 1
@@ -117,7 +119,7 @@ class _Worker:
         assert self._process.stdout.readline().strip() == "idle"
 
     def end(self) -> None:
-        self._process.communicate(timeout=SECONDS_MAX)
+        outcome(self._process)
         assert self._process.returncode == 0
 
 
@@ -131,13 +133,6 @@ def _sums(text: str) -> dict[str, float]:
     return dict(sums)
 
 
-def _until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def _exported(path: str) -> dict[str, float]:
     metrics = Metrics()
     exporter = Exporter([path], metrics, 0.2, Path("/nonexistent"))
@@ -147,7 +142,7 @@ def _exported(path: str) -> dict[str, float]:
         samples = [sample for family in metrics.registry.collect() for sample in family.samples if sample.name == name]
         return sum(sample.value for sample in samples)
 
-    _until(lambda: read("lakebed_log_window_seconds") == 3600 and read("lakebed_stored_bytes") > 0)
+    wait_until(lambda: read("lakebed_log_window_seconds") == 3600 and read("lakebed_stored_bytes") > 0)
     names = (
         "lakebed_log_ingested_bytes",
         "lakebed_log_written_bytes",

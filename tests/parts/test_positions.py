@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import subprocess
 import sys
 import textwrap
 import threading
@@ -24,6 +23,7 @@ from lakebed.errors import InvalidInput
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.parts.positions import find_positions
 from lakebed.storage.engine import connect
+from tests.waiting import ran
 
 
 def write(path: Path, row_group_rows: int = 1000, **columns: Any) -> str:
@@ -236,7 +236,5 @@ def test_a_forked_child_makes_its_own_database_and_ends_well() -> None:
             sys.exit(0)
         print("child", os.waitpid(child, 0)[1], connect().execute("FROM t").fetchone()[0])
     """
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
-    )
+    result = ran([sys.executable, "-c", textwrap.dedent(program)])
     assert result.stdout.split() == ["499999500000", "child", "0", "1"]

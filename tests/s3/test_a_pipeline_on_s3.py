@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import lakebed
 from lakebed.pipeline.checkpoint import SOURCE_FILE
 from lakebed.storage.s3_client import s3_client
 from tests.infra.s3 import S3Server
+from tests.waiting import ran
 
 FILE = """
 table: {path: 's3://BUCKET/t', keys: [id], schema: {id: long not null}}
@@ -32,7 +32,7 @@ def test_a_folder_and_a_checkpoint_may_be_in_s3(s3: S3Server, tmp_path: Path) ->
     (tmp_path / "p.yml").write_text(FILE.replace("BUCKET", bucket))
     environment = {**os.environ, "LAKEBED_CACHE_DIR": str(tmp_path / "cache")}
     command = [*LAKEBED, "run", "p.yml", "--duration", "1"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    done = ran(command, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert lakebed.open(f"s3://{bucket}/t").to_arrow()["id"].to_pylist() == [7]
     listed = s3_client().list_objects_v2(Bucket=bucket, Prefix="read-so-far/")

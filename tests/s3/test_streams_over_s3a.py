@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.s3 import S3Server
+from tests.waiting import ran
 
 pytestmark = pytest.mark.slow
 
@@ -44,13 +44,10 @@ def test_the_same_with_one_request_in_a_hundred_failing(
 
 def run_driver(script: Path, *arguments: str) -> Any:
     """What the driver printed, as JSON; raises AssertionError with its errors."""
-    done = subprocess.run(
+    done = ran(
         [sys.executable, str(script), *arguments],
         env={**os.environ, "LAKEBED_CACHE_DIR": arguments[1] + "/cache"},
         cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=600,
     )
     assert done.returncode == 0, "\n".join(done.stderr.splitlines()[-40:])
     return json.loads(done.stdout.splitlines()[-1])

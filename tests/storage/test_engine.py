@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import time
 from pathlib import Path
 
 import duckdb
@@ -15,6 +14,7 @@ import pytest
 
 from lakebed.storage import engine
 from lakebed.storage.engine import connect
+from tests.waiting import wait_until, work_of
 
 LIMITS = 64 << 20
 
@@ -73,7 +73,7 @@ def test_a_forked_child_leaves_the_cursors_of_its_parent_alone(monkeypatch: pyte
         gc.collect()
         with connect(LIMITS + 4, threads=2) as own:
             os._exit(0 if own.execute("select sum(range) from range(10)").fetchall() == [(45,)] else 1)
-    assert ended_well(child, seconds=20)
+    assert status_of(child) == 0
     assert cursors[0].execute("select 1").fetchall() == [(1,)]
 
 
@@ -85,14 +85,11 @@ def is_open(file: Path) -> bool:
     return any(os.path.realpath(link) == str(file) for link in Path("/proc/self/fd").iterdir())
 
 
-def ended_well(child: int, seconds: float) -> bool:
-
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return status == 0
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return False
+def status_of(child: int) -> int:
+    """How the child ended; one that hangs is killed."""
+    try:
+        _, status = wait_until(lambda: (ended := os.waitpid(child, os.WNOHANG))[0] and ended, moving=work_of(child))
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    return int(status)

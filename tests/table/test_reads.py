@@ -6,7 +6,6 @@ import ctypes
 import logging
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from lakebed.cli import main
 from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.table import internals_of
 from tests.internals import log_of
+from tests.waiting import ran
 
 SCHEMA = pa.schema(
     [
@@ -105,7 +105,7 @@ def files_of_reads(table: lakebed.Table) -> list[Path]:
 def read_elsewhere(table: lakebed.Table, code: str, **options: Any) -> None:
     """Run code in a process of its own, with ``table`` opened."""
     code = f"import lakebed\ntable = lakebed.open({table.path!r})\n{code}"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, **options)
+    found = ran([sys.executable, "-c", code], **options)
     assert found.returncode == 0 and not found.stderr, found.stderr
 
 

@@ -30,7 +30,7 @@ class Served:
         self.address = ("127.0.0.1", int(self._address.rpartition(":")[2]))
 
     def ask(self, target: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
-        connection = HTTPConnection(self._address, timeout=20)
+        connection = HTTPConnection(self._address, timeout=120)
         try:
             connection.request(
                 method, target, headers={name.replace("_", "-"): value for name, value in headers.items()}

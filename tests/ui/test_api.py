@@ -13,11 +13,9 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from importlib import resources
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -33,16 +31,9 @@ from lakebed.ui.texts import blotted, shown
 from tests.infra.s3 import S3Server
 from tests.ui.conftest import Serve
 from tests.ui.tables import Clock, claim
+from tests.waiting import wait_until
 
 ONE = pa.schema([pa.field("id", pa.int64(), nullable=False)])
-
-
-def until(holds: Callable[[], Any], seconds_max: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds_max
-    while not (found := holds()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 def test_figures_are_those_of_the_table(orders: lakebed.Table, serve: Serve) -> None:
@@ -104,7 +95,7 @@ def test_levels_and_parts_are_those_of_the_table(orders: lakebed.Table, serve: S
 
 def test_the_timeline_is_that_of_the_log(orders: lakebed.Table, serve: Serve) -> None:
     page = serve(orders)
-    until(lambda: page.of("timeline", orders)["is_whole"])
+    wait_until(lambda: page.of("timeline", orders)["is_whole"])
     commits = page.of("timeline", orders)["commits"]
     known = orders.inspect.timeline().to_pylist()
     assert [(commit["version"], commit["operation"]) for commit in commits] == [
@@ -133,7 +124,7 @@ def test_a_running_merge_is_told_with_an_estimate_from_earlier_ones(orders: lake
 def test_what_did_not_change_is_not_sent_again_and_what_did_is(orders: lakebed.Table, serve: Serve) -> None:
     page = serve(orders)
     target = f"/api/levels?path={quote(orders.path, safe='')}"
-    until(lambda: page.of("timeline", orders)["is_whole"])
+    wait_until(lambda: page.of("timeline", orders)["is_whole"])
     for each in (
         target,
         target.replace("levels", "table"),
@@ -147,7 +138,7 @@ def test_what_did_not_change_is_not_sent_again_and_what_did_is(orders: lakebed.T
         assert (again.status, nothing, again.headers["ETag"]) == (304, b"", tag), each
     answer, body = page.ask(target)
     orders.delete("amount < 50000")
-    assert until(lambda: page.ask(target, If_None_Match=answer.headers["ETag"])[1]) != body
+    assert wait_until(lambda: page.ask(target, If_None_Match=answer.headers["ETag"])[1]) != body
 
 
 def test_a_table_that_does_not_change_is_not_planned_again(
@@ -177,7 +168,7 @@ def test_nobody_looks_at_tables_while_nobody_asks(
 def test_answers_are_compressed_for_those_who_can_read_that(orders: lakebed.Table, serve: Serve) -> None:
     page = serve(orders)
     target = f"/api/timeline?path={quote(orders.path, safe='')}"
-    until(lambda: page.of("timeline", orders)["is_whole"])
+    wait_until(lambda: page.of("timeline", orders)["is_whole"])
     plain, zipped = page.ask(target), page.ask(target, Accept_Encoding="br, gzip")
     assert zipped[0].headers["Content-Encoding"] == "gzip" and plain[0].headers["Content-Encoding"] is None
     assert gzip.decompress(zipped[1]) == plain[1]
@@ -201,9 +192,9 @@ def test_a_broken_table_says_why_and_the_others_are_told_of(
     answer, body = page.ask(f"/api/levels?path={quote(broken.path, safe='')}")
     assert (answer.status, "can't be read now" in body.decode()) == (503, True)
     file.write_bytes(whole)
-    until(lambda: page.of("table", broken)["severity"] == "ok")
+    wait_until(lambda: page.of("table", broken)["severity"] == "ok")
     lakebed.create(missing, ONE, keys=["id"])
-    until(lambda: page.of("table", missing)["severity"] == "ok")
+    wait_until(lambda: page.of("table", missing)["severity"] == "ok")
 
 
 def test_a_table_whose_store_hangs_is_called_late_and_holds_up_no_other(
@@ -216,7 +207,7 @@ def test_a_table_whose_store_hangs_is_called_late_and_holds_up_no_other(
     page.of("table", slow)
     pipe = Path(slow.path, "_delta_log", f"{1:020}.json")
     os.mkfifo(pipe)  # whoever reads it waits
-    until(lambda: [table["is_late"] for table in page.json("/api/tables")["tables"]] == [True, False])
+    wait_until(lambda: [table["is_late"] for table in page.json("/api/tables")["tables"]] == [True, False])
     assert page.of("table", slow)["figures"]["version"] == 0, "what was seen last"
     with pipe.open("wb"):
         pipe.unlink()
@@ -249,7 +240,7 @@ def test_a_path_that_is_no_utf_8_leaves_the_other_tables_alone(
     assert told[0]["path"] == f"{tmp_path}/\ufffd"
     assert page.of("table", told[0]["path"])["error"].startswith("there is no table at")
     lakebed.create(odd, ONE, keys=["id"])
-    until(lambda: page.of("table", told[0]["path"])["severity"] == "ok")
+    wait_until(lambda: page.of("table", told[0]["path"])["severity"] == "ok")
 
 
 def test_tables_that_differ_in_what_is_hidden_are_both_shown(serve: Serve, tmp_path: Path) -> None:
@@ -282,7 +273,7 @@ def test_many_connections_take_no_more_than_so_many_threads(
         ]
         assert silent[-1].recv(100).startswith(b"HTTP/1.1 503 ")
         assert threading.active_count() <= before + server_module.CONNECTIONS_MAX
-    until(lambda: threading.active_count() <= before)
+    wait_until(lambda: threading.active_count() <= before)
     assert page.ask("/")[0].status == 200
 
 

@@ -19,7 +19,7 @@ from tests.ui.conftest import Serve
 from tests.ui.tables import Clock, batch, claim, lived_in
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=120_000)
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
 
 
@@ -34,7 +34,7 @@ def page(chromium: Browser) -> Iterator[Page]:
     """A new page; whatever it complains of, or asks of anybody but loopback, fails the test."""
     context = chromium.new_context(viewport={"width": 1200, "height": 900})
     opened = context.new_page()
-    opened.set_default_timeout(20_000)
+    opened.set_default_timeout(120_000)
     wrong: list[str] = []
     opened.on("console", lambda message: message.type in ("error", "warning") and wrong.append(message.text))
     opened.on("pageerror", lambda error: wrong.append(str(error)))

@@ -1,0 +1,115 @@
+"""Waiting in tests: for a condition or for a process, with no deadline that a busy machine would miss.
+
+A wait gives up only when nothing moves:
+
+- ``moving`` tells how far things came: a version, an offset, the length of a log. When it changes, the time begins anew.
+  Of a process that is waited for it is the processor time of it and its descendants.
+- Time counts as on a quiet machine: while six processes want two cores, three seconds count as one.
+- What moves for ever ends after twenty minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.infra.processes import processor_seconds
+
+STILL_SECONDS_MAX = 60.0
+SECONDS_MAX = 1200.0
+PAUSE_SECONDS = 0.05
+IDLE_SHARE = 0.02
+"""Of a core: what a process uses that only waits, such as a stream without records."""
+
+Result = TypeVar("Result")
+
+
+class Patience:
+    """Whether it still makes sense to wait. Ask at least once a second or so."""
+
+    def __init__(
+        self, moving: Callable[[], object] = lambda: None, still_seconds_max: float = STILL_SECONDS_MAX
+    ) -> None:
+        self._moving = moving
+        self._still_seconds_max = still_seconds_max
+        self._began = self._asked = time.monotonic()
+        self._reached = moving()
+        self._still_seconds = 0.0
+
+    def is_over(self) -> bool:
+        """Nothing has moved for as long as a quiet machine would need."""
+        now, reached = time.monotonic(), self._moving()
+        self._still_seconds += (now - self._asked) / _wanted_cores()
+        if reached != self._reached:
+            self._reached, self._still_seconds = reached, 0.0
+        self._asked = now
+        return self._still_seconds > self._still_seconds_max or now - self._began > SECONDS_MAX
+
+
+def wait_until(
+    holds: Callable[[], Result],
+    failure: str | Callable[[], str] = "it did not come about",
+    moving: Callable[[], object] = lambda: None,
+    still_seconds_max: float = STILL_SECONDS_MAX,
+) -> Result:
+    """Waits for a true answer and returns it. Raises AssertionError with the failure's text when nothing moves any more."""
+    patience = Patience(moving, still_seconds_max)
+    while not (answer := holds()):
+        if patience.is_over():
+            raise AssertionError(failure if isinstance(failure, str) else failure())
+        time.sleep(PAUSE_SECONDS)
+    return answer
+
+
+def outcome(process: subprocess.Popen[Any], still_seconds_max: float = STILL_SECONDS_MAX) -> tuple[Any, Any]:
+    """What a process printed until it ended, and its errors. One that does nothing any more is killed: AssertionError."""
+    patience = Patience(work_of(process.pid), still_seconds_max)
+    while True:
+        try:
+            return process.communicate(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            if patience.is_over():
+                process.kill()
+                raise AssertionError(
+                    f"{process.args} does nothing, and does not end; it said: {process.communicate()}"
+                ) from None
+
+
+def ran(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """``subprocess.run`` of a command, with what it prints as text, for as long as it works."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+    with subprocess.Popen(command, **options) as process:
+        try:
+            said, errors = outcome(process)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, said, errors)
+
+
+def length_of(*files: Path) -> Callable[[], object]:
+    """How far files have grown: a process that writes to one is alive."""
+    return lambda: [file.stat().st_size if file.exists() else -1 for file in files]
+
+
+def work_of(pid: int) -> Callable[[], object]:
+    """Changes whenever the processes of the tree have used more processor time than those need that only wait."""
+    steps, looked, used = 0, time.monotonic(), 0.0
+
+    def work() -> int:
+        nonlocal steps, looked, used
+        now, uses = time.monotonic(), processor_seconds(pid)
+        if uses - used > 0.5 + IDLE_SHARE * (now - looked):
+            steps, looked, used = steps + 1, now, uses
+        return steps
+
+    return work
+
+
+def _wanted_cores() -> float:
+    """How many processes want each core; at least one."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
