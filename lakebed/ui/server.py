@@ -67,9 +67,9 @@ class PageServer:
             raise InvalidInput(
                 "--host is empty, which means every address of this machine; write 0.0.0.0 if that is wanted"
             )
-        self._tables = Tables(paths, interval_seconds)
+        self.tables = Tables(paths, interval_seconds)
         try:
-            self._server = _Server((host, port), _handler(self._tables, host))
+            self._server = _Server((host, port), _handler(self.tables, host))
         except OSError as error:
             raise MissingPrerequisite(
                 f"the page can't be served on {host}:{port} ({error.strerror or error}); set --host and --port to a free port"
@@ -81,14 +81,14 @@ class PageServer:
         self._thread = threading.Thread(target=self._server.serve_forever, name="lakebed-ui", daemon=True)
 
     def start(self) -> None:
-        self._tables.start()
+        self.tables.start()
         self._thread.start()
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-        self._tables.close()
+        self.tables.close()
 
 
 class _Server(ThreadingHTTPServer):

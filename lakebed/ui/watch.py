@@ -112,6 +112,11 @@ class Watched:
         self._open: _Open | None = None
         self._thread = threading.Thread(target=self._follow, name=f"lakebed-ui-{name}", daemon=True)
 
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the table is not looked at, since nobody asked for a while."""
+        return self._is_asleep
+
     def start(self) -> None:
         self._thread.start()
 

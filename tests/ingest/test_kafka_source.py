@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from confluent_kafka.admin import NewPartitions, TopicMetadata
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
+from lakebed.ingest import kafka_source
 from lakebed.ingest.kafka_cluster import KafkaCluster, topics_there
 from lakebed.ingest.kafka_settings import KafkaSettings
 from lakebed.ingest.kafka_source import KafkaRangeStream, KafkaSource
@@ -68,13 +70,17 @@ def test_batches_follow_each_other_without_gap_or_overlap(kafka: KafkaServer, to
     assert "begin" not in second
 
 
-def test_nothing_new_gives_the_same_offset_after_a_short_wait(kafka: KafkaServer, topic: str) -> None:
+def test_nothing_new_gives_the_same_offset_after_a_short_wait(
+    kafka: KafkaServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     produce(kafka, topic, 1)
     source = stream(kafka, topic)
     first = ask(source, {})
-    started = time.monotonic()
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr(kafka_source, "time", clock)
     assert ask(source, first) == first
-    assert 0.15 < time.monotonic() - started < 2
+    assert sum(slept) == pytest.approx(kafka_source.IDLE_WAIT_SECONDS, abs=kafka_source.IDLE_POLL_SECONDS)
     assert planned(source, first, first) == []
 
 

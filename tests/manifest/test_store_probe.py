@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,9 @@ from tests.manifest.unsafe_s3 import Behaviour, UnsafeS3
 
 def test_memory_and_local_disk_pass_and_are_left_clean(tmp_path: Path) -> None:
     for store in (MemoryLogStore(), open_store(tmp_path)):
-        started = time.perf_counter()
         probe(store)
-        assert time.perf_counter() - started < 3, "it is meant to cost a moment"
+        asked = sum(count.requests for count in store.counters().operations.values())
+        assert asked <= 50, "it is meant to cost a moment"
         assert store.list_from(PROBE_FOLDER, "") == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Collection
 from dataclasses import replace
 from itertools import groupby
@@ -27,6 +26,7 @@ from lakebed.settings import TableSettings, parse_hours, parse_settings
 from lakebed.sortkey.ranges import depth, order_columns, range_of, ranked
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from tests.planning.tables import MB, ORDERED, SCHEMA, UNORDERED, change_part, part, stats, table
+from tests.work import Work, work_of
 
 HOUR_MS = 3_600_000
 NOON = 12 * HOUR_MS
@@ -532,16 +532,15 @@ def test_after_any_commits_the_plan_is_that_of_one_who_knows_nothing_of_the_tabl
             assert planning.depth_max <= depth(ends).max
 
 
-def test_ten_thousand_parts_are_planned_in_a_moment() -> None:
-    parts = [
-        part(f"part-{number:05d}", number // 9 * 10, number // 9 * 10 + 12, 60 * MB, dead=number % 300)
-        for number in range(10_000)
-    ]
-    snapshot = table(parts)
-    assert plan(snapshot, (), NOON).plans
-    fastest = math.inf
-    for _ in range(3):
-        began = time.process_time()
-        plan(snapshot, (), NOON)
-        fastest = min(fastest, time.process_time() - began)
-    assert fastest < 1.0  # a tenth of it with a core of its own; this is here to catch what grows with the square
+def test_the_work_of_planning_grows_with_the_parts_and_not_with_their_square() -> None:
+    def work(count: int) -> Work:
+        parts = [
+            part(f"part-{number:05d}", number // 9 * 10, number // 9 * 10 + 12, 60 * MB, dead=number % 300)
+            for number in range(count)
+        ]
+        snapshot = table(parts)
+        assert plan(snapshot, (), NOON).plans
+        return work_of(lambda: plan(snapshot, (), NOON))
+
+    few, many = work(2_000), work(8_000)
+    assert many.is_at_most(6, few), (few, many)

@@ -21,7 +21,7 @@ from lakebed.cli import main
 from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.table import internals_of
 from tests.internals import log_of
-from tests.waiting import ran
+from tests.waiting import ran, wait_until
 
 SCHEMA = pa.schema(
     [
@@ -160,9 +160,7 @@ def test_each_file_is_read_once_and_the_folder_is_listed_once_a_minute(table: la
 
 def test_a_process_publishes_soon_and_then_at_most_once_a_minute(table: lakebed.Table) -> None:
     table.to_arrow()
-    until = time.monotonic() + 10
-    while not files_of_reads(table) and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: files_of_reads(table))
     for _ in range(30):
         table.to_arrow()
         time.sleep(0.05)

@@ -26,6 +26,7 @@ class Served:
 
     def __init__(self, server: PageServer) -> None:
         self.url = server.url
+        self.tables = server.tables
         self._address = urlsplit(server.url).netloc
         self.address = ("127.0.0.1", int(self._address.rpartition(":")[2]))
 

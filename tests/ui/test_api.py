@@ -16,6 +16,7 @@ import urllib.request
 from contextlib import ExitStack, suppress
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -29,11 +30,17 @@ from lakebed.ui import watch
 from lakebed.ui.server import PageServer
 from lakebed.ui.texts import blotted, shown
 from tests.infra.s3 import S3Server
-from tests.ui.conftest import Serve
+from tests.ui.conftest import Serve, Served
 from tests.ui.tables import Clock, claim
 from tests.waiting import wait_until
 
 ONE = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+
+
+def watched_of(page: Served, table: lakebed.Table) -> watch.Watched:
+    found = page.tables.find(table.path)
+    assert found is not None
+    return found
 
 
 def test_figures_are_those_of_the_table(orders: lakebed.Table, serve: Serve) -> None:
@@ -146,6 +153,7 @@ def test_a_table_that_does_not_change_is_not_planned_again(
 ) -> None:
     planned: list[int] = []
     real = watch.plan
+    monkeypatch.setattr(watch, "RELOOK_SECONDS", 3600.0)
     monkeypatch.setattr(watch, "plan", lambda *all, **named: planned.append(all[0].version) or real(*all, **named))
     page = serve(orders, interval=0.05)
     for _ in range(30):
@@ -160,7 +168,7 @@ def test_nobody_looks_at_tables_while_nobody_asks(
     monkeypatch.setattr(watch, "IDLE_SECONDS", 0.3)
     page = serve(orders, interval=0.05)
     page.of("table", orders)
-    time.sleep(1.0)
+    wait_until(lambda: watched_of(page, orders).is_asleep)
     orders.delete("amount < 50000")
     assert page.of("table", orders)["figures"]["version"] == orders.version, "who asks waits for a new look"
 
@@ -213,19 +221,35 @@ def test_a_table_whose_store_hangs_is_called_late_and_holds_up_no_other(
         pipe.unlink()
 
 
+@pytest.fixture
+def requests_that_wait(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads that waited for a look, but for those that look."""
+    waited: list[str] = []
+
+    class Counting(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            name = threading.current_thread().name
+            waited.extend([] if name.startswith("lakebed-ui") else [name])
+            return super().wait(timeout)
+
+    monkeypatch.setattr(watch, "threading", SimpleNamespace(Condition=Counting, Thread=threading.Thread))
+    return waited
+
+
 def test_a_store_that_never_answered_is_waited_for_once(
-    orders: lakebed.Table, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    requests_that_wait: list[str], orders: lakebed.Table, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "LATE_SECONDS", 0.5)
     slow = lakebed.create(tmp_path / "slow", ONE, keys=["id"])
     pipe = Path(slow.path, "_delta_log", f"{1:020}.json")
     os.mkfifo(pipe)
     page = serve(slow, orders)
-    page.json("/api/tables")
-    time.sleep(0.1)
-    began = time.monotonic()
+    wait_until(lambda: [table["is_late"] for table in page.json("/api/tables")["tables"]] == [True, False])
+    assert requests_that_wait
+    requests_that_wait.clear()
     told = [table["severity"] for table in page.json("/api/tables")["tables"]]
-    assert told == [None, "ok"] and time.monotonic() - began < 0.4
+    assert told == [None, "ok"] and not requests_that_wait
     with pipe.open("wb"):
         pipe.unlink()
 
