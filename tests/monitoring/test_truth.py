@@ -247,6 +247,7 @@ def test_what_is_told_after_a_crash_is_true(tmp_path: Path) -> None:
 
 WORKER = """
 import sys, threading, lakebed
+from lakebed.table import internals_of
 from tests.monitoring.test_truth import batch
 table = lakebed.open(sys.argv[1])
 threading.Thread(target=internals_of(table).follow, args=(threading.Event(),), daemon=True).start()
