@@ -1,4 +1,4 @@
-"""Every error lakebed raises, named by what the caller must do.
+"""Every error that lakebed raises, named by what the caller must do.
 
     LakebedError
     ├── InvalidInput          fix the call, the settings or the pipeline file
@@ -13,27 +13,64 @@
     ├── MissingPrerequisite   install or set what the message names
     ├── Retry                 nothing is wrong: the operation may be tried again
     │   ├── StoreUnavailable      the store did not answer in time
-    │   └── Contention            others kept committing first
+    │   └── Contention            other writers kept committing first
     ├── DataLoss              the source no longer has records that were not yet ingested
     ├── QuarantineRefused     a bad record arrived and ``quarantine: fail`` is set
-    └── Corrupt               the table's files contradict each other: stop and look
+    ├── Corrupt               the table's files contradict each other: stop and look
+    ├── Cancelled             the process stopped the operation before its end
+    └── Unexpected            lakebed does not know this cause: read the message and the log
+
+An error has a text, for people, and data, for programs: ``table``, ``version`` and ``path``, and some classes have more. Data
+that nobody knows, or that does not apply, is None. Errors can be pickled and copied with their data. What travels through
+Spark or DuckDB, which pass on text alone, travels as ``error_transport`` writes it.
 
 A conflict between two commits is not an error but a value: see ``lakebed.manifest.table_log``.
 """
 
 from __future__ import annotations
 
+import copy
+from typing import Self, TypedDict, Unpack
+
+
+class _Where(TypedDict, total=False):
+    table: str | None
+    version: int | None
+    path: str | None
+
 
 class LakebedError(Exception):
-    """The root of all errors that lakebed raises on purpose."""
+    """The root of all errors that lakebed raises on purpose.
+
+    ``table``: the root of the table. ``version``: of the table. ``path``: the file, as the log names it or with its folder.
+    """
+
+    def __init__(
+        self, text: str = "", *, table: str | None = None, version: int | None = None, path: str | None = None
+    ) -> None:
+        super().__init__(text)
+        self.table = table
+        self.version = version
+        self.path = path
+
+    def data(self) -> dict[str, object]:
+        """What is known of the error beside its text, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None and not name.startswith("_")}
+
+    def with_text(self, text: str) -> Self:
+        """A copy with the same data, another text, and no notes."""
+        changed = copy.copy(self)
+        vars(changed).pop("__notes__", None)
+        changed.args = (text,)
+        return changed
 
 
 class InvalidInput(LakebedError):
-    """A call, a setting or a pipeline file is wrong; the message names the value and what is allowed."""
+    """A call, a setting or a pipeline file is wrong; the text names the value and what is allowed."""
 
 
 class InvalidSchema(InvalidInput):
-    """A schema or a column can't be used; the message names the column."""
+    """A schema or a column can't be used; the text names the column."""
 
 
 class InvalidChanges(InvalidInput):
@@ -53,11 +90,18 @@ class TableExists(LakebedError):
 
 
 class VersionNotFound(LakebedError):
-    """The version is newer than the table, or its log has expired."""
+    """The version is newer than the table, or the log no longer keeps it. ``oldest``: that can be read, where it is known."""
+
+    def __init__(
+        self, text: str = "", *, oldest: int | None = None, newest: int | None = None, **where: Unpack[_Where]
+    ) -> None:
+        super().__init__(text, **where)
+        self.oldest = oldest
+        self.newest = newest
 
 
 class Unsupported(LakebedError):
-    """The table uses a feature that lakebed does not have; the message names it."""
+    """The table uses a feature that lakebed does not have; the text names it."""
 
 
 class UnsafeStore(Unsupported):
@@ -65,7 +109,7 @@ class UnsafeStore(Unsupported):
 
 
 class MissingPrerequisite(LakebedError):
-    """Something outside lakebed is missing (Java, a package, a port, jars); the message says what to install or set."""
+    """Something outside lakebed is missing (Java, a package, a port, jars); the text says what to install or set."""
 
 
 class Retry(LakebedError):
@@ -81,12 +125,54 @@ class Contention(Retry):
 
 
 class DataLoss(LakebedError):
-    """The source dropped records before they were ingested."""
+    """The source dropped records before they were ingested. ``topic``, ``partition``, and how many ``records``."""
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        records: int | None = None,
+        **where: Unpack[_Where],
+    ) -> None:
+        super().__init__(text, **where)
+        self.topic = topic
+        self.partition = partition
+        self.records = records
 
 
 class QuarantineRefused(LakebedError):
-    """A record could not be decoded, and the settings say to stop then."""
+    """Some ``records`` could not be decoded, and the settings say to stop then."""
+
+    def __init__(self, text: str = "", *, records: int | None = None, **where: Unpack[_Where]) -> None:
+        super().__init__(text, **where)
+        self.records = records
 
 
 class Corrupt(LakebedError):
-    """The table's log or files contradict each other; going on could lose rows."""
+    """The table's log or files contradict each other; going on could lose rows.
+
+    ``path``: the file that is missing or damaged. ``part``: the part whose rows can't be read because of it, as the log names
+    it. ``invariants``: the ids of those that a commit would break (docs/invariants.md).
+    """
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        part: str | None = None,
+        invariants: tuple[str, ...] | None = None,
+        **where: Unpack[_Where],
+    ) -> None:
+        super().__init__(text, **where)
+        self.part = part
+        self.invariants = invariants
+
+
+class Cancelled(LakebedError):
+    """The process stopped the operation before its end, and nothing of it was committed."""
+
+
+class Unexpected(LakebedError):
+    """Something failed that lakebed did not foresee: in Spark, in the environment, or in lakebed itself."""

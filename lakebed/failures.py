@@ -1,11 +1,11 @@
-"""Why a streaming query of Spark ended, whether it starts again, and how that is told.
+"""Why a streaming query of Spark ended, whether it starts again, and who learns of it.
 
-1. lakebed's own error comes out of the text of Spark's (``failure_in``). What Spark says when a worker, an executor or a
-   socket was slow is a Retry: nothing is wrong.
-2. Whether the query starts again is decided by the cause (``Restarts``). A Retry passes: again without end, later each time.
-   A plain LakebedError is one of Spark's own of which nobody knows: again, if it ever started, but a bounded number of times
-   in a row. Any other (bad settings, corrupt, lost records) never passes: the query has ended.
-3. Every change is told in the log, as an event (so in the metrics), and in ``lakebed.status`` of this process (``Health``).
+1. lakebed's own error is read back from Spark's (``error_transport``). Else Spark itself failed: where its text is one of
+   ``SPARK_CAUSES``, the cause is known; any other is Unexpected.
+2. Whether the query starts again depends on the error's class (``Restarts``). After a Retry it does, without end, each time
+   later. After an Unexpected it does too if it had ever started, but a bounded number of times in a row. Any other error (bad
+   settings, a corrupt table, lost records) never passes: the query has ended.
+3. Every change is in the log, an event (so in the metrics), and in ``lakebed.status`` of this process (``Health``).
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lakebed import errors, events
-from lakebed.errors import LakebedError, Retry
+from lakebed import events
+from lakebed.error_transport import decode
+from lakebed.errors import InvalidInput, LakebedError, Retry, Unexpected
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -25,19 +27,41 @@ UNKNOWN_FAILURES_MAX = 5
 PAUSE_SECONDS_MAX = 30.0
 PROOF_SECONDS = 30
 """A query that failed runs again when it has done some work, or was up for so long: its start alone proves nothing yet."""
-_OWN = re.compile(r"lakebed\.errors\.([A-Za-z]+): ([^\n]*)")
-_PASSING = {
-    # Spark waits ten seconds for the Python process of a source, and no setting changes that: too short on a busy machine.
-    "Python worker failed to connect back": "a Python worker of Spark did not start in time; is the machine busy?",
-    "Timed out while waiting for the Python worker": "a Python worker of Spark did not start in time; is the machine busy?",
-    "CANNOT_OPEN_SOCKET": "Spark did not answer its Python half in time; is the machine busy?",
-    "Accept timed out": "Spark's Python half did not answer in time; is the machine busy?",
-    "Futures timed out": "a part of Spark did not answer another in time; is the machine or the network busy?",
-    "ExecutorLostFailure": "Spark lost an executor",
-}
-_TWO_WRITE = "CONCURRENT_STREAM_LOG_UPDATE"
-"""What Spark says to the query that finds the batch it wants to write already in the checkpoint."""
+_PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception): ")
 _logger = logging.getLogger("lakebed.query")
+
+
+def _slow(what: str) -> Callable[[str], LakebedError]:
+    return lambda query: Retry(f"the {query} query failed: {what}")
+
+
+def _two_writers(query: str) -> LakebedError:
+    """Started again, the query would only end the other one."""
+    return InvalidInput(
+        f"another process runs this pipeline, or did: while this {query} query ran, it wrote the next batch into the same "
+        "checkpoint. So this one ends. Run one process a pipeline; two pipelines of one table need the setting "
+        "'checkpoint', a folder each"
+    )
+
+
+SPARK_CAUSES: dict[str, Callable[[str], LakebedError]] = {
+    # The query finds the batch that it wants to write already in its checkpoint: an error condition of Spark's.
+    "CONCURRENT_STREAM_LOG_UPDATE": _two_writers,
+    # Spark waits ten seconds for the Python process of a source, and no setting changes that: too short on a busy machine.
+    "Python worker failed to connect back": _slow(
+        "a Python worker of Spark did not start in time; is the machine busy?"
+    ),
+    "Timed out while waiting for the Python worker": _slow(
+        "a Python worker of Spark did not start in time; is the machine busy?"
+    ),
+    # PySpark can't reach the JVM (an error condition), or the JVM waits for PySpark (java.net).
+    "CANNOT_OPEN_SOCKET": _slow("Spark did not answer its Python half in time; is the machine busy?"),
+    "Accept timed out": _slow("Spark's Python half did not answer in time; is the machine busy?"),
+    # A call between driver and executors (scala.concurrent), and an executor that died (Spark's scheduler).
+    "Futures timed out": _slow("a part of Spark did not answer another in time; is the machine or the network busy?"),
+    "ExecutorLostFailure": _slow("Spark lost an executor"),
+}
+"""What Spark says of itself, as text alone: a part of it, and the error that it means for a query of a name."""
 
 
 def failure_of(query: StreamingQuery, name: str) -> LakebedError | None:
@@ -48,38 +72,28 @@ def failure_of(query: StreamingQuery, name: str) -> LakebedError | None:
 
 def failure_in(text: str, name: str) -> LakebedError:
     """The error in the text of a failed query."""
-    found = list(_OWN.finditer(text))
-    for match in reversed(found):
-        kind = getattr(errors, match[1], None)
-        if isinstance(kind, type) and issubclass(kind, LakebedError):
-            return kind(match[2].strip())
-    if _TWO_WRITE in text:  # started again it would only end the other one
-        return errors.InvalidInput(
-            f"another process runs this pipeline, or did: while this {name} query ran, it wrote the next batch into the same "
-            "checkpoint. So this one ends. Run one process a pipeline; two pipelines of one table need the setting "
-            "'checkpoint', a folder each"
-        )
-    for said, cause in _PASSING.items():
-        if said in text:
-            return Retry(f"the {name} query failed: {cause}")
+    if (own := decode(text)) is not None:
+        return own
+    for part, error_of in SPARK_CAUSES.items():
+        if part in text:
+            return error_of(name)
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
-    python = [line for line in lines if re.match(r"^[A-Za-z_][\w.]*(Error|Exception): ", line)]
-    said = python[-1] if python else (lines[0] if lines else "no reason given")
-    return LakebedError(f"the {name} query failed: {said}")
+    python = [line for line in lines if _PYTHON_ERROR.match(line)]  # of a user's own function: the line that helps
+    return Unexpected(f"the {name} query failed: {(python[-1:] or lines[:1] or ['no reason given'])[0]}")
 
 
 class Restarts:
-    """When something that failed starts again."""
+    """Decides when something that failed starts again."""
 
     def __init__(self) -> None:
         self._failures = 0
         self.has_started = False
-        """Whether it ever started. What it fails with before, and of which nothing is known, is how it was asked for."""
+        """Whether it ever started. An Unexpected error before that comes from how it was called."""
 
     def pause_seconds(self, error: LakebedError, got_on: bool) -> float | None:
         """How long to wait first; None: it does not start again. ``got_on``: it did some of its work since the last failure."""
         self._failures = 1 if got_on else self._failures + 1
-        may_pass = type(error) is LakebedError and self.has_started and self._failures <= UNKNOWN_FAILURES_MAX
+        may_pass = isinstance(error, Unexpected) and self.has_started and self._failures <= UNKNOWN_FAILURES_MAX
         if not isinstance(error, Retry) and not may_pass:
             return None
         return float(min(PAUSE_SECONDS_MAX, 2 ** min(self._failures - 1, 10)))

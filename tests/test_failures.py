@@ -11,7 +11,17 @@ import pytest
 
 import lakebed
 from lakebed import errors, events
-from lakebed.errors import Contention, Corrupt, DataLoss, InvalidInput, LakebedError, MissingPrerequisite, Retry
+from lakebed.error_transport import encode
+from lakebed.errors import (
+    Contention,
+    Corrupt,
+    DataLoss,
+    InvalidInput,
+    LakebedError,
+    MissingPrerequisite,
+    Retry,
+    Unexpected,
+)
 from lakebed.failures import PAUSE_SECONDS_MAX, UNKNOWN_FAILURES_MAX, Health, Restarts, failure_in, unwell_here
 from lakebed.manifest.stores.local import LocalLogStore
 from lakebed.manifest.table_log import TableLog
@@ -34,14 +44,12 @@ def test_what_passes_is_tried_again_without_end_later_each_time(error: LakebedEr
 
 def test_what_nobody_knows_is_tried_again_a_bounded_number_of_times_in_a_row() -> None:
     restarts = Restarts()
-    assert restarts.pause_seconds(LakebedError("x"), got_on=False) is None, "it could not even be started"
+    assert restarts.pause_seconds(Unexpected("x"), got_on=False) is None, "it could not even be started"
     restarts.has_started = True
     for _ in range(3):
-        tries = [
-            restarts.pause_seconds(LakebedError("x"), got_on=number == 0) for number in range(UNKNOWN_FAILURES_MAX)
-        ]
+        tries = [restarts.pause_seconds(Unexpected("x"), got_on=number == 0) for number in range(UNKNOWN_FAILURES_MAX)]
         assert None not in tries
-    assert restarts.pause_seconds(LakebedError("x"), got_on=False) is None
+    assert restarts.pause_seconds(Unexpected("x"), got_on=False) is None
 
 
 @pytest.mark.parametrize("kind", [Corrupt, InvalidInput, DataLoss, MissingPrerequisite, errors.QuarantineRefused])
@@ -66,8 +74,8 @@ def test_what_spark_says_when_something_was_slow_or_lost_passes(text: str) -> No
     assert Restarts().pause_seconds(error, got_on=False) == 1
 
 
-def test_the_cause_that_is_told_goes_before_what_spark_says() -> None:
-    text = "Python worker failed to connect back.\nlakebed.errors.Corrupt: the file x is missing"
+def test_an_error_of_lakebed_goes_before_what_spark_says() -> None:
+    text = f"Python worker failed to connect back.\nCorrupt: x\n{encode(Corrupt('the file x is missing'))}"
     assert isinstance(failure_in(text, "maintain"), Corrupt)
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from lakebed import create
 from lakebed.cli.validate_command import effective_settings, validate
-from lakebed.errors import Contention, DataLoss, InvalidInput, InvalidSchema, LakebedError, Retry
+from lakebed.error_transport import encode
+from lakebed.errors import DataLoss, InvalidInput, InvalidSchema, Retry, Unexpected
 from lakebed.failures import failure_in
 from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.settings import (
@@ -453,12 +454,15 @@ def test_the_error_of_a_task_comes_out_of_the_text_of_a_failed_query() -> None:
     text = (
         "[STREAM_FAILED] Query failed: Traceback (most recent call last):\n"
         '  File "x.py", line 1, in f\n'
-        "lakebed.errors.DataLoss: topic 'a' partition 0: offset 3 is lost\n\n\tat org.x.Y(Z)"
+        f"lakebed.errors.DataLoss: offset 3 is lost\n{encode(DataLoss('offset 3 is lost', topic='a', partition=0))}\n"
+        " SQLSTATE: 38000\n\n\tat org.x.Y(Z)"
     )
     error = failure_in(text, "ingest")
     assert isinstance(error, DataLoss)
-    assert str(error) == "topic 'a' partition 0: offset 3 is lost"
-    assert isinstance(failure_in("lakebed.errors.Contention: others", "maintain"), Contention)
+    assert (str(error), error.topic, error.partition) == ("offset 3 is lost", "a", 0)
+    assert isinstance(failure_in("lakebed.errors.DataLoss: offset 3 is lost", "ingest"), Unexpected), (
+        "words prove nothing"
+    )
     late = "org.apache.spark.SparkException: Python worker failed to connect back.\n\tat org.x.Y(Z)"
     assert isinstance(failure_in(late, "ingest"), Retry)
     two = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 7. SQLSTATE: 40000"
@@ -469,7 +473,7 @@ def test_the_error_of_a_task_comes_out_of_the_text_of_a_failed_query() -> None:
     )
     assert str(start) == "the ingest query failed: a.b.NoSuchException: no such place"
     other = failure_in("Job aborted\nValueError: no such thing\n", "ingest")
-    assert type(other) is LakebedError
+    assert isinstance(other, Unexpected)
     assert str(other) == "the ingest query failed: ValueError: no such thing"
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 from lakebed import table
 from lakebed.cli import exit_codes, logs
 from lakebed.cli.display import display, log_summary, summary
-from lakebed.errors import LakebedError
+from lakebed.errors import LakebedError, Unexpected
 from lakebed.pipeline.document import Document
 from lakebed.pipeline.run import Look, Role, run
 from lakebed.pipeline.settings import Pipeline, load, maintenance_of
@@ -116,6 +116,6 @@ class _StopRequest:
 def _told(error: Exception, document: Document) -> LakebedError:
     """The error to show: without secrets, and without the pages that Spark adds."""
     if isinstance(error, LakebedError):
-        return type(error)(document.redact(str(error)))
+        return error.with_text(document.redact(str(error)))
     said = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-    return LakebedError(document.redact(f"unexpected {type(error).__name__}: {said}; --debug shows where"))
+    return Unexpected(document.redact(f"unexpected {type(error).__name__}: {said}; --debug shows where"))

@@ -27,7 +27,7 @@ def validate(file: str) -> int:
     try:
         note, columns = _against_table(pipeline)
     except LakebedError as error:
-        raise type(error)(pipeline.document.redact(str(error))) from None
+        raise error.with_text(pipeline.document.redact(str(error))) from None
     print(
         shown_lines(
             yaml.safe_dump(

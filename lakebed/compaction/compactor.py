@@ -25,8 +25,8 @@ from functools import partial
 from typing import Protocol
 
 from lakebed import events
-from lakebed.compaction.merge import Cancelled, MergeKernel, MergeOutcome, MergeResult, Progress, no_progress
-from lakebed.errors import LakebedError, Retry
+from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, Progress, no_progress
+from lakebed.errors import Cancelled, Corrupt, LakebedError, Retry
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.planning.admission import IN_FLIGHT_PLANS
@@ -362,7 +362,7 @@ class Compactor:
 
     def _failed(self, plan: MergePlan, error: Exception) -> bool:
         """Note which parts are left alone, and for how long; returns whether they are parked."""
-        named = [path for path in plan.inputs if path in str(error)]
+        named = [path for path in plan.inputs if isinstance(error, Corrupt) and path in (error.part, error.path)]
         now = self._clock()
         parked = False
         with self._lock:

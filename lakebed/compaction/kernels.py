@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakebed.compaction.merge import Progress
+from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
@@ -64,6 +65,7 @@ class SparkKernel:
         settings, root = self.snapshot().settings, self.root
         work = pickle.dumps((list(sources), spec, settings.target_part_rows, settings.target_part_bytes))
 
+        @crosses_spark
         def merge_all(works: Iterable[bytes]) -> Iterator[bytes]:
             for one in works:
                 with counted() as requests:
@@ -71,7 +73,8 @@ class SparkKernel:
                 yield pickle.dumps((merged, requests.to_json()))
 
         progress(0)
-        [result] = self.spark.sparkContext.parallelize([work], 1).mapPartitions(merge_all).collect()
+        with from_spark():
+            [result] = self.spark.sparkContext.parallelize([work], 1).mapPartitions(merge_all).collect()
         merged: list[MergedPart]
         merged, requests = pickle.loads(result)
         tell(requests)

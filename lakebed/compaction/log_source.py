@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
+from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart
 from lakebed.manifest.stores import open_store
@@ -31,6 +32,7 @@ SCHEMA = (
 )
 
 
+@methods_cross_spark
 class LogSource(DataSource):
     """``format("lakebed_log")``; options: ``path``, ``startingVersion`` (default: only commits from now on)."""
 
@@ -51,6 +53,7 @@ class _Range(InputPartition):
         self.last = last
 
 
+@methods_cross_spark
 class _LogReader(DataSourceStreamReader):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         if "path" not in options:

@@ -20,6 +20,7 @@ from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.follow import MaintenanceCycle
 from lakebed.compaction.log_source import LogSource
 from lakebed.compaction.maintenance import QUERY, Maintenance
+from lakebed.error_transport import crosses_spark
 from lakebed.failures import Health
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def maintain(
     health, stopping = Health(path, QUERY), threading.Event()
     cycle = MaintenanceCycle(step, compactor, health, stopping)
 
+    @crosses_spark
     def on_batch(frame: DataFrame, batch_id: int) -> None:
         cycle()
 

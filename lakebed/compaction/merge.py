@@ -65,10 +65,6 @@ def no_progress(rows: int) -> None:
     """Nobody asks how far a merge is."""
 
 
-class Cancelled(LakebedError):
-    """The merge was told to stop; nothing of it remains."""
-
-
 class MergeOutcome(Enum):
     """How a merge ended."""
 

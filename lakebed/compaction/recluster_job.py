@@ -21,8 +21,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lakebed.compaction.compactor import Compactor, MergeWorker
-from lakebed.compaction.merge import Cancelled, MergeKernel, MergeOutcome, MergeResult, Progress
-from lakebed.errors import InvalidInput, StoreUnavailable
+from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, Progress
+from lakebed.errors import Cancelled, InvalidInput, StoreUnavailable
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.manifest.actions import Part
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.locate import KeyLocator, ScanLocator, lookup_schema
@@ -48,6 +49,7 @@ class SparkKeyLocator:
         broadcast = self._spark.sparkContext.broadcast(sink.getvalue().to_pybytes())
         spec, root = self._spec, self._root
 
+        @crosses_spark
         def find(numbers: Iterable[int]) -> Iterator[tuple[bytes, str]]:
             wanted = pa.ipc.open_stream(broadcast.value).read_all()
             for number in numbers:
@@ -59,7 +61,10 @@ class SparkKeyLocator:
                 yield out.getvalue().to_pybytes(), requests.to_json()
 
         try:
-            pieces = self._spark.sparkContext.parallelize(range(len(groups)), len(groups)).mapPartitions(find).collect()
+            with from_spark():
+                pieces = (
+                    self._spark.sparkContext.parallelize(range(len(groups)), len(groups)).mapPartitions(find).collect()
+                )
         finally:
             broadcast.unpersist()
         for _, requests in pieces:

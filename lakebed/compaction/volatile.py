@@ -282,7 +282,10 @@ class VolatileMerger:
         for claim_id, one in self._folder.load().items():
             try:
                 if claim_id not in in_log or in_log[claim_id].sources != one.claim.sources:
-                    raise Corrupt(f"the claim of the materialized part in {one.folder} is not in the log any more")
+                    raise Corrupt(
+                        f"the claim of the materialized part in {one.folder} is not in the log any more",
+                        path=one.folder,
+                    )
                 self._folder.verify(one)
             except Corrupt as error:
                 _logger.warning("%s", error)
@@ -323,6 +326,6 @@ def _copier(source: str) -> Callable[[str], None]:
         try:
             shutil.copyfile(source, place)
         except OSError as error:
-            raise StoreUnavailable(f"{source} can't be copied to {place}: {error}") from error
+            raise StoreUnavailable(f"{source} can't be copied to {place}: {error}", path=source) from error
 
     return copy

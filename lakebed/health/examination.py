@@ -66,7 +66,7 @@ def examine_log(
     """``examine``, of a log that nobody else uses; ``path`` is what findings call the table."""
     started = time.perf_counter()
     if not any(log.versions()):
-        raise TableNotFound(f"there is no table at {path}")
+        raise TableNotFound(f"there is no table at {path}", table=path)
     look = look_at_log(log, path, True, progress)
     findings = look.findings[:FINDINGS_MAX]
     snapshot = look.newest

@@ -173,7 +173,7 @@ class Observer:
     def _look_slowly(self) -> _Slow:
         commits, checkpoints = self._log.versions()
         if not commits and not checkpoints:
-            raise TableNotFound(f"there is no table at {self._path}")
+            raise TableNotFound(f"there is no table at {self._path}", table=self._path)
         found = look_at_log(self._log, self._path, False, lambda what, done, of: None)
         findings, snapshot = found.findings, found.newest
         if snapshot is None:

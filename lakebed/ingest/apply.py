@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lakebed import events
-from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.errors import InvalidInput
 from lakebed.ingest.batch_writer import (
     RowChanges,
     WriteTask,
@@ -56,7 +56,7 @@ def apply(
     else:
         frame = changes_frame(changes, decoder_schema, apply_as_deletes, except_column_list)
         task = WriteTask(decoder_schema, path, RowChanges(decoder_schema, strict=True))
-        written = _unwrap(lambda: write_dataframe(frame, task))
+        written = write_dataframe(frame, task)
     if not written.parts and batch is None:
         return snapshot.version
     return _commit(path, log, snapshot, written, batch, time.perf_counter() - started)
@@ -89,18 +89,6 @@ def _commit(
     )
     log.checkpoint_if_due(result.snapshot, slack=2)  # nobody maintains the table: the writer must
     return result.version
-
-
-def _unwrap(run: Callable[[], Written]) -> Written:
-    """A task's InvalidChanges as itself, not as the text of a Spark failure."""
-    try:
-        return run()
-    except Exception as error:
-        text = str(error)
-        marker = "lakebed.errors.InvalidChanges: "
-        if marker in text:
-            raise InvalidChanges(text.split(marker, 1)[1].splitlines()[0]) from None
-        raise
 
 
 def _batch(batch_id: int | str | None) -> Transaction | None:

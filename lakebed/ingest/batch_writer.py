@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.errors import Contention, InvalidChanges, QuarantineRefused, Retry, StoreUnavailable, TableReplaced
 from lakebed.ingest.batch_fingerprint import batch_fingerprint, fingerprint_entry
 from lakebed.ingest.decoder import Decoded
@@ -107,6 +108,7 @@ class WriteTask:
             return self  # rows tell nothing of truncates
         return replace(self, stream=replace(self.stream, cutoff=cutoff))
 
+    @crosses_spark
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
@@ -246,6 +248,8 @@ def write_arrow(changes: pa.Table, spec: WriteSpec, root: str) -> Written:
 def write_dataframe(frame: DataFrame, task: WriteTask, known: Cutoff = NO_CUTOFF) -> Written:
     """Parts of a DataFrame, written by its tasks. A truncate in the batch makes the tasks run again, cut by it.
 
+    Raises InvalidChanges, and whatever else of lakebed's a task raises.
+
     ``known``: the truncates that the table has seen.
     """
     written = _collect(frame, task.with_cutoff(known))
@@ -258,7 +262,8 @@ def _collect(frame: DataFrame, task: WriteTask) -> Written:
     from pyspark.sql.types import IntegerType, StringType, StructType
 
     result = StructType().add("kind", StringType()).add("task", IntegerType()).add("body", StringType())
-    rows = frame.mapInArrow(task, result).collect()
+    with from_spark():
+        rows = frame.mapInArrow(task, result).collect()
     parts: list[WrittenPart] = []
     quarantined: list[WrittenPart] = []
     seen: list[dict[str, Any]] = []
@@ -367,5 +372,7 @@ def refuse_quarantine(written: Written, table: str) -> None:
     total = sum(part.rows for part in written.quarantined)
     raise QuarantineRefused(
         f"{total} records can't be used; the first is at topic {row[0]}, partition {row[1]}, offset {row[2]}: {row[3]} "
-        "(quarantine: fail is set; with quarantine: table they are set aside and the stream goes on)"
+        "(quarantine: fail is set; with quarantine: table they are set aside and the stream goes on)",
+        table=table,
+        records=total,
     )

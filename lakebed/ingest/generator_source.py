@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.ingest.generator import TOPIC, OrderStream
 from lakebed.ingest.source import RANGE_SCHEMA_DDL, Carries, Range
@@ -66,6 +67,7 @@ class GeneratorSource:
         return spark.readStream.format(FORMAT).option(SETTINGS_OPTION, json.dumps(settings)).load()
 
 
+@methods_cross_spark
 class GeneratedRanges(DataSource):
     """The Spark data source behind ``GeneratorSource``."""
 
@@ -84,6 +86,7 @@ class GeneratedRanges(DataSource):
         return GeneratedRangeStream(OrderStream(**settings["orders"]), settings["tasks"], settings["limit"])
 
 
+@methods_cross_spark
 class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans which events each batch makes."""
 

@@ -130,7 +130,11 @@ class KafkaCluster:
         if not lost or self._settings.on_data_loss == "skip":
             return Retry("kafka: a broker was asked for a partition that it does not host (any more)")
         topic, partition = lost[0]
-        return DataLoss(f"kafka: topic {topic!r} partition {partition}, which is being read, is gone; was it deleted?")
+        return DataLoss(
+            f"kafka: topic {topic!r} partition {partition}, which is being read, is gone; was it deleted?",
+            topic=topic,
+            partition=partition,
+        )
 
     def _unreachable(self, error: KafkaException) -> Exception:
         """What a call's failure means; the client's own troubles are delivered first: a refused login is one of those."""

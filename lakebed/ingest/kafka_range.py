@@ -253,7 +253,10 @@ class _Range:
         if self._on_loss is None:
             raise DataLoss(
                 f"{self._name()}: offsets {self._position} to {upto - 1} are lost: {why}. "
-                "To go on without them set on_data_loss to 'skip'"
+                "To go on without them set on_data_loss to 'skip'",
+                topic=self._topic,
+                partition=self._partition,
+                records=upto - self._position,
             )
         self._on_loss(upto - self._position)
         self._position = upto

@@ -35,6 +35,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import DataLoss, InvalidInput
 from lakebed.ingest.batch_limit import BatchLimit
 from lakebed.ingest.kafka_cluster import KafkaCluster, Partitions
@@ -90,6 +91,7 @@ class KafkaSource:
         return (stream if self.table is None else stream.option("table", self.table)).load()
 
 
+@methods_cross_spark
 class KafkaRanges(DataSource):
     """The Spark data source behind ``KafkaSource``."""
 
@@ -107,6 +109,7 @@ class KafkaRanges(DataSource):
         return KafkaRangeStream(KafkaSettings.from_json(text), self.options.get("table"))
 
 
+@methods_cross_spark
 class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans which offsets each batch reads. Lives in one process beside the driver."""
 
@@ -190,7 +193,8 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if gone and self._settings.on_data_loss == "fail" and self._targets is None:
             raise DataLoss(
                 f"topics {', '.join(gone)} are gone from the cluster, or are not among the pipeline's any more; "
-                "bring them back, or set on_data_loss to 'skip'"
+                "bring them back, or set on_data_loss to 'skip'",
+                topic=gone[0],
             )
 
     def _begins(self, start: Mapping[str, Any], positions: Partitions, known: list[tuple[str, int]]) -> Partitions:
@@ -222,7 +226,9 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             raise DataLoss(
                 f"topic {topic!r} partition {partition}: offset {positions[topic, partition]} is lost: {why}. "
-                "To go on with what is there now set on_data_loss to 'skip'"
+                "To go on with what is there now set on_data_loss to 'skip'",
+                topic=topic,
+                partition=partition,
             )
         log.warning("partitions start over, their records were replaced: %s", broken)
         return self._cluster.earliest(broken)

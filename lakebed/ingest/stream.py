@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakebed import events
+from lakebed.error_transport import crosses_spark
 from lakebed.errors import InvalidInput, QuarantineRefused
 from lakebed.ingest.batch_fingerprint import batch_fingerprint, require_same
 from lakebed.ingest.batch_writer import (
@@ -52,6 +53,7 @@ class Ingest:
         self._quarantine_log = quarantine_log
         self._batch_seconds = 0.0
 
+    @crosses_spark
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         started = time.perf_counter()
         query = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID_PROPERTY)
@@ -71,7 +73,11 @@ class Ingest:
         if quarantined:
             if self._fail_on_quarantine:
                 refuse_quarantine(written, self._table)
-                raise QuarantineRefused(f"{quarantined} records can't be used, and quarantine: fail is set")
+                raise QuarantineRefused(
+                    f"{quarantined} records can't be used, and quarantine: fail is set",
+                    table=self._table,
+                    records=quarantined,
+                )
             log = self._quarantine_log()
             aside = type(written)(parts=written.quarantined)
             commit_written(log, log.refresh(), aside, batch, "QUARANTINE", ENGINE)

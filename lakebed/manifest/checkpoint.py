@@ -150,7 +150,7 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
                 pa.BufferReader(file), pre_buffer=False, coerce_int96_timestamp_unit=_INT96_UNIT
             ).read(use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise Corrupt(f"the checkpoint of version {version} can't be read: {error}") from error
+            raise Corrupt(f"the checkpoint of version {version} can't be read: {error}", version=version) from error
         said = table.schema.metadata or {}
         digest, timestamp_ms = said.get(_DIGEST, b"").decode(), int(said.get(_TIMESTAMP, 0))
         if "sidecar" in table.column_names and table["sidecar"].null_count < len(table):
@@ -179,7 +179,7 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
                     case _:
                         pass
     if protocol is None or metadata is None:
-        raise Corrupt(f"the checkpoint of version {version} has no protocol or no metadata")
+        raise Corrupt(f"the checkpoint of version {version} has no protocol or no metadata", version=version)
     for path in parts:
         removed.pop(path, None)
     return Snapshot(

@@ -126,14 +126,21 @@ def unpack(vector: DeletionVector, file: bytes | None) -> BitMap64:
         assert file is not None
         at = vector.offset or 1
         if at + vector.bytes + 8 > len(file) or struct.unpack_from(">I", file, at)[0] != vector.bytes:
-            raise Corrupt(f"deletion vector file {vector.file_path()} has no vector of {vector.bytes} bytes at {at}")
+            raise Corrupt(
+                f"deletion vector file {vector.file_path()} has no vector of {vector.bytes} bytes at {at}",
+                path=vector.file_path(),
+            )
         data = file[at + 4 : at + 4 + vector.bytes]
         if struct.unpack_from(">I", file, at + 4 + vector.bytes)[0] != zlib.crc32(data):
-            raise Corrupt(f"deletion vector file {vector.file_path()}: the checksum of the vector at {at} is wrong")
+            raise Corrupt(
+                f"deletion vector file {vector.file_path()}: the checksum of the vector at {at} is wrong",
+                path=vector.file_path(),
+            )
         dead = decode(data)
     if len(dead) != vector.dead_rows:
         raise Corrupt(
-            f"deletion vector {vector.unique_id[:60]} marks {len(dead)} rows; its descriptor says {vector.dead_rows}"
+            f"deletion vector {vector.unique_id[:60]} marks {len(dead)} rows; its descriptor says {vector.dead_rows}",
+            path=vector.file_path(),
         )
     return dead
 

@@ -78,5 +78,7 @@ def require_unexpired(domains: Mapping[str, str], version: int, now_ms: int) -> 
     first = first_unexpired(domains)
     if version < first and version not in leased_versions(domains, now_ms):
         raise VersionNotFound(
-            f"version {version} has expired: a cleanup deleted its files; the oldest version that is kept is {first}"
+            f"version {version} has expired: a cleanup deleted its files; the oldest version that is kept is {first}",
+            version=version,
+            oldest=first,
         )

@@ -90,7 +90,7 @@ class LogReader:
                 return newest
             self._checkpointed = -1
             known = self._without_expired(self._load(None, None))
-        raise StoreUnavailable("the log changed faster than it could be read")
+        raise StoreUnavailable("the log changed faster than it could be read", table=self._root)
 
     def _refresh_anew(self) -> Snapshot:
         """The newest snapshot, when what was known has left the log."""
@@ -122,7 +122,12 @@ class LogReader:
         if version > newest.version and not self._stands(newest):
             newest = self._refresh_anew()
         if not 0 <= version <= newest.version:
-            raise VersionNotFound(f"there is no version {version}: the newest is {newest.version}")
+            raise VersionNotFound(
+                f"there is no version {version}: the newest is {newest.version}",
+                table=self._root,
+                version=version,
+                newest=newest.version,
+            )
         if version == newest.version:
             return newest
         found = self._load(version, None)
@@ -139,7 +144,7 @@ class LogReader:
         if oldest > newest.version:
             newest, oldest = self._refresh_anew(), self.oldest_version()
         if oldest > newest.version:
-            raise VersionNotFound("the log was cleaned while it was read; ask again")
+            raise VersionNotFound("the log was cleaned while it was read; ask again", table=self._root)
         ordered = min(newest.version, max(oldest, _number(newest.metadata.configuration.get(_ENABLED))))
         times: list[int] = []
         for version in range(oldest, ordered + 1):
@@ -148,7 +153,9 @@ class LogReader:
             times.append(max(self._times[version], times[-1] if times else 0))
         if timestamp_ms < times[0]:
             raise VersionNotFound(
-                f"the oldest version that is kept, {oldest}, was committed at {_iso(times[0])}; asked for {_iso(timestamp_ms)}"
+                f"the oldest version that is kept, {oldest}, was committed at {_iso(times[0])}; asked for {_iso(timestamp_ms)}",
+                table=self._root,
+                oldest=oldest,
             )
         if timestamp_ms < times[-1]:
             return oldest + bisect_right(times, timestamp_ms) - 1
@@ -162,7 +169,7 @@ class LogReader:
         """The oldest version that can be read."""
         files = self._files(0)
         if not files.commits:
-            raise TableNotFound("there is no log")
+            raise TableNotFound("there is no log", table=self._root)
         return files.oldest()
 
     def read_commit(self, version: int) -> Commit | None:
@@ -174,7 +181,12 @@ class LogReader:
         try:
             return decode_commit(version, data)
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
-            raise Corrupt(f"{commit_name(version)} can't be read: {error}") from error
+            raise Corrupt(
+                f"{commit_name(version)} can't be read: {error}",
+                table=self._root,
+                version=version,
+                path=commit_name(version),
+            ) from error
 
     def versions(self) -> tuple[list[int], list[int]]:
         """Versions with a commit file, and those with a whole checkpoint, ascending, as the store lists them now."""
@@ -194,7 +206,9 @@ class LogReader:
             commit = self.read_commit(version)
             if commit is None:
                 raise VersionNotFound(
-                    f"version {version} is not in the log any more; raise lakebed.log_retention to keep more"
+                    f"version {version} is not in the log any more; raise lakebed.log_retention to keep more",
+                    table=self._root,
+                    version=version,
                 )
             yield commit
 
@@ -217,7 +231,10 @@ class LogReader:
             base = max(usable, default=None)
             if version is not None and base is None and files.oldest() > version:
                 raise VersionNotFound(
-                    f"version {version} is not kept any more; the oldest that can be read is {files.oldest()}"
+                    f"version {version} is not kept any more; the oldest that can be read is {files.oldest()}",
+                    table=self._root,
+                    version=version,
+                    oldest=files.oldest(),
                 )
             if version is None:
                 self._listed_at = self.clock()
@@ -237,7 +254,7 @@ class LogReader:
                     continue  # a cleanup went by
             require_readable(found.protocol)
             return found
-        raise StoreUnavailable("the log changed faster than it could be read")
+        raise StoreUnavailable("the log changed faster than it could be read", table=self._root)
 
     def _files_of(self, version: int | None) -> LogFiles:
         """What is listed from the checkpoint on that the hint names, or of all, if it is of no use."""
@@ -246,7 +263,7 @@ class LogReader:
         if start and start not in files.checkpoints:
             files = self._files(0)
         if not files.commits and not files.checkpoints:
-            raise TableNotFound("there is no log")
+            raise TableNotFound("there is no log", table=self._root)
         return files
 
     def _start(self, files: LogFiles, base: int | None, known: Snapshot | None) -> Snapshot:
@@ -275,7 +292,12 @@ class LogReader:
                 elif version is None:
                     return snapshot
                 else:
-                    raise VersionNotFound(f"there is no version {version}: the newest is {snapshot.version}")
+                    raise VersionNotFound(
+                        f"there is no version {version}: the newest is {snapshot.version}",
+                        table=self._root,
+                        version=version,
+                        newest=snapshot.version,
+                    )
             snapshot = apply(snapshot, commit)
         return snapshot
 
@@ -285,13 +307,21 @@ class LogReader:
         names = list(map(commit_name, files.commits))
         if names and files.commits[0] > 0 and not files.checkpoints:
             raise Corrupt(
-                f"the log begins with version {files.commits[0]}, and there is no checkpoint that holds what came before"
+                f"the log begins with version {files.commits[0]}, and there is no checkpoint that holds what came before",
+                table=self._root,
+                version=files.commits[0],
             )
         if names and missing not in names and commit_name(files.oldest()) < missing < names[-1]:
-            raise Corrupt(f"the log has a gap: {missing} is missing, but older and newer versions are there")
+            raise Corrupt(
+                f"the log has a gap: {missing} is missing, but older and newer versions are there",
+                table=self._root,
+                path=missing,
+            )
         if version is not None:
             raise VersionNotFound(
-                f"version {version} is not kept any more; the oldest that can be read is the first checkpoint's"
+                f"version {version} is not kept any more; the oldest that can be read is the first checkpoint's",
+                table=self._root,
+                version=version,
             )
 
     def _read_checkpoint(self, version: int, names: Sequence[str]) -> Snapshot:
@@ -327,7 +357,7 @@ class LogReader:
     def _timestamp(self, version: int) -> int:
         commit = self.read_commit(version)
         if commit is None:
-            raise VersionNotFound(f"version {version} is not in the log any more")
+            raise VersionNotFound(f"version {version} is not in the log any more", table=self._root, version=version)
         return commit.timestamp_ms
 
     def now_ms(self) -> int:

@@ -20,5 +20,5 @@ def commits_since(log: TableLog, after: int, last: int) -> Iterator[Commit]:
             versions = range(start, min(last + 1, start + _AT_ONCE))
             for version, commit in zip(versions, pool.map(log.read_commit, versions), strict=True):
                 if commit is None:
-                    raise Contention(f"version {version} left the log while it was read; try it again")
+                    raise Contention(f"version {version} left the log while it was read; try it again", version=version)
                 yield commit

@@ -97,9 +97,14 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
     if snapshot is None:
         snapshot = _first(commit)
     elif commit.version != snapshot.version + 1:
-        raise Corrupt(f"version {commit.version} of the log can't follow version {snapshot.version}")
+        raise Corrupt(
+            f"version {commit.version} of the log can't follow version {snapshot.version}", version=commit.version
+        )
     elif not follows(snapshot, commit):
-        raise Corrupt(f"version {commit.version} was not made on the version {snapshot.version} that is in the log")
+        raise Corrupt(
+            f"version {commit.version} was not made on the version {snapshot.version} that is in the log",
+            version=commit.version,
+        )
     parts = _Copy(snapshot.parts)
     tail = _Copy(snapshot.tail)
     domains = _Copy(snapshot.domains)
@@ -186,7 +191,10 @@ def _first(commit: Commit) -> Snapshot:
     protocol = next((a for a in commit.actions if isinstance(a, Protocol)), None)
     metadata = next((a for a in commit.actions if isinstance(a, Metadata)), None)
     if commit.version != 0 or protocol is None or metadata is None:
-        raise Corrupt(f"version {commit.version} can't begin a log: it needs version 0 with a protocol and metadata")
+        raise Corrupt(
+            f"version {commit.version} can't begin a log: it needs version 0 with a protocol and metadata",
+            version=commit.version,
+        )
     return Snapshot(version=-1, timestamp_ms=0, protocol=protocol, metadata=metadata)
 
 

@@ -44,11 +44,15 @@ def probe(store: LogStore, contestants: int = 8, rounds: int = 4) -> None:
 def _refuses_a_second_put(store: LogStore, name: str) -> None:
     first, second = _body(1), _body(2)
     if not store.put_if_absent(name, first):
-        raise UnsafeStore(f"{_root(store)}: a name that nobody uses, {name}, was refused as taken; use another store")
+        raise UnsafeStore(
+            f"{_root(store)}: a name that nobody uses, {name}, was refused as taken; use another store",
+            table=_root(store),
+        )
     if store.put_if_absent(name, second) or store.read(name) != first:
         raise UnsafeStore(
             f"{_root(store)} let a second put-if-absent replace an object (it ignores If-None-Match): two writers would"
-            " overwrite each other's commits; use a store with conditional writes"
+            " overwrite each other's commits; use a store with conditional writes",
+            table=_root(store),
         )
 
 
@@ -69,25 +73,32 @@ def _one_winner(store: LogStore, name: str, contestants: int, pool: ThreadPoolEx
     if len(winners) > 1:
         raise UnsafeStore(
             f"{_root(store)}: {len(winners)} of {contestants} writers that put one name at once were all told that they"
-            " won (its put-if-absent checks first and writes later); use a store with atomic conditional writes"
+            " won (its put-if-absent checks first and writes later); use a store with atomic conditional writes",
+            table=_root(store),
         )
     if not winners and not unknown:
         raise UnsafeStore(
-            f"{_root(store)}: {contestants} writers put one new name at once and all were refused; use another store"
+            f"{_root(store)}: {contestants} writers put one new name at once and all were refused; use another store",
+            table=_root(store),
         )
     if len(unknown) == contestants:
-        raise StoreUnavailable(f"{_root(store)} did not answer any of {contestants} puts; try again")
+        raise StoreUnavailable(
+            f"{_root(store)} did not answer any of {contestants} puts; try again", table=_root(store)
+        )
     try:
         held = store.read(name)
     except FileNotFoundError:
         if not winners:
-            raise StoreUnavailable(f"{_root(store)} did not take any of {contestants} puts; try again") from None
+            raise StoreUnavailable(
+                f"{_root(store)} did not take any of {contestants} puts; try again", table=_root(store)
+            ) from None
         held = b""
     allowed = winners or unknown
     if held not in [_body(number) for number in allowed]:
         raise UnsafeStore(
             f"{_root(store)}: after a race the object does not hold the bytes of the writer that was told it won; use"
-            " another store"
+            " another store",
+            table=_root(store),
         )
 
 

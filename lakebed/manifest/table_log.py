@@ -204,7 +204,10 @@ class TableLog(LogReader):
                 if strange > _STRANGE_ATTEMPTS_MAX:
                     raise Corrupt(
                         f"{commit_name(version)} does not follow version {known.version} of this table: a writer of a table "
-                        "that lay here before left it behind; if no such writer runs any more, move the file out of the log"
+                        "that lay here before left it behind; if no such writer runs any more, move the file out of the log",
+                        table=self._root,
+                        version=version,
+                        path=commit_name(version),
                     )
                 self._sleep(0.05 * 2**strange)
                 continue
@@ -215,7 +218,7 @@ class TableLog(LogReader):
                     return self._left(read, version, commit_id, landed), attempt
                 self._learn(known)
                 return Conflicted(conflict, known), attempt
-        raise Contention(f"{_ATTEMPTS_MAX} versions were taken by others, one after the other")
+        raise Contention(f"{_ATTEMPTS_MAX} versions were taken by others, one after the other", table=self._root)
 
     def _put(self, commit: Commit) -> Commit | _Taken | Unknown:
         """The commit as it lies under its version's name.
@@ -260,7 +263,7 @@ class TableLog(LogReader):
                 return Committed(ours.version, snapshot)
             if self._is_alone(ours):
                 self._take_back(ours)
-                raise TableNotFound("the table was dropped while it was open; nothing was written")
+                raise TableNotFound("the table was dropped while it was open; nothing was written", table=self._root)
             now = self._load(None, None)
             stands = self._leads_to(now, ours)
             if stands:
@@ -304,7 +307,8 @@ class TableLog(LogReader):
         if now.metadata.id != read.metadata.id:
             raise TableReplaced(
                 "another table was made in this one's place while it was open; nothing was written to it: if it is the one you "
-                "want, open it again"
+                "want, open it again",
+                table=self._root,
             )
         if not taken.certain:
             return Unknown(version, commit_id, "it may have stood, and have been cleaned up already")
@@ -437,8 +441,10 @@ class TableLog(LogReader):
             if isinstance(outcome, Committed):
                 return outcome.snapshot
             if isinstance(outcome, Unknown):
-                raise StoreUnavailable(f"whether versions expired is unknown: {outcome.cause}; clean the log again")
-        raise Contention(f"a cleanup of the log gave way {_MARK_ATTEMPTS_MAX} times to other commits")
+                raise StoreUnavailable(
+                    f"whether versions expired is unknown: {outcome.cause}; clean the log again", table=self._root
+                )
+        raise Contention(f"a cleanup of the log gave way {_MARK_ATTEMPTS_MAX} times to other commits", table=self._root)
 
     def files_before(self, version: int) -> list[str]:
         """Names of the commits and checkpoints of all versions before this one, oldest first."""

@@ -28,7 +28,7 @@ from lakebed.parts.sql import aliases, by_place, file_literal, literal, register
 from lakebed.settings import PREFIX, SORT_KEY_FRAME, TableSettings
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 from lakebed.storage.engine import connect
-from lakebed.storage.file_errors import reason, require_store
+from lakebed.storage.file_errors import raise_own, reason
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
 from lakebed.version import ENGINE
@@ -55,7 +55,7 @@ def convert(
         log = open_log()  # anew each time: a log that lost a race remembers the protocol of a commit that never was
         snapshot = log.refresh()
         if GATE_FEATURE in snapshot.protocol.writer_features:
-            raise TableExists(f"the table at {path} is lakebed's already; open it with lakebed.open")
+            raise TableExists(f"the table at {path} is lakebed's already; open it with lakebed.open", table=path)
         check_adoptable(snapshot)
         check_adoptable_partitions(snapshot)
         check_settings(settings, snapshot.schema)
@@ -73,8 +73,10 @@ def convert(
         if isinstance(outcome, Committed):
             return
         if isinstance(outcome, Unknown):
-            raise StoreUnavailable(f"whether the table at {path} was adopted is unknown: {outcome.cause}")
-    raise Contention(f"the table at {path} kept changing while it was adopted; stop its writers and try again")
+            raise StoreUnavailable(f"whether the table at {path} was adopted is unknown: {outcome.cause}", table=path)
+    raise Contention(
+        f"the table at {path} kept changing while it was adopted; stop its writers and try again", table=path
+    )
 
 
 def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Part]) -> list[Action]:
@@ -129,7 +131,7 @@ def _rows_of(parts: Sequence[Part], storage: PartStorage) -> list[int]:
             f"where type = 'INT64' and logical_type like {_NANOS} or starts_with(lower(name), {literal(RESERVED_PREFIX)})"
         ).fetchall()
     except duckdb.Error as error:
-        require_store(error)
+        raise_own(error)
         if len(parts) > 1:  # one after the other, to name the one
             return [rows for part in parts for rows in _rows_of([part], storage)]
         raise damaged(parts[0].path, reason(error)) from error

@@ -94,4 +94,4 @@ def is_local(url: str) -> bool:
 
 def damaged(path: str, said: str) -> Corrupt:
     """The error for a file that can't be read."""
-    return Corrupt(f"{path} can't be read ({said}); it is missing or damaged: restore the file")
+    return Corrupt(f"{path} can't be read ({said}); it is missing or damaged: restore the file", path=path, part=path)

@@ -70,7 +70,9 @@ def stage(part: Part | ChangePart, storage: PartStorage, place: Path) -> None:
             for block in blocks:
                 copy.write(block)
     except OSError as error:
-        raise StoreUnavailable(f"{part.path} can't be copied to {place} ({error}); free space there") from error
+        raise StoreUnavailable(
+            f"{part.path} can't be copied to {place} ({error}); free space there", path=part.path
+        ) from error
     if part.checksum is None:
         verify_pages(part.path, str(place))
 
@@ -142,4 +144,4 @@ def _of_file(path: str, local_path: str) -> Iterator[bytes]:
     except FileNotFoundError as error:
         raise damaged(path, "there is no such file") from error
     except OSError as error:
-        raise StoreUnavailable(f"{path} can't be read ({error}); check the disk") from error
+        raise StoreUnavailable(f"{path} can't be read ({error}); check the disk", path=path) from error

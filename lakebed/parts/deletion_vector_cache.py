@@ -50,8 +50,16 @@ class DeletionVectorCache:
             try:
                 framed = self._storage.read_range(path, offset, vector.bytes + 8)
             except FileNotFoundError:
-                raise Corrupt(f"{path}, the deletion vector of {part.path}, is missing: restore the file") from None
-            dead = unpack(_at_start(vector), b"\x01" + framed)
+                raise Corrupt(
+                    f"{path}, the deletion vector of {part.path}, is missing: restore the file",
+                    path=path,
+                    part=part.path,
+                ) from None
+            try:
+                dead = unpack(_at_start(vector), b"\x01" + framed)
+            except Corrupt as error:
+                error.path, error.part = path, part.path
+                raise
         self._keep(part.path, vector, dead)
         return dead
 

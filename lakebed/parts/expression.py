@@ -30,7 +30,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.parts.sql import registered
 from lakebed.storage.engine import connect, connect_sealed
-from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.file_errors import is_failed_stream, naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
 _PLAIN = frozenset(
@@ -54,7 +54,6 @@ _READS_NO_FILE = frozenset(
 )
 _EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?(?:\((?:\s*(?:analyze|format)\b)[^()']*\))?", re.IGNORECASE)
 _SYMBOLS = re.compile(r"\W+")
-_STREAM_FAILED = re.compile(r"^(Conversion|Out of Range|Invalid Input) Error")
 
 Node = Mapping[str, Any]
 
@@ -177,7 +176,7 @@ def mistakes(told: str, paths: Iterable[str] = ()) -> Iterator[None]:
     except (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError) as error:
         raise InvalidInput(f"{told}: {error}") from None
     except OSError as error:  # how a mistake in a later row of a stream comes out
-        if _STREAM_FAILED.match(str(error)):
+        if is_failed_stream(error):
             raise InvalidInput(f"{told}: {error}") from None
         raise
 

@@ -109,7 +109,9 @@ class MaterializedFolder:
             temporary.write_bytes(orjson.dumps(_to_json(one)))
             os.replace(temporary, place)
         except OSError as error:
-            raise StoreUnavailable(f"{one.folder} can't be written ({error}); free space on the local disk") from error
+            raise StoreUnavailable(
+                f"{one.folder} can't be written ({error}); free space on the local disk", path=one.folder
+            ) from error
 
     def drop(self, claim_id: str, grace_seconds: float = GRACE_SECONDS) -> None:
         """The part is no longer used: gone from ``load`` at once, its files after a while, for readers that have begun."""
@@ -138,9 +140,12 @@ class MaterializedFolder:
             try:
                 whole = os.path.getsize(path) == part.bytes and checksum_of(path) == part.checksum
             except OSError as error:
-                raise Corrupt(f"the materialized part {path} can't be read: {error}") from error
+                raise Corrupt(f"the materialized part {path} can't be read: {error}", path=str(path)) from error
             if not whole:
-                raise Corrupt(f"the materialized part {path} is not what was written; it is dropped, nothing is lost")
+                raise Corrupt(
+                    f"the materialized part {path} is not what was written; it is dropped, nothing is lost",
+                    path=str(path),
+                )
 
 
 def replica_folder(base: Path) -> tuple[Path, str, int]:

@@ -47,7 +47,7 @@ from lakebed.parts.merge_sources import MergeSource, select_rows
 from lakebed.parts.provenance import SOURCES_MAX, Provenance
 from lakebed.parts.sql import parquet
 from lakebed.parts.write import PART_ROWS_MAX
-from lakebed.storage.file_errors import reason, require_store
+from lakebed.storage.file_errors import is_out_of_room, raise_own, reason
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.process_folders import process_folder
 
@@ -160,8 +160,8 @@ def _explained(cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource]
     try:
         yield
     except duckdb.Error as error:
-        require_store(error)
-        if isinstance(error, duckdb.OutOfMemoryException) or "No space left" in str(error):
+        raise_own(error)
+        if is_out_of_room(error):
             raise StoreUnavailable(
                 f"the merge of {len(sources)} parts found no room ({error}); free space in the temporary folder and "
                 "where parts are written, or allow more memory"
@@ -170,6 +170,6 @@ def _explained(cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource]
             try:
                 cursor.execute(f"select bit_xor(hash(columns(*))) from {parquet(source.url)}").fetchall()
             except duckdb.Error as cause:
-                require_store(cause)
+                raise_own(cause)
                 raise damaged(source.part.path, reason(cause)) from error
         raise

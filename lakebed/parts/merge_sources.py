@@ -72,7 +72,11 @@ def _rows_in_file(cursor: duckdb.DuckDBPyConnection, source: MergeSource) -> int
     scan = f"select num_rows from parquet_file_metadata({file_literal(source.url)})"
     [(rows,)] = cursor.execute(scan).fetchall()
     if source.part.rows not in (-1, rows):  # other writers may not say
-        raise Corrupt(f"{source.part.path} has {rows} rows, but the log says {source.part.rows}")
+        raise Corrupt(
+            f"{source.part.path} has {rows} rows, but the log says {source.part.rows}",
+            path=source.part.path,
+            part=source.part.path,
+        )
     return int(rows)
 
 
@@ -81,7 +85,9 @@ def _live(source: MergeSource, rows: int) -> Flags:
     if source.dead:
         if source.dead.max() >= rows:
             raise Corrupt(
-                f"{source.part.path}: its deletion vector marks row {source.dead.max()}, but the file has {rows} rows"
+                f"{source.part.path}: its deletion vector marks row {source.dead.max()}, but the file has {rows} rows",
+                path=source.part.path,
+                part=source.part.path,
             )
         flags[np.frombuffer(source.dead.to_array(), dtype=np.uint64)] = False
     return flags

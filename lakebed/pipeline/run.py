@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lakebed import events
-from lakebed.errors import LakebedError
+from lakebed.errors import LakebedError, Unexpected
 from lakebed.failures import PROOF_SECONDS, Health, Restarts, failure_in, failure_of
 from lakebed.ingest.kafka_lag import lag_by_topic
 from lakebed.monitoring.metrics import Metrics, MetricsServer
@@ -162,8 +162,8 @@ class _Run:
                 self._end_maintenance()
         except LakebedError as error:
             self._stop_all()
-            if type(error) is LakebedError:  # not one of ours: what Spark wrote may tell more
-                raise LakebedError(f"{error}; Spark's log is {driver.log}") from error
+            if isinstance(error, Unexpected):  # what Spark wrote may tell more
+                raise error.with_text(f"{error}; Spark's log is {driver.log}") from error
             raise
 
     # -- while it runs -----------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class _Run:
                 self._again_at = None
                 self._start_ingest(spark)
         elif self._ingest is not None and not self._ingest.isActive:
-            stopped = LakebedError("the ingest query was stopped by somebody else")
+            stopped = Unexpected("the ingest query was stopped by somebody else")
             self._ingest_failed(failure_of(self._ingest, QUERY_NAME) or stopped)
         elif self._health.error is not None and (
             self._progress.figures().batches > self._batches_at_failure
@@ -213,7 +213,7 @@ class _Run:
 
     def _ingest_failed(self, error: LakebedError) -> None:
         """Note when to start again. Raises the error if that is of no use."""
-        told = type(error)(self._pipeline.document.redact(str(error)))
+        told = error.with_text(self._pipeline.document.redact(str(error)))
         self._progress.failed(str(told))
         batches = self._progress.figures().batches
         pause = self._restarts.pause_seconds(error, got_on=batches > self._batches_at_failure)
@@ -228,7 +228,7 @@ class _Run:
         if self._maintenance is None:
             return
         if not self._maintenance.isActive:
-            raise self._maintenance.exception() or LakebedError("the maintain query was stopped by somebody else")
+            raise self._maintenance.exception() or Unexpected("the maintain query was stopped by somebody else")
         if self._maintenance.trouble is not None:
             self._progress.failed(self._pipeline.document.redact(str(self._maintenance.trouble)))
 

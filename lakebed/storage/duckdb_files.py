@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from fsspec import AbstractFileSystem
 
+from lakebed.error_transport import as_text
 from lakebed.errors import Unsupported
 
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
@@ -35,6 +36,7 @@ class RangeFile:
         """DuckDB asks, and prefetches whole column chunks then."""
         return True
 
+    @as_text()
     def seek(self, offset: int, whence: int = 0) -> int:
         """Move to ``offset`` from the start (0), from here (1) or from the end (2)."""
         base = (0, self._at, self._reader.meet(self._path) if whence == 2 else 0)[whence]
@@ -45,6 +47,7 @@ class RangeFile:
         """The position."""
         return self._at
 
+    @as_text()
     def read(self, length: int = -1) -> bytes:
         """The next bytes; all that are left by default."""
         if length < 0:
@@ -70,10 +73,11 @@ class RangeFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _path(self, url: str) -> str:
         return url.removeprefix(f"{self.protocol}://{HOST}/")
 
+    @as_text()
     def open(self, path: str, mode: str = "rb", **_: Any) -> RangeFile:
         """A file to read. Raises FileNotFoundError."""
         if mode != "rb":
-            raise Unsupported(f"{path} can't be opened with mode {mode!r}: write with write_file")
+            raise Unsupported(f"{path} can't be opened with mode {mode!r}: write with write_file", path=path)
         self._reader.meet(self._path(path))
         return RangeFile(self._reader, self._path(path))
 
@@ -81,10 +85,12 @@ class RangeFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """The path itself: names of parts hold no patterns, and a listing would cost a request."""
         return [path]
 
+    @as_text()
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Name, size and kind."""
         return {"name": path, "size": self._reader.meet(self._path(path)), "type": "file"}
 
+    @as_text()
     def size(self, path: str) -> int:
         """The file's bytes."""
         return self._reader.meet(self._path(path))
@@ -93,6 +99,7 @@ class RangeFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Files never change, so any fixed time serves DuckDB's own caches."""
         return _LONG_AGO
 
+    @as_text()
     def exists(self, path: str, **_: Any) -> bool:
         """Is there such an object?"""
         try:

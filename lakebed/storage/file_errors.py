@@ -1,43 +1,49 @@
-"""What DuckDB says when a file can't be read or written, as an error of ours that names the file and what to do.
+"""Errors of DuckDB and Arrow when a file can't be read or written, as errors of lakebed that name the file and what to do.
 
-DuckDB passes on an error of our own file system as the text of a Python trace; its last line tells what it was.
+An error of lakebed that passed through DuckDB is read back (``error_transport``). Others are recognised by DuckDB's classes.
+Where one class stands for several causes, its text decides: these texts are DuckDB's own, and all of them are in this module.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import duckdb
 
+from lakebed.error_transport import decode
 from lakebed.errors import Corrupt, StoreUnavailable
 
 _OF_FILES = (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException, duckdb.InternalException)
-_SILENT_STORE = f"{StoreUnavailable.__name__}: "
+_NO_SUCH_FILE = "No files found"
+_DISK_FULL = "No space left"
+_FAILED_IN_STREAM = re.compile(r"^(Conversion|Out of Range|Invalid Input) Error")
 
 
 @contextmanager
 def naming_unreadable(paths: Iterable[str]) -> Iterator[None]:
-    """Raises Corrupt, naming the first of the paths that a DuckDB error speaks of; StoreUnavailable if the store failed."""
+    """Raises Corrupt for the first of the paths that a DuckDB error names; the error of the store if that failed."""
     try:
         yield
     except duckdb.Error as error:
         said = _without_query(error)
-        require_store(error)
+        raise_own(error)
         if isinstance(error, _OF_FILES) or type(error) is duckdb.Error:
             for path in paths:
                 if path in said:
                     raise Corrupt(
-                        f"{path} can't be read ({reason(error)}); it is missing or damaged: restore the file"
+                        f"{path} can't be read ({reason(error)}); it is missing or damaged: restore the file",
+                        path=path,
                     ) from error
         raise
 
 
-def require_store(error: duckdb.Error) -> None:
-    """Raises StoreUnavailable if it was the store that failed under DuckDB."""
-    _, marker, cause = str(error).rpartition(_SILENT_STORE)
-    if marker:
-        raise StoreUnavailable(cause.splitlines()[0]) from error
+def raise_own(error: duckdb.Error) -> None:
+    """Raises the error of lakebed that made DuckDB fail, such as StoreUnavailable; returns if there is none."""
+    own = decode(str(error))
+    if own is not None:
+        raise own from error
 
 
 @contextmanager
@@ -46,22 +52,38 @@ def naming_unwritable(place: str, temporary: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreUnavailable(
-            f"{place!r} could not be written ({error}); check the disk and its free space"
-        ) from error
+        raise _unwritable(place, str(error)) from error
     except duckdb.Error as error:
         if temporary not in str(error):
             raise
-        said = reason(error)
-        raise StoreUnavailable(f"{place!r} could not be written ({said}); check the disk and its free space") from error
+        raise _unwritable(place, reason(error)) from error
+
+
+def _unwritable(place: str, said: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{place!r} could not be written ({said}); check the disk and its free space", path=place)
+
+
+def is_missing_file(error: Exception) -> bool:
+    """Whether a query failed since a file that it reads is not there."""
+    return isinstance(error, FileNotFoundError) or (isinstance(error, duckdb.Error) and _NO_SUCH_FILE in str(error))
+
+
+def is_out_of_room(error: duckdb.Error) -> bool:
+    """Whether a query failed since memory or a disk is full."""
+    return isinstance(error, duckdb.OutOfMemoryException) or _DISK_FULL in str(error)
+
+
+def is_failed_stream(error: OSError) -> bool:
+    """Whether a value of a row made a query fail after its first batch: Arrow's reader then raises DuckDB's text as OSError."""
+    return _FAILED_IN_STREAM.match(str(error)) is not None
 
 
 def reason(error: duckdb.Error) -> str:
-    """The line of DuckDB's text that tells what happened: the last of a trace, else the first."""
+    """The line of DuckDB's text that says what happened: the last one of a trace, else the first one."""
     lines = [line.strip() for line in _without_query(error).splitlines() if line.strip()]
     return lines[-1 if "Traceback" in lines[0] else 0]
 
 
 def _without_query(error: duckdb.Error) -> str:
-    """The text without the excerpt of the query, which speaks of files that may be whole."""
+    """The text without the excerpt of the query, which names files that may be whole."""
     return str(error).split("\n\nLINE ")[0]

@@ -41,7 +41,9 @@ def fsync_folder(folder: str) -> None:
     except OSError as error:
         if error.errno == errno.EINVAL:
             return  # some network file systems have no fsync of folders; their entries are durable when made
-        raise StoreUnavailable(f"could not make the entries of {folder!r} durable ({error}); check the disk") from error
+        raise StoreUnavailable(
+            f"could not make the entries of {folder!r} durable ({error}); check the disk", path=folder
+        ) from error
 
 
 def temporary_path(path: str) -> str:
@@ -58,5 +60,9 @@ def raise_for(error: OSError, path: str) -> NoReturn:
         finally:
             del error  # the frame would keep the error, and the error the frame, with all that the callers hold
     if error.errno in _NOT_ALLOWED:
-        raise InvalidInput(f"{path!r} can't be used ({error.strerror}); check the path and its permissions") from error
-    raise StoreUnavailable(f"{path!r} failed ({error.strerror}); check the disk and its free space") from error
+        raise InvalidInput(
+            f"{path!r} can't be used ({error.strerror}); check the path and its permissions", path=path
+        ) from error
+    raise StoreUnavailable(
+        f"{path!r} failed ({error.strerror}); check the disk and its free space", path=path
+    ) from error

@@ -141,7 +141,9 @@ class LocalPartStorage:
             with open(place, "wb") as file:
                 return os.fstat(file.fileno()).st_mtime
         except OSError as error:
-            raise StoreUnavailable(f"{self.root} can't be written to ({error}); check the disk") from error
+            raise StoreUnavailable(
+                f"{self.root} can't be written to ({error}); check the disk", path=str(self.root)
+            ) from error
         finally:
             _unlink_quietly(place)
 
@@ -170,9 +172,9 @@ def _readable(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        raise InvalidInput(f"{path!r} can't be read ({error.strerror}); check its permissions") from error
+        raise InvalidInput(f"{path!r} can't be read ({error.strerror}); check its permissions", path=path) from error
     except OSError as error:
-        raise StoreUnavailable(f"{path!r} can't be read ({error.strerror}); check the disk") from error
+        raise StoreUnavailable(f"{path!r} can't be read ({error.strerror}); check the disk", path=path) from error
 
 
 def _unlink_quietly(path: str) -> None:

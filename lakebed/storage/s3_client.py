@@ -141,7 +141,9 @@ def with_retries(
                 raise explain(error, operation, root, key) from error
             if attempt + 1 == attempts_max:
                 raise StoreUnavailable(
-                    f"{operation} of s3://{root.bucket}/{key} failed {attempts_max} times, last: {error}"
+                    f"{operation} of s3://{root.bucket}/{key} failed {attempts_max} times, last: {error}",
+                    table=str(root),
+                    path=f"s3://{root.bucket}/{key}",
                 ) from error
             time.sleep(backoff_seconds(attempt))
         else:

@@ -140,14 +140,16 @@ class S3Objects:
                         return False
                     raise StoreUnavailable(
                         f"s3://{self.place.bucket}/{key} is taken, perhaps by an earlier attempt of this very put whose"
-                        " answer was lost: read it back"
+                        " answer was lost: read it back",
+                        path=f"s3://{self.place.bucket}/{key}",
                     ) from error
                 if not is_transient(error):
                     if certain:
                         raise explain(error, "put_if_absent", self.place, key) from error
                     raise StoreUnavailable(
                         f"put_if_absent of s3://{self.place.bucket}/{key}: an attempt's answer was lost, the next was"
-                        f" refused ({error}): read it back"
+                        f" refused ({error}): read it back",
+                        path=f"s3://{self.place.bucket}/{key}",
                     ) from error
                 certain = certain and never_arrived(error)
                 if attempt + 1 < ATTEMPTS_MAX:
@@ -155,7 +157,8 @@ class S3Objects:
                     continue
                 raise StoreUnavailable(
                     f"put_if_absent of s3://{self.place.bucket}/{key} got no answer in {ATTEMPTS_MAX} attempts and"
-                    f" may or may not have landed, last: {error}"
+                    f" may or may not have landed, last: {error}",
+                    path=f"s3://{self.place.bucket}/{key}",
                 ) from error
             self._counter.count("put_if_absent", bytes_written=len(data))
             events.emit(
@@ -259,7 +262,10 @@ class S3Objects:
         """What the store says of one object of many; None if it is not there any more."""
         error = ClientError({"Error": {"Code": answer["Code"], "Message": answer.get("Message", "")}}, "DeleteObjects")
         if is_transient(error):
-            return StoreUnavailable(f"delete of s3://{self.place.bucket}/{answer['Key']} failed: {error}")
+            return StoreUnavailable(
+                f"delete of s3://{self.place.bucket}/{answer['Key']} failed: {error}",
+                path=f"s3://{self.place.bucket}/{answer['Key']}",
+            )
         found = explain(error, "delete", self.place, answer["Key"])
         return found if isinstance(found, LakebedError) else None
 

@@ -201,7 +201,9 @@ def _bits(file: ScanFile) -> bytes:
     positions = np.frombuffer(file.dead.to_array(), dtype=np.uint64)
     if int(positions[-1]) >= file.rows:
         raise Corrupt(
-            f"{file.path}: its deletion vector marks row {int(positions[-1])}, but the file has {file.rows} rows"
+            f"{file.path}: its deletion vector marks row {int(positions[-1])}, but the file has {file.rows} rows",
+            path=file.path,
+            part=file.path,
         )
     flags = np.zeros(file.rows, dtype=bool)
     flags[positions] = True

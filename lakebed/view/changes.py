@@ -31,6 +31,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from lakebed.error_transport import crosses_spark, methods_cross_spark
 from lakebed.errors import InvalidInput, MissingPrerequisite, VersionNotFound
 from lakebed.manifest.actions import (
     AddChangePart,
@@ -59,6 +60,7 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.nested import table_as_declared
 from lakebed.parts.sql import aliases, by_place, named, registered, scan_of, sql_type
 from lakebed.storage.engine import connect
+from lakebed.storage.file_errors import is_missing_file
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 
@@ -90,16 +92,22 @@ def changes_dataframe(
     if not 0 <= from_version <= last:
         raise InvalidInput(f"there are no versions from {from_version} to {last}")
     if last > newest:
-        raise VersionNotFound(f"there is no version {last}: the newest is {newest}")
+        raise VersionNotFound(
+            f"there is no version {last}: the newest is {newest}", table=path, version=last, newest=newest
+        )
     if from_version < log.oldest_version():
         raise VersionNotFound(
-            f"version {from_version} is not in the log any more; the oldest is {log.oldest_version()}"
+            f"version {from_version} is not in the log any more; the oldest is {log.oldest_version()}",
+            table=path,
+            version=from_version,
+            oldest=log.oldest_version(),
         )
     session.dataSource.register(ChangesSource)
     reader = session.read.format("lakebed_changes").option("path", path)
     return reader.option("startingVersion", str(from_version)).option("endingVersion", str(last)).load()
 
 
+@methods_cross_spark
 class ChangesSource(DataSource):
     """``format("lakebed_changes")``; options: ``path``, ``startingVersion`` (default 0), ``endingVersion`` (batch only)."""
 
@@ -186,6 +194,7 @@ def _follow(tail: dict[str, ChangePart], commit: Commit) -> None:
             tail.pop(action.domain, None)
 
 
+@methods_cross_spark
 class _ChangesReader(DataSourceReader):
     def __init__(self, path: str, first: int, last: int) -> None:
         self._path = path
@@ -199,6 +208,7 @@ class _ChangesReader(DataSourceReader):
         return _read(self._path, partition)
 
 
+@methods_cross_spark
 class _ChangesStream(DataSourceStreamReader):
     def __init__(self, path: str, first: int) -> None:
         self._path = path
@@ -231,6 +241,7 @@ def _hides_sequence(spec: WriteSpec) -> bool:
     return spec.sequence_column == SEQUENCE_COLUMN
 
 
+@crosses_spark
 def _read(path: str, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, _Version):  # where there are none, Spark makes up one of its own
         yield from read_version(path, partition)
@@ -325,10 +336,11 @@ class _Reading:
         try:
             return self._connection.sql(query).to_arrow_table()
         except Exception as error:
-            if "No files found" in str(error) or isinstance(error, FileNotFoundError):
+            if is_missing_file(error):
                 gone = ", ".join(part.path for part in parts if not self._storage.exists(part.path))
                 raise VersionNotFound(
-                    f"the change rows of version {self._version.version} are no longer kept: {gone} is gone"
+                    f"the change rows of version {self._version.version} are no longer kept: {gone} is gone",
+                    version=self._version.version,
                 ) from error
             raise
 

@@ -202,7 +202,7 @@ class TableView:
                 with naming_unreadable(local):
                     return read(pinned)
             except LakebedError as error:
-                if not (isinstance(error, Corrupt) and any(path in str(error) for path in local)):
+                if not (isinstance(error, Corrupt) and (local_file(error.path or "") or error.path) in local):
                     raise
                 _logger.warning("a read goes round a materialized part: %s", error)
             except Exception as error:

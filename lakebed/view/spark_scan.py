@@ -148,7 +148,11 @@ def layout_of_dead_rows(dead: BitMap64, rows: int, path: str) -> bytes:
     positions = np.frombuffer(dead.to_array(), dtype=np.uint64)
     blocks = -(-rows // _BLOCK_ROWS)
     if len(positions) and int(positions[-1]) >= rows:
-        raise Corrupt(f"{path}: its deletion vector marks row {int(positions[-1])}, but the file has {rows} rows")
+        raise Corrupt(
+            f"{path}: its deletion vector marks row {int(positions[-1])}, but the file has {rows} rows",
+            path=path,
+            part=path,
+        )
     touched, block_of_row = np.unique(positions // _BLOCK_ROWS, return_inverse=True)
     flags = np.zeros((len(touched) + 1, _BLOCK_ROWS), dtype=bool)
     flags[block_of_row + 1, positions % _BLOCK_ROWS] = True

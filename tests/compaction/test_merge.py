@@ -16,9 +16,9 @@ import pytest
 import lakebed
 from lakebed.compaction.compactor import FAILURES_MAX, Compactor
 from lakebed.compaction.kernels import LocalKernel
-from lakebed.compaction.merge import LEASE_SECONDS, Cancelled, MergeOutcome, Merger, Progress
+from lakebed.compaction.merge import LEASE_SECONDS, MergeOutcome, Merger, Progress
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
-from lakebed.errors import Corrupt, StoreUnavailable
+from lakebed.errors import Cancelled, Corrupt, StoreUnavailable
 from lakebed.events import Event, MergeFailed, listen
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import claims_of

@@ -10,11 +10,11 @@ from functools import partial
 
 import pyarrow as pa
 
-from lakebed.compaction.merge import Cancelled, MergeOutcome, Merger, MergeResult, Progress
+from lakebed.compaction.merge import MergeOutcome, Merger, MergeResult, Progress
 from lakebed.compaction.recluster_job import ReclusterJob
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
-from lakebed.errors import Corrupt, InvalidInput, Retry, StoreUnavailable, VersionNotFound
+from lakebed.errors import Cancelled, Corrupt, InvalidInput, Retry, StoreUnavailable, VersionNotFound
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.operations.cleanup import (

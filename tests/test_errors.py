@@ -1,0 +1,117 @@
+"""Errors form one tree, carry data, and lose neither class, text nor data on their way."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lakebed
+from lakebed import errors
+from lakebed.error_transport import decode, encode
+from lakebed.errors import LakebedError
+
+SOURCE = Path(lakebed.__file__).parent
+
+
+def tree(kind: type[LakebedError] = LakebedError) -> Iterator[type[LakebedError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        if child.__module__.startswith("lakebed."):
+            yield from tree(child)
+
+
+def filled(kind: type[LakebedError]) -> LakebedError:
+    """An error of the class with a value for each of its fields."""
+    values: dict[str, object] = {"table": 's3://b/\u00e4 "t"', "version": 7, "path": "a/part-1.parquet"}
+    for name, parameter in inspect.signature(kind.__init__).parameters.items():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in values:
+            values[name] = ("B1", "P4") if name == "invariants" else 3 if "int" in str(parameter.annotation) else "x\ny"
+    return kind("two\nlines: \\ and \u00fc", **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", list(tree()), ids=lambda kind: kind.__name__)
+def test_an_error_keeps_class_text_and_data(kind: type[LakebedError]) -> None:
+    error = filled(kind)
+    assert {"table", "version", "path"} <= error.data().keys()
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error), decode(encode(error))):
+        assert type(other) is kind
+        assert (str(other), other.data()) == (str(error), error.data())
+
+
+def test_another_text_leaves_the_data_and_drops_notes() -> None:
+    error = errors.Corrupt("the password is secret", path="a", part="b")
+    error.add_note("the password is secret")
+    changed = error.with_text("the password is ***")
+    assert (str(changed), changed.data()) == ("the password is ***", {"path": "a", "part": "b"})
+    assert not getattr(changed, "__notes__", None)
+    assert str(error) == "the password is secret"
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    drawn = [line for line in (errors.__doc__ or "").splitlines() if line.startswith("    ")]
+    parents: list[str] = []
+    found = []
+    for line in drawn:
+        depth = (len(line) - len(line.lstrip(" \u2502\u251c\u2514\u2500")) - 4) // 4
+        name = line.lstrip(" \u2502\u251c\u2514\u2500").split()[0]
+        parents[depth:] = [name]
+        found.append((name, parents[depth - 1] if depth else "Exception"))
+    assert sorted(found) == sorted((kind.__name__, kind.__bases__[0].__name__) for kind in tree())
+
+
+def test_all_classes_of_the_tree_are_in_one_module() -> None:
+    names = {kind.__name__ for kind in tree()}
+    elsewhere = {
+        node.name
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and names & {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+    }
+    assert elsewhere == names - {"LakebedError"}
+    assert all(kind.__module__ == "lakebed.errors" for kind in tree())
+
+
+def test_nobody_raises_the_root() -> None:
+    raised = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("LakebedError", "errors.LakebedError")
+    ]
+    assert raised == []
+
+
+KNOWN_TEXTS = {
+    "failures.py",  # what Spark says of itself
+    "storage/file_errors.py",  # what DuckDB says of files
+}
+
+
+def test_nothing_else_recognises_an_error_by_its_text() -> None:
+    """A comparison or a search in ``str(error)``; what only shows the text is none."""
+    names = {"error", "exception", "failure", "cause", "gone", "first", "exc"}
+
+    def is_text(node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and ast.unparse(node.func) == "str" and ast.unparse(node.args[0]) in names
+
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            compared = isinstance(node, ast.Compare) and any(map(is_text, [node.left, *node.comparators]))
+            searched = (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and (
+                    (node.func.attr in ("match", "search", "findall", "finditer") and any(map(is_text, node.args)))
+                    or (node.func.attr in ("startswith", "endswith", "find") and is_text(node.func.value))
+                )
+            )
+            if compared or searched:
+                found.add(path.relative_to(SOURCE).as_posix())
+    assert found <= KNOWN_TEXTS
