@@ -37,7 +37,7 @@ def main() -> None:
         outcome = create_log(writer, schema, TableSettings(), (), {}, "benchmark")
         assert isinstance(outcome, Committed)
         snapshot = outcome.snapshot
-        parts = [AddPart(_part(number)) for number in range(args.parts)]
+        parts = [AddPart(a_part(number)) for number in range(args.parts)]
         outcome = writer.commit(snapshot, parts, CommitInfo(operation="WRITE", commit_id=""), BLIND)
         assert isinstance(outcome, Committed)
         writer.write_checkpoint(outcome.snapshot)
@@ -51,7 +51,7 @@ def main() -> None:
             started = time.perf_counter()
             outcome = writer.commit(
                 snapshot,
-                [AddPart(_part(args.parts + number))],
+                [AddPart(a_part(args.parts + number))],
                 CommitInfo(operation="WRITE", commit_id="", blind_append=True),
                 BLIND,
             )
@@ -69,7 +69,7 @@ def main() -> None:
         table(f"The log of a table of {args.parts:,} parts", ["what", "p50 ms", "p99 ms"], rows)
 
 
-def _part(number: int) -> Part:
+def a_part(number: int) -> Part:
     stats = _STATS % (number * 20_000, number * 20_000 + 19_999)
     return Part(
         path=f"_lakebed/{number:032x}.parquet", rows=20_000, bytes=700_000, min_block=-1, max_block=-1, stats=stats
