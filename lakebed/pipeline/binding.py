@@ -3,6 +3,9 @@
 A field's type says what may stand there: str, int, float, bool, a Literal, ``X | None``, ``tuple[X, ...]`` (one X alone
 will do), ``Mapping[str, X]``, another dataclass. The type alone decides what a scalar's text means: a str is the text as it is
 written, numbers are in plain decimal digits, and ``yes`` and ``on`` are true where a bool is wanted.
+
+Own code: libraries that bind values to dataclasses know no lines, and see what YAML made of a scalar, not its text
+(docs/adr/0010-own-code-where-a-library-exists.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """MurmurHash3 (x86, 32 bits, seed 0) of many byte strings at once, after Austin Appleby's reference, in the public domain.
 
 All strings are hashed block by block of four bytes: the first blocks of all that have one, then the second ones, and so on.
+
+Own code, since packages either hash one string a call or bring all of Iceberg
+(docs/adr/0010-own-code-where-a-library-exists.md).
 """
 
 from __future__ import annotations
