@@ -112,7 +112,7 @@ def run(spark: Any, args: argparse.Namespace, budget: int, volatile: str) -> lis
                 bytes_written / changed,
                 "-",
             ]
-        runs = len(internals_of(orders).view._pin(internals_of(orders).log.refresh()).files)
+        runs = len(internals_of(orders).view.pin(internals_of(orders).log.refresh()).files)
         query.stop()
         internals_of(orders).compaction.close()
         amplification = (written.look() - before) / changed

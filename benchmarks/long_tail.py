@@ -46,7 +46,7 @@ def view(path: str, answers: multiprocessing.Queue[tuple[float, float, int]]) ->
     snapshot = internals_of(orders).log.refresh()
     before = _memory_mb("VmRSS")
     started = time.perf_counter()
-    internals_of(orders).view._pin(snapshot)
+    internals_of(orders).view.pin(snapshot)
     seconds = time.perf_counter() - started
     answers.put((seconds, _memory_mb("VmHWM") - before, sum(part.rows for part in snapshot.tail.values())))
 

@@ -49,7 +49,7 @@ def main() -> None:
         root = f"{folder}/orders"
         orders = fill(root, args.rows, args.batches)
         snapshot = internals_of(orders).log.refresh()
-        files = internals_of(orders).view._pin(snapshot).files
+        files = internals_of(orders).view.pin(snapshot).files
         dead = sum(len(file.dead or ()) for file in files)
         print(f"{len(files)} parts, {sum(file.rows for file in files):,} rows, {dead:,} of them dead")
         schema_json = snapshot.metadata.schema_string

@@ -299,9 +299,14 @@ def listen(listener: Listener) -> Callable[[], None]:
     return lambda: _listeners.remove(listener) if listener in _listeners else None
 
 
+def listeners() -> tuple[Listener, ...]:
+    """Who listens now."""
+    return tuple(_listeners)
+
+
 def emit(event: Event) -> None:
     """Tell the listeners. One that fails is logged and does not stop the work."""
-    for listener in list(_listeners):
+    for listener in listeners():
         try:
             listener(event)
         except Exception:

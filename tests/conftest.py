@@ -51,9 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def nothing_of_a_test_goes_on_listening() -> Iterator[None]:
     """Whoever listens to events or logging for a test does so no longer than the test."""
     root = logging.getLogger()
-    listeners, level, handlers = list(events._listeners), root.level, list(root.handlers)
+    listeners, level, handlers = events.listeners(), root.level, list(root.handlers)
     yield
-    events._listeners[:] = listeners
+    for listener in set(events.listeners()).difference(listeners):
+        events.listen(listener)()  # what ends it
     root.setLevel(level)
     for handler in set(root.handlers).difference(handlers):
         root.removeHandler(handler)

@@ -181,12 +181,8 @@ class Compactor:
         Raises what a plan fails with.
         """
         results = []
-        while (job := self._next()) is not None:
-            number, plan = job
-            try:
-                results.append(self._merge(number, plan))
-            finally:
-                self._done(number)
+        while (job := self.next_plan()) is not None:
+            results.append(self.run(*job))
         return results
 
     def parked(self) -> frozenset[str]:
@@ -201,8 +197,9 @@ class Compactor:
         seen = -1
         while not self._closing:
             try:
-                while not self._closing and (job := self._next()) is not None:
-                    self._attempt(*job)
+                while not self._closing and (job := self.next_plan()) is not None:
+                    with suppress(Exception):  # reported already, and tried again later
+                        self.run(*job)
             except Retry as error:
                 _logger.warning("planning merges of %s will be tried again: %s", self._table, error)
             except Exception:
@@ -232,7 +229,7 @@ class Compactor:
         with self._look() as look:
             return bool(self._plans(look))
 
-    def _next(self) -> tuple[int, MergePlan] | None:
+    def next_plan(self) -> tuple[int, MergePlan] | None:
         """The plan to run next, noted as running; None if there is none."""
         while True:
             with self._look() as look:
@@ -281,12 +278,12 @@ class Compactor:
             return number, plan
         return None
 
-    def _attempt(self, number: int, plan: MergePlan) -> None:
+    def run(self, number: int, plan: MergePlan) -> MergeResult:
+        """Merge what ``next_plan`` gave. Raises what the plan fails with; then its parts are tried again later."""
         try:
-            with suppress(Exception):  # told already, and tried again later
-                self._merge(number, plan)
+            return self._merge(number, plan)
         finally:
-            self._done(number)
+            self.release(number)
 
     def _merge(self, number: int, plan: MergePlan) -> MergeResult:
         def progress(rows: int) -> None:
@@ -356,7 +353,8 @@ class Compactor:
                     self._shared.trouble.pop(path, None)
         return result
 
-    def _done(self, number: int) -> None:
+    def release(self, number: int) -> None:
+        """The plan that ``next_plan`` gave under this number does not run any more."""
         with self._lock:
             self._shared.running.pop(number, None)
 

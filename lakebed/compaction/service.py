@@ -67,7 +67,7 @@ class Compaction:
         self.volatile_base = volatile_base
         self._reads = reads
         self._compactor: Compactor | None = None
-        self._volatile: VolatileMerger | None = None
+        self.volatile_merger: VolatileMerger | None = None
 
     def plan(self) -> Planning:
         """What the planner would do now, without doing it."""
@@ -106,7 +106,7 @@ class Compaction:
         chores = dict(chores)
         merger: Merger | VolatileMerger
         if settings.volatile and cluster is None:
-            merger = self._volatile = VolatileMerger(
+            merger = self.volatile_merger = VolatileMerger(
                 self._log, self._storage, self._dead_rows, self.volatile_base, lease_seconds=self.lease_seconds
             )
             chores |= {self._upload: UPLOAD_LOOK_SECONDS, merger.extend: self.lease_seconds / HEARTBEATS}
@@ -145,7 +145,7 @@ class Compaction:
         return LocalKernel(self._storage, self._log.refresh)
 
     def _upload(self) -> None:
-        assert self._volatile is not None
+        assert self.volatile_merger is not None
         settings = self._log.refresh().settings
         rules = UploadRules(
             bytes_min=settings.target_part_bytes // 2,
@@ -153,7 +153,7 @@ class Compaction:
             local_bytes_max=settings.volatile_bytes_max,
             sources_max=8 * settings.read_budget,
         )
-        for result in self._volatile.upload_due(rules):
+        for result in self.volatile_merger.upload_due(rules):
             self._tell_upload(result)
 
     def _tell_upload(self, result: MergeResult) -> None:
@@ -169,7 +169,7 @@ class Compaction:
                 carried_rows=result.carried_rows,
                 seconds=result.seconds,
                 claim=result.claim,
-                replica=self._volatile.replica if self._volatile else "",
+                replica=self.volatile_merger.replica if self.volatile_merger else "",
             )
         )
 

@@ -119,10 +119,10 @@ class KafkaCluster:
             return {(asked.topic, asked.partition): answer.result().offset for asked, answer in answers.items()}
         except KafkaException as error:
             if error.args[0].code() in GONE:
-                raise self._gone(wanted) from None
+                raise self.error_of_unknown(wanted) from None
             raise self._unreachable(error) from None
 
-    def _gone(self, wanted: Iterable[tuple[str, int]]) -> Exception:
+    def error_of_unknown(self, wanted: Iterable[tuple[str, int]]) -> Exception:
         """A broker that does not host a partition says no more than that: whether there is none, the metadata tell."""
         metadata = self._metadata().topics
         there = set(topics_there(metadata, self._settings, self._seen))

@@ -49,7 +49,7 @@ class LogReader:
         self.statistics = StatisticsCache()
         """What was read of the statistics of parts, of all versions; those of parts that left are forgotten now and then."""
         self.clock = clock
-        self._sleep = sleep
+        self.sleep = sleep
         self._newest: Snapshot | None = None
         self._times: dict[int, int] = {}  # of commits that were made before times were kept in order
         self._checkpointed = -1

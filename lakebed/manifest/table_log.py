@@ -209,7 +209,7 @@ class TableLog(LogReader):
                         version=version,
                         path=commit_name(version),
                     )
-                self._sleep(0.05 * 2**strange)
+                self.sleep(0.05 * 2**strange)
                 continue
             conflict = find_conflict(access, batch, scope, winner)
             known = apply(known, winner)
@@ -250,7 +250,7 @@ class TableLog(LogReader):
                     return found if _is(found, info.commit_id) else _Taken(False)
             except StoreUnavailable as error:
                 cause = str(error)
-            self._sleep(min(2.0, 0.05 * 2**attempt))
+            self.sleep(min(2.0, 0.05 * 2**attempt))
         return Unknown(commit.version, info.commit_id, cause)
 
     def _verified(self, read: Snapshot, known: Snapshot, ours: Commit) -> Outcome:

@@ -175,27 +175,31 @@ class BackgroundCleanup:
     """
 
     def __init__(self, log: TableLog, storage: PartStorage, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = log
+        self.log = log
         self._storage = storage
         self._clock = clock
         self._listed_at: float | None = None
         self._gone: frozenset[str] = frozenset()
 
+    def list_next(self) -> None:
+        """Let the next round list the table, as the first one of a process does."""
+        self._listed_at = None
+
     def run_once(self) -> int:
         """One round; returns how many files were deleted. ``DELETIONS_MAX`` of them: there may be more."""
-        seconds = _retention(self._log, None, True)
-        now_ms = time_of_cleaning(self._log, self._storage)
-        live = _live_set(self._log, self._storage, now_ms, seconds, WRITE_SECONDS_MAX, every_commit=False)
+        seconds = _retention(self.log, None, True)
+        now_ms = time_of_cleaning(self.log, self._storage)
+        live = _live_set(self.log, self._storage, now_ms, seconds, WRITE_SECONDS_MAX, every_commit=False)
         started = self._clock()
         lists = self._listed_at is None or started - self._listed_at >= _LIST_SECONDS
         try:
-            found = _look(self._log, self._storage, live) if lists else _known(self._log, live, self._gone)
+            found = _look(self.log, self._storage, live) if lists else _known(self.log, live, self._gone)
             if not lists and parts_to_resort(live.newest):
                 found = [*_old_reads(self._storage, live), *found]
         except Corrupt as error:
             _logger.warning("nothing is tidied up: %s", error)
             return 0
-        candidates = _expire(self._log, self._storage, live, found[:DELETIONS_MAX])[1]
+        candidates = _expire(self.log, self._storage, live, found[:DELETIONS_MAX])[1]
         deleted = {file.path for file in _delete(self._storage, candidates)}
         left = {file.path for file in found} - deleted
         self._gone = frozenset(live.removed - left if lists else live.removed & (self._gone | deleted))

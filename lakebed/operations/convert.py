@@ -63,7 +63,7 @@ def convert(
         settings = replace(settings, sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
         counted = _checked(snapshot, storage)
         if settings.keys:
-            _check_unique(read_columns(log, snapshot, list(settings.keys)), settings.keys)
+            check_unique(read_columns(log, snapshot, list(settings.keys)), settings.keys)
         protocol = protocol_for(snapshot.schema)
         # The commit is held against the table as it makes it: its own protocol, not the plain one before.
         read = replace(snapshot, protocol=protocol)
@@ -151,7 +151,8 @@ def _rows_of(parts: Sequence[Part], storage: PartStorage) -> list[int]:
     return [told[url][0] for url in urls]
 
 
-def _check_unique(rows: pa.Table, keys: Sequence[str]) -> None:
+def check_unique(rows: pa.Table, keys: Sequence[str]) -> None:
+    """Raises InvalidInput naming a key that is null, or that stands twice."""
     for name in keys:
         if rows[name].null_count:
             raise InvalidInput(f"the column {name!r} can't be a key: it is null in {rows[name].null_count} rows")

@@ -32,6 +32,12 @@ class DeletionVectorCache:
         self._bytes = 0
         self._lock = threading.Lock()
 
+    @property
+    def kept(self) -> dict[str, int]:
+        """Bytes by path of what is kept, the one used last at the end."""
+        with self._lock:
+            return {path: size for path, (_, _, size) in self._kept.items()}
+
     def of(self, part: Part | RemovePart) -> BitMap64:
         """The dead rows of a part; empty without a deletion vector. Not to be changed by the caller. Raises Corrupt."""
         vector = part.deletion_vector

@@ -128,6 +128,11 @@ class ReadCounts:
             _logger.warning("%s/%s in %r is ignored: %s", READS_FOLDER, name, self._log.store, error)
             return {}
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is counted that is not published, and no thread runs."""
+        return self._thread is None and not self._counted
+
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def _publish_later(self) -> None:
@@ -137,7 +142,7 @@ class ReadCounts:
             self._ending.clear()
             self._thread = threading.Thread(target=self._publish_while_read, name="lakebed-reads", daemon=True)
             self._thread.start()
-            atexit.register(self._end)
+            atexit.register(self.close)
 
     def _publish_while_read(self) -> None:
         while True:
@@ -151,11 +156,11 @@ class ReadCounts:
                 if is_ending or not (self._sources or self._counted):
                     self._thread = None
                     if not is_ending:
-                        atexit.unregister(self._end)
+                        atexit.unregister(self.close)
                     return
 
-    def _end(self) -> None:
-        """The process ends: publish what was counted, unless that takes long."""
+    def close(self) -> None:
+        """Publish what was counted, unless that takes long."""
         thread = self._thread
         if thread is not None and thread.is_alive():
             self._ending.set()

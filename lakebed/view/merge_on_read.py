@@ -54,7 +54,7 @@ _logger = logging.getLogger("lakebed.view")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pinned:
+class Pinned:
     """What a version is read from; reads of the ``stale`` parts among it are counted."""
 
     version: int
@@ -90,7 +90,7 @@ class TableView:
         self._local_parts = local_parts
         self._local_folders = [str(local_folder)] if local_folder else []
         self._table_id = ""
-        self._newest: _Pinned | None = None
+        self._newest: Pinned | None = None
         self._registered: dict[str, SparkSession] = {}
         self._shown: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -105,7 +105,7 @@ class TableView:
 
         on_this_host = str(spark.sparkContext.master).startswith("local")
         with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
-            pinned = self._pin(snapshot, on_this_host)
+            pinned = self.pin(snapshot, on_this_host)
         metadata = snapshot.metadata
         frame = scan(
             spark, self._storage.spark_root, metadata.schema_string, metadata.partition_columns, metadata.id, pinned.files,
@@ -122,7 +122,7 @@ class TableView:
         """The snapshot's rows as Arrow."""
         condition = None if where is None else expression(where, "where")
 
-        def read(pinned: _Pinned) -> pa.Table:
+        def read(pinned: Pinned) -> pa.Table:
             connection = self._connect() if condition is None else self._connect_for_sql(pinned)
             files = parts_that_may_match(connection, pinned.files, snapshot.schema, condition, self._statistics)
             self._count(pinned, files)
@@ -140,7 +140,7 @@ class TableView:
         """The snapshot's rows with these keys, as Arrow."""
         among = _values_sought(keys, snapshot)
 
-        def read(pinned: _Pinned) -> pa.Table:
+        def read(pinned: Pinned) -> pa.Table:
             connection = self._connect()
             files = parts_that_may_hold(connection, pinned.files, snapshot.schema, among, self._statistics)
             self._count(pinned, files)
@@ -157,7 +157,7 @@ class TableView:
         else:
             require_query(sql)
 
-        def read(pinned: _Pinned) -> pa.Table:
+        def read(pinned: Pinned) -> pa.Table:
             connection = connect_alone() if allow_files else self._connect_for_sql(pinned)
             self._storage.attach(connection)
 
@@ -182,7 +182,7 @@ class TableView:
 
         return self._read(snapshot, read)
 
-    def _count(self, pinned: _Pinned, files: Iterable[ScanFile]) -> None:
+    def _count(self, pinned: Pinned, files: Iterable[ScanFile]) -> None:
         self._reads.count(pinned.stale, (file.path for file in files))
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
@@ -190,13 +190,13 @@ class TableView:
         self._storage.attach(connection)
         return connection
 
-    def _connect_for_sql(self, pinned: _Pinned) -> duckdb.DuckDBPyConnection:
+    def _connect_for_sql(self, pinned: Pinned) -> duckdb.DuckDBPyConnection:
         return connection_for(self._storage, (file.path for file in pinned.files), self._local_folders)
 
-    def _read(self, snapshot: Snapshot, read: Callable[[_Pinned], pa.Table]) -> pa.Table:
+    def _read(self, snapshot: Snapshot, read: Callable[[Pinned], pa.Table]) -> pa.Table:
         """Read with this host's materialized parts, and if one of them is damaged, without."""
         with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
-            pinned = self._pin(snapshot)
+            pinned = self.pin(snapshot)
             local = [path for file in pinned.files if (path := local_file(file.path))]
             try:
                 with naming_unreadable(local):
@@ -209,7 +209,7 @@ class TableView:
                 if not local:
                     raise
                 _logger.warning("a read goes round materialized parts: %s", error)
-            return read(self._pin(snapshot, on_this_host=False))
+            return read(self.pin(snapshot, on_this_host=False))
 
     def rows_for_sql(
         self,
@@ -225,7 +225,7 @@ class TableView:
         The rows have hidden columns of the parts beside the table's. Parts in which ``where`` is true for no row are left
         out. If an expression fails, ``run`` is called once more, with dead rows hidden from it.
         """
-        pinned = self._pin(snapshot, on_this_host=False)
+        pinned = self.pin(snapshot, on_this_host=False)
         connection = self._connect_for_sql(pinned)
         files = parts_that_may_match(connection, pinned.files, snapshot.schema, where, self._statistics)
         schema = pa.schema([*snapshot.schema, *hidden])
@@ -269,7 +269,7 @@ class TableView:
             self._newest = None
             self._shown.clear()
 
-    def _pin(self, snapshot: Snapshot, on_this_host: bool = True) -> _Pinned:
+    def pin(self, snapshot: Snapshot, on_this_host: bool = True) -> Pinned:
         with self._lock:
             self._forget_another_table(snapshot)
             if self._newest is not None and (self._newest.version, self._newest.on_this_host) == (
@@ -285,7 +285,7 @@ class TableView:
         local_parts = self._local_parts() if on_this_host else ()
         files = self._files(snapshot, resolution, spec, local_parts)
         stale = frozenset(part.path for part in parts_to_resort(snapshot))
-        pinned = _Pinned(
+        pinned = Pinned(
             version=snapshot.version,
             on_this_host=on_this_host,
             files=files,

@@ -44,14 +44,14 @@ def test_a_stream_runs_on_both_workers_and_survives_one(tmp_path: Path) -> None:
         )
         try:
             wait_until(lambda: batches(table) >= 3 or driver.poll() is not None, moving=work_of(driver.pid))
-            assert driver.poll() is None, "it ended before a worker could be killed\n" + cluster._errors()
+            assert driver.poll() is None, "it ended before a worker could be killed\n" + cluster.errors()
             seen = table.to_arrow()
             workers = {Path(folder).parents[1].name for folder in seen["worker"].to_pylist()}
             assert workers == {"spark-worker-0", "spark-worker-1"}
             assert all(".zip" in module for module in seen["module"].to_pylist())
             cluster.workers[0].kill()
             printed, _ = outcome(driver)
-            assert driver.returncode == 0, cluster._errors()
+            assert driver.returncode == 0, cluster.errors()
         finally:
             driver.kill()
             driver.wait()

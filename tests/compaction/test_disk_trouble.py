@@ -144,7 +144,7 @@ def test_a_merge_onto_a_full_local_disk_gives_everything_back_and_is_done_when_t
 
 
 def test_a_commit_on_a_full_disk_is_an_error_that_may_be_tried_again(table: lakebed.Table) -> None:
-    log_of(table)._sleep = lambda seconds: None
+    log_of(table).sleep = lambda seconds: None
     with disk_full_after(100), pytest.raises(StoreUnavailable, match=r"_delta_log.* free space"):
         table.set_properties({"lakebed.read_budget": "2"})
     require_whole(table)

@@ -263,9 +263,10 @@ def test_a_part_that_can_not_be_read_is_parked_and_reported_and_the_others_are_m
     compactor = Compactor(
         table.path, log_of(table), merger(table), LocalKernel(storage_of(table), log_of(table).refresh), clock=clock
     )
-    job = compactor._next()
+    job = compactor.next_plan()
     assert job is not None
-    compactor._attempt(*job)
+    with pytest.raises(Corrupt, match=broken):
+        compactor.run(*job)
     stop()
     assert [event.parked for event in failed if isinstance(event, MergeFailed)] == [True]
     assert broken in str(failed) and compactor.parked() == {broken}
@@ -286,8 +287,9 @@ def test_a_plan_that_keeps_failing_is_tried_later_and_later_and_then_parked(tabl
     compactor = Compactor(table.path, log_of(table), merger(table, clock=clock), failing, clock=clock)
     attempts, started = 0, clock.now
     while clock.now < started + 600:
-        if job := compactor._next():
-            compactor._attempt(*job)
+        if job := compactor.next_plan():
+            with pytest.raises(StoreUnavailable):
+                compactor.run(*job)
             attempts += 1
         clock.now += 1
     assert attempts == FAILURES_MAX
@@ -527,14 +529,14 @@ def test_compacting_ends_though_parts_reach_across_values_of_the_first_sort_colu
         table.apply(pa.Table.from_pylist(rows, schema))
         table.settle()
     plans: list[Any] = []
-    merge = Compactor._merge
+    merge = Compactor.run
 
     def counted(compactor: Compactor, number: int, plan: Any) -> Any:
         plans.append(plan)
         assert len(plans) < 100, "it merges the same parts again and again"
         return merge(compactor, number, plan)
 
-    monkeypatch.setattr(Compactor, "_merge", counted)
+    monkeypatch.setattr(Compactor, "run", counted)
     table.maintenance.compact()
     assert table.inspect.clustering()["max_depth"][0].as_py() <= 2, "neighbours may share a key"
 

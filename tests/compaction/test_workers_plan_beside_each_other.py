@@ -106,7 +106,7 @@ def test_settling_and_looking_go_on_while_a_plan_is_made(tmp_path: Path, pool: T
 def test_two_workers_that_plan_at_once_take_different_parts(pool: ThreadPoolExecutor) -> None:
     planner = HeldPlanner()
     compactor = compactor_of({"a": 9, "b": 9}, planner)
-    found = [pool.submit(compactor._next) for _ in range(2)]
+    found = [pool.submit(compactor.next_plan) for _ in range(2)]
     for _ in found:
         assert planner.begun.acquire(timeout=SECONDS_MAX)
     planner.may_end.release(2)
@@ -119,7 +119,7 @@ def test_two_workers_that_plan_at_once_take_different_parts(pool: ThreadPoolExec
 def test_a_worker_that_others_left_nothing_of_its_plans_plans_again(pool: ThreadPoolExecutor) -> None:
     planner = HeldPlanner()
     compactor = compactor_of({"a": 9}, planner)
-    found = [pool.submit(compactor._next) for _ in range(2)]
+    found = [pool.submit(compactor.next_plan) for _ in range(2)]
     for _ in found:
         assert planner.begun.acquire(timeout=SECONDS_MAX)
     planner.may_end.release(3)
@@ -131,12 +131,12 @@ def test_a_worker_that_others_left_nothing_of_its_plans_plans_again(pool: Thread
 def test_a_plan_of_parts_that_were_merged_while_it_was_made_is_not_run(pool: ThreadPoolExecutor) -> None:
     planner = HeldPlanner()
     compactor = compactor_of({"a": 9}, planner)
-    slow = pool.submit(compactor._next)
+    slow = pool.submit(compactor.next_plan)
     assert planner.begun.acquire(timeout=SECONDS_MAX)
     planner_of_slow, compactor._planner = planner, plan
-    job = compactor._next()
+    job = compactor.next_plan()
     assert job is not None
-    compactor._done(job[0])
+    compactor.release(job[0])
     compactor._log.snapshot = table([part("a-10", 0, 100)])  # type: ignore[attr-defined]
     planner_of_slow.may_end.release()
     assert slow.result(SECONDS_MAX) is None
@@ -145,10 +145,10 @@ def test_a_plan_of_parts_that_were_merged_while_it_was_made_is_not_run(pool: Thr
 def test_what_others_have_in_flight_counts_for_a_plan_that_was_made_before(pool: ThreadPoolExecutor) -> None:
     planner = HeldPlanner()
     compactor = compactor_of({"a": 9, "b": 9, "c": 9}, planner, **{"lakebed.plan_bytes_max": str(256 * MB)})
-    slow = pool.submit(compactor._next)
+    slow = pool.submit(compactor.next_plan)
     assert planner.begun.acquire(timeout=SECONDS_MAX)
     compactor._planner, held = plan, compactor._planner
-    jobs = [compactor._next(), compactor._next()]
+    jobs = [compactor.next_plan(), compactor.next_plan()]
     assert None not in jobs, "twice lakebed.plan_bytes_max may be in flight"
     planned = held.calls  # type: ignore[attr-defined]
     planner.may_end.release()

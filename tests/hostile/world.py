@@ -311,14 +311,11 @@ def compact(world: World, environment: pytest.MonkeyPatch) -> None:
     compactor = internals_of(world.table).compactor(None)
     try:
         for _ in range(_MERGES_MAX):
-            job = compactor._next()
+            job = compactor.next_plan()
             if job is None:
                 return
-            number, plan = job
-            try:
-                compactor._merge(number, plan)
-            finally:
-                compactor._done(number)
+            plan = job[1]
+            compactor.run(*job)
     finally:
         compactor.close()
     raise AssertionError(f"after {_MERGES_MAX} merges there is always one more: {plan}")

@@ -235,7 +235,7 @@ class FaultProxy:
         if request is None:
             return False
         method = request.first
-        fault = self._draw(method, request.second)
+        fault = self.draw(method, request.second)
         waits_for_go_ahead = request.headers.get("expect", "").lower() == "100-continue"
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
@@ -296,7 +296,7 @@ class FaultProxy:
         # A server may refuse a request without reading its body; the rest of the body would be taken for a request.
         return sending.done() and sending.exception() is None
 
-    def _draw(self, method: str, path: str) -> Fault | None:
+    def draw(self, method: str, path: str) -> Fault | None:
         with self._lock:
             self._traffic.requests[method] += 1
             fault = self._draw_locked(method, path)

@@ -207,9 +207,9 @@ class SparkCluster:
         try:
             printed, _ = outcome(process)
         except AssertionError as hangs:
-            raise ServerFailed(f"{hangs}; its errors:\n{self._errors()}") from None
+            raise ServerFailed(f"{hangs}; its errors:\n{self.errors()}") from None
         if process.returncode:
-            raise ServerFailed(f"the job ended with code {process.returncode}; its errors:\n{self._errors()}")
+            raise ServerFailed(f"the job ended with code {process.returncode}; its errors:\n{self.errors()}")
         return printed
 
     def submit(
@@ -232,5 +232,5 @@ class SparkCluster:
                 text=True,
             )
 
-    def _errors(self) -> str:
+    def errors(self) -> str:
         return "\n".join((self.run_folder / "job.errors").read_text().splitlines()[-25:])

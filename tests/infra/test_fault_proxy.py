@@ -111,7 +111,7 @@ def test_equal_seeds_draw_equal_faults() -> None:
     def draws(seed: int) -> list[Fault | None]:
         proxy = FaultProxy(server_port=1, seed=seed)
         proxy.set_rates(FaultRates(before=0.2, reset=0.2, after=0.2))
-        return [proxy._draw("PUT", "/b/k") for _ in range(200)]
+        return [proxy.draw("PUT", "/b/k") for _ in range(200)]
 
     assert draws(1) == draws(1) != draws(2)
 

@@ -245,8 +245,8 @@ def test_a_topic_that_is_refused_is_not_gone() -> None:
 
 def test_a_broker_that_does_not_host_a_partition_says_nothing_of_a_loss(kafka: KafkaServer, topic: str) -> None:
     cluster = KafkaCluster(KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=(topic,)))
-    assert isinstance(cluster._gone([(topic, 0), (topic, 1)]), Retry)
-    told = cluster._gone([(topic, 0), (topic, 7)])
+    assert isinstance(cluster.error_of_unknown([(topic, 0), (topic, 1)]), Retry)
+    told = cluster.error_of_unknown([(topic, 0), (topic, 7)])
     assert isinstance(told, DataLoss)
     assert f"topic '{topic}' partition 7" in str(told)
 

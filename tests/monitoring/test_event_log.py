@@ -305,12 +305,12 @@ def test_the_environment_says_it_too_and_nothing_is_left_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logger = logging.getLogger("lakebed")
-    before = logger.level, list(logger.handlers), logger.propagate, list(events._listeners)
+    before = logger.level, list(logger.handlers), logger.propagate, events.listeners()
     monkeypatch.setenv("LAKEBED_LOG_FORMAT", "text")
     monkeypatch.setenv("LAKEBED_LOG_LEVEL", "debug")
     assert main(["settle", a_table(tmp_path).path]) == 0
     assert {"commit_ended", "settled"} <= {parsed(line)["event"] for line in capsys.readouterr().err.splitlines()}
-    assert (logger.level, list(logger.handlers), logger.propagate, list(events._listeners)) == before
+    assert (logger.level, list(logger.handlers), logger.propagate, events.listeners()) == before
     monkeypatch.setenv("LAKEBED_LOG_FORMAT", "xml")
     assert main(["settle", str(tmp_path / "t")]) == 2
     assert "LAKEBED_LOG_FORMAT is 'xml'; it must be one of text, json, off" in capsys.readouterr().err

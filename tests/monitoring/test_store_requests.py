@@ -86,7 +86,7 @@ def test_requests_of_spark_workers_are_not_lost(flaky_s3: FaultProxy, s3_server:
 
 
 def test_nothing_is_listened_to_once_a_task_has_ended(tmp_path: Path) -> None:
-    before = list(events._listeners)
+    before = events.listeners()
     task = WriteTask(WriteSpec(schema=pa.schema([("id", pa.int64())])), str(tmp_path), lambda _: iter([]))
     list(task.run(iter([])))
-    assert events._listeners == before
+    assert events.listeners() == before

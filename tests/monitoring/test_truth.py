@@ -67,11 +67,11 @@ class Truth:
             if "_delta_log" not in file.parts:
                 truth.parquet_bytes[str(file.relative_to(root))] = file.stat().st_size
         for file in sorted((root / "_delta_log").glob("*[0-9].json")):
-            truth._read([json.loads(line) for line in file.read_text().splitlines()])
+            truth.read([json.loads(line) for line in file.read_text().splitlines()])
             truth.newest_version = int(file.stem)
         return truth
 
-    def _read(self, actions: list[dict[str, dict[str, object]]]) -> None:
+    def read(self, actions: list[dict[str, dict[str, object]]]) -> None:
         [info] = [action["commitInfo"] for action in actions if "commitInfo" in action]
         self.operations[str(info["operation"])] += 1
         for removed in [action["remove"] for action in actions if "remove" in action]:

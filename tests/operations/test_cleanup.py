@@ -190,8 +190,9 @@ class Cleaned:
                 self.table.maintenance.remove_orphan_files(NO_TIME, dry_run=False, allow_short_retention=True)
             case "tidy":
                 self.first = self.table.version
-                self.tidy._log = log_of(self.table)
-                self.tidy._listed_at = rng.choice([None, self.tidy._listed_at])
+                self.tidy.log = log_of(self.table)
+                if rng.random() < 0.5:
+                    self.tidy.list_next()
                 self.tidy.run_once()
 
     def hold_or_release(self) -> None:

@@ -20,10 +20,9 @@ def test_vectors_of_parts_that_left_the_base_are_let_go_and_can_be_read_again(tm
     vectors = dead_rows.write(bitmaps)
     parts = {path: Part(path=path, rows=9000, bytes=1, deletion_vector=vectors[path]) for path in bitmaps}
     dead_rows.forget_removed(parts)
-    assert len(dead_rows._kept) == 200
+    assert len(dead_rows.kept) == 200
     dead_rows.forget_removed({path: parts[path] for path in list(parts)[:10]})
-    assert list(dead_rows._kept) == list(parts)[:10]
-    assert dead_rows._bytes == sum(size for _, _, size in dead_rows._kept.values())
+    assert list(dead_rows.kept) == list(parts)[:10]
     assert {path: dead_rows.of(part) for path, part in parts.items()} == bitmaps
 
 
@@ -35,4 +34,4 @@ def test_a_process_that_settles_and_merges_for_long_keeps_no_vectors_of_parts_th
         table.settle()
         if number % 3 == 2:
             table.maintenance.compact()
-    assert len(dead_rows_of(table)._kept) <= 2 * len(table.inspect.parts()) + 66
+    assert len(dead_rows_of(table).kept) <= 2 * len(table.inspect.parts()) + 66

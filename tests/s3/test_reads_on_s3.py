@@ -44,7 +44,7 @@ def test_reads_reach_another_process_by_one_object_and_one_list(s3: S3Server, mo
         before = requests(table)
         for _ in range(5):
             table.to_arrow(where="id = 25")
-        internals_of(table).reads._end()
+        internals_of(table).reads.close()
         assert requests(table)["put"] - before.get("put", 0) == 1
         planner = lakebed.open(table.path)
         snapshot = log_of(planner).refresh()
@@ -63,7 +63,7 @@ def test_a_store_that_refuses_files_of_reads_troubles_neither_reader_nor_planner
     table = new_table(s3_server)
     flaky_s3.set_rates(FaultRates(before=1.0, path_contains="reads"))
     assert len(table.to_arrow(where="id = 25")) == 1
-    internals_of(table).reads._end()
+    internals_of(table).reads.close()
     planner = lakebed.open(table.path)
     assert internals_of(planner).reads.of(log_of(planner).refresh()) == {}
     assert sum(flaky_s3.traffic().faults.values()) > 2  # it was asked, both to write and to list

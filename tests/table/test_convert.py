@@ -238,7 +238,7 @@ def test_a_log_that_grew_meanwhile_is_adopted_as_it_is_then(tmp_path: Path, monk
     write_deltalake(path, pa.table({"id": [1, 2]}))
     module = importlib.import_module("lakebed.operations.convert")
     checked: list[int] = []
-    check: Callable[..., None] = module._check_unique
+    check: Callable[..., None] = module.check_unique
 
     def check_then_another_appends(rows: pa.Table, keys: object) -> None:
         check(rows, keys)
@@ -246,7 +246,7 @@ def test_a_log_that_grew_meanwhile_is_adopted_as_it_is_then(tmp_path: Path, monk
         if len(checked) == 1:
             write_deltalake(path, pa.table({"id": [3]}), mode="append")
 
-    monkeypatch.setattr(module, "_check_unique", check_then_another_appends)
+    monkeypatch.setattr(module, "check_unique", check_then_another_appends)
     table = lakebed.convert(path, keys=["id"])
     assert checked == [2, 3]
     assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3]

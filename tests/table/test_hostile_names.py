@@ -43,7 +43,10 @@ REFUSED = [
     "_tmp_metadata_row_index",
     "_Metadata",
 ]
-FOLDERS = ("parts", "view", "compaction", "doctor", "ingest", "sortkey", "manifest")
+FOLDERS = (
+    "parts", "storage", "keyindex", "telemetry", "view", "planning", "compaction", "operations", "health", "ingest",
+    "sortkey", "manifest",
+)  # fmt: skip
 KEYS_A_TABLE = 30
 ALL = os.environ.get("LAKEBED_NAMES") == "all"
 

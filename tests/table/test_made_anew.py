@@ -44,15 +44,24 @@ def rows_of(*ids: int) -> pa.Table:
 
 def opened_twice(path: Path, versions: int) -> tuple[lakebed.Table, lakebed.Table]:
     """A handle on a table that is gone, and one on the table that was made in its place, with some versions."""
-    old = lakebed.create(path, SCHEMA, keys=["id"])
+    old = made(path)
+    return old, made_in_its_place(path, versions)
+
+
+def made(path: Path) -> lakebed.Table:
+    table = lakebed.create(path, SCHEMA, keys=["id"])
     for number in range(3):
-        old.apply(rows_of(number))
-    old.settle()
+        table.apply(rows_of(number))
+    table.settle()
+    return table
+
+
+def made_in_its_place(path: Path, versions: int) -> lakebed.Table:
     shutil.rmtree(path)
-    new = lakebed.create(path, SCHEMA, keys=["id"])
+    table = lakebed.create(path, SCHEMA, keys=["id"])
     for number in range(versions):
-        new.apply(rows_of(100 + number))
-    return old, new
+        table.apply(rows_of(100 + number))
+    return table
 
 
 WRITES: dict[str, Callable[[lakebed.Table], object]] = {
@@ -101,8 +110,10 @@ def test_an_apply_to_the_table_before_says_that_another_is_in_its_place(tmp_path
 
 
 def test_a_checkpoint_of_the_table_before_does_not_land_in_the_new_one(tmp_path: Path) -> None:
-    old, new = opened_twice(tmp_path / "t", 1)
-    log_of(old).write_checkpoint(log_of(old)._newest)  # type: ignore[arg-type]
+    old = made(tmp_path / "t")
+    asleep = log_of(old).refresh()
+    new = made_in_its_place(tmp_path / "t", 1)
+    log_of(old).write_checkpoint(asleep)
     assert not list((tmp_path / "t" / "_delta_log").glob("*checkpoint*"))
     assert lakebed.open(new.path).to_arrow()["id"].to_pylist() == [100]
 

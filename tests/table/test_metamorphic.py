@@ -169,7 +169,7 @@ class Life:
     def compact(self, replica: Replica, action: str) -> int:
         if replica.compactor is None:
             replica.compactor = internals_of(replica.table).compactor(None)
-        volatile = compaction_of(replica.table)._volatile
+        volatile = compaction_of(replica.table).volatile_merger
         if action == "merge":
             return sum(result.parts_in > 0 for result in merge_all(replica.compactor))
         if action == "upload" and volatile:
@@ -200,14 +200,11 @@ def merge_all(compactor: Compactor) -> list[MergeResult]:
     """What ``run_until_idle`` does, which must come to an end."""
     results: list[MergeResult] = []
     for _ in range(MERGES_MAX):
-        job = compactor._next()
+        job = compactor.next_plan()
         if job is None:
             return results
-        number, plan = job
-        try:
-            results.append(compactor._merge(number, plan))
-        finally:
-            compactor._done(number)
+        plan = job[1]
+        results.append(compactor.run(*job))
     raise AssertionError(f"after {MERGES_MAX} merges there is always one more: {plan}")
 
 

@@ -104,14 +104,14 @@ def files_of_reads(table: lakebed.Table) -> list[Path]:
 
 def read_elsewhere(table: lakebed.Table, code: str, **options: Any) -> None:
     """Run code in a process of its own, with ``table`` opened."""
-    code = f"import lakebed\ntable = lakebed.open({table.path!r})\n{code}"
+    code = f"import lakebed\nfrom lakebed.table import internals_of\ntable = lakebed.open({table.path!r})\n{code}"
     found = ran([sys.executable, "-c", code], **options)
     assert found.returncode == 0 and not found.stderr, found.stderr
 
 
 def published(table: lakebed.Table) -> None:
     """Have the thread publish now what was counted, and end."""
-    internals_of(table).reads._end()
+    internals_of(table).reads.close()
 
 
 # -- between processes ---------------------------------------------------------------------------------------------------
@@ -145,8 +145,9 @@ def test_each_file_is_read_once_and_the_folder_is_listed_once_a_minute(table: la
     asked = []
     for ahead in (0, 1, 59, 61, 62, 125):
         clock.ahead = ahead
+        snapshot = log_of(table).refresh()
         before = log_of(table).store.counters().operations
-        internals_of(table).reads.of(log_of(table)._newest)
+        internals_of(table).reads.of(snapshot)
         after = log_of(table).store.counters().operations
         asked.append(
             {
@@ -183,14 +184,11 @@ def test_reads_of_a_steady_table_cost_and_write_nothing(sort_again: bool, made: 
     code = "table.to_arrow(where='id < 60'); table.lookup([5]); table.query('select * from t')"
     read_elsewhere(table, code)
     exec(code)
+    snapshot = log_of(table).refresh()
     requests = log_of(table).store.counters()
-    assert internals_of(table).reads.of(log_of(table)._newest) == {}
+    assert internals_of(table).reads.of(snapshot) == {}
     assert log_of(table).store.counters() == requests
-    assert (
-        not files_of_reads(table)
-        and internals_of(table).reads._thread is None
-        and not internals_of(table).reads._counted
-    )
+    assert not files_of_reads(table) and internals_of(table).reads.is_idle
     assert "lakebed-reads" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -198,7 +196,7 @@ def test_a_reader_without_write_access_reads_as_ever(table: lakebed.Table) -> No
     for each in [Path(table.path), *Path(table.path).rglob("*")]:
         each.chmod(0o555 if each.is_dir() else 0o444)
     code = "assert table.to_arrow(where='id < 60').num_rows == 60\n"
-    code += "assert sum(internals_of(table).reads.of(log_of(table).refresh()).values()) == 2"
+    code += "inside = internals_of(table)\nassert sum(inside.reads.of(inside.log.refresh()).values()) == 2"
     read_elsewhere(table, code, preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0))
     assert not files_of_reads(table)
 

@@ -80,7 +80,7 @@ def test_the_page_plans_what_is_read_most_first_as_the_command_does(tmp_path: Pa
         table.settle()
     table.set_sort_key(["id"])
     table.to_arrow(where="region = 'r2'")
-    internals_of(table).reads._end()  # publishes what was counted
+    internals_of(table).reads.close()  # publishes what was counted
     page = serve(table)
     planned = [row["why"] for row in table.maintenance.plan().to_pylist() if row["level"] is not None]
     assert planned[0].endswith("read 1 time in the last hour")

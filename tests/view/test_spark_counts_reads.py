@@ -58,13 +58,13 @@ def test_a_view_of_maintenance_counts_from_the_change_of_the_key_until_all_is_so
     assert reads(table) == [0, 0, 0, 0, 0]
     spark.sql("select * from kept where id < 5").collect()
     assert reads(table) == [1, 0, 0, 0, 1]
-    internals_of(table).reads._end()
+    internals_of(table).reads.close()
     assert len(list(Path(table.path, "_lakebed/reads").glob("*.json"))) == 1
     table.maintenance.compact()
     internals_of(table).view.refresh(log_of(table).refresh())
     spark.sql("select * from kept where id < 5").collect()
     assert internals_of(table).reads.of(log_of(table).refresh()) == {}
-    assert internals_of(table).reads._thread is None, "nothing is to be told any more"
+    assert internals_of(table).reads.is_idle, "nothing is to be told any more"
 
 
 def test_an_exchange_is_shared_by_two_frames_also_while_reads_are_counted(
