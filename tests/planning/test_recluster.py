@@ -13,14 +13,14 @@ from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import Part
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.overlap import OverlapMap
-from lakebed.planning.plan import Cause, MergeKind, MergePlan
+from lakebed.planning.plan import MergeKind, MergePlan
 from lakebed.planning.planner import plan
 from lakebed.planning.recluster import groups
 from lakebed.planning.rounds import depth_by_level, estimate, round_plans
 from lakebed.planning.simulator import Workload, simulate, steady
 from lakebed.settings import TableSettings, check_changeable, parse_depth, parse_settings
 from lakebed.sortkey.ranges import order_columns, range_of, ranked
-from tests.planning.tables import MB, ORDERED, SCHEMA, UNORDERED, part, table
+from tests.planning.tables import MB, ORDERED, SCHEMA, part, table
 
 NOON = 43_200_000
 RECLUSTERED = replace(ORDERED, merge="recluster")
@@ -255,31 +255,6 @@ def test_the_estimate_is_near_what_is_done(final: bool) -> None:
 # -- in the planner --------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_says_why_and_what_it_is_for() -> None:
-    parts = [part(f"new-{number}", 0, 100 + number) for number in range(4)]
-    (found,) = plan(table(parts, RECLUSTERED), (), NOON).plans
-    assert (found.kind, found.level, found.depth_before, found.depth_after) == (MergeKind.RECLUSTER, 1, 4, 1)
-    assert found.gain > 0 and "level 0 is 4.00 deep on average" in found.why and "recluster_depth is 2" in found.why
-
-
-def test_what_is_too_deep_counts_as_backlog_also_where_it_has_to_wait() -> None:
-    parts = [part(f"new-{number}", 0, 100 + number, 100 * MB) for number in range(30)]
-    planning = plan(table(parts, RECLUSTERED), (), NOON)
-    assert len(planning.plans) == 2 and planning.backlog_bytes == 3000 * MB
-
-
-def test_small_parts_side_by_side_are_not_its_matter() -> None:
-    parts = [part(f"new-{number:03d}", number * 10, number * 10 + 9) for number in range(100)]
-    planning = plan(table(parts, RECLUSTERED), (), NOON)
-    assert planning.plans == () and Cause.WITHIN_DEPTH in {refusal.cause for refusal in planning.refusals}
-
-
-def test_a_table_without_an_order_is_left_alone_and_told_why() -> None:
-    parts = [part(f"new-{number:03d}", 0, 10) for number in range(100)]
-    planning = plan(table(parts, replace(UNORDERED, merge="recluster")), (), NOON)
-    assert planning.plans == () and {refusal.cause for refusal in planning.refusals} == {Cause.NO_ORDER}
-
-
 @pytest.mark.parametrize("policy", ["auto", "tiered", "leveled", "recluster", "off"])
 def test_parts_of_an_earlier_sort_key_are_sorted_whatever_the_policy_oldest_first_when_nothing_else_waits(
     policy: str,
@@ -301,14 +276,6 @@ def test_a_table_whose_sort_key_was_never_changed_is_not_sorted_anew_unasked() -
     snapshot = table([part("foreign", 0, 100)], ORDERED)
     assert plan(snapshot, (), NOON).plans == ()
     assert next(round_plans(snapshot, (), NOON)).kind is MergeKind.RESORT, "a job sorts it"
-
-
-def test_deep_levels_come_before_parts_of_an_earlier_sort_key() -> None:
-    settings = replace(RECLUSTERED, sort_key_version=2)
-    deep = [part(f"deep-{number}", 0, 100, sort_key_version=1) for number in range(5)]
-    far = part("far-9", 500, 600, sort_key_version=1)
-    kinds = [(item.kind, len(item.inputs)) for item in plan(table([*deep, far], settings), (), NOON).plans]
-    assert kinds == [(MergeKind.RECLUSTER, 5), (MergeKind.RESORT, 1)]
 
 
 @pytest.mark.parametrize("text", ["0", "0.5", "deep", "0%", "101%", "nan", "inf", "-3"])

@@ -51,14 +51,6 @@ def test_reads_of_everything_alike_change_nothing_whatever_the_sizes() -> None:
     assert order(snapshot, {item.path: 9 for item in parts}) == order(snapshot, {})
 
 
-def test_the_plan_says_how_often_it_was_read() -> None:
-    snapshot = table([old(*place) for place in APART], CHANGED)
-    first, second, third, *_ = plan(snapshot, (), NOW, reads={"old-5": 1234, "old-3": 1}).plans
-    assert first.why == "sorted by an earlier sort key, not by version 2; read 1,234 times in the last hour"
-    assert second.why.endswith("; read 1 time in the last hour")
-    assert third.why == "sorted by an earlier sort key, not by version 2"
-
-
 def test_what_many_wait_for_does_not_wait_for_what_nobody_reads() -> None:
     snapshot = table([old(number, 0, 1000, 50 * MB) for number in range(1, 9)], CHANGED)
     hot = {"old-4": 100, "old-6": 60, "old-7": 40}
@@ -95,36 +87,3 @@ def test_all_parts_get_their_turn_whatever_is_read(seed: int) -> None:
 def test_a_recluster_job_goes_the_same_way() -> None:
     snapshot = table([old(*place) for place in APART], CHANGED)
     assert next(round_plans(snapshot, (), NOW, {"old-5": 1})).inputs == ("old-5",)
-
-
-def test_parts_in_the_order_of_the_table_are_left_alone_however_often_they_are_read() -> None:
-    parts = [part(f"new-{number}", low, high, 100 * MB, sort_key_version=2) for number, low, high in APART]
-    assert plan(table(parts, CHANGED), (), NOW, reads={"new-3": 1000}).plans == ()
-
-
-def deep(count: int) -> list[Part]:
-    """Parts that the new order lays over each other."""
-    return [old(number, number, 1000 - number, 60 * MB) for number in range(1, count + 1)]
-
-
-def test_what_is_read_is_sorted_before_what_the_new_order_makes_deep() -> None:
-    snapshot = table(deep(20), CHANGED)
-    assert plan(snapshot, (), NOW).plans[0].kind is MergeKind.MERGE
-    first, second, *_ = plan(snapshot, (), NOW, reads={"old-7": 9, "old-12": 9}).plans
-    assert (first.kind, first.inputs) == (MergeKind.RESORT, ("old-7", "old-12"))
-    assert second.kind is MergeKind.MERGE and not {"old-7", "old-12"} & set(second.inputs)
-
-
-def test_what_comes_in_is_merged_before_anything_that_is_read() -> None:
-    new = [part(f"new-{number}", number, 1000 - number, sort_key_version=2) for number in range(21, 30)]
-    planning = plan(table([*deep(20), *new], CHANGED), (), NOW, reads={"old-7": 9})
-    assert planning.plans[0].kind is MergeKind.MERGE
-    planning = plan(table([*deep(20), *new[:8]], CHANGED), (), NOW, reads={"old-7": 9})
-    assert planning.plans[0].inputs == ("old-7",), "eight are within the read budget"
-
-
-def test_a_round_ends_when_what_is_read_fills_what_may_be_in_flight() -> None:
-    parts = [old(number, number * 100, number * 100 + 50, 400 * MB) for number in range(1, 5)]
-    planning = plan(table([*parts, *deep(20)[4:]], CHANGED), (), NOW, reads={item.path: 5 for item in parts})
-    assert [one.inputs for one in planning.plans] == [("old-1",), ("old-2",)]
-    assert planning.backlog_bytes >= 800 * MB
