@@ -18,6 +18,7 @@ import numpy as np
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload
 from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
+from lakebed.manifest.entries import Operation
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.parts.write import WrittenPart
 from lakebed.storage.engine import connect
@@ -37,7 +38,7 @@ def make(path: str, base: int, parts: int, rows: int) -> None:
     for _ in range(parts):
         changes = prepare(workload.batch(), spec, connect(), DELETES)
         written += write_arrow(changes, spec, orders.path).parts
-    commit_written(internals_of(orders).log, snapshot, Written(parts=tuple(written)), None, "APPLY", "benchmark")
+    commit_written(internals_of(orders).log, snapshot, Written(parts=tuple(written)), None, Operation.APPLY)
 
 
 def view(path: str, answers: multiprocessing.Queue[tuple[float, float, int]]) -> None:

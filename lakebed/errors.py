@@ -121,7 +121,14 @@ class StoreUnavailable(Retry):
 
 
 class Contention(Retry):
-    """Other writers won every attempt of a bounded number of commits."""
+    """Other commits came first at each of an operation's ``attempts`` to commit."""
+
+    def __init__(
+        self, text: str = "", *, operation: str | None = None, attempts: int | None = None, **where: Unpack[_Where]
+    ) -> None:
+        super().__init__(text, **where)
+        self.operation = operation
+        self.attempts = attempts
 
 
 class DataLoss(LakebedError):

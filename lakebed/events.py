@@ -216,6 +216,16 @@ class CommitEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommitGivenUp:
+    """An operation gave up: other commits came first at each of its ``attempts``."""
+
+    table: str
+    operation: str
+    attempts: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimChanged:
     """``result``: taken, or taken_over (in place of an expired one of another replica), abandoned (given back), or expired
     (of a replica that is gone, taken out of the log). ``version``: of the commit; ``replica``: whose claim it is.
@@ -285,8 +295,8 @@ class QueryChanged:
 
 Event: TypeAlias = (
     BatchCommitted | BatchReplayed | OffsetsLost | Settled | ViewRefreshed | MergeBegan | MergeEnded | MergeFailed
-    | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded | ClaimChanged
-    | StoreRequested | TaskMeasured | SourceLagged | QueryChanged
+    | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded | CommitGivenUp
+    | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []

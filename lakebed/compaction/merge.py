@@ -25,26 +25,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from pyroaring import BitMap64
 
 from lakebed import events
-from lakebed.errors import Contention, LakebedError, Retry, StoreUnavailable
-from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part
+from lakebed.errors import LakebedError, Retry
+from lakebed.manifest.actions import Action, AddPart, Part
 from lakebed.manifest.claims import Claim, claimed_paths, claims_of
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog, Unknown
+from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.storage.part_storage import PartStorage
-from lakebed.version import ENGINE
 
 LEASE_SECONDS = 120.0
 HEARTBEATS = 4  # in the time of a lease
-_ATTEMPTS_MAX = 100
 _logger = logging.getLogger("lakebed.merge")
 
 Progress = Callable[[int], None]
@@ -96,6 +96,10 @@ class MergeResult:
     seconds: float = 0.0
     local: bool = False
     vector_bytes: int = 0
+
+
+_Claimed: TypeAlias = tuple[Claim, Snapshot] | MergeResult
+"""A claim and the snapshot at its commit, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,44 +173,44 @@ class Merger:
     def claim(
         self, paths: Sequence[str], level: int, volatile: bool = False, ending: Sequence[Claim] = (),
         claim_id: str | None = None,
-    ) -> tuple[Claim, Snapshot] | MergeResult:  # fmt: skip
+    ) -> _Claimed:  # fmt: skip
         """A claim on the parts and the snapshot at its commit; or why there is none. Raises StoreUnavailable, Contention.
 
         ``ending``: claims of our own that it takes the place of.
         """
-        wanted = frozenset(paths)
-        claim = Claim(
-            id=claim_id or str(uuid.uuid4()),
-            replica=self.replica,
-            sources=tuple(paths),
-            level=level,
-            lease_ms=0,
-            since_ms=0,
-            volatile=volatile,
-        )
-        for _ in range(_ATTEMPTS_MAX):
-            snapshot = self._log.refresh()
+        wanted, ours = frozenset(paths), {other.id for other in ending}
+        claim_id = claim_id or str(uuid.uuid4())
+
+        def build(snapshot: Snapshot) -> Proposal[_Claimed] | Finished[_Claimed]:
             if not wanted <= snapshot.parts.keys():
-                return MergeResult(outcome=MergeOutcome.REPLACED, claim=claim.id)
+                return Finished(MergeResult(outcome=MergeOutcome.REPLACED, claim=claim_id))
             now = int(self._clock() * 1000)
             rivals = [other for other in claims_of(snapshot.domains).values() if not wanted.isdisjoint(other.sources)]
-            ours = {other.id for other in ending}
             if any(other.is_live(now) for other in rivals if other.id not in ours):
-                return MergeResult(outcome=MergeOutcome.CLAIMED, claim=claim.id)
+                return Finished(MergeResult(outcome=MergeOutcome.CLAIMED, claim=claim_id))
             if not ours <= {other.id for other in rivals}:
-                return MergeResult(outcome=MergeOutcome.OVERTAKEN, claim=claim.id)
-            claim = replace(claim, since_ms=now, lease_ms=now + int(self._lease_seconds * 1000))
-            actions = [*(other.ended() for other in rivals), claim.to_action()]
+                return Finished(MergeResult(outcome=MergeOutcome.OVERTAKEN, claim=claim_id))
+            lease_ms = now + int(self._lease_seconds * 1000)
+            claim = Claim(
+                id=claim_id,
+                replica=self.replica,
+                sources=tuple(paths),
+                level=level,
+                lease_ms=lease_ms,
+                since_ms=now,
+                volatile=volatile,
+            )
+            taken_over = any(other.id not in ours for other in rivals)
+
+            def result(committed: Committed) -> _Claimed:
+                self._tell("taken_over" if taken_over else "taken", committed.version, claim)
+                return claim, committed.snapshot
+
             access = ReadWriteSet(claimed=wanted, domains=frozenset(other.domain for other in rivals))
-            info = CommitInfo(operation="CLAIM", commit_id="", metrics={"parts": len(wanted)}, engine=ENGINE)
-            outcome = self._log.commit(snapshot, actions, info, access)
-            if isinstance(outcome, Committed):
-                taken_over = any(other.id not in ours for other in rivals)
-                self._tell("taken_over" if taken_over else "taken", outcome.version, claim)
-                return claim, outcome.snapshot
-            if isinstance(outcome, Unknown):
-                raise _silent(outcome)
-        raise Contention(f"a claim gave way {_ATTEMPTS_MAX} times to other commits")
+            actions = [*(other.ended() for other in rivals), claim.to_action()]
+            return Proposal(actions=actions, access=access, result=result, metrics={"parts": len(wanted)})
+
+        return commit_loop(self._log, Operation.CLAIM, build)
 
     @contextmanager
     def heartbeat(self, claim: Claim, restoring: Sequence[Claim] = ()) -> Iterator[None]:
@@ -234,47 +238,42 @@ class Merger:
 
     def extend(self, claims: Sequence[Claim]) -> list[Claim]:
         """Extend the leases of those claims that are still in the log, in one commit; returns these."""
-        for _ in range(_ATTEMPTS_MAX):
-            snapshot = self._log.refresh()
-            now = int(self._clock() * 1000)
-            held = [
-                replace(claim, lease_ms=now + int(self._lease_seconds * 1000))
-                for claim in claims
-                if claim.domain in snapshot.domains
-            ]
-            if not held:
-                return []
+
+        def build(snapshot: Snapshot) -> Proposal[list[Claim]] | Finished[list[Claim]]:
+            lease_ms = int(self._clock() * 1000) + int(self._lease_seconds * 1000)
+            held = [replace(claim, lease_ms=lease_ms) for claim in claims if claim.domain in snapshot.domains]
             access = ReadWriteSet(domains=frozenset(claim.domain for claim in held))
-            info = CommitInfo(operation="EXTEND CLAIM", commit_id="", engine=ENGINE)
-            outcome = self._log.commit(snapshot, [claim.to_action() for claim in held], info, access)
-            if isinstance(outcome, Committed):
-                return held
-            if isinstance(outcome, Unknown):
-                raise _silent(outcome)
-        raise Contention(f"a heartbeat gave way {_ATTEMPTS_MAX} times to other commits")
+            return (
+                Proposal(actions=[claim.to_action() for claim in held], access=access, result=lambda _: held)
+                if held
+                else Finished([])
+            )
+
+        return commit_loop(self._log, Operation.EXTEND_CLAIM, build)
 
     def abandon(self, claim: Claim, restoring: Sequence[Claim] = (), result: str = "abandoned") -> None:
         """Take the claim out of the log, if it is still there; ``restoring``: claims that come back in its place.
 
-        ``result``: what the event says (``events.ClaimChanged``).
+        ``result``: what the event says (``events.ClaimChanged``). Raises StoreUnavailable, Contention: the claim then expires by
+        itself.
         """
-        for _ in range(_ATTEMPTS_MAX):
-            snapshot = self._log.refresh()
+
+        def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
             if claim.domain not in snapshot.domains:
-                return
+                return Finished(None)
             back = [old for old in restoring if all(path in snapshot.parts for path in old.sources)]
             access = ReadWriteSet(
                 claimed=frozenset(path for old in back for path in old.sources), domains=frozenset([claim.domain])
             )
-            info = CommitInfo(operation="ABANDON CLAIM", commit_id="", engine=ENGINE)
             lease_ms = int((self._clock() + self._lease_seconds) * 1000)
             restored = [replace(old, lease_ms=lease_ms).to_action() for old in back]
-            outcome = self._log.commit(snapshot, [claim.ended(), *restored], info, access)
-            if isinstance(outcome, Committed):
-                self._tell(result, outcome.version, claim)
-                return
-            if isinstance(outcome, Unknown):
-                raise _silent(outcome)
+            return Proposal(
+                actions=[claim.ended(), *restored],
+                access=access,
+                result=lambda committed: self._tell(result, committed.version, claim),
+            )
+
+        commit_loop(self._log, Operation.ABANDON_CLAIM, build)
 
     def _tell(self, result: str, version: int, claim: Claim) -> None:
         events.emit(
@@ -316,29 +315,28 @@ class Merger:
     # -- 3. commit ---------------------------------------------------------------------------------------------------
 
     def commit(
-        self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], read: Snapshot, operation: str = "MERGE",
-        predicted: Mapping[str, object] | None = None, tried_before: bool = False,
+        self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], read: Snapshot,
+        operation: Operation = Operation.MERGE,        predicted: Mapping[str, object] | None = None, tried_before: bool = False,
     ) -> MergeResult:  # fmt: skip
         """Put the output in place of the sources. If that can't be, its files are deleted (step 4).
 
         To be called again when it raised StoreUnavailable, then with ``tried_before``: a commit that stands after all is
         found if it is not long ago, and no file is deleted.
         """
-        conflicts = 0
-        for _ in range(_ATTEMPTS_MAX):
-            snapshot = self._log.refresh()
+        attempts = 0
+
+        def build(snapshot: Snapshot) -> Proposal[MergeResult] | Finished[MergeResult]:
+            nonlocal attempts
+            conflicts, attempts = attempts, attempts + 1
             if claim.domain not in snapshot.domains:
                 if any(part.path in snapshot.parts or part.path in snapshot.removed for part in merged):
-                    return _found(claim, sources, merged, snapshot)
-                if not tried_before:
-                    self._discard(merged)
-                return MergeResult(outcome=MergeOutcome.OVERTAKEN, claim=claim.id, conflicts=conflicts)
+                    return Finished(_found(claim, sources, merged, snapshot))
+                discard()
+                return Finished(MergeResult(outcome=MergeOutcome.OVERTAKEN, claim=claim.id, conflicts=conflicts))
             died = self._died(sources, snapshot)
             if died is None or not write_spec_of(snapshot).holds_the_same(write_spec_of(read)):
-                if not tried_before:
-                    self._discard(merged)
-                self.abandon(claim)
-                return MergeResult(outcome=MergeOutcome.REPLACED, claim=claim.id, conflicts=conflicts)
+                discard()
+                return Finished(MergeResult(outcome=MergeOutcome.REPLACED, claim=claim.id, conflicts=conflicts))
             actions, result = self._actions(claim, sources, merged, died, snapshot)
             access = ReadWriteSet(
                 parts={part.path: part.partition_key for part in sources.parts if part.path in snapshot.parts},
@@ -350,18 +348,22 @@ class Merger:
                 "rowsOut": sum(action.part.live_rows for action in actions if isinstance(action, AddPart)),
                 "seconds": round(self._clock() - claim.since_ms / 1000, 3),
             }
-            info = CommitInfo(
-                operation=operation, commit_id="", parameters=said, metrics=_metrics(result) | cost, engine=ENGINE
+            return Proposal(
+                actions=actions,
+                access=access,
+                result=lambda committed: replace(result, version=committed.version, conflicts=conflicts),
+                parameters=said,
+                metrics=_metrics(result) | cost,
             )
-            outcome: Outcome = self._log.commit(snapshot, actions, info, access)
-            match outcome:
-                case Committed(version, _):
-                    return replace(result, version=version, conflicts=conflicts)
-                case Conflicted():
-                    conflicts += 1
-                case Unknown():
-                    raise _silent(outcome)
-        raise Contention(f"a merge gave way {conflicts} times to other commits")
+
+        def discard() -> None:
+            if not tried_before:
+                self._discard(merged)
+
+        result = commit_loop(self._log, operation, build, discard=discard)
+        if result.outcome is MergeOutcome.REPLACED:
+            self.abandon(claim)
+        return result
 
     def _died(self, sources: Sources, snapshot: Snapshot) -> dict[str, BitMap64] | None:
         """Rows of each source that died since it was read; None if another merge has replaced a source."""
@@ -454,7 +456,3 @@ def _metrics(result: MergeResult) -> dict[str, int]:
         "bytesOut": result.bytes_out,
         "carriedRows": result.carried_rows,
     }
-
-
-def _silent(outcome: Unknown) -> StoreUnavailable:
-    return StoreUnavailable(f"whether version {outcome.version} was written is unknown: {outcome.cause}")

@@ -7,8 +7,8 @@ Act first, then commit: deletion vectors carry new names, so an attempt that doe
 3. Write the deletion vectors, and a part for rows that had to be completed. Changes that can't become rows are set aside
    now, each change part's once: a crash before step 4 loses none, and doing it again adds none.
 4. Commit: marked parts are removed and added with their new vector, change parts leave the tail and join the base.
-   On a conflict (somebody replaced a part, settled the same change parts, or brought new keys) start again at the newest
-   snapshot: the key index has to read only the parts that are new to it.
+   On a conflict (another commit replaced a part, settled the same change parts, or brought new keys) steps 1 to 3 run again on
+   the newest snapshot (``commit_loop``): the key index has to read only the parts that are new to it.
 
 Invariants: B1, B2; the tail is settled in order, oldest first.
 """
@@ -19,16 +19,17 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lakebed.errors import Contention, StoreUnavailable
-from lakebed.manifest.actions import Action, AddPart, ChangePart, CommitInfo, Part, RemoveChangePart
+from lakebed.manifest.actions import Action, AddPart, ChangePart, Part, RemoveChangePart
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
+from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from lakebed.manifest.deletion_vector import DeletionVector
 
 CHANGES_MAX = 2_000_000
-_ATTEMPTS_MAX = 50
 _logger = logging.getLogger("lakebed.compaction")
 
 
@@ -66,13 +66,16 @@ class SettleResult:
     seconds: float = 0.0
 
 
+_Step: TypeAlias = tuple[SettleResult | None, Snapshot]
+"""What a commit settled, None if nothing was left to settle; the table after it."""
+
+
 def settle(
     log: TableLog,
     storage: PartStorage,
     dead_rows: DeletionVectorCache,
     locator: Callable[[WriteSpec], KeyLocator],
     set_aside: Callable[[ChangePart, pa.Table], None],
-    engine: str,
     changes_max: int = CHANGES_MAX,
 ) -> SettleResult:
     """Settle everything that is in the tail now. Raises Contention, StoreUnavailable (settling again is safe).
@@ -80,59 +83,85 @@ def settle(
     ``set_aside`` commits records of a change part to the quarantine, unless records of that part are there already.
     """
     started = time.perf_counter()
-    result = SettleResult(version=-1)
     snapshot = log.refresh()
-    until = snapshot.version
+    settling = _Settling(
+        log=log,
+        storage=storage,
+        dead_rows=dead_rows,
+        locator=locator,
+        set_aside=set_aside,
+        changes_max=changes_max,
+        until=snapshot.version,
+    )
+    result = SettleResult(version=-1)
     while True:
-        change_parts = _oldest([part for part in snapshot.tail_in_order() if part.version <= until], changes_max)
+        step, snapshot = commit_loop(log, Operation.SETTLE, settling.build, first=snapshot)
+        if step is None:
+            conflicts = settling.attempts - result.commits
+            return replace(result, version=snapshot.version, conflicts=conflicts, seconds=time.perf_counter() - started)
+        result = _plus(result, step)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Settling:
+    """Settles the oldest change parts up to the version ``until``, a commit each. ``attempts``: commits that were tried."""
+
+    log: TableLog
+    storage: PartStorage
+    dead_rows: DeletionVectorCache
+    locator: Callable[[WriteSpec], KeyLocator]
+    set_aside: Callable[[ChangePart, pa.Table], None]
+    changes_max: int
+    until: int
+    attempts: int = 0
+
+    def build(self, snapshot: Snapshot) -> Proposal[_Step] | Finished[_Step]:
+        """Steps 1 to 3."""
+        tail = [part for part in snapshot.tail_in_order() if part.version <= self.until]
+        change_parts = _oldest(tail, self.changes_max)
         if not change_parts:
-            return replace(result, version=snapshot.version, seconds=time.perf_counter() - started)
+            return Finished((None, snapshot))
+        self.attempts += 1
         spec = write_spec_of(snapshot)
-        found = locator(spec)
+        found = self.locator(spec)
         read: list[Part | ChangePart] = [*change_parts, *snapshot.parts.values()]
-        with naming_damaged(read, storage), naming_unreadable(part.path for part in read):
-            resolution = resolve(snapshot.parts, change_parts, spec, storage, dead_rows, found)
-        actions, step = _actions(snapshot, resolution, spec, storage, dead_rows)
-        _quarantine(resolution, spec, set_aside)
+        with naming_damaged(read, self.storage), naming_unreadable(part.path for part in read):
+            resolution = resolve(snapshot.parts, change_parts, spec, self.storage, self.dead_rows, found)
+        actions, step = _actions(snapshot, resolution, spec, self.storage, self.dead_rows)
+        _quarantine(resolution, spec, self.set_aside)
         access = ReadWriteSet(
             parts={path: snapshot.parts[path].partition_key for path in resolution.base_dead},
             change_parts=frozenset(part.domain for part in change_parts),
             looked_up_keys=True,
         )
-        info = CommitInfo(operation="SETTLE", commit_id="", metrics=_metrics(step), engine=engine)
-        outcome = log.commit(snapshot, actions, info, access)
-        match outcome:
-            case Committed(version, snapshot):
-                for path, keys in resolution.keys.items():
-                    if path in snapshot.parts:
-                        found.learn(path, keys)
-                dead_rows.forget_removed(snapshot.parts)
-                result = replace(
-                    result,
-                    version=version,
-                    commits=result.commits + 1,
-                    change_parts=result.change_parts + step.change_parts,
-                    rows=result.rows + step.rows,
-                    rows_marked_dead=result.rows_marked_dead + step.rows_marked_dead,
-                    base_parts_marked=result.base_parts_marked + step.base_parts_marked,
-                    late_or_superseded_rows=result.late_or_superseded_rows + step.late_or_superseded_rows,
-                    late_rows=result.late_rows + step.late_rows,
-                    completed_rows=result.completed_rows + step.completed_rows,
-                    quarantined_rows=result.quarantined_rows + step.quarantined_rows,
-                    bytes_written=result.bytes_written + step.bytes_written,
-                )
-                log.checkpoint_if_due(snapshot)
-            case Conflicted(conflict, snapshot):
-                result = replace(result, conflicts=result.conflicts + 1)
-                if result.conflicts > _ATTEMPTS_MAX:
-                    raise Contention(
-                        f"settling gave way {result.conflicts} times to other commits, last to version {conflict.version} "
-                        f"({conflict.kind.value}: {conflict.detail}); is another process settling the same table?"
-                    )
-            case Unknown(version, _, cause):
-                raise StoreUnavailable(
-                    f"whether version {version} was written is unknown: {cause}; settle again when the store answers"
-                )
+
+        def result(committed: Committed) -> _Step:
+            for path, keys in resolution.keys.items():
+                if path in committed.snapshot.parts:
+                    found.learn(path, keys)
+            self.dead_rows.forget_removed(committed.snapshot.parts)
+            self.log.checkpoint_if_due(committed.snapshot)
+            return replace(step, version=committed.version), committed.snapshot
+
+        return Proposal(actions=actions, access=access, result=result, metrics=_metrics(step))
+
+
+def _plus(result: SettleResult, step: SettleResult) -> SettleResult:
+    """What was settled, with one commit more."""
+    return replace(
+        result,
+        version=step.version,
+        commits=result.commits + 1,
+        change_parts=result.change_parts + step.change_parts,
+        rows=result.rows + step.rows,
+        rows_marked_dead=result.rows_marked_dead + step.rows_marked_dead,
+        base_parts_marked=result.base_parts_marked + step.base_parts_marked,
+        late_or_superseded_rows=result.late_or_superseded_rows + step.late_or_superseded_rows,
+        late_rows=result.late_rows + step.late_rows,
+        completed_rows=result.completed_rows + step.completed_rows,
+        quarantined_rows=result.quarantined_rows + step.quarantined_rows,
+        bytes_written=result.bytes_written + step.bytes_written,
+    )
 
 
 def _oldest(tail: Sequence[ChangePart], changes_max: int) -> list[ChangePart]:

@@ -19,7 +19,6 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locate import KeyLocator
 from lakebed.planning.settling import reason_to_settle
 from lakebed.storage.part_storage import PartStorage
-from lakebed.version import ENGINE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +47,7 @@ class Settler:
 
     def settle(self, locator: Callable[[WriteSpec], KeyLocator] | None = None) -> SettleResult:
         """Settle the whole tail; ``locator`` takes the place of the usual one. Raises what ``settle`` raises."""
-        result = settle(self._log, self._storage, self._dead_rows, locator or self._locator, self._set_aside, ENGINE)
+        result = settle(self._log, self._storage, self._dead_rows, locator or self._locator, self._set_aside)
         if result.commits or result.conflicts:
             events.emit(
                 events.Settled(

@@ -38,6 +38,7 @@ from lakebed.compaction.merge import (
 )
 from lakebed.errors import Corrupt, Retry, StoreUnavailable
 from lakebed.manifest.claims import claimed_paths, claims_of
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
@@ -235,7 +236,7 @@ class VolatileMerger:
         tried_before = one.claim.id in self._tried
         self._tried.add(one.claim.id)
         result = self._merger.commit(
-            one.claim, Sources(one.sources, one.dead), one.parts, snapshot, "UPLOAD", tried_before=tried_before
+            one.claim, Sources(one.sources, one.dead), one.parts, snapshot, Operation.UPLOAD, tried_before=tried_before
         )
         self._forget(one)
         return replace(result, seconds=time.perf_counter() - started)

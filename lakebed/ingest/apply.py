@@ -20,11 +20,11 @@ from lakebed.ingest.batch_writer import (
 )
 from lakebed.ingest.changes_frame import changes_frame
 from lakebed.manifest.actions import Transaction
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.storage.engine import connect, connect_sealed
-from lakebed.version import ENGINE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,16 +46,16 @@ def apply(
     if batch and snapshot.transaction_version(batch.app_id) >= batch.version:
         events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
         return snapshot.version
-    decoder_schema = write_spec_of(snapshot)
+    spec = write_spec_of(snapshot)
     if isinstance(changes, pa.RecordBatch):
         changes = pa.Table.from_batches([changes])
     if isinstance(changes, pa.Table):
         connection = connect() if apply_as_deletes is None else connect_sealed()
-        prepared = prepare(changes, decoder_schema, connection, apply_as_deletes, except_column_list)
-        written = write_arrow(prepared, decoder_schema, path)
+        prepared = prepare(changes, spec, connection, apply_as_deletes, except_column_list)
+        written = write_arrow(prepared, spec, path)
     else:
-        frame = changes_frame(changes, decoder_schema, apply_as_deletes, except_column_list)
-        task = WriteTask(decoder_schema, path, RowChanges(decoder_schema, strict=True))
+        frame = changes_frame(changes, spec, apply_as_deletes, except_column_list)
+        task = WriteTask(spec, path, RowChanges(spec, strict=True))
         written = write_dataframe(frame, task)
     if not written.parts and batch is None:
         return snapshot.version
@@ -65,7 +65,7 @@ def apply(
 def _commit(
     path: str, log: TableLog, snapshot: Snapshot, written: Written, batch: Transaction | None, before_seconds: float
 ) -> int:
-    result = commit_written(log, snapshot, written, batch, "APPLY", ENGINE)
+    result = commit_written(log, snapshot, written, batch, Operation.APPLY)
     if result.replayed and batch:
         events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
         return result.version

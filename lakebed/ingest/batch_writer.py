@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from lakebed.error_transport import crosses_spark, from_spark
-from lakebed.errors import Contention, InvalidChanges, QuarantineRefused, Retry, StoreUnavailable, TableReplaced
+from lakebed.errors import InvalidChanges, QuarantineRefused, Retry, TableReplaced
 from lakebed.ingest.batch_fingerprint import batch_fingerprint, fingerprint_entry
 from lakebed.ingest.decoder import Decoded
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges
@@ -34,13 +34,14 @@ from lakebed.manifest.actions import (
     Action,
     AddChangePart,
     AddPart,
-    CommitInfo,
     Transaction,
 )
-from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
+from lakebed.manifest.conflicts import BLIND, ReadWriteSet
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.removals import all_removals
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
+from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, rows_as_json
 from lakebed.parts.sql import parquet
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 SLICE_ROWS_MAX = 500_000
 SLICE_BYTES_MAX = 256 << 20
-_COMMIT_ATTEMPTS_MAX = 20
 
 
 class ChangeStream(Protocol):
@@ -292,59 +292,54 @@ def _collect(frame: DataFrame, task: WriteTask) -> Written:
 
 
 def commit_written(
-    log: TableLog, read: Snapshot, written: Written, batch: Transaction | None, operation: str, engine: str
+    log: TableLog, read: Snapshot, written: Written, batch: Transaction | None, operation: Operation
 ) -> BatchResult:
     """Commit a batch's parts as the newest changes of the table.
 
-    Raises Retry if the table's shape changed meanwhile, Contention, StoreUnavailable (the batch may be replayed).
+    Raises Retry if the table's shape changed meanwhile, TableReplaced, Contention, StoreUnavailable (a batch with an id may then
+    be repeated).
     """
-    spec, snapshot = write_spec_of(read), read
-    started = time.perf_counter()
-    truncates = bool(written.truncates)
-    for _ in range(_COMMIT_ATTEMPTS_MAX):
-        actions = _actions(snapshot, written, spec)
-        if batch is not None and written.read is not None:
-            actions.append(fingerprint_entry(batch, written.read))
-        access = ReadWriteSet(whole_table=True) if truncates else BLIND
-        metrics = {
-            "rows": written.rows,
-            "bytes": sum(part.bytes for part in written.parts),
-            "parts": len(written.parts),
-        }
-        if written.records_truncated:
-            metrics["recordsTruncated"] = written.records_truncated
-        info = CommitInfo(operation=operation, commit_id="", metrics=metrics, blind_append=not truncates, engine=engine)
-        outcome = log.commit(snapshot, actions, info, access, batch)
-        match outcome:
-            case Committed(version, after, attempts):
-                return BatchResult(
-                    version=version,
-                    snapshot=after,
-                    replayed=False,
-                    attempts=attempts,
-                    commit_seconds=time.perf_counter() - started,
-                )
-            case Conflicted(conflict, newest) if conflict.kind is ConflictKind.BATCH:
-                return BatchResult(
-                    version=newest.version,
-                    snapshot=newest,
+    spec, started = write_spec_of(read), time.perf_counter()
+    access = ReadWriteSet(whole_table=True) if written.truncates else BLIND
+    metrics = {"rows": written.rows, "bytes": sum(part.bytes for part in written.parts), "parts": len(written.parts)}
+    if written.records_truncated:
+        metrics["recordsTruncated"] = written.records_truncated
+
+    def build(snapshot: Snapshot) -> Proposal[BatchResult] | Finished[BatchResult]:
+        if snapshot.metadata.id != read.metadata.id:
+            raise TableReplaced(
+                "another table was made in this one's place while the batch was written; apply it again",
+                table=log.root,
+            )
+        if batch is not None and snapshot.transaction_version(batch.app_id) >= batch.version:
+            return Finished(
+                BatchResult(
+                    version=snapshot.version,
+                    snapshot=snapshot,
                     replayed=True,
                     attempts=1,
                     commit_seconds=time.perf_counter() - started,
                 )
-            case Conflicted(_, newest):
-                if newest.metadata.id != read.metadata.id:
-                    raise TableReplaced(
-                        "another table was made in this one's place while the batch was written; apply it again"
-                    )
-                if not spec.holds_the_same(write_spec_of(newest)):
-                    raise Retry("the table's schema or keys changed while the batch was written; apply it again")
-                snapshot = log.refresh()
-            case Unknown(version, _, cause):
-                raise StoreUnavailable(
-                    f"whether version {version} was written is unknown: {cause}; apply the same batch again"
-                )
-    raise Contention(f"a batch met {_COMMIT_ATTEMPTS_MAX} conflicting commits, one after the other")
+            )
+        if not spec.holds_the_same(write_spec_of(snapshot)):
+            raise Retry("the table's schema or keys changed while the batch was written; apply it again")
+        actions = _actions(snapshot, written, spec)
+        if batch is not None and written.read is not None:
+            actions.append(fingerprint_entry(batch, written.read))
+
+        def result(committed: Committed) -> BatchResult:
+            seconds = time.perf_counter() - started
+            return BatchResult(
+                version=committed.version,
+                snapshot=committed.snapshot,
+                replayed=False,
+                attempts=committed.attempts,
+                commit_seconds=seconds,
+            )
+
+        return Proposal(actions=actions, access=access, result=result, metrics=metrics, batch=batch)
+
+    return commit_loop(log, operation, build, first=read, repeatable=batch is not None)
 
 
 def _actions(snapshot: Snapshot, written: Written, spec: WriteSpec) -> list[Action]:

@@ -6,10 +6,10 @@ import pyarrow as pa
 
 from lakebed.ingest.batch_writer import commit_written, write_arrow
 from lakebed.manifest.actions import ChangePart, Transaction
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
-from lakebed.version import ENGINE
 
 
 def set_aside(path: str, log: TableLog, change_part: ChangePart, records: pa.Table) -> None:
@@ -21,4 +21,4 @@ def set_aside(path: str, log: TableLog, change_part: ChangePart, records: pa.Tab
     batch = Transaction(NAMED_BATCH_PREFIX + change_part.domain, 0)
     if snapshot.transaction_version(batch.app_id) < batch.version:
         written = write_arrow(records, write_spec_of(snapshot), path)
-        commit_written(log, snapshot, written, batch, "QUARANTINE", ENGINE)
+        commit_written(log, snapshot, written, batch, Operation.QUARANTINE)

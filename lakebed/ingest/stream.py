@@ -25,11 +25,11 @@ from lakebed.ingest.batch_writer import (
 from lakebed.ingest.source import Range, RangeChanges
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.actions import Transaction
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.planning.backpressure import pressure
-from lakebed.version import ENGINE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,10 +80,10 @@ class Ingest:
                 )
             log = self._quarantine_log()
             aside = type(written)(parts=written.quarantined)
-            commit_written(log, log.refresh(), aside, batch, "QUARANTINE", ENGINE)
+            commit_written(log, log.refresh(), aside, batch, Operation.QUARANTINE)
         if written.records_lost:
             events.emit(events.OffsetsLost(table=self._table, source=query, records=written.records_lost))
-        result = commit_written(self._log, snapshot, written, batch, "STREAMING UPDATE", ENGINE)
+        result = commit_written(self._log, snapshot, written, batch, Operation.STREAMING_UPDATE)
         if result.replayed:
             if written.read is not None:
                 require_same(result.snapshot, batch, written.read)

@@ -56,7 +56,7 @@ class LogReader:
         self._listed_at = 0.0
         self._lock = threading.Lock()  # of _newest while it is replaced; nothing is read under it
         self._refreshing = SingleFlight[Snapshot]()
-        self._root = str(getattr(store, "root", ""))  # what events call the table
+        self.root = str(getattr(store, "root", ""))  # what events and errors call the table
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class LogReader:
                 return newest
             self._checkpointed = -1
             known = self._without_expired(self._load(None, None))
-        raise StoreUnavailable("the log changed faster than it could be read", table=self._root)
+        raise StoreUnavailable("the log changed faster than it could be read", table=self.root)
 
     def _refresh_anew(self) -> Snapshot:
         """The newest snapshot, when what was known has left the log."""
@@ -124,7 +124,7 @@ class LogReader:
         if not 0 <= version <= newest.version:
             raise VersionNotFound(
                 f"there is no version {version}: the newest is {newest.version}",
-                table=self._root,
+                table=self.root,
                 version=version,
                 newest=newest.version,
             )
@@ -144,7 +144,7 @@ class LogReader:
         if oldest > newest.version:
             newest, oldest = self._refresh_anew(), self.oldest_version()
         if oldest > newest.version:
-            raise VersionNotFound("the log was cleaned while it was read; ask again", table=self._root)
+            raise VersionNotFound("the log was cleaned while it was read; ask again", table=self.root)
         ordered = min(newest.version, max(oldest, _number(newest.metadata.configuration.get(_ENABLED))))
         times: list[int] = []
         for version in range(oldest, ordered + 1):
@@ -154,7 +154,7 @@ class LogReader:
         if timestamp_ms < times[0]:
             raise VersionNotFound(
                 f"the oldest version that is kept, {oldest}, was committed at {_iso(times[0])}; asked for {_iso(timestamp_ms)}",
-                table=self._root,
+                table=self.root,
                 oldest=oldest,
             )
         if timestamp_ms < times[-1]:
@@ -169,7 +169,7 @@ class LogReader:
         """The oldest version that can be read."""
         files = self._files(0)
         if not files.commits:
-            raise TableNotFound("there is no log", table=self._root)
+            raise TableNotFound("there is no log", table=self.root)
         return files.oldest()
 
     def read_commit(self, version: int) -> Commit | None:
@@ -183,7 +183,7 @@ class LogReader:
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
             raise Corrupt(
                 f"{commit_name(version)} can't be read: {error}",
-                table=self._root,
+                table=self.root,
                 version=version,
                 path=commit_name(version),
             ) from error
@@ -207,7 +207,7 @@ class LogReader:
             if commit is None:
                 raise VersionNotFound(
                     f"version {version} is not in the log any more; raise lakebed.log_retention to keep more",
-                    table=self._root,
+                    table=self.root,
                     version=version,
                 )
             yield commit
@@ -232,7 +232,7 @@ class LogReader:
             if version is not None and base is None and files.oldest() > version:
                 raise VersionNotFound(
                     f"version {version} is not kept any more; the oldest that can be read is {files.oldest()}",
-                    table=self._root,
+                    table=self.root,
                     version=version,
                     oldest=files.oldest(),
                 )
@@ -254,7 +254,7 @@ class LogReader:
                     continue  # a cleanup went by
             require_readable(found.protocol)
             return found
-        raise StoreUnavailable("the log changed faster than it could be read", table=self._root)
+        raise StoreUnavailable("the log changed faster than it could be read", table=self.root)
 
     def _files_of(self, version: int | None) -> LogFiles:
         """What is listed from the checkpoint on that the hint names, or of all, if it is of no use."""
@@ -263,7 +263,7 @@ class LogReader:
         if start and start not in files.checkpoints:
             files = self._files(0)
         if not files.commits and not files.checkpoints:
-            raise TableNotFound("there is no log", table=self._root)
+            raise TableNotFound("there is no log", table=self.root)
         return files
 
     def _start(self, files: LogFiles, base: int | None, known: Snapshot | None) -> Snapshot:
@@ -294,7 +294,7 @@ class LogReader:
                 else:
                     raise VersionNotFound(
                         f"there is no version {version}: the newest is {snapshot.version}",
-                        table=self._root,
+                        table=self.root,
                         version=version,
                         newest=snapshot.version,
                     )
@@ -308,19 +308,19 @@ class LogReader:
         if names and files.commits[0] > 0 and not files.checkpoints:
             raise Corrupt(
                 f"the log begins with version {files.commits[0]}, and there is no checkpoint that holds what came before",
-                table=self._root,
+                table=self.root,
                 version=files.commits[0],
             )
         if names and missing not in names and commit_name(files.oldest()) < missing < names[-1]:
             raise Corrupt(
                 f"the log has a gap: {missing} is missing, but older and newer versions are there",
-                table=self._root,
+                table=self.root,
                 path=missing,
             )
         if version is not None:
             raise VersionNotFound(
                 f"version {version} is not kept any more; the oldest that can be read is the first checkpoint's",
-                table=self._root,
+                table=self.root,
                 version=version,
             )
 
@@ -357,7 +357,7 @@ class LogReader:
     def _timestamp(self, version: int) -> int:
         commit = self.read_commit(version)
         if commit is None:
-            raise VersionNotFound(f"version {version} is not in the log any more", table=self._root, version=version)
+            raise VersionNotFound(f"version {version} is not in the log any more", table=self.root, version=version)
         return commit.timestamp_ms
 
     def now_ms(self) -> int:

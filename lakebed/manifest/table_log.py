@@ -26,7 +26,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import orjson
 
@@ -54,12 +53,13 @@ from lakebed.manifest.actions import (
 )
 from lakebed.manifest.checkpoint import encode_checkpoint
 from lakebed.manifest.conflicts import Conflict, ConflictKind, ReadWriteSet, find_conflict
+from lakebed.manifest.expire import expire_before
 from lakebed.manifest.invariants import require_sound
-from lakebed.manifest.leases import EXPIRED_DOMAIN, expired_before, first_unexpired, leased_versions
+from lakebed.manifest.leases import leased_versions
 from lakebed.manifest.log_files import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.manifest.log_reader import LAST_CHECKPOINT, LogReader, require_readable
+from lakebed.manifest.outcome import Committed, Conflicted, Outcome, Unknown
 from lakebed.manifest.snapshot import Snapshot, apply, follows
-from lakebed.version import ENGINE
 
 __all__ = [
     "GATE_FEATURE", "LOG_FOLDER", "Committed", "Conflicted", "Outcome", "TableLog", "Unknown", "checkpoint_name",
@@ -68,7 +68,6 @@ __all__ = [
 _logger = logging.getLogger("lakebed.log")
 _ATTEMPTS_MAX = 10_000  # versions that others may take before ours; each one is progress of the table
 _UNKNOWN_ATTEMPTS_MAX = 8
-_MARK_ATTEMPTS_MAX = 50
 _STRANGE_ATTEMPTS_MAX = 8
 _NEWEST_KEPT = 2  # commit files that no cleaning takes: a log always tells its newest version by itself
 
@@ -79,39 +78,12 @@ WRITER_FEATURES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """The commit stands as this version; ``snapshot`` is the table at it."""
-
-    version: int
-    snapshot: Snapshot
-    attempts: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Conflicted:
-    """Another commit came first and stands in the way; nothing of ours was committed. ``snapshot`` is at that commit."""
-
-    conflict: Conflict
-    snapshot: Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """The store stayed silent: the commit may or may not stand as this version."""
-
-    version: int
-    commit_id: str
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Taken:
     """The name is another's. ``certain``: no attempt of ours can have stood under it before."""
 
     certain: bool
 
 
-Outcome: TypeAlias = Committed | Conflicted | Unknown
 _RESULTS: dict[type[Outcome], str] = {Committed: "committed", Conflicted: "conflicted", Unknown: "unknown"}
 
 
@@ -154,7 +126,7 @@ class TableLog(LogReader):
         outcome, attempts = self._commit(read, actions, info, access, batch)
         events.emit(
             events.CommitEnded(
-                table=self._root,
+                table=self.root,
                 operation=info.operation,
                 result=_RESULTS[type(outcome)],
                 version=outcome.conflict.version if isinstance(outcome, Conflicted) else outcome.version,
@@ -174,7 +146,7 @@ class TableLog(LogReader):
         batch: Transaction | None,
     ) -> tuple[Outcome, int]:
         """The outcome, and how many versions were tried."""
-        require_writable(read.protocol)
+        require_writable(_protocol_of(actions) or read.protocol)
         commit_id = str(uuid.uuid4())
         if batch and read.transaction_version(batch.app_id) >= batch.version:
             return Conflicted(
@@ -205,7 +177,7 @@ class TableLog(LogReader):
                     raise Corrupt(
                         f"{commit_name(version)} does not follow version {known.version} of this table: a writer of a table "
                         "that lay here before left it behind; if no such writer runs any more, move the file out of the log",
-                        table=self._root,
+                        table=self.root,
                         version=version,
                         path=commit_name(version),
                     )
@@ -218,7 +190,7 @@ class TableLog(LogReader):
                     return self._left(read, version, commit_id, landed), attempt
                 self._learn(known)
                 return Conflicted(conflict, known), attempt
-        raise Contention(f"{_ATTEMPTS_MAX} versions were taken by others, one after the other", table=self._root)
+        raise Contention(f"{_ATTEMPTS_MAX} versions were taken by others, one after the other", table=self.root)
 
     def _put(self, commit: Commit) -> Commit | _Taken | Unknown:
         """The commit as it lies under its version's name.
@@ -263,7 +235,7 @@ class TableLog(LogReader):
                 return Committed(ours.version, snapshot)
             if self._is_alone(ours):
                 self._take_back(ours)
-                raise TableNotFound("the table was dropped while it was open; nothing was written", table=self._root)
+                raise TableNotFound("the table was dropped while it was open; nothing was written", table=self.root)
             now = self._load(None, None)
             stands = self._leads_to(now, ours)
             if stands:
@@ -308,7 +280,7 @@ class TableLog(LogReader):
             raise TableReplaced(
                 "another table was made in this one's place while it was open; nothing was written to it: if it is the one you "
                 "want, open it again",
-                table=self._root,
+                table=self.root,
             )
         if not taken.certain:
             return Unknown(version, commit_id, "it may have stood, and have been cleaned up already")
@@ -355,7 +327,7 @@ class TableLog(LogReader):
         try:
             self.write_checkpoint(snapshot)
         except LakebedError as error:
-            _logger.warning("version %d of %s stands, its checkpoint failed: %s", snapshot.version, self._root, error)
+            _logger.warning("version %d of %s stands, its checkpoint failed: %s", snapshot.version, self.root, error)
 
     def write_checkpoint(self, snapshot: Snapshot) -> None:
         """Write the snapshot's checkpoint and the hint that names it. Two writers write the same state: no harm.
@@ -409,7 +381,7 @@ class TableLog(LogReader):
             kept = self._checkpoint_before(last, newest, now_ms)
             if not self.files_before(kept):
                 return 0
-            names = self.files_before(self._checkpoint_before(kept, self._expire_before(kept), now_ms))
+            names = self.files_before(self._checkpoint_before(kept, expire_before(self, kept, now_ms), now_ms))
         except FileNotFoundError:  # another cleanup was faster
             return 0
         for name in names:
@@ -428,24 +400,6 @@ class TableLog(LogReader):
                 return each
         return 0
 
-    def _expire_before(self, version: int) -> Snapshot:
-        """A snapshot with the mark at or after a version: whoever comes later can't hold an older one."""
-        for _ in range(_MARK_ATTEMPTS_MAX):
-            snapshot = self.refresh()
-            if first_unexpired(snapshot.domains) >= version:
-                return snapshot
-            info = CommitInfo(operation="EXPIRE VERSIONS", commit_id="", parameters={"before": version}, engine=ENGINE)
-            outcome = self.commit(
-                snapshot, [expired_before(version)], info, ReadWriteSet(domains=frozenset([EXPIRED_DOMAIN]))
-            )
-            if isinstance(outcome, Committed):
-                return outcome.snapshot
-            if isinstance(outcome, Unknown):
-                raise StoreUnavailable(
-                    f"whether versions expired is unknown: {outcome.cause}; clean the log again", table=self._root
-                )
-        raise Contention(f"a cleanup of the log gave way {_MARK_ATTEMPTS_MAX} times to other commits", table=self._root)
-
     def files_before(self, version: int) -> list[str]:
         """Names of the commits and checkpoints of all versions before this one, oldest first."""
         return self._files(0).before(version)
@@ -453,6 +407,11 @@ class TableLog(LogReader):
 
 def _is(commit: Commit, commit_id: str) -> bool:
     return commit.info is not None and commit.info.commit_id == commit_id
+
+
+def _protocol_of(actions: Sequence[Action]) -> Protocol | None:
+    """The protocol that a commit brings: it is held against the table as it makes it."""
+    return next((action for action in actions if isinstance(action, Protocol)), None)
 
 
 def require_writable(protocol: Protocol) -> None:

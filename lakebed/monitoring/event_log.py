@@ -28,6 +28,7 @@ from lakebed.events import (
     BatchReplayed,
     ClaimChanged,
     CommitEnded,
+    CommitGivenUp,
     Event,
     IngestDelayed,
     MergeBegan,
@@ -88,7 +89,7 @@ def level_of(event: Event) -> int:
             return logging.WARNING
         case ClaimChanged(result=result):
             return {"taken": logging.DEBUG, "abandoned": logging.INFO}.get(result, logging.WARNING)
-        case CommitEnded(result="unknown"):
+        case CommitEnded(result="unknown") | CommitGivenUp():
             return logging.WARNING
         case CommitEnded(result="committed", operation=operation) if operation in _TOLD_BY_OTHERS:
             return logging.DEBUG

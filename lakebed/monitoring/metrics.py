@@ -24,6 +24,7 @@ from lakebed.events import (
     BatchReplayed,
     ClaimChanged,
     CommitEnded,
+    CommitGivenUp,
     Event,
     IngestDelayed,
     MergeBegan,
@@ -228,6 +229,8 @@ class Metrics:
                     self._mutations.labels(event.table, event.operation, "failed").inc()
                 case CommitEnded():
                     self._commit(event)
+                case CommitGivenUp():
+                    self._commits.labels(event.table, operation_label(event.operation), "given_up").inc()
                 case ClaimChanged():
                     self._claims.labels(event.table, event.result).inc()
                 case StoreRequested():

@@ -36,21 +36,20 @@ from urllib.parse import unquote
 import orjson
 import pyarrow as pa
 
-from lakebed.errors import Contention, Corrupt, InvalidInput, StoreUnavailable, VersionNotFound
-from lakebed.manifest.actions import AddChangePart, AddPart, Commit, CommitInfo, Domain, RemoveChangePart, RemovePart
+from lakebed.errors import Contention, Corrupt, InvalidInput, VersionNotFound
+from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain, RemoveChangePart, RemovePart
 from lakebed.manifest.claims import LEASE_MS_MAX, claims_of
-from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.leases import EXPIRED_DOMAIN, expired_before, first_unexpired, leased_versions, leases_of
+from lakebed.manifest.expire import expire_before
+from lakebed.manifest.leases import first_unexpired, leased_versions, leases_of
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.read_commits import commits_since
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import LOG_FOLDER, Committed, TableLog, Unknown
+from lakebed.manifest.table_log import LOG_FOLDER, TableLog
 from lakebed.parts.read_counts import READS_FOLDER, WINDOW_SECONDS
 from lakebed.settings import PREFIX, retention_seconds
 from lakebed.storage.local_files import TEMPORARY_PREFIX
 from lakebed.storage.part_storage import PartStorage
-from lakebed.version import ENGINE
 
 WRITE_SECONDS_MAX = 3 * 86_400  # no writer takes longer from writing a file to committing it
 RETENTION_SECONDS_MIN = 3600
@@ -60,7 +59,6 @@ CLEANED_SCHEMA = pa.schema(
 )
 _LIST_SECONDS = 86_400.0
 _OVERDUE_SECONDS = _LIST_SECONDS + 4 * 3600  # after this long without it, a listing of maintenance is missing
-_ATTEMPTS_MAX = 50
 _FOLDER = "_lakebed"
 _STREAMS = f"{_FOLDER}/streams/"
 _LOG_TEMPORARIES = f"{LOG_FOLDER}/{TEMPORARY_PREFIX}"
@@ -493,32 +491,12 @@ def _expire(
     log: TableLog, storage: PartStorage, live: LiveSet, candidates: Sequence[DeletionCandidate], always: bool = False
 ) -> tuple[Snapshot, list[DeletionCandidate]]:
     """Expire versions if a file may go (or ``always``); returns the snapshot after that, and what may still go."""
-    now = _expire_versions(log, live.first if candidates or always else 0, live.now_ms)
+    now = expire_before(log, live.first if candidates or always else 0, live.now_ms)
     named = set(_named_since(log, live.newest.version, now.version))
     held_before = {lease.version for lease in leases_of(live.newest.domains)}
     named.update(_named_by_held(log, leased_versions(now.domains, live.now_ms) - held_before, live.first))
     spelled = set(map(_Spelling(storage), named))
     return now, [file for file in candidates if file.path not in spelled]
-
-
-def _expire_versions(log: TableLog, first: int, now_ms: int) -> Snapshot:
-    """The newest snapshot, with the mark at or after a version and without leases that have ended."""
-    for _ in range(_ATTEMPTS_MAX):
-        snapshot = log.refresh()
-        ended = [lease for lease in leases_of(snapshot.domains) if not lease.is_live(now_ms)]
-        actions = [lease.ended() for lease in ended]
-        if first_unexpired(snapshot.domains) < first:
-            actions.append(expired_before(first))
-        if not actions:
-            return snapshot
-        info = CommitInfo(operation="EXPIRE VERSIONS", commit_id="", parameters={"before": first}, engine=ENGINE)
-        access = ReadWriteSet(domains=frozenset([EXPIRED_DOMAIN, *(lease.domain for lease in ended)]))
-        outcome = log.commit(snapshot, actions, info, access)
-        if isinstance(outcome, Committed):
-            return outcome.snapshot
-        if isinstance(outcome, Unknown):
-            raise StoreUnavailable(f"whether versions expired is unknown: {outcome.cause}; clean up again")
-    raise Contention(f"a cleanup gave way {_ATTEMPTS_MAX} times to other commits")
 
 
 # -- 5. act ----------------------------------------------------------------------------------------------------------

@@ -10,12 +10,14 @@ from dataclasses import replace
 import duckdb
 import pyarrow as pa
 
-from lakebed.errors import Contention, InvalidInput, StoreUnavailable, TableExists, Unsupported
-from lakebed.manifest.actions import Action, AddPart, CommitInfo, Part, is_native_file
+from lakebed.errors import InvalidInput, TableExists, Unsupported
+from lakebed.manifest.actions import Action, AddPart, Part, is_native_file
+from lakebed.manifest.commit_loop import Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.schema import RESERVED_PREFIX, is_reserved
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import GATE_FEATURE, Committed, TableLog, Unknown
+from lakebed.manifest.table_log import GATE_FEATURE, TableLog
 from lakebed.operations.create import (
     check_adoptable,
     check_adoptable_partitions,
@@ -31,9 +33,7 @@ from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import raise_own, reason
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
-from lakebed.version import ENGINE
 
-_ATTEMPTS_MAX = 10
 _FOOTERS_AT_ONCE = 8
 _READERS = 8
 _NANOS = "'TimestampType%NANOS=Nano%'"
@@ -45,38 +45,33 @@ ReadColumns = Callable[[TableLog, Snapshot, list[str]], pa.Table]
 
 def convert(
     path: str,
-    open_log: Callable[[], TableLog],
+    log: TableLog,
     storage: PartStorage,
     settings: TableSettings,
     read_columns: ReadColumns,
 ) -> None:
     """Make the Delta table at ``path`` one of lakebed's. See ``lakebed.convert``, whose errors it raises."""
-    for _ in range(_ATTEMPTS_MAX):
-        log = open_log()  # anew each time: a log that lost a race remembers the protocol of a commit that never was
-        snapshot = log.refresh()
+
+    def build(snapshot: Snapshot) -> Proposal[None]:
         if GATE_FEATURE in snapshot.protocol.writer_features:
             raise TableExists(f"the table at {path} is lakebed's already; open it with lakebed.open", table=path)
         check_adoptable(snapshot)
         check_adoptable_partitions(snapshot)
         check_settings(settings, snapshot.schema)
         frame = frame_properties(parse_sort_key(settings.sort_key, snapshot.schema), snapshot)
-        settings = replace(settings, sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
+        framed = replace(settings, sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
         counted = _checked(snapshot, storage)
         if settings.keys:
             check_unique(read_columns(log, snapshot, list(settings.keys)), settings.keys)
-        protocol = protocol_for(snapshot.schema)
-        # The commit is held against the table as it makes it: its own protocol, not the plain one before.
-        read = replace(snapshot, protocol=protocol)
-        actions = _adopting(snapshot, settings, counted)
-        info = CommitInfo(operation="CONVERT", commit_id="", parameters={"keys": list(settings.keys)}, engine=ENGINE)
-        outcome = log.commit(read, [protocol, *actions], info, ReadWriteSet(whole_table=True, looked_up_keys=True))
-        if isinstance(outcome, Committed):
-            return
-        if isinstance(outcome, Unknown):
-            raise StoreUnavailable(f"whether the table at {path} was adopted is unknown: {outcome.cause}", table=path)
-    raise Contention(
-        f"the table at {path} kept changing while it was adopted; stop its writers and try again", table=path
-    )
+        actions = [protocol_for(snapshot.schema), *_adopting(snapshot, framed, counted)]
+        return Proposal(
+            actions=actions,
+            access=ReadWriteSet(whole_table=True, looked_up_keys=True),
+            result=lambda committed: None,
+            parameters={"keys": list(settings.keys)},
+        )
+
+    commit_loop(log, Operation.CONVERT, build)
 
 
 def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Part]) -> list[Action]:

@@ -12,14 +12,15 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lakebed.errors import Contention, InvalidInput, LakebedError, StoreUnavailable, VersionNotFound
-from lakebed.manifest.actions import CommitInfo, Domain
+from lakebed.errors import InvalidInput, LakebedError, VersionNotFound
+from lakebed.manifest.actions import Domain
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.leases import EXPIRED_DOMAIN, Lease, first_unexpired
-from lakebed.manifest.table_log import Committed, TableLog, Unknown
-from lakebed.version import ENGINE
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
 
-_ATTEMPTS_MAX = 50
 _logger = logging.getLogger("lakebed.cleanup")
 
 
@@ -29,22 +30,21 @@ def hold(log: TableLog, version: int, seconds: float) -> Iterator[int]:
     if seconds <= 0:
         raise InvalidInput(f"a version can't be held for {seconds} seconds; give more than 0")
     lease = Lease(str(uuid.uuid4()), version, log.now_ms() + int(seconds * 1000))
-    _commit(log, lease, lease.to_action(), "HOLD VERSION")
+    _commit(log, lease, lease.to_action(), Operation.HOLD_VERSION)
     try:
         log.at_version(version)  # a cleanup of the log alone may have been faster
         yield version
     finally:
         try:
-            _commit(log, lease, lease.ended(), "RELEASE VERSION")
+            _commit(log, lease, lease.ended(), Operation.RELEASE_VERSION)
         except LakebedError as error:
             _logger.warning("the hold on version %d ends by itself: %s", version, error)
 
 
-def _commit(log: TableLog, lease: Lease, action: Domain, operation: str) -> None:
-    for _ in range(_ATTEMPTS_MAX):
-        snapshot = log.refresh()
+def _commit(log: TableLog, lease: Lease, action: Domain, operation: Operation) -> None:
+    def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
         if action.removed and lease.domain not in snapshot.domains:
-            return
+            return Finished(None)
         if not action.removed:
             log.at_version(lease.version)
             if lease.version < (first := first_unexpired(snapshot.domains)):
@@ -52,10 +52,8 @@ def _commit(log: TableLog, lease: Lease, action: Domain, operation: str) -> None
                     f"version {lease.version} has expired and can't be held; the oldest version that is kept is {first}"
                 )
         access = ReadWriteSet(domains=frozenset([EXPIRED_DOMAIN, lease.domain]))
-        info = CommitInfo(operation=operation, commit_id="", parameters={"version": lease.version}, engine=ENGINE)
-        outcome = log.commit(snapshot, [action], info, access)
-        if isinstance(outcome, Committed):
-            return
-        if isinstance(outcome, Unknown):
-            raise StoreUnavailable(f"whether version {lease.version} is held is unknown: {outcome.cause}")
-    raise Contention(f"holding version {lease.version} gave way {_ATTEMPTS_MAX} times to other commits")
+        return Proposal(
+            actions=[action], access=access, result=lambda committed: None, parameters={"version": lease.version}
+        )
+
+    commit_loop(log, operation, build)

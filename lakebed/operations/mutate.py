@@ -26,11 +26,12 @@ from typing import Protocol
 import duckdb
 import pyarrow as pa
 
-from lakebed.errors import Contention, StoreUnavailable, VersionNotFound
+from lakebed.errors import VersionNotFound
 from lakebed.manifest.actions import AddChangePart, ChangePart, Part
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet, takes_rows_away
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
+from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
 from lakebed.parts.changes import (
     DELETE,
@@ -51,7 +52,6 @@ from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
-ATTEMPTS_MAX = 50
 MUTATIONS_SCHEMA = pa.schema(
     [
         ("version", pa.int64()),
@@ -92,57 +92,84 @@ def mutate(log: TableLog, storage: PartStorage, rows_for_sql: RowsForSql, mutati
 
     Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed.
     """
-    started = time.perf_counter()
-    conflicts = 0
-    while True:
-        read = log.refresh()
-        spec = write_spec_of(read)
-        mutation.check(spec)
-        parts: list[Part | ChangePart] = [*read.parts.values(), *read.tail.values()]
-        with naming_damaged(parts, storage), naming_unreadable(part.path for part in parts):
-            pending: _Pending | None = _write(mutation, read, spec, storage, rows_for_sql)
-        while pending is not None:
-            seconds = time.perf_counter() - started
-            if not pending.parts:
-                return MutationResult(
-                    version=read.version,
+    mutating = _Mutating(
+        log=log, storage=storage, rows_for_sql=rows_for_sql, mutation=mutation, started=time.perf_counter()
+    )
+    return commit_loop(
+        log, mutation.operation, mutating.build, discard=mutating.discard, repeatable=False
+    )  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class _Mutating:
+    """A mutation under way. ``pending``: what was worked out on the snapshot ``read`` and lost to other commits."""
+
+    log: TableLog
+    storage: PartStorage
+    rows_for_sql: RowsForSql
+    mutation: Mutation
+    started: float
+    read: Snapshot | None = None
+    pending: _Pending | None = None
+    attempts: int = 0
+
+    def build(self, snapshot: Snapshot) -> Proposal[MutationResult] | Finished[MutationResult]:
+        """Steps 1, 3 and 4."""
+        conflicts, self.attempts = self.attempts, self.attempts + 1
+        if self.read is not None and self.pending is not None:
+            spec = write_spec_of(self.read)
+            self.pending = _rebased(self.pending, self.log, self.read, snapshot, spec, self.storage)
+        self.read = snapshot
+        if self.pending is None:
+            self.pending = self._worked_out(snapshot)
+        pending, seconds = self.pending, time.perf_counter() - self.started
+        if not pending.parts:
+            return Finished(
+                MutationResult(
+                    version=snapshot.version,
                     rows=0,
                     rows_left=pending.rows_left,
                     conflicts=conflicts,
                     seconds=seconds,
                     parts_read=pending.parts_read,
                 )
-            changes = [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(pending.parts)]
-            outcome = log.commit(
-                read, changes, mutation.info(pending.rows, len(changes)), ReadWriteSet(read_changes=True)
-            )  # fmt: skip
-            match outcome:
-                case Committed(version, after):
-                    log.checkpoint_if_due(after, slack=2)
-                    return MutationResult(
-                        version=version,
-                        rows=pending.rows,
-                        rows_left=pending.rows_left,
-                        parts_marked=0,
-                        parts_added=len(changes),
-                        bytes_written=sum(part.bytes for part in pending.parts),
-                        conflicts=conflicts,
-                        seconds=seconds,
-                        parts_read=pending.parts_read,
-                    )
-                case Conflicted(conflict, _):
-                    conflicts += 1
-                    if conflicts >= ATTEMPTS_MAX:
-                        discard(pending.parts, storage)
-                        raise Contention(
-                            f"a mutation gave way {conflicts} times to other commits, last to version {conflict.version} "
-                            f"({conflict.kind.value}: {conflict.detail}); try again when fewer changes come in"
-                        )
-                    newest = log.refresh()
-                    pending = _rebased(pending, log, read, newest, spec, storage)
-                    read = newest
-                case Unknown(version, _, cause):
-                    raise unknown(mutation, version, cause)
+            )
+        changes = [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(pending.parts)]
+
+        def result(committed: Committed) -> MutationResult:
+            self.log.checkpoint_if_due(committed.snapshot, slack=2)
+            return MutationResult(
+                version=committed.version,
+                rows=pending.rows,
+                rows_left=pending.rows_left,
+                parts_marked=0,
+                parts_added=len(changes),
+                bytes_written=sum(part.bytes for part in pending.parts),
+                conflicts=conflicts,
+                seconds=seconds,
+                parts_read=pending.parts_read,
+            )
+
+        metrics = {"rows": pending.rows, "parts": len(changes)}
+        return Proposal(
+            actions=changes,
+            access=ReadWriteSet(read_changes=True),
+            result=result,
+            parameters=self.mutation.parameters,
+            metrics=metrics,
+        )
+
+    def discard(self) -> None:
+        """Delete the files of what was not committed."""
+        if self.pending is not None:
+            discard(self.pending.parts, self.storage)
+
+    def _worked_out(self, snapshot: Snapshot) -> _Pending:
+        spec = write_spec_of(snapshot)
+        self.mutation.check(spec)
+        parts: list[Part | ChangePart] = [*snapshot.parts.values(), *snapshot.tail.values()]
+        with naming_damaged(parts, self.storage), naming_unreadable(part.path for part in parts):
+            return _write(self.mutation, snapshot, spec, self.storage, self.rows_for_sql)
 
 
 def _paths(read: Snapshot) -> list[str]:
@@ -176,14 +203,6 @@ def unsettled_mutations(log: TableLog) -> pa.Table:
 def discard(parts: Sequence[WrittenPart], storage: PartStorage) -> None:
     """Delete files that no commit names; what can't be deleted now is the cleanup's."""
     storage.delete_many([part.path for part in parts])
-
-
-def unknown(mutation: Mutation, version: int, cause: str) -> StoreUnavailable:
-    """The error for a commit of which nobody knows."""
-    return StoreUnavailable(
-        f"whether version {version} was written is unknown: {cause}; look in the timeline for a version {version} "
-        f"that is this {mutation.operation} before running it again"
-    )
 
 
 def _write(

@@ -17,18 +17,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lakebed.errors import Contention, InvalidInput
+from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import Action, AddPart, Part
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
-from lakebed.operations.mutate import ATTEMPTS_MAX, discard, unknown
+from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.operations.mutate import discard
 from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
 from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -49,54 +51,81 @@ def mutate_unkeyed(
 
     Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed.
     """
-    started = time.perf_counter()
-    looked_at: dict[str, BitMap64] = {}
+    mutating = _Mutating(log=log, storage=storage, dead_rows=dead_rows, mutation=mutation, started=time.perf_counter())
+    return commit_loop(
+        log, mutation.operation, mutating.build, discard=mutating.discard, repeatable=False
+    )  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class _Mutating:
+    """A mutation under way.
+
+    ``looked_at``: matches of the parts that were read, of a table of this ``spec``; ``written``: the new rows of what was dying
+    when they were written (``written_for``).
+    """
+
+    log: TableLog
+    storage: PartStorage
+    dead_rows: DeletionVectorCache
+    mutation: Mutation
+    started: float
     spec: WriteSpec | None = None
-    written: list[WrittenPart] = []
-    written_for: dict[str, BitMap64] = {}
-    for conflicts in range(ATTEMPTS_MAX):
-        snapshot = log.refresh()
-        if spec != write_spec_of(snapshot):
-            spec, looked_at, written_for = write_spec_of(snapshot), {}, {}
-            mutation.check(spec)
+    looked_at: dict[str, BitMap64] = field(default_factory=dict)
+    written: list[WrittenPart] = field(default_factory=list)
+    written_for: dict[str, BitMap64] = field(default_factory=dict)
+    attempts: int = 0
+
+    def build(self, snapshot: Snapshot) -> Proposal[MutationResult] | Finished[MutationResult]:
+        """Steps 1 to 3."""
+        conflicts, self.attempts = self.attempts, self.attempts + 1
+        spec = write_spec_of(snapshot)
+        if self.spec != spec:
+            self.spec, self.looked_at, self.written_for = spec, {}, {}
+            self.mutation.check(spec)
         listed = list(snapshot.parts.values())
-        read = parts_that_may_match(connect(), listed, spec.schema, mutation.where, log.statistics)
-        dying = _dying(read, mutation, spec, storage, dead_rows, looked_at)
-        if mutation.assignments is not None and dying != written_for:
-            discard(written, storage)
-            written = list(_write(dying, snapshot, mutation, spec, storage))
-            written_for = dying
+        read = parts_that_may_match(connect(), listed, spec.schema, self.mutation.where, self.log.statistics)
+        dying = _dying(read, self.mutation, spec, self.storage, self.dead_rows, self.looked_at)
+        if self.mutation.assignments is not None and dying != self.written_for:
+            self.discard()
+            self.written = list(_write(dying, snapshot, self.mutation, spec, self.storage))
+            self.written_for = dying
         rows = sum(len(dead) for dead in dying.values())
         if not rows:
-            return MutationResult(
-                version=snapshot.version,
-                conflicts=conflicts,
-                seconds=time.perf_counter() - started,
-                parts_read=len(looked_at),
+            seconds = time.perf_counter() - self.started
+            return Finished(
+                MutationResult(
+                    version=snapshot.version, conflicts=conflicts, seconds=seconds, parts_read=len(self.looked_at)
+                )
             )
         access = ReadWriteSet(parts={path: snapshot.parts[path].partition_key for path in dying})
-        actions = _actions(snapshot, dying, written, dead_rows)
-        outcome = log.commit(snapshot, actions, mutation.info(rows, len(dying)), access)
-        match outcome:
-            case Committed(version, after):
-                log.checkpoint_if_due(after, slack=2)
-                return MutationResult(
-                    version=version,
-                    rows=rows,
-                    rows_left=0,
-                    parts_marked=len(dying),
-                    parts_added=len(written),
-                    bytes_written=sum(part.bytes for part in written) + _vector_bytes(actions),
-                    conflicts=conflicts,
-                    seconds=time.perf_counter() - started,
-                    parts_read=len(looked_at),
-                )
-            case Conflicted():
-                pass
-            case Unknown(version, _, cause):
-                raise unknown(mutation, version, cause)
-    discard(written, storage)
-    raise Contention(f"a mutation gave way {ATTEMPTS_MAX} times to other commits; try again when fewer run")
+        actions = _actions(snapshot, dying, self.written, self.dead_rows)
+
+        def result(committed: Committed) -> MutationResult:
+            self.log.checkpoint_if_due(committed.snapshot, slack=2)
+            return MutationResult(
+                version=committed.version,
+                rows=rows,
+                rows_left=0,
+                parts_marked=len(dying),
+                parts_added=len(self.written),
+                bytes_written=sum(part.bytes for part in self.written) + _vector_bytes(actions),
+                conflicts=conflicts,
+                seconds=time.perf_counter() - self.started,
+                parts_read=len(self.looked_at),
+            )
+
+        return Proposal(
+            actions=actions,
+            access=access,
+            result=result,
+            parameters=self.mutation.parameters,
+            metrics={"rows": rows, "parts": len(dying)},
+        )
+
+    def discard(self) -> None:
+        """Delete the files of new rows that were not committed."""
+        discard(self.written, self.storage)
 
 
 def _vector_bytes(actions: list[Action]) -> int:

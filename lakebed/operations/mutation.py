@@ -12,13 +12,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakebed.errors import InvalidChanges, InvalidInput
-from lakebed.manifest.actions import CommitInfo
+from lakebed.manifest.entries import Operation
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.expression import Expression, check_condition, condition, expression, mistakes
 from lakebed.parts.sql import quote, registered, sql_type
 from lakebed.settings import suggest
 from lakebed.storage.engine import connect_sealed
-from lakebed.version import ENGINE
 
 BATCH_ROWS = 65_536
 CHUNK_ROWS = 1_000_000
@@ -61,8 +60,8 @@ class Mutation:
         return cls(expression(where, "where"), values)
 
     @property
-    def operation(self) -> str:
-        return "DELETE" if self.assignments is None else "UPDATE"
+    def operation(self) -> Operation:
+        return Operation.DELETE if self.assignments is None else Operation.UPDATE
 
     def condition(self) -> str:
         """A boolean expression that is never null."""
@@ -78,18 +77,13 @@ class Mutation:
             for field in schema
         ]
 
-    def info(self, rows: int, parts: int) -> CommitInfo:
-        """What the commit says of itself."""
+    @property
+    def parameters(self) -> dict[str, object]:
+        """What the commit says of the mutation."""
         parameters: dict[str, object] = {"predicate": self.where.text}
         if self.assignments is not None:
             parameters["set"] = {name: value.text for name, value in self.assignments.items()}
-        return CommitInfo(
-            operation=self.operation,
-            commit_id="",
-            parameters=parameters,
-            metrics={"rows": rows, "parts": parts},
-            engine=ENGINE,
-        )
+        return parameters
 
     def check(self, spec: WriteSpec) -> None:
         """Raises InvalidInput, naming the expression or column, for what can't be evaluated on such a table."""

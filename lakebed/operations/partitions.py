@@ -20,7 +20,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -32,14 +32,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from lakebed.errors import Contention, InvalidInput, StoreUnavailable
-from lakebed.manifest.actions import Action, AddPart, CommitInfo, Domain, Part, add_from_json, add_to_json
+from lakebed.errors import InvalidInput
+from lakebed.manifest.actions import Action, AddPart, Domain, Part, add_from_json, add_to_json
+from lakebed.manifest.commit_loop import Finished, NotYet, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.leases import first_unexpired, leased_versions
 from lakebed.manifest.removals import all_removals, removals
 from lakebed.manifest.schema import is_reserved, schema_from_json
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import Committed, Conflicted, TableLog, Unknown
+from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.operations.mutate import discard
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, newest_per_key, prepare, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -48,7 +50,6 @@ from lakebed.parts.sql import sql_type
 from lakebed.parts.write import WrittenPart, partition_text, write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
-from lakebed.version import ENGINE
 
 DETACHED_PREFIX = "lakebed.detached."
 DETACHED_SCHEMA = pa.schema(
@@ -61,15 +62,19 @@ DETACHED_SCHEMA = pa.schema(
         ("bytes", pa.int64()),
     ]
 )
-_ATTEMPTS_MAX = 50
 _KEYS_AT_ONCE = 1_000_000
 _logger = logging.getLogger("lakebed.partitions")
 
 PartitionValues = dict[str, str | None]
 
 
-_Step = Callable[[Snapshot], tuple[Sequence[Action], CommitInfo]]
-"""The actions that a snapshot asks for, and what to say of them."""
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The actions that a snapshot asks for, and what to say of them."""
+
+    actions: Sequence[Action]
+    metrics: Mapping[str, int]
+    parameters: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,18 +161,18 @@ class Partitions:
     def truncate(self) -> int:
         """Take everything out of the table, the tail included; returns the version."""
 
-        def step(snapshot: Snapshot) -> tuple[Sequence[Action], CommitInfo]:
+        def change(snapshot: Snapshot) -> _Change:
             rows = sum(part.live_rows for part in snapshot.parts.values()) + sum(p.rows for p in snapshot.tail.values())
             metrics = {"parts": len(snapshot.parts) + len(snapshot.tail), "rows": rows}
-            return all_removals(snapshot, self._now_ms()), _info("TRUNCATE", metrics)
+            return _Change(all_removals(snapshot, self._now_ms()), metrics)
 
-        return self._commit(step, settles=False)
+        return self._commit(Operation.TRUNCATE, change, settles=False)
 
     def detach(self, partition: Mapping[str, Any]) -> str:
         """Take a partition out of the table without touching its files; returns the name to attach it by."""
         name = str(uuid.uuid4())
 
-        def step(snapshot: Snapshot) -> tuple[Sequence[Action], CommitInfo]:
+        def change(snapshot: Snapshot) -> _Change:
             values, parts = self._find(snapshot, partition)
             if not parts:
                 raise InvalidInput(f"there is no partition {_spell(values)}; {_known(snapshot)}")
@@ -181,10 +186,10 @@ class Partitions:
                 schema=snapshot.metadata.schema_string,
                 parts=tuple(parts),
             )
-            info = _info("DETACH PARTITION", _metrics(parts), partition=values, name=name)
-            return [*removals(snapshot, parts, now), entry.to_action()], info
+            actions = [*removals(snapshot, parts, now), entry.to_action()]
+            return _Change(actions, _metrics(parts), {"partition": values, "name": name})
 
-        self._commit(step)
+        self._commit(Operation.DETACH_PARTITION, change)
         return name
 
     def attach(self, name: str) -> int:
@@ -194,7 +199,7 @@ class Partitions:
         of its keys is live in the table now, or if the table's columns have changed.
         """
 
-        def step(snapshot: Snapshot) -> tuple[Sequence[Action], CommitInfo]:
+        def change(snapshot: Snapshot) -> _Change:
             entry = self._entry(snapshot, name)
             spec = write_spec_of(snapshot)
             _require_fitting(entry, spec)
@@ -213,30 +218,28 @@ class Partitions:
             metrics = _metrics(entry.parts)
             if dying:
                 metrics["rowsMarkedDead"] = sum(map(len, dying.values()))
-            info = _info("ATTACH PARTITION", metrics, partition=entry.partition, name=name)
-            return [*actions, Domain(entry.domain, "", removed=True)], info
+            actions.append(Domain(entry.domain, "", removed=True))
+            return _Change(actions, metrics, {"partition": entry.partition, "name": name})
 
-        return self._commit(step)
+        return self._commit(Operation.ATTACH_PARTITION, change)
 
     def drop(self, name: str) -> int:
         """Give a detached partition up for good; returns how many of its files were deleted.
 
         While a version from before the detach can still be read, they are left to the cleanup.
         """
-        for _ in range(_ATTEMPTS_MAX):
-            snapshot = self._log.refresh()
+
+        def build(snapshot: Snapshot) -> Proposal[int]:
             entry = self._entry(snapshot, name)
-            info = _info("DROP DETACHED", _metrics(entry.parts), partition=entry.partition, name=name)
-            access = ReadWriteSet(domains=frozenset([entry.domain]))
-            outcome = self._log.commit(snapshot, [Domain(entry.domain, "", removed=True)], info, access)
-            match outcome:
-                case Committed(_, after):
-                    return self._delete(entry, after)
-                case Conflicted():
-                    continue
-                case Unknown(version, _, cause):
-                    raise StoreUnavailable(f"whether version {version} was written is unknown: {cause}; try it again")
-        raise Contention(f"dropping {name!r} gave way {_ATTEMPTS_MAX} times to other commits")
+            return Proposal(
+                actions=[Domain(entry.domain, "", removed=True)],
+                access=ReadWriteSet(domains=frozenset([entry.domain])),
+                result=lambda committed: self._delete(entry, committed.snapshot),
+                parameters={"partition": entry.partition, "name": name},
+                metrics=_metrics(entry.parts),
+            )
+
+        return commit_loop(self._log, Operation.DROP_DETACHED, build, repeatable=False)
 
     def replace(self, partition: Mapping[str, Any], rows: pa.Table) -> int:
         """Put ``rows`` (the table's columns) in place of what a partition holds, in one commit; returns the version.
@@ -251,21 +254,22 @@ class Partitions:
         if len(newest_per_key(prepared, spec, connection)) < len(prepared):
             raise InvalidInput(f"the rows for partition {_spell(values)} hold a key twice")
         written = list(write_parts(prepared, spec, self._storage))
-        try:
-            for part in written:
-                if dict(part.partition_values) != values:
-                    raise InvalidInput(
-                        f"the rows for partition {_spell(values)} hold rows of {_spell(part.partition_values)}"
-                    )
-            return self._commit(lambda snapshot: self._replaced(snapshot, spec, values, prepared, written))
-        except (InvalidInput, Contention):
-            discard(written, self._storage)
-            raise
+        for part in written:
+            if dict(part.partition_values) != values:
+                discard(written, self._storage)
+                raise InvalidInput(
+                    f"the rows for partition {_spell(values)} hold rows of {_spell(part.partition_values)}"
+                )
+        return self._commit(
+            Operation.REPLACE_PARTITION,
+            lambda snapshot: self._replaced(snapshot, spec, values, prepared, written),
+            lambda: discard(written, self._storage),
+        )
 
     def _replaced(
         self, snapshot: Snapshot, spec: WriteSpec, values: PartitionValues, rows: pa.Table,
         written: Sequence[WrittenPart],
-    ) -> tuple[Sequence[Action], CommitInfo]:  # fmt: skip
+    ) -> _Change:  # fmt: skip
         if not spec.holds_the_same(write_spec_of(snapshot)):
             raise InvalidInput("the table's columns changed while the rows were written; replace the partition again")
         _, parts = self._find(snapshot, values)
@@ -287,38 +291,41 @@ class Partitions:
                             "or give it one that is not older"
                         )
         added = [AddPart(part.base_part(has_op_column=bool(spec.keys))) for part in written]
-        info = _info("REPLACE PARTITION", {"parts": len(parts), "rows": len(rows)}, partition=values)
-        return [*removals(snapshot, parts, self._now_ms()), *added], info
+        actions = [*removals(snapshot, parts, self._now_ms()), *added]
+        return _Change(actions, {"parts": len(parts), "rows": len(rows)}, {"partition": values})
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _commit(self, step: _Step, settles: bool = True) -> int:
-        """Steps 1 and 2, until a commit stands."""
-        reason = "changes kept coming in"
-        for _ in range(_ATTEMPTS_MAX):
+    def _commit(
+        self, operation: Operation, change: Callable[[Snapshot], _Change], discard: Callable[[], None] | None = None,
+        settles: bool = True,
+    ) -> int:  # fmt: skip
+        """Steps 1 and 2, until a commit stands; returns the version."""
+
+        def newest() -> Snapshot:
             if settles:
                 self._settle()
-            snapshot = self._log.refresh()
+            return self._log.refresh()
+
+        def build(snapshot: Snapshot) -> Proposal[int] | Finished[int] | NotYet:
             if settles and snapshot.tail:
-                continue
-            actions, info = step(snapshot)
-            if not actions:
-                return snapshot.version
-            outcome = self._log.commit(snapshot, actions, info, ReadWriteSet(whole_table=True))
-            match outcome:
-                case Committed(version, after):
-                    self._log.checkpoint_if_due(after, slack=2)
-                    return version
-                case Conflicted(conflict, _):
-                    reason = f"version {conflict.version}: {conflict.kind.value}, {conflict.detail}"
-                case Unknown(version, _, cause):
-                    raise StoreUnavailable(
-                        f"whether version {version} was written is unknown: {cause}; look in the timeline for "
-                        f"{info.operation} before doing it again"
-                    )
-        raise Contention(
-            f"others committed first {_ATTEMPTS_MAX} times ({reason}); try again when fewer changes come in"
-        )
+                return NotYet("changes kept coming in")
+            asked = change(snapshot)
+            if not asked.actions:
+                return Finished(snapshot.version)
+            return Proposal(
+                actions=asked.actions,
+                access=ReadWriteSet(whole_table=True),
+                result=result,
+                parameters=asked.parameters,
+                metrics=asked.metrics,
+            )
+
+        def result(committed: Committed) -> int:
+            self._log.checkpoint_if_due(committed.snapshot, slack=2)
+            return committed.version
+
+        return commit_loop(self._log, operation, build, newest=newest, discard=discard, repeatable=False)
 
     def _find(self, snapshot: Snapshot, partition: Mapping[str, Any]) -> tuple[PartitionValues, list[Part]]:
         spec = write_spec_of(snapshot)
@@ -450,12 +457,12 @@ def _texts(values: Mapping[str, str | None], spec: WriteSpec) -> PartitionValues
 def _require_fitting(entry: Detached, spec: WriteSpec) -> None:
     """Raises InvalidInput naming a column that is not what it was."""
     earlier = schema_from_json(entry.schema)
-    for field in earlier:
-        if field.name not in spec.schema.names or spec.schema.field(field.name).type != field.type:
-            raise InvalidInput(f"the detached parts have the column {field.name!r} ({field.type}), the table has not")
-    for field in spec.schema:
-        if field.name not in earlier.names and not field.nullable:
-            raise InvalidInput(f"the detached parts lack the column {field.name!r}, which is NOT NULL in the table")
+    for column in earlier:
+        if column.name not in spec.schema.names or spec.schema.field(column.name).type != column.type:
+            raise InvalidInput(f"the detached parts have the column {column.name!r} ({column.type}), the table has not")
+    for column in spec.schema:
+        if column.name not in earlier.names and not column.nullable:
+            raise InvalidInput(f"the detached parts lack the column {column.name!r}, which is NOT NULL in the table")
     if set(entry.partition) != set(spec.partition_by):
         raise InvalidInput(f"the detached parts are partitioned by {list(entry.partition)}, the table is not")
 
@@ -472,7 +479,3 @@ def _known(snapshot: Snapshot) -> str:
 
 def _metrics(parts: Sequence[Part]) -> dict[str, int]:
     return {"parts": len(parts), "rows": sum(part.live_rows for part in parts)}
-
-
-def _info(operation: str, metrics: Mapping[str, int], **parameters: object) -> CommitInfo:
-    return CommitInfo(operation=operation, commit_id="", parameters=parameters, metrics=metrics, engine=ENGINE)

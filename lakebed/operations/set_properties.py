@@ -5,32 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lakebed.errors import Contention, InvalidInput, StoreUnavailable
-from lakebed.manifest.actions import CommitInfo
+from lakebed.errors import InvalidInput
+from lakebed.manifest.commit_loop import Proposal, commit_loop
 from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.table_log import Committed, TableLog, Unknown
+from lakebed.manifest.entries import Operation
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
 from lakebed.settings import check_changeable, wrong_properties
-from lakebed.version import ENGINE
-
-_ATTEMPTS_MAX = 20
 
 
 def set_properties(log: TableLog, properties: Mapping[str, str]) -> int:
     """Set some properties; returns the version. Raises InvalidInput, Contention, StoreUnavailable."""
     check_changeable(properties)
-    for _ in range(_ATTEMPTS_MAX):
-        snapshot = log.refresh()
+
+    def build(snapshot: Snapshot) -> Proposal[int]:
         merged = dict(snapshot.metadata.configuration) | dict(properties)
         for name, wrong in wrong_properties(merged).items():
             if name in properties:  # beside another
                 raise InvalidInput(wrong)
         metadata = replace(snapshot.metadata, configuration=merged)
-        info = CommitInfo(
-            operation="SET TBLPROPERTIES", commit_id="", parameters={"properties": dict(properties)}, engine=ENGINE
+        return Proposal(
+            actions=[metadata],
+            access=BLIND,
+            result=lambda committed: committed.version,
+            parameters={"properties": dict(properties)},
         )
-        outcome = log.commit(snapshot, [metadata], info, BLIND)
-        if isinstance(outcome, Committed):
-            return outcome.version
-        if isinstance(outcome, Unknown):
-            raise StoreUnavailable(f"whether the properties were set is unknown: {outcome.cause}")
-    raise Contention("others kept changing the table's properties")
+
+    return commit_loop(log, Operation.SET_PROPERTIES, build)

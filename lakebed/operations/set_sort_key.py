@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lakebed.errors import Contention, StoreUnavailable
-from lakebed.manifest.actions import CommitInfo
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.table_log import Committed, TableLog, Unknown, require_writable
+from lakebed.manifest.entries import Operation
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog, require_writable
 from lakebed.operations.create import check_settings
 from lakebed.settings import PREFIX, SORT_KEY_FRAME
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
-from lakebed.version import ENGINE
-
-_ATTEMPTS_MAX = 20
 
 
 def set_sort_key(log: TableLog, sort_key: Sequence[str]) -> int:
@@ -27,15 +25,15 @@ def set_sort_key(log: TableLog, sort_key: Sequence[str]) -> int:
 
     Raises InvalidInput, Contention, StoreUnavailable.
     """
-    for _ in range(_ATTEMPTS_MAX):
-        snapshot = log.refresh()
+
+    def build(snapshot: Snapshot) -> Proposal[int] | Finished[int]:
         require_writable(snapshot.protocol)
         before = snapshot.settings
         frame = frame_properties(parse_sort_key(sort_key, snapshot.schema), snapshot).get(SORT_KEY_FRAME, "")
         settings = replace(before, sort_key=tuple(sort_key), sort_key_frame=frame)
         check_settings(settings, snapshot.schema)
         if settings == before:
-            return snapshot.version
+            return Finished(snapshot.version)
         settings = replace(settings, sort_key_version=before.sort_key_version + 1)
         others = {
             name: text
@@ -44,15 +42,9 @@ def set_sort_key(log: TableLog, sort_key: Sequence[str]) -> int:
         }
         ours = {name: text for name, text in settings.to_properties().items() if name.startswith(PREFIX + "sort_key")}
         metadata = replace(snapshot.metadata, configuration=others | ours)
-        info = CommitInfo(
-            operation="SET SORT KEY",
-            commit_id="",
-            parameters={"columns": list(sort_key), "version": settings.sort_key_version},
-            engine=ENGINE,
+        parameters = {"columns": list(sort_key), "version": settings.sort_key_version}
+        return Proposal(
+            actions=[metadata], access=BLIND, result=lambda committed: committed.version, parameters=parameters
         )
-        outcome = log.commit(snapshot, [metadata], info, BLIND)
-        if isinstance(outcome, Committed):
-            return outcome.version
-        if isinstance(outcome, Unknown):
-            raise StoreUnavailable(f"whether the sort key was set is unknown: {outcome.cause}; set it again")
-    raise Contention("others kept changing the table's properties")
+
+    return commit_loop(log, Operation.SET_SORT_KEY, build)

@@ -109,7 +109,7 @@ def convert(
     def read_columns(log: TableLog, snapshot: Snapshot, columns: list[str]) -> pa.Table:
         return Internals(root, log).view.arrow(snapshot, columns, None)
 
-    convert_table(root, lambda: open_log(root), open_part_storage(root), settings, read_columns)
+    convert_table(root, open_log(root), open_part_storage(root), settings, read_columns)
     return open(path)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lakebed.compaction.merge import Merger, MergeResult
+from lakebed.errors import Contention
 from lakebed.manifest.actions import AddPart
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.conflicts import BLIND, ReadWriteSet
@@ -45,3 +46,22 @@ def test_a_claim_does_not_come_back_if_its_source_left_in_that_moment(
     monkeypatch.setattr(log, "commit", late)
     merger.abandon(outer, restoring=inner)
     assert [claim.sources for claim in claims_of(log.refresh().domains).values()] == [(b,)]
+
+
+def test_a_claim_that_can_not_be_given_back_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    log = new_log()
+    part = base_part("a")
+    committed(log.commit(log.refresh(), [AddPart(part)], INFO, BLIND))
+    storage = LocalPartStorage(str(tmp_path))
+    merger = Merger(log, storage, DeletionVectorCache(storage), "replica")
+    claim = claimed(merger, [part.path])
+    twin, commit = TableLog(log.store), log.commit
+
+    def late(*arguments: Any) -> Outcome:
+        committed(twin.commit(twin.refresh(), [claim.to_action()], INFO, BLIND))  # extended in that moment, each time
+        return commit(*arguments)
+
+    monkeypatch.setattr(log, "commit", late)
+    with pytest.raises(Contention, match="ABANDON CLAIM"):
+        merger.abandon(claim)
+    assert claims_of(log.refresh().domains) == {claim.id: claim}

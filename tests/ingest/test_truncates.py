@@ -18,6 +18,7 @@ from lakebed.ingest.decoder import RECORD_SCHEMA, DecoderSchema
 from lakebed.ingest.source import RecordChanges
 from lakebed.ingest.truncates import TRUNCATE_DOMAIN, Cutoff, Truncate, cutoff_of, position_of
 from lakebed.manifest.actions import Transaction
+from lakebed.manifest.entries import Operation
 from lakebed.parts.changes import write_spec_of
 from tests.ingest.records import as_bytes
 from tests.ingest.test_fast_equals_slow import assert_same, only_one_by_one
@@ -128,7 +129,7 @@ class Reader:
         task = WriteTask(spec, self.table.path, RecordChanges(decoder))
         written = write_dataframe(Frame(tables), task, cutoff_of(snapshot))  # type: ignore[arg-type]
         batch = Transaction(self.name, self.batches)
-        commit_written(log_of(self.table), snapshot, written, batch, "STREAMING UPDATE", "test")
+        commit_written(log_of(self.table), snapshot, written, batch, Operation.STREAMING_UPDATE)
         self.batches += 1
         self.positions = {partition: len(events) for partition, events in topic.events.items()}
         return written

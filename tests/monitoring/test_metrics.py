@@ -19,6 +19,7 @@ from lakebed.events import (
     BatchReplayed,
     ClaimChanged,
     CommitEnded,
+    CommitGivenUp,
     IngestDelayed,
     MergeBegan,
     MergeEnded,
@@ -165,6 +166,7 @@ EVENTS = (
         table="t", operation="SETTLE", result="conflicted", version=7, attempts=1, seconds=0.01, conflict="new rows"
     ),
     CommitEnded(table="t", operation="SOMEBODY'S OWN", result="committed", version=8, attempts=1, seconds=0.01),
+    CommitGivenUp(table="t", operation="SETTLE", attempts=50, seconds=9.5),
     ClaimChanged(table="t", result="taken_over"),
     StoreRequested(table="t", operation="put", result="ok", bytes_read=0, bytes_written=700),
     StoreRequested(table="t", operation="get_tail", result="throttled"),

@@ -19,6 +19,7 @@ import lakebed
 from lakebed import events
 from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.errors import Contention, Corrupt, InvalidInput
+from lakebed.manifest import commit_loop
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.conflicts import BLIND
@@ -316,11 +317,11 @@ def test_a_row_that_came_in_between_without_all_values_takes_them_from_what_it_m
 def test_an_endless_stream_of_conflicts_ends_in_contention_without_files_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mutate, "ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(commit_loop, "ATTEMPTS_MAX", 3)
     table = make(tmp_path, [row(1, 1), row(2, 2)])
     other = lakebed.open(table.path)
     come = [lambda: other.apply(batch([row(9, 9)]))] * 3
-    with before_its_commits(table, *come), pytest.raises(Contention, match="gave way 3 times"):
+    with before_its_commits(table, *come), pytest.raises(Contention, match="gave up after 3 attempts"):
         table.delete("id < 3")
     named = {part["path"] for part in table.inspect.parts().to_pylist()}
     files = {f"_lakebed/{path.name}" for path in (tmp_path / "table" / "_lakebed").glob("*.parquet")}

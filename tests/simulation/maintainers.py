@@ -43,7 +43,7 @@ def settle_all(log: TableLog, storage: SimulatedStorage, changes_max: int = 1000
     """Settle as a table does."""
     locator = Locator(storage)
     return settle(
-        log, storage, DeletionVectorCache(storage), lambda spec: locator, lambda part, rows: None, "", changes_max
+        log, storage, DeletionVectorCache(storage), lambda spec: locator, lambda part, rows: None, changes_max
     )
 
 

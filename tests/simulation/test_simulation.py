@@ -154,7 +154,7 @@ def a_cleanup_overlooks_holds(broken: pytest.MonkeyPatch) -> None:
 
 
 def a_cleanup_of_the_log_overlooks_who_begins_to_hold(broken: pytest.MonkeyPatch) -> None:
-    broken.setattr(TableLog, "_expire_before", lambda self, version: self.refresh())
+    broken.setattr(table_log, "expire_before", lambda log, version, now_ms: log.refresh())
 
 
 def a_cleanup_overlooks_the_tail(broken: pytest.MonkeyPatch) -> None:

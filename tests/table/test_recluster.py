@@ -22,6 +22,7 @@ from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import InvalidInput, StoreUnavailable
 from lakebed.manifest.claims import claims_of
+from lakebed.manifest.entries import Operation
 from tests.internals import compaction_of, dead_rows_of, log_of, storage_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("place", pa.int64()), ("value", pa.string())])
@@ -189,7 +190,7 @@ def test_a_batch_that_was_written_before_the_sort_key_changed_is_committed_in_th
     rows = pa.table({"id": [100_001, 100_000], "place": [1, 2], "value": ["b", "a"]}, SCHEMA)
     written = write_arrow(prepare(rows, write_spec_of(read), connect()), write_spec_of(read), filled.table.path)
     filled.table.set_sort_key(["value"])
-    commit_written(log_of(filled.table), read, written, None, "APPLY", "test")
+    commit_written(log_of(filled.table), read, written, None, Operation.APPLY)
     filled.table.settle()
     filled.rows |= {row["id"]: row for row in rows.to_pylist()}
     assert filled.table.inspect.parts()["sort_key_version"].to_pylist() == [1] * (BATCHES + 1)

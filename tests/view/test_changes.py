@@ -12,6 +12,7 @@ import lakebed
 from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
 from lakebed.ingest.truncates import Truncate
 from lakebed.manifest.actions import Transaction
+from lakebed.manifest.entries import Operation
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.storage.engine import connect
 from lakebed.view.changes import read_version, versions_with_changes
@@ -38,7 +39,7 @@ def test_what_came_after_a_truncate_in_its_batch_is_among_the_changes(keys: tupl
     after = write_arrow(prepare(pa.table({"id": [2], "value": ["new"]}), spec, connect()), spec, table.path)
     truncate = Written(parts=after.parts, truncates=(Truncate(topic="orders", partition=0, offset=7),))
     version = commit_written(
-        log_of(table), snapshot, truncate, Transaction("test", 1), "STREAMING UPDATE", "test"
+        log_of(table), snapshot, truncate, Transaction("test", 1), Operation.STREAMING_UPDATE
     ).version
     assert table.to_arrow().to_pylist() == [{"id": 2, "value": "new"}]
     assert rows_of(table, version) == [("truncate", None, None), ("upsert", 2, "new")]

@@ -1,0 +1,159 @@
+"""Committing until it stands: the one loop of every operation that commits.
+
+1. ``build`` gets the newest snapshot. It answers what to commit on it (``Proposal``), that there is nothing to commit
+   (``Finished``), or that the table is not ready for it yet (``NotYet``). It may raise: then the operation ends with that.
+2. The proposal is committed. If the commit stands, the operation ends with the proposal's result.
+3. Another commit stands in the way: nothing of ours was committed, and step 1 builds again on the newest snapshot. What an
+   attempt keeps for the next one (files written, rows looked up) is the builder's affair.
+4. Nobody knows whether the commit stands (the store stayed silent): StoreUnavailable. It says whether the operation may be
+   repeated at once (what stands is found, and not done twice) or whether its user must look into the timeline first.
+5. After ``ATTEMPTS_MAX`` attempts: Contention. Each attempt that was lost is another commit that the table won.
+
+The loop serves both classes of operation (see ``table_log``). *Act first, then commit*: the builder writes files under new names;
+``discard`` deletes those that no commit names, when the operation ends and each of its commits was certainly refused. *Read
+first, commit, then act*: the proposal's ``result`` touches files, and is called only when the commit stands.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+from lakebed import events
+from lakebed.errors import Contention, LakebedError, Retry, StoreUnavailable
+from lakebed.manifest.actions import Action, CommitInfo, Transaction
+from lakebed.manifest.commit_kind import is_append
+from lakebed.manifest.conflicts import BLIND, ReadWriteSet
+from lakebed.manifest.entries import Operation
+from lakebed.manifest.outcome import Committed, Conflicted, Unknown
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.version import ENGINE
+
+if TYPE_CHECKING:
+    from lakebed.manifest.table_log import TableLog
+
+ATTEMPTS_MAX = 50
+_AT_ONCE = 3  # attempts without a pause: most conflicts are over with the next attempt
+_PAUSE_SECONDS = 0.01
+_PAUSE_SECONDS_MAX = 1.0
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal(Generic[R]):
+    """What to commit on the snapshot that the builder was given. ``access``: what it read or replaces.
+
+    ``result``: what the operation ends with, once the commit stands. ``parameters`` and ``metrics`` are for people.
+    """
+
+    actions: Sequence[Action]
+    access: ReadWriteSet
+    result: Callable[[Committed], R]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, int | float] = field(default_factory=dict)
+    batch: Transaction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Generic[R]):
+    """There is nothing to commit: the operation ends with this result."""
+
+    result: R
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """Nothing can be proposed on this snapshot, but perhaps on the next one. ``reason`` is a clause for a message."""
+
+    reason: str
+
+
+Build: TypeAlias = Callable[[Snapshot], Proposal[R] | Finished[R] | NotYet]
+
+
+def commit_loop(
+    log: TableLog,
+    operation: Operation,
+    build: Build[R],
+    *,
+    first: Snapshot | None = None,
+    newest: Callable[[], Snapshot] | None = None,
+    discard: Callable[[], None] | None = None,
+    repeatable: bool = True,
+) -> R:
+    """Commit what ``build`` proposes; returns its result.
+
+    ``first``: the snapshot of the first attempt (default: the newest); ``newest``: how to get the others (default:
+    ``log.refresh``); ``discard``: deletes files that no commit names; ``repeatable``: whether doing the operation again is safe
+    when nobody knows whether it was done. Raises Contention, StoreUnavailable, and what ``build`` raises.
+    """
+    started = time.perf_counter()
+    newest = newest or log.refresh
+    lost_to, snapshot = "", first or newest()
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        step = _built(build, snapshot, discard)
+        match step:
+            case Finished(result):
+                return result
+            case NotYet(reason):
+                lost_to = reason
+            case Proposal():
+                info = CommitInfo(
+                    operation=operation,
+                    commit_id="",
+                    parameters=step.parameters,
+                    metrics=step.metrics,
+                    blind_append=step.access == BLIND and is_append(step.actions, step.batch),
+                    engine=ENGINE,
+                )
+                outcome = log.commit(snapshot, step.actions, info, step.access, step.batch)
+                match outcome:
+                    case Committed():
+                        return step.result(outcome)
+                    case Conflicted(conflict):
+                        lost_to = f"version {conflict.version} came first ({conflict.kind.value}: {conflict.detail})"
+                    case Unknown():
+                        raise _unknown(log, operation, outcome, repeatable)
+        if attempt < ATTEMPTS_MAX:
+            if attempt >= _AT_ONCE:
+                log.sleep(min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS * 2.0 ** (attempt - _AT_ONCE)))
+            snapshot = newest()
+    if discard is not None:
+        discard()
+    seconds = time.perf_counter() - started
+    events.emit(events.CommitGivenUp(table=log.root, operation=operation, attempts=ATTEMPTS_MAX, seconds=seconds))
+    raise Contention(
+        f"{operation} on {log.root} gave up after {ATTEMPTS_MAX} attempts, the last because {lost_to}; try it again "
+        "when fewer commits come in",
+        table=log.root,
+        operation=operation.value,
+        attempts=ATTEMPTS_MAX,
+    )
+
+
+def _built(
+    build: Build[R], snapshot: Snapshot, discard: Callable[[], None] | None
+) -> Proposal[R] | Finished[R] | NotYet:
+    try:
+        return build(snapshot)
+    except Retry:  # a store that does not answer deletes nothing either: the cleanup will
+        raise
+    except LakebedError:
+        if discard is not None:
+            discard()
+        raise
+
+
+def _unknown(log: TableLog, operation: Operation, outcome: Unknown, repeatable: bool) -> StoreUnavailable:
+    repeat = "repeat it when the store answers: nothing is done twice"
+    if not repeatable:
+        repeat = f"look in the timeline whether version {outcome.version} is this {operation} before you repeat it"
+    return StoreUnavailable(
+        f"{operation} on {log.root}: whether version {outcome.version} was written is unknown: {outcome.cause}; "
+        f"{repeat}",
+        table=log.root,
+        version=outcome.version,
+    )

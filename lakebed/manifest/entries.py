@@ -1,0 +1,40 @@
+"""The vocabulary of the log: every name of lakebed's that stands in it.
+
+Only standard actions carry state: other readers ignore unknown ones and lose them at their next checkpoint. What Delta has no
+action for is an *entry*: a ``domainMetadata`` whose name begins with ``lakebed.``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Operation(StrEnum):
+    """What a commit was made for: a name for people, in ``commitInfo``, in metrics and in messages.
+
+    Nothing is decided by the name that a log holds. What a commit is follows from its actions.
+    """
+
+    CREATE = "CREATE TABLE"
+    CONVERT = "CONVERT"
+    SET_PROPERTIES = "SET TBLPROPERTIES"
+    SET_SORT_KEY = "SET SORT KEY"
+    APPLY = "APPLY"
+    STREAMING_UPDATE = "STREAMING UPDATE"
+    QUARANTINE = "QUARANTINE"
+    SETTLE = "SETTLE"
+    CLAIM = "CLAIM"
+    EXTEND_CLAIM = "EXTEND CLAIM"
+    ABANDON_CLAIM = "ABANDON CLAIM"
+    MERGE = "MERGE"
+    UPLOAD = "UPLOAD"
+    DELETE = "DELETE"
+    UPDATE = "UPDATE"
+    TRUNCATE = "TRUNCATE"
+    DETACH_PARTITION = "DETACH PARTITION"
+    ATTACH_PARTITION = "ATTACH PARTITION"
+    DROP_DETACHED = "DROP DETACHED"
+    REPLACE_PARTITION = "REPLACE PARTITION"
+    HOLD_VERSION = "HOLD VERSION"
+    RELEASE_VERSION = "RELEASE VERSION"
+    EXPIRE_VERSIONS = "EXPIRE VERSIONS"
