@@ -66,7 +66,7 @@ class Truth:
         for file in root.rglob("*.parquet"):
             if "_delta_log" not in file.parts:
                 truth.parquet_bytes[str(file.relative_to(root))] = file.stat().st_size
-        for file in sorted((root / "_delta_log").glob("*[0-9].json")):
+        for file in sorted((root / "_delta_log").glob("[0-9]*[0-9].json")):
             truth.read([json.loads(line) for line in file.read_text().splitlines()])
             truth.newest_version = int(file.stem)
         return truth
