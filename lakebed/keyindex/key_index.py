@@ -95,8 +95,11 @@ class _Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
-    """All that a lookup needs. `codes[i]` maps the ordinals of run i to places in `names`, removed parts to -1."""
+class IndexState:
+    """The index at one set of parts, all that a look-up needs; it stays as it is.
+
+    `codes[i]` maps the ordinals of run i to places in `names`, removed parts to -1.
+    """
 
     parts: Mapping[str, int]
     placed: tuple[_Placed, ...]
@@ -171,21 +174,29 @@ class KeyIndex:
         with self._mutation:
             self.sync(self.parts - set(part_ids), _nothing_to_read)
 
-    def sync(self, parts: Collection[str], read_keys: Callable[[str], Rows]) -> None:
-        """Make `self.parts` equal to `parts`: forget what left, and read and add what came.
+    def at(self, parts: Collection[str]) -> IndexState | None:
+        """The index as it is now, if it holds these parts and no other; waits for nobody."""
+        state = self._state
+        return state if not self._abandoned and state.parts.keys() == parts else None
+
+    def sync(self, parts: Collection[str], read_keys: Callable[[str], Rows]) -> IndexState | None:
+        """Make `self.parts` equal to `parts`: forget what left, and read and add what came. Returns the index as it is then, None
+        if it was abandoned.
 
         `read_keys` returns a part's key and payload columns in file order, as a table or batch by batch. When it
         raises, the parts before stay added and the error is passed on.
         """
         with self._mutation:
             if self._abandoned:
-                return
+                return None
             try:
                 self._forget(self.parts - set(parts))
                 self._read([part for part in dict.fromkeys(parts) if part not in self._state.parts], read_keys)
                 self._merge(bytes_max=INLINE_BYTES_MAX if self.runs <= RUNS_MAX else BYTES_MAX)
             except StorageFailed as error:
                 self._abandon(error)
+                return None
+            return self._state
 
     def merge_runs(self) -> int:
         """Merge all runs that are worth it; return how many there are then. Takes up to seconds: call it when idle."""
@@ -197,18 +208,19 @@ class KeyIndex:
                     self._abandon(error)
             return self.runs
 
-    def lookup(self, keys: pa.Table) -> pa.Table:
+    def lookup(self, keys: pa.Table, state: IndexState | None = None) -> pa.Table:
         """Every row of each key: `probe` int64 (row of `keys`), `part` dictionary<string>, `row` int64, payload.
 
         Ordered by probe. A key that occurs in several parts comes several times, one that occurs in none not at all.
+        `state`: the index as `at` or `sync` returned it (default: as it is now).
         Raises InvalidInput for a null key or a wrong type, MissingPrerequisite once the index is abandoned.
         """
-        state = self._state
-        if self._abandoned:
+        if state is None and self._abandoned:
             raise MissingPrerequisite(
                 f"the key index in {self._folder} is closed or was given up because the local disk refused a write: "
                 "look the keys up in the parts, or free space and open the index again"
             )
+        state = self._state if state is None else state
         encoded = self._encoding.encode(keys)
         words = self._encoding.words(encoded)
         order = np.argsort(words)
@@ -337,7 +349,7 @@ class KeyIndex:
         payload = [f"{name} {type_}" for name, type_ in self._payload_types.items()]
         return {"format": FORMAT, "keys": self._encoding.identity, "payload": payload}
 
-    def _load(self) -> _State:
+    def _load(self) -> IndexState:
         catalog = _read_catalog(self._folder, self._identity())
         if catalog is None:
             return self._state
@@ -396,16 +408,16 @@ def _tier(bytes_: int) -> int:
     return max(0, math.floor(math.log(max(bytes_, 1) / _SMALLEST_TIER_BYTES, FANOUT)))
 
 
-def _state(parts: Mapping[str, int], placed: Sequence[_Placed]) -> _State:
+def _state(parts: Mapping[str, int], placed: Sequence[_Placed]) -> IndexState:
     names = sorted(parts)
     code = {part: i for i, part in enumerate(names)}
     codes = tuple(
         np.array([code[part] if part in p.live else -1 for part in p.run.file.parts], np.int32) for p in placed
     )
-    return _State(dict(parts), tuple(placed), pa.array(names, pa.string()), codes)
+    return IndexState(dict(parts), tuple(placed), pa.array(names, pa.string()), codes)
 
 
-def _only_whole_parts(parts: Mapping[str, int], placed: Sequence[_Placed]) -> _State:
+def _only_whole_parts(parts: Mapping[str, int], placed: Sequence[_Placed]) -> IndexState:
     present: dict[str, int] = dict.fromkeys(parts, 0)
     for p in placed:
         for part in p.live:

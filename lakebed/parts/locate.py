@@ -7,7 +7,6 @@ the names of the hidden columns. Dead rows are among them.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Protocol
@@ -60,7 +59,8 @@ def lookup_schema(spec: WriteSpec) -> pa.Schema:
 class IndexLocator:
     """Looks keys up in an index on local disk that follows the base; without one (disk full), reads key columns.
 
-    Settling and views of several versions may share one: each look-up sees the index at its own base, one at a time.
+    Settling and views of several versions may share one: each look-up sees the index as it was at its own base. One thread at a
+    time brings the index to another base; look-ups at the base that it has do not wait for that.
     """
 
     def __init__(self, index: KeyIndex, spec: WriteSpec, storage: PartStorage) -> None:
@@ -68,20 +68,18 @@ class IndexLocator:
         self._spec = spec
         self._storage = storage
         self._without = ScanLocator(spec, storage)
-        self._at_one_base = threading.Lock()
 
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
-        with self._at_one_base:
-            if not self._index.abandoned and self._index.parts != base.keys():
-                self._index.sync(base.keys(), lambda path: read_keys(base[path], self._spec, self._storage))
-            if not self._index.abandoned:
-                return self._index.lookup(keys)
-        return self._without.lookup(base, keys)
+        state = self._index.at(base.keys())
+        if state is None:
+            state = self._index.sync(base.keys(), lambda path: read_keys(base[path], self._spec, self._storage))
+        if state is None:
+            return self._without.lookup(base, keys)
+        return self._index.lookup(keys, state)
 
     def learn(self, path: str, rows: pa.Table) -> None:
-        with self._at_one_base:
-            if not self._index.abandoned and path not in self._index.parts:
-                self._index.add(path, rows)
+        if not self._index.abandoned and path not in self._index.parts:
+            self._index.add(path, rows)
 
     def tidy(self) -> None:
         """Merge small runs of the index; for when there is nothing else to do."""

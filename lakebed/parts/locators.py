@@ -19,11 +19,14 @@ class Locators:
         self._storage = storage
         self._index_folder = index_folder
         self._index: tuple[WriteSpec, IndexLocator] | None = None
-        self._lock = threading.RLock()
+        self._opening = threading.Lock()  # one thread opens the index; nobody else waits for it than who settles too
 
     def for_settling(self, spec: WriteSpec) -> KeyLocator:
         """The key index of this process, opened when it is first needed."""
-        with self._lock:
+        found = self._index
+        if found is not None and found[0] == spec:
+            return found[1]
+        with self._opening:
             if self._index is None or self._index[0] != spec:
                 if self._index:
                     self._index[1].close()
@@ -34,13 +37,13 @@ class Locators:
 
     def for_reading(self, spec: WriteSpec) -> KeyLocator:
         """The key index if this process has one; a reader alone does not build one."""
-        with self._lock:
-            if self._index is not None and self._index[0] == spec:
-                return self._index[1]
+        found = self._index
+        if found is not None and found[0] == spec:
+            return found[1]
         return ScanLocator(spec, self._storage)
 
     def tidy(self) -> None:
         """Tidy the key index, if this process has one."""
-        with self._lock:
-            if self._index:
-                self._index[1].tidy()
+        found = self._index
+        if found is not None:
+            found[1].tidy()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from lakebed.keyindex.key_index import KeyIndex
+from lakebed.keyindex.key_index import IndexState, KeyIndex
 from lakebed.manifest.actions import Part
+from lakebed.parts import locate
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.locate import IndexLocator, ScanLocator
+from lakebed.parts.locate import IndexLocator, ScanLocator, read_keys
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
@@ -27,38 +29,63 @@ def part_of(ids: range, folder: Path) -> Part:
     return written.base_part(has_op_column=False)
 
 
-class SlowIndex(KeyIndex):
-    """Lets others in just before it looks keys up."""
+class HeldIndex(KeyIndex):
+    """Look-ups of the first thread that comes wait until they may go on."""
 
-    others = threading.Event()
-    reached = threading.Event()
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, {"id": pa.int64()})
+        self.reached, self.may_go_on = threading.Event(), threading.Event()
 
-    def lookup(self, keys: pa.Table) -> pa.Table:
-        self.reached.set()
-        self.others.wait(0.5)
-        return super().lookup(keys)
+    def lookup(self, keys: pa.Table, state: IndexState | None = None) -> pa.Table:
+        if not self.reached.is_set():
+            self.reached.set()
+            assert self.may_go_on.wait(60)
+        return super().lookup(keys, state)
 
 
-def test_a_view_of_an_older_version_does_not_hide_parts_from_a_look_up_under_way(tmp_path: Path) -> None:
+def test_a_view_of_an_older_version_and_a_look_up_under_way_neither_disturb_nor_await_each_other(
+    tmp_path: Path,
+) -> None:
     old, new = part_of(range(10), tmp_path), part_of(range(10, 20), tmp_path)
-    index = SlowIndex(tmp_path / "index", {"id": pa.int64()})
+    index = HeldIndex(tmp_path / "index")
     locator = IndexLocator(index, SHAPE, open_part_storage(tmp_path))
-    keys = pa.table({"id": pa.array([3, 13], pa.int64())})
-    found: dict[str, list[str]] = {}
 
-    def look_up(name: str, *parts: Part) -> None:
-        found[name] = locator.lookup({part.path: part for part in parts}, keys)["part"].to_pylist()
+    def paths_found(*parts: Part) -> list[str]:
+        keys = pa.table({"id": pa.array([3, 13], pa.int64())})
+        return list(locator.lookup({part.path: part for part in parts}, keys)["part"].to_pylist())
 
-    settle = threading.Thread(target=look_up, args=("settle", old, new))
-    settle.start()
-    assert index.reached.wait(10)
-    view = threading.Thread(target=look_up, args=("view", old))
-    view.start()
-    time.sleep(0.2)
-    index.others.set()
-    settle.join()
-    view.join()
-    assert found == {"settle": [old.path, new.path], "view": [old.path]}
+    with ThreadPoolExecutor(2) as pool:
+        settle = pool.submit(paths_found, old, new)
+        assert index.reached.wait(60)
+        assert pool.submit(paths_found, old).result(60) == [old.path], "while the other is at work still"
+        assert index.parts == {old.path}
+        index.may_go_on.set()
+        assert settle.result(60) == [old.path, new.path]
+
+
+def test_a_look_up_at_the_parts_of_the_index_does_not_wait_for_parts_that_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = part_of(range(10), tmp_path), part_of(range(10, 20), tmp_path)
+    index = KeyIndex(tmp_path / "index", {"id": pa.int64()})
+    locator = IndexLocator(index, SHAPE, open_part_storage(tmp_path))
+    keys = pa.table({"id": pa.array([3], pa.int64())})
+    locator.lookup({old.path: old}, keys)
+    reached, may_go_on = threading.Event(), threading.Event()
+
+    def held(*arguments: Any) -> Any:
+        reached.set()
+        assert may_go_on.wait(60)
+        return read_keys(*arguments)
+
+    monkeypatch.setattr(locate, "read_keys", held)
+    with ThreadPoolExecutor(2) as pool:
+        reads = pool.submit(locator.lookup, {old.path: old, new.path: new}, keys)
+        assert reached.wait(60)
+        assert len(pool.submit(locator.lookup, {old.path: old}, keys).result(60)) == 1
+        assert not reads.done()
+        may_go_on.set()
+        assert len(reads.result(60)) == 1
 
 
 def test_parts_that_can_not_hold_a_key_are_not_opened(tmp_path: Path) -> None:
