@@ -30,6 +30,7 @@ from lakebed.pipeline.driver import Abandoned, Driver, spark_driver
 from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
 from lakebed.pipeline.sources import QUERY_NAME, open_source, start_ingest
 from lakebed.pipeline.target import open_or_create
+from lakebed.single_flight import SingleFlight
 from lakebed.table import Table, internals_of
 from lakebed.table.internals import STREAMS_FOLDER
 
@@ -134,18 +135,19 @@ class _Run:
         self._state: TableState | None = None
         self._internals = internals_of(table)
         self._sampler = self._internals.sampler()
-        self._sampling_lock = threading.Lock()
+        self._sampling_once = SingleFlight[TableState]()
 
     def look(self, phase: Phase) -> None:
         self._watch(Look(phase, self._progress.figures(), self._state, self._metrics_url))
 
     def observe(self) -> TableState:
         """The table's figures now, for the display and for the gauges."""
-        with self._sampling_lock:
-            parked = len(self._internals.compaction.parked())
-            self._state = state = replace(self._sampler.sample(), parked_parts=parked)
+        self._state = state = self._sampling_once(self._sampled)
         self._metrics.observe(self._table.path, state)
         return state
+
+    def _sampled(self) -> TableState:
+        return replace(self._sampler.sample(), parked_parts=len(self._internals.compaction.parked()))
 
     def until(self, driver: Driver, stop: threading.Event, duration_seconds: float | None) -> None:
         spark = driver.spark

@@ -40,15 +40,18 @@ def process_folder() -> Path:
     """The folder of this process in the system's temporary folder; it goes when the process does."""
     top = tempfile.gettempdir()
     with _guard:
-        if top not in _own or not _own[top][0].exists():  # some systems clear away what is old
+        is_missing = top not in _own or not _own[top][0].exists()  # some systems clear away what is old
+        if is_missing:
             while True:
                 folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
                 lock = _lock(folder, os.O_CREAT)
                 if lock is not None:
                     break
             _own[top] = folder, lock
-            _remove_abandoned(Path(top))
-        return _own[top][0]
+        own, _ = _own[top]
+    if is_missing:
+        _remove_abandoned(Path(top))  # they may be large: nobody waits for it but who came first
+    return own
 
 
 def _lock(folder: Path, flags: int) -> int | None:

@@ -82,11 +82,13 @@ def s3_client() -> Any:
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
              "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")  # fmt: skip
     identity = tuple(os.environ.get(name) for name in names)
-    with _lock:
-        client = _clients.get(identity)
-        if client is None:
-            client = _clients[identity] = _new_client()
-        return client
+    client = _clients.get(identity)
+    if client is None:
+        with _lock:  # one thread makes it, which may ask for credentials; those who wait need the same one
+            client = _clients.get(identity)
+            if client is None:
+                client = _clients[identity] = _new_client()
+    return client
 
 
 def _new_client() -> Any:

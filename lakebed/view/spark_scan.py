@@ -26,7 +26,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files as package_files
 from typing import Any
 
@@ -56,6 +56,14 @@ class _Index:
     counts_reads: bool = False
 
 
+@dataclass(slots=True)
+class _Slot:
+    """The newest index of a table; ``lock`` is held while it is brought to other files: who scans the same table needs it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    index: _Index | None = None
+
+
 class _ReadsInJvm:
     """How often queries were planned that read a part, by path."""
 
@@ -76,7 +84,7 @@ class _Engine:
 
     jvm: Any
     part_index: Any
-    indexes: OrderedDict[tuple[str, ...], _Index]
+    slots: OrderedDict[tuple[str, ...], _Slot]
     reads: dict[str, _ReadsInJvm]
 
     def empty_index(self, *arguments: object) -> Any:
@@ -90,7 +98,7 @@ class _Engine:
 
 
 _engines: weakref.WeakKeyDictionary[Any, _Engine] = weakref.WeakKeyDictionary()
-_guard = threading.Lock()
+_guard = threading.Lock()  # of the engines, and of what is in one; of another table nobody waits here
 
 
 def scan(
@@ -112,18 +120,21 @@ def scan(
     key = (root, table_id, schema_json, *partition_columns, time_zone)
     with _guard:
         engine = _engine(spark)
-        known = engine.indexes.get(key)
+        slot = engine.slots.setdefault(key, _Slot())
+        engine.slots.move_to_end(key)
+        while len(engine.slots) > _INDEXES_MAX:
+            engine.slots.popitem(last=False)
+        counts = _reads(engine, root).counts if counts_reads else None
+    with slot.lock:
+        known = slot.index
         if known is None:
             empty = engine.empty_index(root, schema_json, list(partition_columns), time_zone)
             known = _Index((), frozenset(), empty)
         current = _advance(known, files, schema_json)
         if current.counts_reads != counts_reads:
-            counting = current.index.counting(_reads(engine, root).counts if counts_reads else None)
+            counting = current.index.counting(counts)
             current = _Index(current.files, current.identities, counting, counts_reads)
-        engine.indexes[key] = current
-        engine.indexes.move_to_end(key)
-        while len(engine.indexes) > _INDEXES_MAX:
-            engine.indexes.popitem(last=False)
+        slot.index = current
     return DataFrame(current.index.dataset(spark._jsparkSession), spark)
 
 

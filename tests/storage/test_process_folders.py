@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from lakebed.storage import process_folders
 from lakebed.storage.process_folders import lock_folder, process_folder
 
 OWNER = """
@@ -67,6 +70,23 @@ def test_folders_that_are_no_process_s_stay(tmp_path: Path) -> None:
     link.symlink_to(others[1])
     process_folder()
     assert all(folder.exists() for folder in [*others, link])
+
+
+def test_nobody_waits_while_folders_of_others_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, may_go_on = threading.Event(), threading.Event()
+
+    def remove(top: Path) -> None:
+        reached.set()
+        assert may_go_on.wait(60)
+
+    monkeypatch.setattr(process_folders, "_remove_abandoned", remove)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(process_folder)
+        assert reached.wait(60)
+        second = pool.submit(process_folder).result(60)
+        assert not first.done()
+        may_go_on.set()
+        assert first.result(60) == second
 
 
 def test_a_forked_child_has_a_folder_of_its_own_and_leaves_its_parent_s() -> None:
