@@ -104,6 +104,7 @@ class TableSettings:
     volatile: bool = False
     upload_after_seconds: int = 600
     volatile_bytes_max: int = 10 * 2**30
+    count_reads: bool = False
 
     def to_properties(self) -> dict[str, str]:
         """The properties as they stand in the log: what differs from the defaults."""
@@ -370,6 +371,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.volatile": lambda text: _on_or_off(text) == "on",
     "lakebed.upload_after": _seconds,
     "lakebed.volatile_bytes_max": _count,
+    "lakebed.count_reads": lambda text: _on_or_off(text) == "on",
 }
 INTERVAL_PROPERTIES = frozenset(["delta.logRetentionDuration", RETENTION_PROPERTY])
 _ALWAYS_ON = ("delta.enableDeletionVectors", "delta.enableInCommitTimestamps")

@@ -101,6 +101,7 @@ class Compaction:
         """A compactor for a replica: not started yet. On a cluster merges are Spark jobs and nothing is volatile."""
         if self._compactor:
             self._compactor.close()
+        self._reads.begin_maintaining()
         settings = self._log.refresh().settings
         cluster = spark if spark and not str(spark.sparkContext.master).startswith("local") else None
         chores = dict(chores)

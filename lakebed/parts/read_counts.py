@@ -2,18 +2,21 @@
 
 Invariants
 - While no part waits (``manifest.parts_to_resort``) nothing is counted, written, listed or started.
+- A reader writes nothing unless the table's property ``lakebed.count_reads`` is on. Without it only a process that maintains the
+  table counts what it reads itself, in memory.
 - Counts are a hint. One that is lost or counted twice changes the order of sorting and nothing else, so no error here reaches
   a reader or a planner.
 
-Readers and planners are seldom one process, and a reader must not commit: every other process would replay that. They meet in
-small files beside the parts.
+Readers and planners are seldom one process, and a reader must not commit: every other process would replay that. With the
+property they meet in small files beside the parts.
 
 1. A read tells which parts it took, after pruning (``count``). Spark's queries are planned in its JVM, which counts them itself
    and is asked now and then (``follow``).
 2. A thread writes what was counted since the last time to ``_lakebed/reads/<epoch seconds>-<random>.json``: a second after the
-   first read, then at most once a minute, and when the process ends. Who may not write there counts for itself alone.
-3. A planner (``of``) lists the folder at most once a minute, from the name of an hour ago on, and adds up what it finds. A file
-   never changes, so each is read once; of very many, the newest.
+   first read, then at most once a minute, and when the process ends. A process that may not write there, or whose table has not
+   the property, keeps its counts in memory.
+3. A planner (``of``) adds up the counts of the last hour. With the property it lists the folder for that, at most once a minute
+   and from the name of an hour ago on. A file never changes, so each is read once; of very many, the newest.
 4. Cleanup deletes files that are older than an hour (``operations.cleanup``).
 """
 
@@ -59,6 +62,7 @@ class ReadCounts:
         self._counted_at = 0.0
         self._published_at = 0.0
         self._may_write = True
+        self._is_maintaining = False
         self._sources: set[Take] = set()
         self._files: dict[str, Mapping[str, int]] = {}  # of the last hour, by name; this process's too
         self._total: Counter[str] = Counter()  # of these files
@@ -67,6 +71,12 @@ class ReadCounts:
         self._ending = threading.Event()
 
     # -- a reader ------------------------------------------------------------------------------------------------------
+
+    def counted_parts(self, snapshot: Snapshot) -> frozenset[str]:
+        """Paths of the parts whose reads are to be counted; none unless somebody will ask."""
+        if not (self._is_maintaining or snapshot.settings.count_reads):
+            return frozenset()
+        return frozenset(part.path for part in parts_to_resort(snapshot))
 
     def count(self, stale: frozenset[str], paths: Iterable[str]) -> None:
         """A read took these files; those of them that are ``stale`` are counted."""
@@ -83,18 +93,22 @@ class ReadCounts:
 
     # -- a planner -----------------------------------------------------------------------------------------------------
 
+    def begin_maintaining(self) -> None:
+        """This process maintains the table: it counts its own reads, with or without the property."""
+        self._is_maintaining = True
+
     def of(self, snapshot: Snapshot) -> dict[str, int]:
         """How often each stale part was read in the last hour, as far as is known; those that never were are left out."""
         stale = {part.path for part in parts_to_resort(snapshot)}
         if not stale:
             return {}
         self._ask_sources()
-        self._look()
+        self._look(snapshot.settings.count_reads)
         with self._lock:
             return {path: count for path in stale if (count := self._total[path] + self._counted[path])}
 
-    def _look(self) -> None:
-        """Take in what others have published since the last look."""
+    def _look(self, is_published: bool) -> None:
+        """Forget what is older than an hour, and take in what others have published since the last look."""
         now = self._log.now_ms() // 1000
         oldest, newest = _time(now - WINDOW_SECONDS), _time(now + WINDOW_SECONDS)
         with self._lock:
@@ -103,7 +117,8 @@ class ReadCounts:
             self._looked_at = now
             known = self._files
         try:
-            names = [name for name in self._log.store.list_from(READS_FOLDER, oldest) if name < newest]
+            listed = self._log.store.list_from(READS_FOLDER, oldest) if is_published else []
+            names = [name for name in listed if name < newest]
             found = {name: self._read(name) for name in names[-_FILES_MAX:] if name not in known}
         except (LakebedError, OSError) as error:
             _logger.debug("what others read of %r is not known: %s", self._log.store, error)
@@ -199,7 +214,11 @@ class ReadCounts:
                 self._files[name] = reads
                 self._total.update(reads)
             # A folder that is gone with its table must not come back.
-            if self._may_write and self._log.read_commit(snapshot.version) is not None:
+            if (
+                snapshot.settings.count_reads
+                and self._may_write
+                and self._log.read_commit(snapshot.version) is not None
+            ):
                 most = dict(list(reads.items())[:_PARTS_MAX])
                 self._log.store.put(f"{READS_FOLDER}/{name}", orjson.dumps(most))
         except InvalidInput as error:

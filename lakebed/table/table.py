@@ -285,8 +285,8 @@ class Table:
 
     def set_sort_key(self, columns: Sequence[str]) -> int:
         """Change what parts are sorted by; returns the version. No row is moved: new parts are sorted so from now on, and the
-        older ones are sorted bit by bit by running maintenance, those read most first, or at once by
-        ``maintenance.recluster(final=True)``.
+        older ones are sorted bit by bit by running maintenance, or at once by ``maintenance.recluster(final=True)``. With the
+        property ``lakebed.count_reads`` maintenance begins with those that are read most.
 
         ``columns`` as for ``create``; none: by the keys again. The same sort key again changes nothing. Raises InvalidInput.
         """

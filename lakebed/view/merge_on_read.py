@@ -26,7 +26,6 @@ from pyroaring import BitMap64
 from lakebed import events
 from lakebed.errors import Corrupt, InvalidInput, LakebedError
 from lakebed.manifest.actions import ChangePart, Part
-from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.checksum import naming_damaged
@@ -284,13 +283,12 @@ class TableView:
             )  # fmt: skip
         local_parts = self._local_parts() if on_this_host else ()
         files = self._files(snapshot, resolution, spec, local_parts)
-        stale = frozenset(part.path for part in parts_to_resort(snapshot))
         pinned = Pinned(
             version=snapshot.version,
             on_this_host=on_this_host,
             files=files,
             completed=resolution.completed,
-            stale=stale,
+            stale=self._reads.counted_parts(snapshot),
         )
         with self._lock:
             newest = self._newest

@@ -29,7 +29,9 @@ def requests(table: lakebed.Table) -> dict[str, int]:
 
 def new_table(s3: S3Server) -> lakebed.Table:
     """Of four parts that wait for a new sort key."""
-    table = lakebed.create(f"s3://{s3.create_bucket()}/t", SCHEMA, keys=["id"])
+    table = lakebed.create(
+        f"s3://{s3.create_bucket()}/t", SCHEMA, keys=["id"], properties={"lakebed.count_reads": "on"}
+    )
     for start in range(0, 40, 10):
         table.apply(pa.table({"id": range(start, start + 10), "v": [0] * 10}, SCHEMA))
         table.settle()

@@ -76,12 +76,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def table(made: Path, tmp_path: Path) -> lakebed.Table:
+def uncounted(made: Path, tmp_path: Path) -> lakebed.Table:
     """A copy of it, whose sort key has just been changed."""
     shutil.copytree(made, tmp_path / "t")
     table = lakebed.open(tmp_path / "t")
     table.set_sort_key(["amount", "id"])
     return table
+
+
+@pytest.fixture
+def table(uncounted: lakebed.Table) -> lakebed.Table:
+    """The same with the property that makes readers count."""
+    uncounted.set_properties({"lakebed.count_reads": "on"})
+    return uncounted
 
 
 def region_of(table: lakebed.Table) -> dict[str, str]:
@@ -104,7 +111,8 @@ def files_of_reads(table: lakebed.Table) -> list[Path]:
 
 def read_elsewhere(table: lakebed.Table, code: str, **options: Any) -> None:
     """Run code in a process of its own, with ``table`` opened."""
-    code = f"import lakebed\nfrom lakebed.table import internals_of\ntable = lakebed.open({table.path!r})\n{code}"
+    imports = "import lakebed\nfrom lakebed.table import internals_of\nfrom tests.internals import log_of\n"
+    code = f"{imports}table = lakebed.open({table.path!r})\n{code}"
     found = ran([sys.executable, "-c", code], **options)
     assert found.returncode == 0 and not found.stderr, found.stderr
 
@@ -171,6 +179,45 @@ def test_a_process_publishes_soon_and_then_at_most_once_a_minute(table: lakebed.
     assert reads(lakebed.open(table.path)) == {f"r{number}": 31 for number in range(REGIONS)}
 
 
+# -- without the property ------------------------------------------------------------------------------------------------
+
+
+def files_of(table: lakebed.Table) -> set[Path]:
+    return {file for file in Path(table.path).rglob("*") if file.is_file()}
+
+
+def test_a_reader_leaves_the_folder_of_a_table_as_it_is(uncounted: lakebed.Table) -> None:
+    before = files_of(uncounted)
+    code = """
+for _ in range(3):
+    table.to_arrow(where='id < 60'); table.lookup([5]); table.query('select * from t')
+import threading
+assert not [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+"""
+    read_elsewhere(uncounted, code)
+    exec(code.replace("assert", "0 and"), {"table": uncounted})
+    published(uncounted)
+    assert files_of(uncounted) == before
+    assert reads(uncounted) == {} and internals_of(uncounted).reads._thread is None
+
+
+def test_a_process_that_maintains_counts_its_own_reads_in_memory_for_an_hour(
+    uncounted: lakebed.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = log_of(uncounted).clock = Clock()
+    put_reads(uncounted, int(time.time()), b'{"a": 1}')  # of the time when the property was on
+    before = files_of(uncounted)
+    internals_of(uncounted).compaction.in_background(None, {})
+    uncounted.to_arrow(where="region = 'r4'")
+    published(uncounted)
+    uncounted.lookup([5])
+    assert reads(uncounted) == {"r0": 1, "r4": 1}
+    assert files_of(uncounted) == before
+    published(uncounted)
+    clock.ahead = HOUR + 100
+    assert reads(uncounted) == {}
+
+
 # -- when there is nothing to say ----------------------------------------------------------------------------------------
 
 
@@ -178,6 +225,7 @@ def test_a_process_publishes_soon_and_then_at_most_once_a_minute(table: lakebed.
 def test_reads_of_a_steady_table_cost_and_write_nothing(sort_again: bool, made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path / "t")
     table = lakebed.open(tmp_path / "t")
+    table.set_properties({"lakebed.count_reads": "on"})
     if sort_again:
         table.set_sort_key(["amount", "id"])
         table.maintenance.compact()

@@ -79,6 +79,7 @@ def test_the_page_plans_what_is_read_most_first_as_the_command_does(tmp_path: Pa
         table.apply(pa.table({"id": [number], "region": [f"r{number}"]}, table.schema))
         table.settle()
     table.set_sort_key(["id"])
+    table.set_properties({"lakebed.count_reads": "on"})
     table.to_arrow(where="region = 'r2'")
     internals_of(table).reads.close()  # publishes what was counted
     page = serve(table)

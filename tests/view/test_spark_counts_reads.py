@@ -19,7 +19,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("value", pa.int
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
     """Four parts of ten ids; one id of each part died."""
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
-    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"], properties={"lakebed.count_reads": "on"})
     for start in range(0, 40, 10):
         table.apply(pa.table({"id": range(start, start + 10), "value": [0] * 10}, SCHEMA))
     table.apply(pa.table({"id": range(0, 40, 10), "value": [1] * 4}, SCHEMA))
