@@ -215,5 +215,5 @@ def _ratio(value: float | None) -> str:
 
 
 def _levels(state: TableState) -> str:
-    listed = "  ".join(f"level {level}: {count}" for level, count in state.parts_by_level)
+    listed = "  ".join(f"level {level}: {count}" for level, count in state.parts_by_level.items())
     return listed or "no parts"

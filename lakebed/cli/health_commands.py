@@ -161,7 +161,7 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
     else:
         yield "tail", "empty: every Delta reader sees everything"
     yield "depth", f"{found.depth} at the deepest point; lakebed.read_budget is {found.read_budget}"
-    yield "dead rows", f"{found.dead_rows:,}, {found.dead_share:.0%} of all"
+    yield "dead rows", f"{found.dead_rows:,}, {found.dead_row_ratio:.0%} of all"
     yield "claims", f"{found.claims_live:,} live, {found.claims_expired:,} expired"
     yield "next", "\n".join(found.will_do) or "nothing"
     yield "left alone", "\n".join(found.waits) or "nothing"
@@ -169,7 +169,7 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
     yield "quarantine", f"{found.quarantined:,} records"
     log = f"the log has {found.log_files:,} files, {bytes_text(found.log_bytes)}"
     yield "retention", f"versions from {found.oldest_version} on can be read, {found.versions_held:,} are held; {log}"
-    parts = sum(found.parts_by_level.values())
+    parts = found.parts
     waiting = f"; {found.waiting_parts:,} wait to be, read {found.waiting_part_reads:,} times in the last hour"
     yield (
         "sort key",
@@ -201,8 +201,7 @@ def _print(screen: RenderableType) -> None:
 
 def _jsonable(found: Status) -> dict[str, object]:
     findings = [asdict(finding) | {"severity": finding.severity.value} for finding in found.findings]
-    levels = {str(level): count for level, count in found.parts_by_level.items()}
-    return asdict(found) | {"severity": found.severity.value, "parts_by_level": levels, "findings": findings}
+    return asdict(found) | {"severity": found.severity.value, "findings": findings}
 
 
 def _age(seconds: float | None) -> str:

@@ -1,6 +1,6 @@
 """The figures of a table, again and again, at little cost: for gauges and for the display.
 
-1. Each time: the newest snapshot and what it says by itself (``monitoring.table_state``).
+1. Each time: the newest snapshot and what it says by itself (``manifest.table_figures``).
 2. As often as ``share`` of the time allows: the planner is asked what it would do, and how well the parts are clustered is worked
    out anew if the base has changed. In between the figures of the look before stand.
 3. Each time, for a bounded time: commits are read, until the last hour is known (``monitoring.recent_commits``).
@@ -30,9 +30,10 @@ from lakebed.manifest.actions import Part
 from lakebed.manifest.claims import claimed_paths, claims_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_figures import TableFigures, figures_of
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import RecentCommits
-from lakebed.monitoring.table_state import Clustered, LevelState, Planned, Recent, Stored, TableState, table_state
+from lakebed.monitoring.table_state import Clustered, LevelState, Planned, Recent, Stored, TableState
 from lakebed.operations.cleanup import overdue
 from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
@@ -91,7 +92,7 @@ class Sampler:
         started = time.monotonic()
         snapshot = self._log.refresh()
         now_ms = self._log.now_ms()
-        state = table_state(snapshot, now_ms)
+        figures = figures_of(snapshot, now_ms)
         if started >= self._dear_again:
             self._look_dearly(snapshot, now_ms)
             ended = time.monotonic()
@@ -104,11 +105,17 @@ class Sampler:
             self._list_again = math.inf  # until it has ended
             threading.Thread(target=self._list, name="lakebed-listing", daemon=True).start()
         parts, sizes = self._local_states(snapshot, now_ms)
-        return replace(
-            state, planned=self._planned, clustered=self._clustered, recent=with_reference(recent, state),
-            parts_by_state=parts, bytes_by_state=sizes, quarantine_rows=self._quarantine_rows, stored=self._stored,
+        return TableState(
+            **figures.as_fields(),
+            planned=self._planned,
+            clustered=self._clustered,
+            recent=with_reference(recent, figures),
+            parts_by_state=parts,
+            bytes_by_state=sizes,
+            quarantine_rows=self._quarantine_rows,
+            stored=self._stored,
             seconds=time.monotonic() - started,
-        )  # fmt: skip
+        )
 
     def _look_dearly(self, snapshot: Snapshot, now_ms: int) -> None:
         planning = plan(snapshot, claimed_paths(snapshot, now_ms), now_ms, statistics=self._log.statistics)
@@ -140,8 +147,8 @@ class Sampler:
             self._quarantine_rows = None
             return
         self._quarantine = log
-        tail = sum(part.rows for part in beside.tail.values())
-        self._quarantine_rows = tail + sum(part.live_rows for part in beside.parts.values())
+        found = figures_of(beside)
+        self._quarantine_rows = found.rows + found.tail_rows
 
     def _list(self) -> None:
         started = time.monotonic()
@@ -175,12 +182,12 @@ class Sampler:
         return dict(parts), dict(sizes)
 
 
-def with_reference(recent: Recent, state: TableState) -> Recent:
+def with_reference(recent: Recent, figures: TableFigures) -> Recent:
     if not recent.batches or recent.write_amplification is None:
         return recent
-    held = round(state.rows * recent.batches / recent.ingested_rows)
+    held = round(figures.rows * recent.batches / recent.ingested_rows)
     return replace(
-        recent, write_amplification_reference=reference_amplification(recent.batches, held, state.read_budget)
+        recent, write_amplification_reference=reference_amplification(recent.batches, held, figures.read_budget)
     )
 
 

@@ -21,9 +21,8 @@ What counts as wrong follows from what the table, its planner and its writers ho
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lakebed.compaction.merge import LEASE_SECONDS
@@ -33,11 +32,12 @@ from lakebed.health.examination import examine_log
 from lakebed.health.file_checks import look_at_files
 from lakebed.health.finding import Finding, Severity, critical, warning, worst
 from lakebed.health.log_checks import look_at_log, state_findings
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.leases import first_unexpired, leased_versions, leases_of
+from lakebed.manifest.claims import claimed_paths, claims_of
+from lakebed.manifest.leases import first_unexpired, leased_versions
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_figures import TableFigures, figures_of
 from lakebed.manifest.table_log import LOG_FOLDER, TableLog
 from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
@@ -55,42 +55,25 @@ _PLANS_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """The figures of one moment, and what is wrong. Ages are in seconds; None where there is nothing to be of an age.
+class Status(TableFigures):
+    """The figures of one moment, and what is wrong.
 
-    ``parts_by_level``: parts of the base. ``volatile_claims``: claims whose output is on some replica's disk;
-    ``materialized_parts``: such outputs on this host. ``will_do`` and ``waits``: what the planner says. ``unsorted_parts``: parts
-    of the base that are not, as far as is known, sorted by the table's sort key. ``waiting_parts``: those of them that an earlier
-    sort key sorted, and that maintenance will sort again; ``waiting_part_reads``: how often they were read in the last hour.
-    ``version`` is -1 if no version can be read.
+    ``age_seconds``: since the newest commit. ``materialized_parts``: such outputs of volatile claims on this host. ``will_do``
+    and ``waits``: what the planner says. ``waiting_parts``: parts of the base that an earlier sort key sorted, and that
+    maintenance will sort again; ``waiting_part_reads``: how often they were read in the last hour.
     """
 
     path: str
-    version: int = -1
     age_seconds: float | None = None
-    rows: int = 0
-    dead_rows: int = 0
-    bytes: int = 0
-    parts_by_level: Mapping[int, int] = field(default_factory=dict)
-    volatile_claims: int = 0
     materialized_parts: int = 0
-    tail_parts: int = 0
-    tail_rows: int = 0
-    tail_bytes: int = 0
-    tail_age_seconds: float | None = None
     depth: int = 0
-    read_budget: int = 0
-    claims_live: int = 0
-    claims_expired: int = 0
     backlog_bytes: int = 0
     will_do: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
     quarantined: int = 0
     oldest_version: int | None = None
-    versions_held: int = 0
     log_files: int = 0
     log_bytes: int = 0
-    unsorted_parts: int = 0
     waiting_parts: int = 0
     waiting_part_reads: int = 0
     findings: tuple[Finding, ...] = ()
@@ -99,16 +82,6 @@ class Status:
     def severity(self) -> Severity:
         """The worst of the findings; ``OK``: the table is healthy."""
         return worst(self.findings)
-
-    @property
-    def parts(self) -> int:
-        """Parts of the base."""
-        return sum(self.parts_by_level.values())
-
-    @property
-    def dead_share(self) -> float:
-        """Dead rows among all rows of the base."""
-        return self.dead_rows / (self.rows + self.dead_rows) if self.dead_rows else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,49 +192,31 @@ class Observer:
             beside = TableLog(open_store(self._storage.root + QUARANTINE_SUFFIX)).refresh()
         except TableNotFound:
             return 0
-        tail = sum(part.rows for part in beside.tail.values())
-        return tail + sum(part.live_rows for part in beside.parts.values())
+        found = figures_of(beside)
+        return found.rows + found.tail_rows
 
     # -- 2. each time --------------------------------------------------------------------------------------------------
 
     def _figures(self, snapshot: Snapshot, slow: _Slow) -> Status:
         now_ms = self._log.now_ms()
-        base, tail, settings = snapshot.parts.values(), snapshot.tail.values(), snapshot.settings
-        claims = claims_of(snapshot.domains)
-        live = [claim for claim in claims.values() if claim.is_live(now_ms)]
-        reads = self._reads.of(snapshot)
-        claimed = {path for claim in live for path in claim.sources}
+        claimed, reads = claimed_paths(snapshot, now_ms), self._reads.of(snapshot)
         planning = plan(snapshot, claimed, now_ms, reads=reads, statistics=self._log.statistics)
-        has_order = bool(settings.sort_key or settings.keys)
+        claims = claims_of(snapshot.domains)
         local = LocalParts(self._volatile / snapshot.metadata.id).load()
         oldest = None if slow.oldest_version is None else max(slow.oldest_version, first_unexpired(snapshot.domains))
         return Status(
+            **figures_of(snapshot, now_ms).as_fields(),
             path=self._path,
-            version=snapshot.version,
             age_seconds=max(0, now_ms - snapshot.timestamp_ms) / 1000,
-            rows=sum(part.live_rows for part in base),
-            dead_rows=sum(part.dead_rows for part in base),
-            bytes=sum(part.bytes for part in base) + sum(part.bytes for part in tail),
-            parts_by_level=dict(sorted(Counter(part.level for part in base).items())),
-            volatile_claims=sum(claim.volatile for claim in live),
             materialized_parts=sum(len(one.parts) for one in local if one.claim.id in claims),
-            tail_parts=len(tail),
-            tail_rows=sum(part.rows for part in tail),
-            tail_bytes=sum(part.bytes for part in tail),
-            tail_age_seconds=max(0, now_ms - min(part.modified_ms for part in tail)) / 1000 if tail else None,
             depth=planning.depth_max,
-            read_budget=settings.read_budget,
-            claims_live=len(live),
-            claims_expired=len(claims) - len(live),
             backlog_bytes=planning.backlog_bytes,
             will_do=tuple(_told(planning)),
             waits=tuple(f"{refusal.count:,} {refusal.why}" for refusal in planning.refusals),
             quarantined=slow.quarantined,
             oldest_version=oldest,
-            versions_held=sum(lease.is_live(now_ms) for lease in leases_of(snapshot.domains)),
             log_files=slow.log_files,
             log_bytes=slow.log_bytes,
-            unsorted_parts=sum(part.sort_key_version != settings.sort_key_version for part in base) if has_order else 0,
             waiting_parts=len(parts_to_resort(snapshot)),
             waiting_part_reads=sum(reads.values()),
         )

@@ -75,8 +75,10 @@ class TableGauges:
                 self._single[name].labels(table).set(value)
             elif name in _SOMETIMES:
                 self._single[name].remove(table)
-        normal = {(level, "normal"): count for level, count in state.parts_by_level} | dict(state.parts_by_state)
-        sizes = {(level, "normal"): size for level, size in state.bytes_by_level} | dict(state.bytes_by_state)
+        normal = {(level, "normal"): count for level, count in state.parts_by_level.items()} | dict(
+            state.parts_by_state
+        )
+        sizes = {(level, "normal"): size for level, size in state.bytes_by_level.items()} | dict(state.bytes_by_state)
         self._all(self._parts, table, {(str(level), kind): count for (level, kind), count in normal.items()})
         self._all(self._part_bytes, table, {(str(level), kind): size for (level, kind), size in sizes.items()})
         self._all(self._claims, table, {("live",): state.claims_live, ("expired",): state.claims_expired})
@@ -113,11 +115,11 @@ def _singles(state: TableState) -> dict[str, float | None]:
         "lakebed_tail_parts": state.tail_parts,
         "lakebed_tail_rows": state.tail_rows,
         "lakebed_tail_bytes": state.tail_bytes,
-        "lakebed_tail_age_seconds": state.tail_age_seconds,
+        "lakebed_tail_age_seconds": state.tail_age_seconds or 0.0,
         "lakebed_read_budget": state.read_budget,
-        "lakebed_compaction_lag_seconds": state.compaction_lag_seconds,
-        "lakebed_claim_age_seconds": state.claim_age_seconds,
-        "lakebed_held_versions": state.held_versions,
+        "lakebed_compaction_lag_seconds": state.compaction_lag_seconds or 0.0,
+        "lakebed_claim_age_seconds": state.claim_age_seconds or 0.0,
+        "lakebed_held_versions": state.versions_held,
         "lakebed_parked_parts": state.parked_parts,
         "lakebed_observation_seconds": state.seconds,
         "lakebed_ingest_timestamp_seconds": recent.ingested_at,

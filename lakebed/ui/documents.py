@@ -11,7 +11,7 @@ from lakebed.health.finding import Finding, Severity, worst
 from lakebed.health.status import Status
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.monitoring.table_state import Recent, TableState
+from lakebed.monitoring.table_state import Recent
 from lakebed.planning.plan import Planning
 from lakebed.planning.plan_table import plan_row
 from lakebed.ui.texts import blotted, cut
@@ -44,25 +44,25 @@ def broken(error: str, remedy: str) -> dict[str, Any]:
     }
 
 
-def figures(status: Status, state: TableState, recent: Recent, snapshot: Snapshot) -> dict[str, Any]:
+def figures(status: Status, recent: Recent, snapshot: Snapshot) -> dict[str, Any]:
     """The table in figures."""
     tail = snapshot.tail.values()
     return {
         "version": snapshot.version,
         "committed_ms": snapshot.timestamp_ms,
-        "rows": state.rows,
-        "dead_rows": state.dead_rows,
-        "bytes": state.bytes,
-        "parts": state.parts,
-        "parts_by_level": {str(level): count for level, count in state.parts_by_level},
-        "unsorted_parts": state.unsorted_parts,
-        "tail_parts": state.tail_parts,
-        "tail_rows": state.tail_rows,
-        "tail_bytes": state.tail_bytes,
+        "rows": status.rows,
+        "dead_rows": status.dead_rows,
+        "bytes": status.bytes,
+        "parts": status.parts,
+        "parts_by_level": {str(level): count for level, count in status.parts_by_level.items()},
+        "unsorted_parts": status.unsorted_parts,
+        "tail_parts": status.tail_parts,
+        "tail_rows": status.tail_rows,
+        "tail_bytes": status.tail_bytes,
         "tail_since_ms": min((part.modified_ms for part in tail), default=None),
         "depth": status.depth,
         "read_budget": status.read_budget,
-        "space_amplification": round(state.space_amplification, 4),
+        "space_amplification": round(status.space_amplification, 4),
         "write_amplification": _rounded(recent.write_amplification),
         "write_amplification_reference": _rounded(recent.write_amplification_reference),
         "recent_seconds": round(recent.seconds),

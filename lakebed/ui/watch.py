@@ -30,7 +30,6 @@ from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import RecentCommits
-from lakebed.monitoring.table_state import table_state
 from lakebed.parts.read_counts import ReadCounts
 from lakebed.planning.planner import plan
 from lakebed.storage.open import open_part_storage
@@ -245,10 +244,9 @@ class Watched:
         table.table_id = snapshot.metadata.id
         now_ms = table.log.now_ms()
         claimed = claimed_paths(snapshot, now_ms)
-        state = table_state(snapshot, now_ms)
-        recent = with_reference(table.recent.read(snapshot.version, _LOG_SECONDS), state)
+        recent = with_reference(table.recent.read(snapshot.version, _LOG_SECONDS), status)
         table.history.look(snapshot, _LOG_SECONDS)
-        told["figures"] = documents.figures(status, state, recent, snapshot)
+        told["figures"] = documents.figures(status, recent, snapshot)
         statistics = table.log.statistics
         planning = plan(snapshot, claimed, now_ms, reads=table.reads.of(snapshot), statistics=statistics)
         whole = told | {

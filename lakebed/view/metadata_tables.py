@@ -10,6 +10,7 @@ from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import Commit
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_figures import figures_of
 from lakebed.manifest.table_log import TableLog
 
 PARTS_SCHEMA = pa.schema(
@@ -101,8 +102,7 @@ def detail(path: str, snapshot: Snapshot) -> pa.Table:
     ``unsorted_parts``: those of the base that are not, as far as is known, sorted by the table's sort key.
     """
     settings = snapshot.settings
-    base, tail = snapshot.parts.values(), snapshot.tail.values()
-    has_order = bool(settings.sort_key or settings.keys)
+    figures = figures_of(snapshot)
     row = {
         "path": path,
         "id": snapshot.metadata.id,
@@ -112,13 +112,13 @@ def detail(path: str, snapshot: Snapshot) -> pa.Table:
         "sort_key_version": settings.sort_key_version,
         "sequence_by": settings.sequence_by,
         "partition_by": list(snapshot.metadata.partition_columns),
-        "parts": len(base),
-        "unsorted_parts": sum(part.sort_key_version != settings.sort_key_version for part in base) if has_order else 0,
-        "tail_parts": len(tail),
-        "tail_rows": sum(part.rows for part in tail),
-        "rows": sum(part.live_rows for part in base),
-        "dead_rows": sum(part.dead_rows for part in base),
-        "bytes": sum(part.bytes for part in base) + sum(part.bytes for part in tail),
+        "parts": figures.parts,
+        "unsorted_parts": figures.unsorted_parts,
+        "tail_parts": figures.tail_parts,
+        "tail_rows": figures.tail_rows,
+        "rows": figures.rows,
+        "dead_rows": figures.dead_rows,
+        "bytes": figures.bytes,
     }
     return pa.Table.from_pylist([row], DETAIL_SCHEMA)
 

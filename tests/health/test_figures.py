@@ -69,13 +69,13 @@ def test_a_read_of_a_point_opens_what_lies_over_it_and_the_tail() -> None:
         bytes=100,
         tail_parts=3,
         tail_rows=30,
-        parts_by_level=((0, 4),),
+        parts_by_level={0: 4},
         clustered=Clustered(2.5, 1.0),
     )
     assert state.read_amplification == 5.5
     assert (
         TableState(
-            version=1, rows=10, dead_rows=0, bytes=100, tail_parts=3, tail_rows=30, parts_by_level=((0, 4),)
+            version=1, rows=10, dead_rows=0, bytes=100, tail_parts=3, tail_rows=30, parts_by_level={0: 4}
         ).read_amplification
         is None
     )

@@ -62,7 +62,7 @@ def test_figures_are_those_of_the_newest_version(tmp_path: Path) -> None:
     assert (found.parts_by_level, found.tail_parts, found.tail_rows) == ({0: 4}, 1, 10)
     assert (found.depth, found.read_budget, found.oldest_version, found.quarantined) == (4, 8, 0, 0)
     assert found.log_files == found.version + 1
-    assert found.dead_share == pytest.approx(2 / 32)
+    assert found.dead_row_ratio == pytest.approx(2 / 32)
     assert found.will_do[0].startswith("settle 1 parts: ")
     assert any("lakebed.read_budget" in why for why in found.waits)
     assert found.tail_age_seconds is not None and 0 <= found.tail_age_seconds < 60

@@ -36,10 +36,11 @@ from lakebed.events import (
     Uploaded,
     ViewRefreshed,
 )
+from lakebed.manifest.table_figures import figures_of
 from lakebed.monitoring.freshness import POINTS, FreshnessMeter
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
-from lakebed.monitoring.table_state import Clustered, Planned, Recent, Stored, TableState, table_state
+from lakebed.monitoring.table_state import Clustered, Planned, Recent, Stored, TableState
 from tests.internals import log_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -50,8 +51,8 @@ STATE = TableState(
     bytes=4096,
     tail_parts=2,
     tail_rows=20,
-    parts_by_level=((0, 4), (1, 1)),
-    bytes_by_level=((0, 2048), (1, 2048)),
+    parts_by_level={0: 4, 1: 1},
+    bytes_by_level={0: 2048, 1: 2048},
     parts_by_state={(1, "volatile"): 1},
     bytes_by_state={(1, "materialized"): 7},
     planned=Planned(backlog_bytes=9, depth_max=3, plans={"merge": 2}, refused={"claimed": 4}),
@@ -269,7 +270,7 @@ def test_a_level_that_is_empty_again_shows_no_parts() -> None:
     metrics = fed()
     metrics.observe(
         "t",
-        TableState(version=6, rows=100, dead_rows=3, bytes=4096, tail_parts=0, tail_rows=0, parts_by_level=((1, 2),)),
+        TableState(version=6, rows=100, dead_rows=3, bytes=4096, tail_parts=0, tail_rows=0, parts_by_level={1: 2}),
     )
     normal = {"table": "t", "state": "normal"}
     assert metrics.registry.get_sample_value("lakebed_parts", normal | {"level": "0"}) == 0
@@ -288,7 +289,7 @@ def test_a_figure_that_is_not_known_any_more_is_absent() -> None:
             bytes=4096,
             tail_parts=0,
             tail_rows=0,
-            parts_by_level=((1, 2),),
+            parts_by_level={1: 2},
             recent=Recent(seconds=3600.0),
         ),
     )
@@ -408,11 +409,11 @@ def test_the_figures_of_a_run_add_up() -> None:
 def test_the_state_of_a_table_is_counted_by_level(tmp_path: Path) -> None:
     table = create(tmp_path / "t", pa.schema([("id", pa.int64())]), keys=["id"])
     table.apply(pa.table({"id": [1, 2, 3]}))
-    state = table_state(log_of(table).refresh())
-    assert (state.tail_parts, state.tail_rows, state.parts_by_level, state.rows) == (1, 3, (), 0)
+    state = figures_of(log_of(table).refresh())
+    assert (state.tail_parts, state.tail_rows, state.parts_by_level, state.rows) == (1, 3, {}, 0)
     table.settle()
-    state = table_state(log_of(table).refresh())
-    assert (state.tail_parts, state.parts_by_level, state.rows) == (0, ((0, 1),), 3)
+    state = figures_of(log_of(table).refresh())
+    assert (state.tail_parts, state.parts_by_level, state.rows) == (0, {0: 1}, 3)
 
 
 def test_real_changes_reach_the_figures(tmp_path: Path) -> None:
