@@ -293,10 +293,23 @@ class QueryChanged:
     pause_seconds: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvariantViolated:
+    """A commit breaks an invariant (docs/invariants.md). ``when``: write (it was refused, so the table is as it was) or read
+    (it is a version of the table). ``detail``: how.
+    """
+
+    table: str
+    invariant: str
+    version: int
+    detail: str
+    when: str
+
+
 Event: TypeAlias = (
     BatchCommitted | BatchReplayed | OffsetsLost | Settled | ViewRefreshed | MergeBegan | MergeEnded | MergeFailed
     | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded | CommitGivenUp
-    | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged
+    | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged | InvariantViolated
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []

@@ -77,7 +77,7 @@ class Running:
     rows_done: int = 0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class _Look:
     """What this process was doing when a worker began to plan, and what others of it took while it planned."""
 
@@ -244,7 +244,12 @@ class Compactor:
         with self._lock:
             now, running = self._clock(), self._shared.running.values()
             taken = self._parked(now).union(*(each.plan.inputs for each in running))
-            look = _Look(now, taken, frozenset(self._shared.trouble), sum(each.plan.bytes_in for each in running))
+            look = _Look(
+                now=now,
+                taken=taken,
+                troubled=frozenset(self._shared.trouble),
+                in_flight_bytes=sum(each.plan.bytes_in for each in running),
+            )
             self._shared.looks.add(look)
         try:
             yield look

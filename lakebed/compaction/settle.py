@@ -10,7 +10,7 @@ Act first, then commit: deletion vectors carry new names, so an attempt that doe
    On a conflict (another commit replaced a part, settled the same change parts, or brought new keys) steps 1 to 3 run again on
    the newest snapshot (``commit_loop``): the key index has to read only the parts that are new to it.
 
-Invariants: B1, B2; the tail is settled in order, oldest first.
+Invariants: B1, B2, T1.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def examine_log(
         findings += state_findings(snapshot, path, log.now_ms())
         progress("files", 0, 1)
         findings += islice(look_at_files(snapshot, storage), FINDINGS_MAX)
-        if look.is_whole and not any(finding.check in ("M1", "M2") for finding in findings):
+        if look.is_whole and not any(finding.check in ("M1", "M2", "M4", "M5") for finding in findings):
             findings += islice(look_for_orphans(log, storage, path), FINDINGS_MAX)
         if deep:
             bad = {finding.where for finding in findings if finding.check in ("G1", "file", "vector")}

@@ -1,11 +1,11 @@
 """What a log itself shows to be wrong, by replaying it with the readers that everybody uses.
 
-1. The names: versions without a gap (M1), from version 0 or a checkpoint on, up to the newest checkpoint at least.
+1. The names: versions without a gap (M5), from version 0 or a checkpoint on, up to the newest checkpoint at least.
 2. The commits, in order: each decodes (M1), follows the one before, breaks no invariant that a commit can be held against
    (``manifest.invariants``), and was written by lakebed, once the gate stands.
 3. Each checkpoint equals what replaying gives (M2).
 4. A version (``state_findings``): this lakebed may read and write it, its properties can be read, no part is claimed twice (P4),
-   no claim was left behind, and the change parts of the tail have places of their own (B2).
+   no claim was left behind, and the change parts of the tail have places of their own (T1).
 
 A commit that can't be read ends the replay; it goes on at the next checkpoint. At most some hundred commits are in memory.
 """
@@ -81,7 +81,7 @@ def _names(commits: list[int], checkpoints: list[int], path: str) -> Iterator[Fi
     """1. What the versions' names alone tell."""
     if commits and commits[0] > 0 and not any(version >= commits[0] - 1 for version in checkpoints):
         yield critical(
-            "M1", commit_name(commits[0]),
+            "M5", commit_name(commits[0]),
             f"the log is cut off: it begins with version {commits[0]}, and no checkpoint holds what came before",
             f"restore the commits before version {commits[0]}, or a checkpoint, from a copy of the store",
         )  # fmt: skip
@@ -94,19 +94,19 @@ def _names(commits: list[int], checkpoints: list[int], path: str) -> Iterator[Fi
                 "put it there, and died before it took it back; it is no version of the table"
             )
             yield warning(
-                "M1", commit_name(before), what, f"nothing: the next cleanup deletes it; or lakebed maintain {path}"
+                "M4", commit_name(before), what, f"nothing: the next cleanup deletes it; or lakebed maintain {path}"
             )
             continue
         missing = f"version {before + 1}" if after == before + 2 else f"versions {before + 1} to {after - 1}"
         lost = f"the log has a gap: {missing} {'is' if after == before + 2 else 'are'} missing between {before} and {after}"
         where, remedy = commit_name(before + 1), _RESTORE.format(commit_name(before + 1))
         if any(version >= after - 1 for version in checkpoints):
-            yield warning("M1", where, f"{lost}; a later checkpoint makes up for it, but for old versions", remedy)
+            yield warning("M5", where, f"{lost}; a later checkpoint makes up for it, but for old versions", remedy)
         else:
-            yield critical("M1", where, f"{lost}, so no version from {before + 1} on can be read", remedy)
+            yield critical("M5", where, f"{lost}, so no version from {before + 1} on can be read", remedy)
     if checkpoints and checkpoints[-1] > max(commits, default=-1):
         yield critical(
-            "M1", checkpoint_name(checkpoints[-1]),
+            "M5", checkpoint_name(checkpoints[-1]),
             f"the log is cut off: there is a checkpoint of version {checkpoints[-1]}, but the newest commit is "
             f"{max(commits, default=-1)}",
             f"restore the commits up to version {checkpoints[-1]} from a copy of the store; stop all writers until then",
@@ -163,7 +163,7 @@ class _Replay:
             self._state = apply(before, commit)
         except Corrupt as error:
             self._state = None
-            self._look.findings.append(critical("M1", where, str(error), _RESTORE.format(where)))
+            self._look.findings.append(critical("M4", where, str(error), _RESTORE.format(where)))
 
     def _violations(self, before: Snapshot, commit: Commit) -> list[Violation]:
         try:
@@ -323,9 +323,9 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
     for part in snapshot.tail_in_order():
         if part.order in places:
             what = f"it has the same place in the order of changes as {places[part.order]}: which is newer is not told"
-            yield critical("B2", part.path, what, f"read version {part.version - 1}, and apply both batches again")
+            yield critical("T1", part.path, what, f"read version {part.version - 1}, and apply both batches again")
         places[part.order] = part.path
     for part_path, part_of_base in snapshot.parts.items():
         if 0 <= part_of_base.rows < part_of_base.dead_rows:
             what = f"the log says that it has {part_of_base.rows} rows, and {part_of_base.dead_rows} dead ones"
-            yield critical("B1", part_path, what, f"lakebed doctor --deep {path}")
+            yield critical("B5", part_path, what, f"lakebed doctor --deep {path}")

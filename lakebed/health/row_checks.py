@@ -3,7 +3,7 @@
 1. The deletion vector decodes, marks as many rows as it says, and no row that is not there. The file is what was written
    (``parts.checksum``): of files that others wrote as far as their pages tell.
 2. The file has as many rows as the log says; its statistics hold for every live row (S1); columns that are NOT NULL have no null;
-   the rows that are deletes are as many as the log says, and all dead in the base (B1).
+   the rows that are deletes are as many as the log says, and all dead in the base (B5).
 3. The rows are in the order of the table's sort key, and within the first and last key that the part tells (S1). Parts that are
    sorted by an earlier sort key, or by none that is known, are left out.
 4. A change part has a key once (B2).
@@ -199,7 +199,7 @@ class RowChecks:
         [(deletes,)] = connection.sql(f"select count(*) from {self._scan(part)} where {is_delete}").fetchall()
         if deletes != part.deletes:
             what = f"{deletes:,} of its rows are deletes, and the log says {part.deletes:,}"
-            yield critical("B1", part.path, what, _RESTORE.format(part.path))
+            yield critical("B5", part.path, what, _RESTORE.format(part.path))
         if not deletes or isinstance(part, ChangePart):
             return
         schema = pa.schema([(OP_COLUMN, pa.string())])
@@ -207,7 +207,7 @@ class RowChecks:
         [(live,)] = connection.sql(f"select count(*) from lakebed_live where {is_delete}").fetchall()
         if live:
             what = f"{live:,} of its rows are deletes that are not marked dead: readers show them as rows"
-            yield critical("B1", part.path, what, "read an older version, and write the table anew from it")
+            yield critical("B5", part.path, what, "read an older version, and write the table anew from it")
 
     def _register(self, connection: duckdb.DuckDBPyConnection, files: Sequence[ScanFile], schema: pa.Schema) -> None:
         register_view(connection, "lakebed_live", self._storage, files, schema)

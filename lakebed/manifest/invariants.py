@@ -1,14 +1,21 @@
-"""The invariants that a commit can be held against, numbered as in docs/invariants.md.
+"""The invariants, each with its id, its text and, where a commit can be held against it, its predicate.
 
-One predicate each: it is checked before a commit is written, by the tests after every step, and counted by monitoring.
-What needs the rows of parts (B1, B2, S1, S2) is checked by the tests' auditor on real files.
+1. A writer checks a commit before it is written (``require_sound``): one that would break an invariant is refused as Corrupt.
+2. A reader checks each commit that it reads of a table that only lakebed writes (``report_violations``). It reads on: the commit
+   is a version of the table, and whoever watches learns of it.
+3. Both emit ``events.InvariantViolated``, which is counted as ``lakebed_invariant_violations_total``.
+4. The tests' auditors and ``lakebed doctor`` use the same predicates.
+
+docs/invariants.md has the same ids and texts, and says what keeps each invariant and which tests show it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from lakebed import events
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import (
     AddChangePart,
@@ -23,41 +30,82 @@ from lakebed.manifest.claims import Claim, claim_of, claims_of
 from lakebed.manifest.snapshot import Snapshot
 
 Check = Callable[[Snapshot, Commit], Iterator[str]]
+_logger = logging.getLogger("lakebed.invariants")
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """What is always true of a table. ``check``: yields how a commit breaks it; None if a commit alone can't show that."""
+
+    id: str
+    text: str
+    check: Check | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A numbered invariant that a commit would break, and how."""
+    """An invariant that a commit breaks, by its id, and how."""
 
     invariant: str
     detail: str
 
 
 def violations(before: Snapshot, commit: Commit) -> list[Violation]:
-    """Everything that the commit would break; empty for a sound one. Costs what the commit holds, not the table."""
-    return [Violation(name, detail) for name, check in CHECKS.items() for detail in check(before, commit)]
+    """Everything that the commit breaks; empty for a sound one. The cost depends on the commit's size, not on the table's."""
+    return [
+        Violation(one.id, detail) for one in INVARIANTS.values() if one.check for detail in one.check(before, commit)
+    ]
 
 
-def require_sound(before: Snapshot, commit: Commit) -> None:
-    """Raises Corrupt, naming the invariants, if the commit would break one."""
+def require_sound(before: Snapshot, commit: Commit, table: str) -> None:
+    """Raises Corrupt, naming the invariants, if the commit would break one. ``table``: what the event calls the table."""
     found = violations(before, commit)
     if found:
+        _emit(found, table, commit.version, "write")
         text = "; ".join(f"{violation.invariant}: {violation.detail}" for violation in found[:5])
-        raise Corrupt(f"version {commit.version} was not written because it would break the table: {text}")
+        raise Corrupt(
+            f"version {commit.version} was not written because it would break the table: {text}",
+            table=table,
+            version=commit.version,
+            invariants=tuple(dict.fromkeys(violation.invariant for violation in found)),
+        )
 
 
-def _m1_versions_follow_each_other(before: Snapshot, commit: Commit) -> Iterator[str]:
+def report_violations(before: Snapshot, commit: Commit, table: str) -> None:
+    """Tell listeners and the log what a commit that was read breaks."""
+    try:
+        found = violations(before, commit)
+    except (ValueError, KeyError, TypeError):
+        return  # an entry that can't be read: whoever needs it says so, and so does lakebed doctor
+    if found:
+        _emit(found, table, commit.version, "read")
+
+
+def _emit(found: list[Violation], table: str, version: int, when: str) -> None:
+    for violation in found:
+        _logger.error(
+            "version %d of %s breaks invariant %s: %s", version, table, violation.invariant, violation.detail,
+            extra=events.TOLD,
+        )  # fmt: skip
+        events.emit(
+            events.InvariantViolated(
+                table=table, invariant=violation.invariant, version=version, detail=violation.detail, when=when
+            )
+        )
+
+
+def _log_has_no_gap(before: Snapshot, commit: Commit) -> Iterator[str]:
     if commit.version != before.version + 1:
         yield f"version {commit.version} can't follow {before.version}"
 
 
-def _m3_a_batch_is_committed_once(before: Snapshot, commit: Commit) -> Iterator[str]:
+def _batch_is_committed_once(before: Snapshot, commit: Commit) -> Iterator[str]:
     for action in commit.actions:
         if isinstance(action, Transaction) and action.version <= before.transaction_version(action.app_id):
             yield f"batch {action.version} of {action.app_id} is committed already"
 
 
-def _b1_base_changes_add_up(before: Snapshot, commit: Commit) -> Iterator[str]:
+def _base_changes_add_up(before: Snapshot, commit: Commit) -> Iterator[str]:
     removed = {action.path: action for action in commit.actions if isinstance(action, RemovePart)}
     for path, action in removed.items():
         part = before.parts.get(path)
@@ -82,7 +130,7 @@ def _b1_base_changes_add_up(before: Snapshot, commit: Commit) -> Iterator[str]:
             yield f"{part.path} has the block range [{part.min_block}, {part.max_block}] in version {commit.version}"
 
 
-def _b2_the_tail_leaves_in_order(before: Snapshot, commit: Commit) -> Iterator[str]:
+def _tail_is_left_in_order(before: Snapshot, commit: Commit) -> Iterator[str]:
     leaving = {action.domain for action in commit.actions if isinstance(action, RemoveChangePart)}
     for domain in sorted(leaving - before.tail.keys()):
         yield f"{domain} leaves the tail but is not in it"
@@ -90,20 +138,24 @@ def _b2_the_tail_leaves_in_order(before: Snapshot, commit: Commit) -> Iterator[s
     left = [before.tail[domain].order for domain in leaving if domain in before.tail]
     if leaving and staying and left and max(left) > min(staying):
         yield f"a change part of version {max(left)[0]} leaves the tail before one of version {min(staying)[0]}"
-    for action in commit.actions:
-        if isinstance(action, AddChangePart) and action.part.version != commit.version:
-            yield f"{action.part.path} joins the tail as version {action.part.version} in version {commit.version}"
+    places: dict[int, str] = {}
+    for part in (action.part for action in commit.actions if isinstance(action, AddChangePart)):
+        if part.version != commit.version:
+            yield f"{part.path} joins the tail as version {part.version} in version {commit.version}"
+        if part.ordinal in places:
+            yield f"{part.path} has the same place in the order of changes as {places[part.ordinal]}"
+        places[part.ordinal] = part.path
 
 
-def _p1_claimed_parts_are_in_the_base(before: Snapshot, commit: Commit) -> Iterator[str]:
+def _claimed_parts_are_in_the_base(before: Snapshot, commit: Commit) -> Iterator[str]:
     for claim in _claims_added(before, commit):
         for path in claim.sources:
             if path not in before.parts:
                 yield f"claim {claim.id} names {path}, which is not in the base"
 
 
-def _p3_parts_leave_only_for_what_replaces_them(before: Snapshot, commit: Commit) -> Iterator[str]:
-    """The part of S2 that a log can show: a commit that only rearranges rows leaves as many live ones as there were."""
+def _rearranging_keeps_the_live_rows(before: Snapshot, commit: Commit) -> Iterator[str]:
+    """The part of S2 that a log can show."""
     removed = {a.path for a in commit.actions if isinstance(a, RemovePart) and not a.data_change}
     if not removed:
         return
@@ -114,7 +166,7 @@ def _p3_parts_leave_only_for_what_replaces_them(before: Snapshot, commit: Commit
         yield f"{len(removed)} parts with {live_before} live rows are replaced by {live_after} rows"
 
 
-def _p4_a_part_is_claimed_once(before: Snapshot, commit: Commit) -> Iterator[str]:
+def _part_is_claimed_once(before: Snapshot, commit: Commit) -> Iterator[str]:
     new = _claims_added(before, commit)
     if not new:
         return
@@ -145,12 +197,106 @@ def _claims_added(before: Snapshot, commit: Commit) -> list[Claim]:
     return claims
 
 
-CHECKS: dict[str, Check] = {
-    "M1": _m1_versions_follow_each_other,
-    "M3": _m3_a_batch_is_committed_once,
-    "B1": _b1_base_changes_add_up,
-    "B2": _b2_the_tail_leaves_in_order,
-    "P1": _p1_claimed_parts_are_in_the_base,
-    "P3": _p3_parts_leave_only_for_what_replaces_them,
-    "P4": _p4_a_part_is_claimed_once,
+INVARIANTS: dict[str, Invariant] = {
+    one.id: one
+    for one in (
+        Invariant("M1", "A version is written once. A reader of version V sees all of V's commit or none."),
+        Invariant("M2", "Replaying commits from any checkpoint gives the same snapshot."),
+        Invariant("M3", "A batch id is committed at most once per table and query.", _batch_is_committed_once),
+        Invariant(
+            "M4",
+            "A commit is acknowledged, and read as a version, only on the log that it was made for. No clock "
+            "decides that: while the version that was read is in the log, no name after it was ever free again.",
+        ),
+        Invariant(
+            "M5",
+            "The log has no gap: the commit of each version follows the version before it, from version 0 or a "
+            "checkpoint on, up to the newest checkpoint at least.",
+            _log_has_no_gap,
+        ),
+        Invariant(
+            "M6",
+            "A batch from Kafka that comes again is skipped only if it read the same records as the batch in the "
+            "table.",
+        ),
+        Invariant("B1", "A key is live at most once in the base."),
+        Invariant("B2", "Base ⊖ tail ⊕ newest tail rows = the change stream applied in order."),
+        Invariant(
+            "B3",
+            "A live row is not older than a delete of its key that the base remembers: every live row can be "
+            "changed and deleted.",
+        ),
+        Invariant(
+            "B4",
+            "Whoever applies the change rows in their order (with the sequence, where there is one) has the "
+            "table; what lacks values, once it is settled.",
+        ),
+        Invariant(
+            "B5",
+            "A commit's changes to the base add up: a part that it removes is there with that deletion vector, a "
+            "part that it adds is new or replaces itself, dead rows stay dead and are no more than the rows, and "
+            "no part holds rows of a later version.",
+            _base_changes_add_up,
+        ),
+        Invariant(
+            "T1",
+            "Change parts join the tail as the version of their commit, each at a place of its own in the order "
+            "of changes, and leave it oldest first.",
+            _tail_is_left_in_order,
+        ),
+        Invariant(
+            "P1", "Every source of a claim is in the base when the claim is committed.", _claimed_parts_are_in_the_base
+        ),
+        Invariant("P2", "A part is volatile or materialized, never both."),
+        Invariant(
+            "P3",
+            "A commit that only rearranges rows leaves as many live rows as it found: a part leaves the base only "
+            "in the commit that adds what replaces it.",
+            _rearranging_keeps_the_live_rows,
+        ),
+        Invariant("P4", "No part is a source of two claims.", _part_is_claimed_once),
+        Invariant(
+            "S1",
+            "Within a part rows are in the order of the sort key whose version the part tells, and its bounds "
+            "hold for every live row.",
+        ),
+        Invariant("S2", "A merge preserves the live rows, also those that change while it runs."),
+        Invariant(
+            "E1",
+            "Merges end: every merge that is given out lowers a measure that is bounded below and rests on no "
+            "statistics.",
+        ),
+        Invariant(
+            "G1",
+            "A file is deleted only if no version within retention and no held version names it, nor the tail, a "
+            "claim or a detached part of these; an empty live set means stop, unless the log has the commit that "
+            "emptied the table. Files without a name go only when the store's own clock calls them older than "
+            "writing takes; no property lowers that.",
+        ),
+        Invariant("F1", "A part is what its writer wrote before anything is made of it."),
+        Invariant("F2", "No file is left out by a bound that does not hold for all its values."),
+        Invariant(
+            "N1",
+            "A name of the user's never stands where a name of ours does: queries call columns `c0`, `c1`, …; "
+            "elsewhere ours begin with `_lakebed_`, which no column may.",
+        ),
+        Invariant(
+            "U1",
+            "One row in, one row out: an expression of a user's gives one value for each live row, and fails on "
+            "no dead one.",
+        ),
+        Invariant("U2", "Users' SQL reaches the table it is for and nothing else, unless `allow_files` says so."),
+        Invariant("D1", "Every record is change rows, a quarantined record, a truncate, or counted; none raises."),
+        Invariant(
+            "D4",
+            "What a record becomes depends on it, the schema and the settings, not on the records beside it: what "
+            "the reading by columns accepts, the reading one by one reads to the same bits.",
+        ),
+        Invariant(
+            "D5",
+            "A record is left out for a truncate only if all that is known (offset in its partition, place in the "
+            "source's log, clock) says that it came before. A truncate that an earlier batch did takes nothing "
+            "out.",
+        ),
+    )
 }

@@ -26,6 +26,7 @@ import orjson
 from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
 from lakebed.manifest.actions import Commit, Protocol, decode_commit, digest_of
 from lakebed.manifest.checkpoint import decode_checkpoint
+from lakebed.manifest.invariants import report_violations
 from lakebed.manifest.log_files import LOG_FOLDER, LogFiles, checkpoint_name, commit_name, log_files
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.snapshot import Snapshot, apply, follows, statistics_of, without_expired
@@ -33,6 +34,7 @@ from lakebed.single_flight import SingleFlight
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
+GATE_FEATURE = "lakebed"  # a writer feature: nobody but lakebed writes to the table
 READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck"})
 _RELIST_SECONDS = 60.0
 _LOAD_ATTEMPTS_MAX = 5
@@ -102,8 +104,14 @@ class LogReader:
         """The newest snapshot, from a known one on; None if that is not in the log any more."""
         newest = known
         while (commit := self.read_commit(newest.version + 1)) is not None and follows(newest, commit):
-            newest = apply(newest, commit)
+            newest = self._applied(newest, commit)
         return newest if (newest is known and commit is None) or self._stands(known) else None
+
+    def _applied(self, snapshot: Snapshot, commit: Commit) -> Snapshot:
+        """The snapshot after a commit of others. An invariant that the commit breaks is reported; reading goes on."""
+        if GATE_FEATURE in snapshot.protocol.writer_features:
+            report_violations(snapshot, commit, self.root)
+        return apply(snapshot, commit)
 
     def _stands(self, snapshot: Snapshot) -> bool:
         """Whether the snapshot's commit is in the log: then no name after it was ever free again. One not known is."""
@@ -298,7 +306,7 @@ class LogReader:
                         version=version,
                         newest=snapshot.version,
                     )
-            snapshot = apply(snapshot, commit)
+            snapshot = self._applied(snapshot, commit) if version is None else apply(snapshot, commit)
         return snapshot
 
     def _require_no_gap(self, missing: str, version: int | None) -> None:

@@ -57,7 +57,7 @@ from lakebed.manifest.expire import expire_before
 from lakebed.manifest.invariants import require_sound
 from lakebed.manifest.leases import leased_versions
 from lakebed.manifest.log_files import LOG_FOLDER, checkpoint_name, commit_name
-from lakebed.manifest.log_reader import LAST_CHECKPOINT, LogReader, require_readable
+from lakebed.manifest.log_reader import GATE_FEATURE, LAST_CHECKPOINT, LogReader, require_readable
 from lakebed.manifest.outcome import Committed, Conflicted, Outcome, Unknown
 from lakebed.manifest.snapshot import Snapshot, apply, follows
 
@@ -71,7 +71,6 @@ _UNKNOWN_ATTEMPTS_MAX = 8
 _STRANGE_ATTEMPTS_MAX = 8
 _NEWEST_KEPT = 2  # commit files that no cleaning takes: a log always tells its newest version by itself
 
-GATE_FEATURE = "lakebed"
 WRITER_FEATURES = frozenset(
     {"deletionVectors", "timestampNtz", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", GATE_FEATURE}
 )  # fmt: skip
@@ -161,7 +160,7 @@ class TableLog(LogReader):
             ours = tuple(at_version(action, version) for action in actions)
             recorded = (replace(batch, updated_ms=now),) if batch else ()
             commit = Commit(version, (stamped, *ours, *recorded))
-            require_sound(known, commit)
+            require_sound(known, commit, self.root)
             landed = self._put(commit)
             if isinstance(landed, Unknown):
                 return landed, attempt
@@ -184,7 +183,7 @@ class TableLog(LogReader):
                 self.sleep(0.05 * 2**strange)
                 continue
             conflict = find_conflict(access, batch, scope, winner)
-            known = apply(known, winner)
+            known = self._applied(known, winner)
             if conflict:
                 if not self._stands(read):
                     return self._left(read, version, commit_id, landed), attempt

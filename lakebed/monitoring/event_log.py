@@ -31,6 +31,7 @@ from lakebed.events import (
     CommitGivenUp,
     Event,
     IngestDelayed,
+    InvariantViolated,
     MergeBegan,
     MergeEnded,
     MergeFailed,
@@ -83,7 +84,7 @@ def name_of(event: Event) -> str:
 def level_of(event: Event) -> int:
     """The level at which an event is logged."""
     match event:
-        case MergeFailed(parked=True) | MutationFailed() | QueryChanged(state="failed"):
+        case MergeFailed(parked=True) | MutationFailed() | QueryChanged(state="failed") | InvariantViolated():
             return logging.ERROR
         case MergeFailed() | OffsetsLost() | IngestDelayed() | QueryChanged(state="waiting"):
             return logging.WARNING

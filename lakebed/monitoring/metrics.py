@@ -27,6 +27,7 @@ from lakebed.events import (
     CommitGivenUp,
     Event,
     IngestDelayed,
+    InvariantViolated,
     MergeBegan,
     MergeEnded,
     MergeFailed,
@@ -140,6 +141,9 @@ class Metrics:
         self._refreshes = self._counter("lakebed_view_refreshes", "Refreshes of temporary views.", "view")
         self._refresh_seconds = self._histogram("lakebed_view_refresh_seconds", "A refresh of a view.", _SECONDS)
         self._errors = self._counter("lakebed_errors", "Errors that stopped or restarted a query.", "error")
+        self._violations = self._counter(
+            "lakebed_invariant_violations", "Invariants that a commit breaks, by their ids.", "invariant", "when"
+        )
         self._query_up = self._gauge(
             "lakebed_query_up", "Whether a query of this process runs; 0: it failed, and waits or has ended.", "role"
         )
@@ -242,6 +246,8 @@ class Metrics:
                     self._lag.labels(event.table, event.topic).set(event.records)
                 case QueryChanged():
                     self._query_changed(event)
+                case InvariantViolated():
+                    self._violations.labels(event.table, event.invariant, event.when).inc()
 
     def observe(self, table: str, state: TableState) -> None:
         """Set the gauges of a table."""

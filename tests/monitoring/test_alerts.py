@@ -55,6 +55,14 @@ STORIES = {
         fires=9,
         resolved=18,
     ),
+    "a commit that breaks an invariant": Case(
+        "LakebedInvariantViolated",
+        {'lakebed_invariant_violations_total{invariant="P3",when="read"}': "_x5 1x120"},
+        silent=4,
+        fires=7,
+        resolved=70,
+        told="1",
+    ),
     "ingest that stopped": Case(
         "LakebedNoCommits",
         {"lakebed_ingest_timestamp_seconds": "0x40 2460x20", "lakebed_log_ingested_rows": "100x60"},

@@ -138,6 +138,7 @@ def test_at_info_there_is_a_line_for_what_happens_and_none_for_each_request(logg
             logging.WARNING,
         ),
         (events.QueryChanged(table="t", role="maintain", state="running"), logging.INFO),
+        (events.InvariantViolated(table="t", invariant="P3", version=7, detail="x", when="read"), logging.ERROR),
         (events.ClaimChanged(table="t", result="taken"), logging.DEBUG),
         (events.ClaimChanged(table="t", result="taken_over"), logging.WARNING),
     ],

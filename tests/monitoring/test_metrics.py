@@ -21,6 +21,7 @@ from lakebed.events import (
     CommitEnded,
     CommitGivenUp,
     IngestDelayed,
+    InvariantViolated,
     MergeBegan,
     MergeEnded,
     MergeFailed,
@@ -175,6 +176,7 @@ EVENTS = (
     SourceLagged(table="t", topic="orders", records=42),
     QueryChanged(table="t", role="maintain", state="running"),
     QueryChanged(table="t", role="ingest", state="failed", error="DataLoss", reason="gone"),
+    InvariantViolated(table="t", invariant="P3", version=7, detail="2 rows are gone", when="write"),
 )
 
 
@@ -262,6 +264,8 @@ def test_events_are_counted() -> None:
     assert registry.get_sample_value("lakebed_merge_failures_total", table | {"kind": "merge", "parked": "yes"}) == 1
     assert registry.get_sample_value("lakebed_freshness_seconds_sum", table | {"stage": "visible"}) == 1.0
     assert registry.get_sample_value("lakebed_errors_total", table | {"error": "DataLoss"}) == 1
+    violations = table | {"invariant": "P3", "when": "write"}
+    assert registry.get_sample_value("lakebed_invariant_violations_total", violations) == 1
     up = [registry.get_sample_value("lakebed_query_up", table | {"role": role}) for role in ("ingest", "maintain")]
     assert up == [0, 1]
 
