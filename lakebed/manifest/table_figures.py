@@ -84,10 +84,11 @@ def figures_of(snapshot: Snapshot, now_ms: int | None = None) -> TableFigures:
     sizes: Counter[int] = Counter()
     oldest_ms: int | None = None
     for part in snapshot.parts.values():
-        rows, dead = rows + part.live_rows, dead + part.dead_rows
+        gone = part.dead_rows
+        rows, dead = rows + part.rows - gone, dead + gone
         parts[part.level] += 1
         sizes[part.level] += part.bytes
-        live_bytes += part.live_bytes
+        live_bytes += part.live_bytes if gone else part.bytes  # the property costs more than all else here
         unsorted += part.sort_key_version != settings.sort_key_version
         if part.level == 0 and (oldest_ms is None or part.modified_ms < oldest_ms) and part.path not in claimed:
             oldest_ms = part.modified_ms
