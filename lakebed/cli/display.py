@@ -23,9 +23,9 @@ from lakebed.errors import LakebedError
 from lakebed.monitoring.event_log import Value, log_fields
 from lakebed.monitoring.progress import Ages
 from lakebed.monitoring.table_state import TableState
-from lakebed.parts.sql import quote
 from lakebed.pipeline.run import Look, Outcome
 from lakebed.pipeline.settings import Pipeline
+from lakebed.quoting import quote
 from lakebed.storage.roots import parse_root
 
 LINE_SECONDS = 5.0

@@ -36,8 +36,9 @@ from lakebed.parts.locate import ScanLocator
 from lakebed.parts.order import sort_order
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.parts.resolve import resolve
-from lakebed.parts.sql import aliases, literal, named, parquet, quote, scan_of, sql_type
+from lakebed.parts.sql import aliases, named, parquet, scan_of, sql_type
 from lakebed.parts.write import order_bound_terms, with_order_bounds
+from lakebed.quoting import literal, quote
 from lakebed.sortkey.order_values import key_at
 from lakebed.sortkey.ranges import ORDER_BOUNDS, range_of
 from lakebed.sortkey.statistics import comparable, has_bounds, highest, lowest, parsed_stats

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
+from lakebed.quoting import quote_for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,9 +33,9 @@ def changes_frame(
     columns = []  # as one text: every Column is a round trip to the JVM
     for field in decoder_schema.schema:
         if field.name in except_columns:
-            columns.append(f"null as {_quoted(field.name)}")
+            columns.append(f"null as {quote_for_spark(field.name)}")
         elif field.name in known:
-            columns.append(_quoted(field.name))
+            columns.append(quote_for_spark(field.name))
         else:
             raise InvalidChanges(
                 f"the changes lack the column {field.name!r} of the table; add it (null where there is no value)"
@@ -48,7 +49,7 @@ def changes_frame(
     if decoder_schema.sequence_by is not None and decoder_schema.sequence_column == SEQUENCE_COLUMN:
         if decoder_schema.sequence_by not in known:
             raise InvalidChanges(f"the changes lack the column {decoder_schema.sequence_by!r}, which sequence_by names")
-        columns.append(f"{_quoted(decoder_schema.sequence_by)} as {SEQUENCE_COLUMN}")
+        columns.append(f"{quote_for_spark(decoder_schema.sequence_by)} as {SEQUENCE_COLUMN}")
     try:
         return changes.selectExpr(f"struct({', '.join(columns)}) as row")
     except Exception as error:
@@ -75,7 +76,3 @@ def _is_of_spark(error: Exception) -> bool:
 
 def _first_line(error: Exception) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

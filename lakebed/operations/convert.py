@@ -26,7 +26,8 @@ from lakebed.operations.create import (
     required_properties,
 )
 from lakebed.parts.arrow_source import damaged
-from lakebed.parts.sql import aliases, by_place, file_literal, literal, registered
+from lakebed.parts.sql import aliases, by_place, file_literal, registered
+from lakebed.quoting import literal
 from lakebed.settings import PREFIX, SORT_KEY_FRAME, TableSettings
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 from lakebed.storage.engine import connect

@@ -46,8 +46,9 @@ from lakebed.parts.changes import (
 )
 from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.expression import Expression
-from lakebed.parts.sql import aliases, literal, named, scan_of, sql_type
+from lakebed.parts.sql import aliases, named, scan_of, sql_type
 from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.quoting import literal
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage

@@ -36,8 +36,9 @@ from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import connection_for
 from lakebed.parts.part_filter import parts_that_may_match
-from lakebed.parts.sql import EVALUATED_FIRST, aliases, quote, registered, scan_of, sql_type
+from lakebed.parts.sql import EVALUATED_FIRST, aliases, registered, scan_of, sql_type
 from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.quoting import quote
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

@@ -15,7 +15,8 @@ from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.manifest.entries import Operation
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.expression import Expression, check_condition, condition, expression, mistakes
-from lakebed.parts.sql import quote, registered, sql_type
+from lakebed.parts.sql import registered, sql_type
+from lakebed.quoting import quote
 from lakebed.settings import suggest
 from lakebed.storage.engine import connect_sealed
 

@@ -19,7 +19,8 @@ from lakebed.manifest.actions import Part
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.positions import find_positions
-from lakebed.parts.sql import aliases, by_place, literal, registered, scan_of, sql_type
+from lakebed.parts.sql import aliases, by_place, registered, scan_of, sql_type
+from lakebed.quoting import literal
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

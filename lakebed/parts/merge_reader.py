@@ -22,7 +22,8 @@ from lakebed.parts.arrow_source import ArrowSource, Rows
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.checksum import verify_pages
 from lakebed.parts.merge_sources import Flags, MergeSource, Selection
-from lakebed.parts.sql import aliases, constant, literal, named, scan_of, sql_type
+from lakebed.parts.sql import aliases, constant, named, scan_of, sql_type
+from lakebed.quoting import literal
 
 ORDINAL, ROW = "_lakebed_source", "_lakebed_row"
 """Columns of a scan: the source's ordinal and the row in its file."""

@@ -14,7 +14,8 @@ from lakebed.errors import Corrupt
 from lakebed.manifest.actions import Part
 from lakebed.parts.arrow_source import Rows
 from lakebed.parts.changes import DELETE, OP_COLUMN
-from lakebed.parts.sql import file_literal, literal, parquet_of
+from lakebed.parts.sql import file_literal, parquet_of
+from lakebed.quoting import literal
 
 Flags = npt.NDArray[np.bool_]
 

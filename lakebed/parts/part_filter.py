@@ -29,7 +29,8 @@ import pyarrow.compute as pc
 
 from lakebed.manifest.actions import is_native_file
 from lakebed.parts.expression import Expression
-from lakebed.parts.sql import by_place, literal, registered, sql_type
+from lakebed.parts.sql import by_place, registered, sql_type
+from lakebed.quoting import literal
 from lakebed.sortkey.statistics import has_bounds, highest, lowest
 from lakebed.sortkey.statistics_cache import StatisticsCache
 

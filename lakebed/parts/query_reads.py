@@ -20,7 +20,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.parts.expression import Expression, parsed
 from lakebed.parts.part_filter import HasStatistics, parts_that_may_match
-from lakebed.parts.sql import quote
+from lakebed.quoting import quote
 
 _File = TypeVar("_File", bound=HasStatistics)
 # Texts stay as they are; the scan's names of columns, and a type that the filter knows by another name, don't.

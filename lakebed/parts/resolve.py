@@ -44,8 +44,9 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.nested import as_declared
 from lakebed.parts.quarantine import IncompleteRow
-from lakebed.parts.sql import aliases, by_place, literal, named, parquet_of, registered, scan_of, sql_type
+from lakebed.parts.sql import aliases, by_place, named, parquet_of, registered, scan_of, sql_type
 from lakebed.parts.unavailable_values import Completed, complete, ranked, required_columns
+from lakebed.quoting import literal
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

@@ -18,6 +18,7 @@ from functools import lru_cache
 import duckdb
 import pyarrow as pa
 
+from lakebed.quoting import literal, quote
 from lakebed.storage.engine import WILDCARDS, connect
 
 EVALUATED_FIRST = "limit 9223372036854775807"
@@ -27,16 +28,6 @@ A limit takes rows that the subquery has chosen; so a predicate can't pass it, a
 """
 # Bounds that other writers put into a footer leave NaN out, which is greater than any number: row groups may still hold it.
 _OPTIONS = "hive_partitioning = false, can_have_nan = true"
-
-
-def quote(name: str) -> str:
-    """An identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """A string literal."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def file_literal(url: str) -> str:

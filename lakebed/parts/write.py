@@ -26,8 +26,8 @@ from lakebed.manifest.actions import ChangePart, Part
 from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.nested import nullable
 from lakebed.parts.order import sort_order
-from lakebed.parts.sql import quote
 from lakebed.parts.write_arrow import write_tables
+from lakebed.quoting import quote
 from lakebed.sortkey.order_values import key_at
 from lakebed.sortkey.ranges import ORDER_BOUNDS, order_columns
 from lakebed.sortkey.sort_key import SortTerm

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from lakebed.errors import StoreUnavailable
 from lakebed.parts.checksum import checksum_of
-from lakebed.parts.sql import quote
+from lakebed.quoting import quote
 from lakebed.sortkey.sort_key import SortTerm
 from lakebed.storage.part_storage import PartStorage
 

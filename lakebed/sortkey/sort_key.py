@@ -31,6 +31,7 @@ from typing import Any, NoReturn, Protocol
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.quoting import quote_for_spark
 from lakebed.settings import SORT_KEY_FRAME, suggest
 from lakebed.sortkey.statistics import has_bounds, highest, lowest, parsed_stats
 
@@ -95,7 +96,7 @@ class SortTerm:
         return self.function not in ("bucket", "hilbert")
 
     def _expression(self) -> str:
-        columns = [name if _WORD.fullmatch(name) else "`" + name.replace("`", "``") + "`" for name in self.columns]
+        columns = [name if _WORD.fullmatch(name) else quote_for_spark(name) for name in self.columns]
         if self.is_plain:
             return columns[0]
         numbers = [str(number) for number in self.numbers]

@@ -34,6 +34,7 @@ from pathlib import Path
 
 import duckdb
 
+from lakebed.quoting import literal
 from lakebed.storage.process_folders import process_folder
 
 MEMORY_BYTES_MAX = 1 << 30
@@ -122,7 +123,7 @@ def _open(
     if folders is not None:
         # A url is compared as it is written, and in ours what DuckDB takes for a wildcard is escaped.
         spelled = sorted({spelling for folder in folders for spelling in (folder, folder.translate(WILDCARDS))})
-        listed = ", ".join("'" + spelling.replace("'", "''") + "'" for spelling in spelled)
+        listed = ", ".join(map(literal, spelled))
         database.execute(f"SET GLOBAL allowed_directories = [{listed}]")
         database.execute("SET GLOBAL enable_external_access = false")
         database.execute("SET GLOBAL lock_configuration = true")

@@ -35,7 +35,8 @@ import pyarrow as pa
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.parts.expression import Expression, mistakes
 from lakebed.parts.nested import table_as_declared
-from lakebed.parts.sql import EVALUATED_FIRST, parquet_of, parquet_to_join, quote
+from lakebed.parts.sql import EVALUATED_FIRST, parquet_of, parquet_to_join
+from lakebed.quoting import quote
 from lakebed.storage.roots import local_file
 from lakebed.view.scan_file import ScanFile
 

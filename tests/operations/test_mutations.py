@@ -27,7 +27,7 @@ from lakebed.manifest.table_log import Committed
 from lakebed.operations import mutate, mutation
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
-from lakebed.parts.sql import quote
+from lakebed.quoting import quote
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from tests.internals import dead_rows_of, log_of, storage_of
