@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ import lakebed
 from benchmarks.workload import KEYS, SCHEMA, SORT_KEY, Workload, median, table
 from lakebed import events
 from lakebed.compaction.follow import MaintenanceCycle
+from lakebed.failures import Health
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.table import internals_of
@@ -131,13 +133,14 @@ def load(path: str, seconds: float, changes: int, properties: Mapping[str, str])
     events.listen(progress)
     sampler = internals_of(orders).sampler()
     compactor = internals_of(orders).compactor(None)
-    rounds = MaintenanceCycle(path, lambda: internals_of(orders).step(None), compactor)
+    health = Health(path, "maintain")
+    cycle = MaintenanceCycle(lambda: internals_of(orders).step(None), compactor, health, threading.Event())
     compactor.start()
     until, sample_at = time.monotonic() + seconds, 0.0
     while (now := time.monotonic()) < until:
         start = int(random.integers(0, ROWS - changes))
         orders.apply(workload.base(start, start + changes))
-        rounds()
+        cycle()
         if now >= sample_at:
             metrics.observe(path, sampler.sample())
             progress.figures()

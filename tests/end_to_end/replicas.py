@@ -179,7 +179,7 @@ def fight(
         wait_until(
             lambda: at_rest(table) or not last.is_running,
             "the last replica found no rest",
-            moving=lambda: table._log.refresh().version,
+            moving=lambda: table.version,
         )
         ends.append(last.end())
     traffic = proxy.traffic()

@@ -156,7 +156,7 @@ def test_a_settle_that_can_not_set_aside_does_not_commit(tmp_path: Path, monkeyp
         raise StoreUnavailable("no answer")
 
     with monkeypatch.context() as failing:
-        failing.setattr(table, "_set_aside", silent)
+        failing.setattr("lakebed.table.internals.set_aside", silent)
         with pytest.raises(StoreUnavailable):
             table.settle()
     assert table.version == version
