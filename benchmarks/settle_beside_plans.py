@@ -24,8 +24,6 @@ from benchmarks.scrape import one
 from benchmarks.workload import median, p95, table
 from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.follow import MaintenanceCycle
-from lakebed.compaction.kernels import LocalKernel
-from lakebed.compaction.merge import Merger
 from lakebed.compaction.settle import settle
 from lakebed.failures import Health
 from lakebed.manifest.actions import AddPart, CommitInfo, Part
@@ -36,6 +34,7 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.parts.locate import ScanLocator, lookup_schema
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
+from lakebed.table import internals_of
 
 PLANS_MIN = 3
 SCHEMA = pa.schema([("key", pa.int64())])
@@ -60,7 +59,7 @@ def main() -> None:
 
 def filled(folder: Path, parts: int) -> lakebed.Table:
     lake = lakebed.create(folder, SCHEMA, keys=["key"], properties={"lakebed.checkpoint_interval": "10000"})
-    rng, log = random.Random(1), lake._log
+    rng, log = random.Random(1), internals_of(lake).log
     added = [AddPart(one(rng, number)) for number in range(parts)]
     assert isinstance(log.commit(log.refresh(), added, CommitInfo(operation="WRITE", commit_id=""), BLIND), Committed)
     return lake
@@ -69,21 +68,21 @@ def filled(folder: Path, parts: int) -> lakebed.Table:
 def measured(lake: lakebed.Table, workers: int, rounds: int) -> tuple[list[float], list[float]]:
     """Milliseconds of rounds and of plans."""
     plans: list[float] = []
+    inside = internals_of(lake)
 
     def planned(
         snapshot: Snapshot, taken: Collection[str], now_ms: int, in_flight_bytes: int, reads: Mapping[str, int]
     ) -> Planning:
         started = time.perf_counter()
-        plan(snapshot, taken, now_ms, in_flight_bytes, reads, lake._log.statistics)
+        plan(snapshot, taken, now_ms, in_flight_bytes, reads, inside.log.statistics)
         plans.append((time.perf_counter() - started) * 1000)
         return Planning()
 
-    merger = Merger(lake._log, lake._storage, lake._dead_rows, "benchmark")
-    kernel = LocalKernel(lake._storage, lake._log.refresh)
-    compactor = Compactor(lake.path, lake._log, merger, kernel, planned, workers)
+    merging = inside.compaction
+    compactor = Compactor(lake.path, inside.log, merging.merger(), merging.local_kernel(), planned, workers)
     stop = threading.Event()
     a_round = MaintenanceCycle(lambda: _settle(lake), compactor, Health(lake.path, "benchmark"), stop)
-    plan(lake._log.refresh(), (), 0, statistics=lake._log.statistics)
+    plan(inside.log.refresh(), (), 0, statistics=inside.log.statistics)
     compactor.start()
     settles: list[float] = []
     while len(settles) < rounds or len(plans) < PLANS_MIN * workers:
@@ -97,7 +96,8 @@ def measured(lake: lakebed.Table, workers: int, rounds: int) -> tuple[list[float
 
 
 def _settle(lake: lakebed.Table) -> None:
-    done = settle(lake._log, lake._storage, lake._dead_rows, Nowhere, lambda part, records: None, "benchmark")
+    inside = internals_of(lake)
+    done = settle(inside.log, inside.storage, inside.dead_rows, Nowhere, lambda part, records: None)
     assert done.commits == 1
 
 

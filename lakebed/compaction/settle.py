@@ -77,10 +77,12 @@ def settle(
     locator: Callable[[WriteSpec], KeyLocator],
     set_aside: Callable[[ChangePart, pa.Table], None],
     changes_max: int = CHANGES_MAX,
+    checkpoint_slack: int = 1,
 ) -> SettleResult:
     """Settle everything that is in the tail now. Raises Contention, StoreUnavailable (settling again is safe).
 
     ``set_aside`` commits records of a change part to the quarantine, unless records of that part are there already.
+    ``checkpoint_slack``: a checkpoint is written after so many times the table's checkpoint interval.
     """
     started = time.perf_counter()
     snapshot = log.refresh()
@@ -91,6 +93,7 @@ def settle(
         locator=locator,
         set_aside=set_aside,
         changes_max=changes_max,
+        checkpoint_slack=checkpoint_slack,
         until=snapshot.version,
     )
     result = SettleResult(version=-1)
@@ -112,6 +115,7 @@ class _Settling:
     locator: Callable[[WriteSpec], KeyLocator]
     set_aside: Callable[[ChangePart, pa.Table], None]
     changes_max: int
+    checkpoint_slack: int
     until: int
     attempts: int = 0
 
@@ -140,7 +144,7 @@ class _Settling:
                 if path in committed.snapshot.parts:
                     found.learn(path, keys)
             self.dead_rows.forget_removed(committed.snapshot.parts)
-            self.log.checkpoint_if_due(committed.snapshot)
+            self.log.checkpoint_if_due(committed.snapshot, self.checkpoint_slack)
             return replace(step, version=committed.version), committed.snapshot
 
         return Proposal(actions=actions, access=access, result=result, metrics=_metrics(step))

@@ -43,11 +43,18 @@ class Settler:
         self._dead_rows = dead_rows
         self._locator = locator
         self._set_aside = set_aside
-        self._lock = threading.Lock()
+        self._lock = (
+            threading.Lock()
+        )  # two threads would settle the same changes; nobody waits for it who does not settle
 
-    def settle(self, locator: Callable[[WriteSpec], KeyLocator] | None = None) -> SettleResult:
+    def settle(
+        self, locator: Callable[[WriteSpec], KeyLocator] | None = None, checkpoint_slack: int = 1
+    ) -> SettleResult:
         """Settle the whole tail; ``locator`` takes the place of the usual one. Raises what ``settle`` raises."""
-        result = settle(self._log, self._storage, self._dead_rows, locator or self._locator, self._set_aside)
+        found_by = locator or self._locator
+        result = settle(
+            self._log, self._storage, self._dead_rows, found_by, self._set_aside, checkpoint_slack=checkpoint_slack
+        )
         if result.commits or result.conflicts:
             events.emit(
                 events.Settled(
@@ -67,12 +74,15 @@ class Settler:
         return result
 
     def settle_if_due(self, spark: SparkSession | None = None) -> bool:
-        """Settle if the planner says so; returns whether something was settled. With a session, tasks find very many keys."""
+        """Settle if the planner says so; returns whether something was settled. With a session, tasks find very many keys.
+
+        For maintenance, which writes checkpoints in a thread of its own: one is written here only when that has come late.
+        """
         with self._lock:  # a tail that waits may become due while a batch is looked at
             now_ms = int(time.time() * 1000)
             if reason_to_settle(self._log.refresh(), now_ms, self._log.statistics) is None:
                 return False
-            return self.settle(self.wide_locator(spark) if spark else None).commits > 0
+            return self.settle(self.wide_locator(spark) if spark else None, checkpoint_slack=2).commits > 0
 
     def wide_locator(
         self, spark: SparkSession, keys_min: int = SPARK_LOOKUP_KEYS_MIN

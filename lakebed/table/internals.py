@@ -47,6 +47,7 @@ STREAMS_FOLDER = "_lakebed/streams"
 """Where the checkpoints of ingest are, unless it is given another place: a folder a query."""
 _TIDY_SECONDS = 3600.0
 _SETTLE_LOOK_SECONDS = 5.0
+_CHECKPOINT_LOOK_SECONDS = 5.0
 
 
 def internals_of(table: Table) -> Internals:
@@ -160,8 +161,13 @@ class Internals:
         chores: dict[Callable[[], object], float] = {
             self.tidy: max(60.0, min(_TIDY_SECONDS, log_retention_seconds / 2)),
             lambda: self.settler.settle_if_due(spark): _SETTLE_LOOK_SECONDS,
+            self.checkpoint: _CHECKPOINT_LOOK_SECONDS,
         }
         return self.compaction.in_background(spark, chores)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint if one is due; of many parts that takes seconds, for which settling does not wait."""
+        self.log.checkpoint_if_due(self.log.refresh())
 
     def tidy(self) -> None:
         """The hourly chore (or twice in the log's retention): delete what no kept version needs."""
