@@ -6,6 +6,7 @@ import ast
 import copy
 import inspect
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import pytest
 
 import lakebed
 from lakebed import errors
+from lakebed.cli.exit_codes import exit_code_of
 from lakebed.error_transport import decode, encode
 from lakebed.errors import LakebedError
 
 SOURCE = Path(lakebed.__file__).parent
+PAGE = SOURCE.parent / "docs" / "errors.md"
 
 
 def tree(kind: type[LakebedError] = LakebedError) -> Iterator[type[LakebedError]]:
@@ -63,6 +66,21 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
         parents[depth:] = [name]
         found.append((name, parents[depth - 1] if depth else "Exception"))
     assert sorted(found) == sorted((kind.__name__, kind.__bases__[0].__name__) for kind in tree())
+
+
+def test_the_page_has_every_error_with_its_fields_and_its_exit_code() -> None:
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    page = {row[0].strip("`"): (set(re.findall(r"`(\w+)`", row[3])), int(row[4])) for row in rows}
+    everywhere = {"table", "version", "path"}
+    assert page == {
+        kind.__name__: (filled(kind).data().keys() - everywhere, exit_code_of(kind("x")))
+        for kind in tree()
+        if kind is not LakebedError
+    }
 
 
 def test_all_classes_of_the_tree_are_in_one_module() -> None:

@@ -1,12 +1,12 @@
-"""What the command's exit code says to the script that called it.
+"""What the exit code of the command says to the script that called it (docs/errors.md has it for each error).
 
   0   it did what was asked, also when it was stopped by Ctrl-C or SIGTERM
-  1   it failed: lost records, a refused record, a corrupt table, a query that failed;
+  1   it failed: lost records, a refused record, a corrupt table, a cause that lakebed does not know;
       status and doctor: something is wrong with the table
   2   wrong input: the command line, the pipeline file, the path, the SQL
   3   something is missing: Java, a package, Spark's jars, a free port
   4   nothing is wrong: try again later (the store did not answer, others kept committing)
-130   it was told twice to stop, and did so at once
+130   it got a second Ctrl-C or SIGTERM, and ended at once
 """
 
 from __future__ import annotations
