@@ -241,7 +241,9 @@ class ReclusterJob:
             if needed > free:
                 raise StoreUnavailable(
                     f"reclustering {self._table} needs about {needed:,} bytes in {folder} for {why}, and {free:,} are "
-                    "free; free space (lakebed vacuum), or recluster less at once with where"
+                    "free; free space (lakebed vacuum), or recluster less at once with where",
+                    table=self._table,
+                    path=str(folder),
                 )
 
 

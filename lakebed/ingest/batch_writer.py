@@ -322,7 +322,9 @@ def commit_written(
                 )
             )
         if not spec.holds_the_same(write_spec_of(snapshot)):
-            raise Retry("the table's schema or keys changed while the batch was written; apply it again")
+            raise Retry(
+                "the table's schema or keys changed while the batch was written; apply it again", table=log.root
+            )
         actions = _actions(snapshot, written, spec)
         if batch is not None and written.read is not None:
             actions.append(fingerprint_entry(batch, written.read))

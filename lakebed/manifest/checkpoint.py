@@ -154,7 +154,9 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
         said = table.schema.metadata or {}
         digest, timestamp_ms = said.get(_DIGEST, b"").decode(), int(said.get(_TIMESTAMP, 0))
         if "sidecar" in table.column_names and table["sidecar"].null_count < len(table):
-            raise Unsupported("the table has a v2 checkpoint with sidecars; drop the feature v2Checkpoint first")
+            raise Unsupported(
+                "the table has a v2 checkpoint with sidecars; drop the feature v2Checkpoint first", version=version
+            )
         for name in _SCHEMA.names:
             if name not in table.column_names:
                 continue

@@ -60,7 +60,7 @@ def log_files(names: Iterable[str]) -> LogFiles:
             if len(pieces) == 4 and pieces[2].isdigit():  # checkpoint.<i>.<n>.parquet
                 found.setdefault(int(head), []).append(name)
             else:
-                raise Unsupported(f"{name} is a v2 checkpoint; drop the feature v2Checkpoint first")
+                raise Unsupported(f"{name} is a v2 checkpoint; drop the feature v2Checkpoint first", path=name)
     whole = {version: pieces for version, pieces in found.items() if len(pieces) == _pieces(pieces[0])}
     return LogFiles(sorted(commits), whole)
 

@@ -254,7 +254,9 @@ def _live_set(
     try:
         oldest = log.at_version(first)
     except VersionNotFound:
-        raise Contention(f"version {first} left the log while it was cleaned up; clean up again") from None
+        raise Contention(
+            f"version {first} left the log while it was cleaned up; clean up again", table=log.root, version=first
+        ) from None
     unnamed_before_ms = now_ms - write_seconds * 1000
     named = set(_named_by(oldest)) | set(_named_by(newest))
     if every_commit or first == newest.version:
@@ -408,7 +410,9 @@ def _require_names(log: TableLog, live: LiveSet, candidates: Sequence[DeletionCa
         raise Corrupt(
             f"no version that is kept names a file, but {len(once)} files lie in the table, such as {once[0].path}, and "
             "the log does not tell how the table became empty; nothing was deleted. If these files are not needed, put a "
-            "row into the table, or delete them by hand"
+            "row into the table, or delete them by hand",
+            table=log.root,
+            version=live.newest.version,
         )
 
 

@@ -98,7 +98,8 @@ def _checked(snapshot: Snapshot, storage: PartStorage) -> list[Part]:
     for part in parts:
         if "://" in part.path and local_file(part.path) is None:
             raise Unsupported(
-                f"the table has a file outside its folder, {part.path}: it is a shallow clone; copy its files first (deep clone)"
+                f"the table has a file outside its folder, {part.path}: it is a shallow clone; copy its files first (deep clone)",
+                path=part.path,
             )
     for path in {part.deletion_vector.file_path() for part in parts if part.deletion_vector} - {None}:
         if not storage.exists(str(path)):

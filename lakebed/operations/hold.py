@@ -28,7 +28,7 @@ _logger = logging.getLogger("lakebed.cleanup")
 def hold(log: TableLog, version: int, seconds: float) -> Iterator[int]:
     """Keep a version readable for so many seconds, or until the block ends. Raises VersionNotFound, InvalidInput."""
     if seconds <= 0:
-        raise InvalidInput(f"a version can't be held for {seconds} seconds; give more than 0")
+        raise InvalidInput(f"a version can't be held for {seconds} seconds; give more than 0", version=version)
     lease = Lease(str(uuid.uuid4()), version, log.now_ms() + int(seconds * 1000))
     _commit(log, lease, lease.to_action(), Operation.HOLD_VERSION)
     try:
@@ -49,7 +49,9 @@ def _commit(log: TableLog, lease: Lease, action: Domain, operation: Operation) -
             log.at_version(lease.version)
             if lease.version < (first := first_unexpired(snapshot.domains)):
                 raise VersionNotFound(
-                    f"version {lease.version} has expired and can't be held; the oldest version that is kept is {first}"
+                    f"version {lease.version} has expired and can't be held; the oldest version that is kept is {first}",
+                    version=lease.version,
+                    oldest=first,
                 )
         access = ReadWriteSet(domains=frozenset([EXPIRED_DOMAIN, lease.domain]))
         return Proposal(

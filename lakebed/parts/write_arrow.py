@@ -94,7 +94,9 @@ def write_tables(
                     writer.write_table(table, row_group_rows)
             checksum = checksum_of(local_path)
         except OSError as error:
-            raise StoreUnavailable(f"{local_path!r} could not be written ({error}); check the disk") from error
+            raise StoreUnavailable(
+                f"{local_path!r} could not be written ({error}); check the disk", path=local_path
+            ) from error
         stats = _column_stats(pq.read_metadata(local_path), schema)
         stats |= {quote(name): found.stats() for name, found in floats.items()}
         return rows, os.path.getsize(local_path), checksum, stats

@@ -73,7 +73,7 @@ def parse_root(root: str | os.PathLike[str]) -> LocalRoot | S3Root:
     if "//" not in rest[:2]:
         return _local(text)  # a colon in a file name is no scheme
     raise Unsupported(
-        f"the table path {text!r} has the scheme {scheme}://; lakebed has stores for local paths and s3://"
+        f"the table path {text!r} has the scheme {scheme}://; lakebed has stores for local paths and s3://", table=text
     )
 
 

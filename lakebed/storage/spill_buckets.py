@@ -78,5 +78,6 @@ class SpillBuckets:
 
 def _no_room(folder: Path, error: OSError) -> StoreUnavailable:
     return StoreUnavailable(
-        f"rows that a merge sets aside can't be written to {folder} ({error}); free space there, or allow more open files"
+        f"rows that a merge sets aside can't be written to {folder} ({error}); free space there, or allow more open files",
+        path=str(folder),
     )

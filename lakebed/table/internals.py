@@ -61,7 +61,7 @@ def open_log(root: str) -> TableLog:
     try:
         log.refresh()
     except TableNotFound:
-        raise TableNotFound(f"there is no table at {root}; create it with lakebed.create") from None
+        raise TableNotFound(f"there is no table at {root}; create it with lakebed.create", table=root) from None
     return log
 
 

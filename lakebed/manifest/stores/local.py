@@ -49,7 +49,8 @@ class LocalLogStore:
             if error.errno in _NO_LINKS:
                 raise Unsupported(
                     f"{os.path.dirname(path)!r} is on a file system without hard links, so two writers could both take"
-                    " one version; put the table on a disk that has them (ext4, xfs, APFS, NFS) or on S3"
+                    " one version; put the table on a disk that has them (ext4, xfs, APFS, NFS) or on S3",
+                    path=path,
                 ) from error
             raise_for(error, path)
         finally:
