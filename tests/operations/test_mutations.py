@@ -17,6 +17,7 @@ import pytest
 
 import lakebed
 from lakebed import events
+from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.errors import Contention, Corrupt, InvalidInput
 from lakebed.manifest import commit_loop
@@ -405,7 +406,7 @@ def test_a_merge_that_commits_first_costs_a_mutation_nothing(tmp_path: Path, key
     def merge() -> None:
         merger = Merger(log_of(other), storage_of(other), dead_rows_of(other), "replica")
         parts = sorted(log_of(other).refresh().parts)
-        merger.run(parts, 1, lambda out: lambda sources, spec: merge_parts(sources, spec, out, connect()))
+        merger.run(parts, 1, LocalKernel(storage_of(other), log_of(other).refresh))
 
     with before_its_commits(table, merge):
         assert table.update({"value": "-value"}, "id > 1").rows == 2

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import CommitInfo
@@ -388,7 +389,7 @@ def merge_base(table: lakebed.Table) -> None:
         paths = sorted(part.path for part in snapshot.parts.values() if part.partition_values == {"region": region})
         if len(paths) > 1:
             merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
-            merger.run(paths, 1, lambda out: lambda sources, spec: merge_parts(sources, spec, out, connect()))
+            merger.run(paths, 1, LocalKernel(storage_of(table), log_of(table).refresh))
 
 
 DELETES = {"in the tail": lambda table: None, "settled": lakebed.Table.settle, "merged": merge_base}

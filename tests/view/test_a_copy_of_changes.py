@@ -15,10 +15,9 @@ import pytest
 from deltalake import write_deltalake
 
 import lakebed
+from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
-from lakebed.parts.merge import merge_parts
-from lakebed.storage.engine import connect
 from lakebed.view.changes import CHANGE_SEQUENCE, read_version, versions_with_changes
 from tests.internals import dead_rows_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
@@ -230,4 +229,4 @@ def merge(table: lakebed.Table) -> None:
     for some in paths.values():
         if len(some) > 1:
             merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
-            merger.run(sorted(some), 1, lambda out: lambda sources, shape: merge_parts(sources, shape, out, connect()))
+            merger.run(sorted(some), 1, LocalKernel(storage_of(table), log_of(table).refresh))
