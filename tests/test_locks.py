@@ -1,0 +1,91 @@
+"""Every lock is known here with what it guards, and under most of them nothing is read, written or planned."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import lakebed
+
+ROOT = Path(lakebed.__file__).parent
+MAKERS = {"Lock", "RLock", "Condition", "Semaphore"}
+
+QUICK = {
+    ("compaction/compactor.py", "_lock"): "which merges run, which parts wait because they failed",
+    ("compaction/compactor.py", "_wake"): "the same lock: how often somebody called wake",
+    ("compaction/volatile.py", "_lock"): "the materialized parts of this replica, and which are in use",
+    ("failures.py", "_here_lock"): "the queries of this process",
+    ("failures.py", "_lock"): "the state of a query",
+    ("manifest/log_reader.py", "_lock"): "the reference to the newest snapshot",
+    ("manifest/stores/memory.py", "_lock"): "the objects of a store in memory",
+    ("monitoring/metrics.py", "_lock"): "meters",
+    ("monitoring/progress.py", "_lock"): "figures",
+    ("parts/deletion_vector_cache.py", "_lock"): "the vectors in memory",
+    ("parts/read_counts.py", "_lock"): "counts in memory",
+    ("single_flight.py", "_lock"): "which run is under way, and which comes next",
+    ("storage/counters.py", "_lock"): "counts of requests",
+    ("storage/range_cache.py", "_lock"): "the blocks in memory, and those that are being fetched",
+    ("storage/s3_part_storage.py", "_lock"): "the readers of this process",
+    ("ui/watch.py", "_changed"): "what was seen of a table last",
+    ("view/merge_on_read.py", "_lock"): "the version that was resolved last, and which views show what",
+}
+
+LONG = {
+    ("compaction/settler.py", "_lock"): "one settle at a time: two would settle the same changes",
+    ("keyindex/key_index.py", "_mutation"): "one change of the index at a time; look-ups do not take it",
+    ("parts/locators.py", "_opening"): "one thread opens the key index; readers do not wait for it",
+    ("sortkey/statistics_cache.py", "_lock"): "texts are read once for a column or an order; others do not wait",
+    ("storage/engine.py", "_guard"): "the databases of this process; opening one takes some 20 ms",
+    ("storage/process_folders.py", "_guard"): "the folder of this process; making it is a few calls of the local disk",
+    ("storage/s3_client.py", "_lock"): "one thread makes a client; who has one does not take it",
+    ("view/spark_scan.py", "_guard"): "the class in the JVM, compiled once; the slots of tables",
+    ("view/spark_scan.py", "lock"): "the files of one table are sent to the JVM once; other tables have their own",
+}
+
+SLOW_CALLS = {
+    "at_version", "commit", "connect", "cursor", "execute", "list_from", "load", "lookup", "open", "plan", "planning_view", "put",
+    "put_if_absent", "read", "read_bytes", "read_commit", "read_range", "refresh", "sample", "sleep", "sql", "sync",
+    "unlink", "write", "write_bytes", "write_checkpoint", "_planner", "_plans", "_reads",
+}  # fmt: skip
+
+
+@cache
+def modules() -> list[tuple[str, ast.Module]]:
+    files = {file.relative_to(ROOT).as_posix(): file.read_text() for file in sorted(ROOT.rglob("*.py"))}
+    locking = {path: text for path, text in files.items() if "import threading" in text or "Lock" in text}
+    return [(path, ast.parse(text)) for path, text in locking.items()]
+
+
+def name_of(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def locks_made(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(name_of(inner) in MAKERS for inner in ast.walk(node.value) if isinstance(inner, ast.expr)):
+                yield from map(name_of, targets)
+
+
+def test_every_lock_is_known() -> None:
+    found = {(path, name) for path, tree in modules() for name in locks_made(tree)}
+    assert found == QUICK.keys() | LONG.keys()
+
+
+def test_nothing_slow_is_called_under_a_quick_lock() -> None:
+    wrong, looked_at = [], 0
+    for path, tree in modules():
+        for block in ast.walk(tree):
+            if not isinstance(block, ast.With):
+                continue
+            held = [name_of(item.context_expr) for item in block.items]
+            if any((path, name) in QUICK for name in held):
+                looked_at += 1
+                calls = (node for inner in block.body for node in ast.walk(inner) if isinstance(node, ast.Call))
+                wrong += [
+                    f"{path}:{call.lineno} {name_of(call.func)}" for call in calls if name_of(call.func) in SLOW_CALLS
+                ]
+    assert looked_at >= 50 and not wrong
