@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -220,3 +221,26 @@ def test_commits_of_a_table_that_others_write_too_are_not_held_against_our_invar
     assert isinstance(log.commit(log.refresh(), [claim("y", "none.parquet")], INFO, BLIND), Committed)
     TableLog(log.store).refresh()
     assert heard == []
+
+
+class Counted(dict[str, Any]):
+    """Raises when it is looked through; looking up a name is free."""
+
+    def items(self) -> Any:
+        raise AssertionError("looked through")
+
+    values = __iter__ = items
+
+
+def test_the_cost_of_checking_an_append_does_not_depend_on_the_table(log: TableLog) -> None:
+    snapshot = log.refresh()
+    large = replace(
+        snapshot,
+        **{name: Counted(getattr(snapshot, name)) for name in ("parts", "tail", "domains", "transactions")},
+    )
+    a = snapshot.parts["a.parquet"]
+    for actions in (
+        [change_part("n"), Transaction("query", 8)],
+        [AddPart(part("n")), a.removed(1), AddPart(a.marked(inline(bitmap(range(5)))))],
+    ):
+        assert violations(large, commit_of(snapshot, actions)) == []
