@@ -106,6 +106,11 @@ class TableSettings:
     volatile_bytes_max: int = 10 * 2**30
     count_reads: bool = False
 
+    @property
+    def order_by(self) -> tuple[str, ...]:
+        """What the rows of a part are sorted by: the sort key, or else the keys; nothing in a table without an order."""
+        return self.sort_key or self.keys
+
     def to_properties(self) -> dict[str, str]:
         """The properties as they stand in the log: what differs from the defaults."""
         out: dict[str, str] = {}

@@ -99,7 +99,7 @@ class ReclusterJob:
         self._reads = reads
         self._begun = time.perf_counter()
         snapshot = log.refresh()
-        if not (snapshot.settings.sort_key or snapshot.settings.keys):
+        if not snapshot.settings.order_by:
             raise InvalidInput(
                 f"the table at {table} has neither a sort key nor keys, so there is no order to recluster it by; "
                 "set one with set_sort_key (lakebed set-sort-key)"

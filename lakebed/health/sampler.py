@@ -128,7 +128,7 @@ class Sampler:
         )
         if snapshot.parts is not self._clustered_parts:
             self._clustered_parts = snapshot.parts
-            if snapshot.settings.sort_key or snapshot.settings.keys:
+            if snapshot.settings.order_by:
                 found = clustering(placed(snapshot, self._log.statistics))
                 self._clustered = Clustered(found.average_depth, found.average_overlaps)
 

@@ -12,7 +12,7 @@ def parts_to_resort(snapshot: Snapshot) -> list[Part]:
     Parts of an order that is not known (another writer's) are left as they are until the table's order is changed.
     """
     settings = snapshot.settings
-    if not (settings.sort_key or settings.keys):
+    if not settings.order_by:
         return []
     version = settings.sort_key_version
     return [

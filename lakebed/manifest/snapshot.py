@@ -32,6 +32,8 @@ from lakebed.manifest.actions import (
 )
 from lakebed.manifest.schema import schema_from_json
 from lakebed.settings import TableSettings, read_settings
+from lakebed.sortkey.ranges import order_columns
+from lakebed.sortkey.sort_key import SortTerm
 
 _V = TypeVar("_V")
 _REMOVED_SECONDS = (900, 3 * 3_600)
@@ -65,6 +67,12 @@ class Snapshot:
     @property
     def settings(self) -> TableSettings:
         return _cached_settings(self.metadata)
+
+    @property
+    def order_terms(self) -> tuple[SortTerm, ...]:
+        """What parts of a partition are compared by (``order_columns``); none in a table without an order."""
+        settings = self.settings
+        return order_columns(self.schema, settings.order_by, self.metadata.partition_columns, settings.sort_key_frame)
 
     def tail_in_order(self) -> list[ChangePart]:
         """The tail, oldest change first."""

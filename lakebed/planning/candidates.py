@@ -22,8 +22,7 @@ from lakebed.planning.plan import Cause, MergeKind, MergePlan, partition_order
 from lakebed.planning.policies import FAN, Policy, binomial, lazy_leveled, size_tiered
 from lakebed.planning.recluster import INPUTS_MAX, Group, groups
 from lakebed.settings import MergePolicy, TableSettings
-from lakebed.sortkey.ranges import Indexes, Ranked, order_columns
-from lakebed.sortkey.sort_key import SortTerm
+from lakebed.sortkey.ranges import Indexes, Ranked
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
 _TIES_MAX = 8
@@ -43,10 +42,7 @@ def overlap_maps_of(
     snapshot: Snapshot, claimed: Collection[str], settings: TableSettings, statistics: StatisticsCache
 ) -> tuple[list[OverlapMap], int, int]:
     """The partitions where there may be something to merge, the number of the others, and the depth of the deepest point."""
-    columns: tuple[SortTerm, ...] = ()
-    if settings.merge != "bin-pack":
-        order_by = settings.sort_key or settings.keys
-        columns = order_columns(snapshot.schema, order_by, snapshot.metadata.partition_columns, settings.sort_key_frame)
+    columns = () if settings.merge == "bin-pack" else snapshot.order_terms
     everything = list(snapshot.parts.values())
     partitions: dict[PartitionKey, list[int]] = {}
     for place, part in enumerate(everything):
@@ -85,7 +81,7 @@ def why_quiet(snapshot: Snapshot) -> Cause:
         case "off":
             return Cause.OFF
         case "recluster":
-            has_order = bool(snapshot.settings.sort_key or snapshot.settings.keys)
+            has_order = bool(snapshot.settings.order_by)
             return Cause.WITHIN_DEPTH if has_order else Cause.NO_ORDER
         case _:
             return Cause.WITHIN_READ_BUDGET

@@ -52,7 +52,7 @@ class Measure:
         self._snapshot = snapshot
         self._now_ms = now_ms
         settings = snapshot.settings
-        self._order_version = settings.sort_key_version if settings.sort_key or settings.keys else None
+        self._order_version = settings.sort_key_version if settings.order_by else None
 
     def is_lowered_by(self, parts: Sequence[Part]) -> bool:
         """Whether a merge of these parts lowers it."""

@@ -17,7 +17,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.overlap import SMALL, fullness
 from lakebed.planning.plan import MergeKind, MergePlan, partition_order
 from lakebed.planning.recluster import INPUTS_MAX
-from lakebed.sortkey.ranges import Range, order_columns
+from lakebed.sortkey.ranges import Range
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
 _LOOKED_AT = 2 * INPUTS_MAX  # of the parts that are next, for each group
@@ -32,10 +32,9 @@ def resort_plans(
     ``reads``: how often parts were read in the last hour, by path; ``statistics``: what was read of parts' statistics before.
     """
     settings = snapshot.settings
-    order_by, partition_by = settings.sort_key or settings.keys, snapshot.metadata.partition_columns
-    if not order_by:
+    if not settings.order_by:
         return
-    columns = order_columns(snapshot.schema, order_by, partition_by, settings.sort_key_frame)
+    columns = snapshot.order_terms
     waiting: dict[PartitionKey, list[tuple[Part, Range, bool]]] = {}
     in_turn = sorted(stale, key=lambda part: (-reads.get(part.path, 0), part.min_block, part.max_block, part.path))
     ranges = statistics.ranges([part.stats for part in in_turn], columns).ranges

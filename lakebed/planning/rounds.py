@@ -133,9 +133,7 @@ def estimate(
 
 
 def _by_partition(snapshot: Snapshot, statistics: StatisticsCache) -> Iterator[tuple[PartitionKey, list[Part], Ranked]]:
-    settings, partition_by = snapshot.settings, snapshot.metadata.partition_columns
-    order_by = settings.sort_key or settings.keys
-    columns = order_columns(snapshot.schema, order_by, partition_by, settings.sort_key_frame)
+    columns = snapshot.order_terms
     partitions: dict[PartitionKey, list[Part]] = {}
     for part in snapshot.parts.values():
         partitions.setdefault(part.partition_key, []).append(part)

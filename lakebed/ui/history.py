@@ -25,7 +25,6 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import WINDOW_SECONDS, CommitFigures, figures_of
 from lakebed.planning.plan import partition_order
-from lakebed.sortkey.ranges import order_columns
 from lakebed.ui.texts import cut, shown
 
 COMMITS_MAX = 2_000
@@ -158,10 +157,7 @@ class History:
 
     def _depths(self, snapshot: Snapshot) -> list[int] | None:
         """None where it is not known: no order, too many parts, or the oldest version can't be read."""
-        settings = snapshot.settings
-        order = settings.sort_key or settings.keys
-        partition_by = snapshot.metadata.partition_columns
-        terms = order_columns(snapshot.schema, order, partition_by, settings.sort_key_frame)
+        terms = snapshot.order_terms
         if self._before is None or not terms or len(snapshot.parts) > _PARTS_MAX:
             return None
         steps = [self._before.values(), *(entry.added for entry in list(self._entries)[1:])]

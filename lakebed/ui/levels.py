@@ -19,7 +19,7 @@ from typing import Any
 from lakebed.manifest.actions import ChangePart, Part, PartitionKey
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.plan import partition_order
-from lakebed.sortkey.ranges import Bound, Range, order_columns
+from lakebed.sortkey.ranges import Bound, Range
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.ui.texts import cut
 from lakebed.view.clustering import readable
@@ -63,8 +63,7 @@ def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: StatisticsCa
     """
     statistics = StatisticsCache() if statistics is None else statistics
     settings = snapshot.settings
-    order = settings.sort_key or settings.keys
-    terms = order_columns(snapshot.schema, order, snapshot.metadata.partition_columns, settings.sort_key_frame)
+    order, terms = settings.order_by, snapshot.order_terms
 
     def bar(part: Part | ChangePart, range_: Range) -> _Bar:
         if isinstance(part, ChangePart):

@@ -13,7 +13,7 @@ from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.plots import new_figure, save
 from lakebed.sortkey.clustering import Clustering, DeepRange, Placed, clustering
-from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, order_columns, plain_value
+from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, plain_value
 from lakebed.sortkey.sort_key import SortTerm
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
@@ -117,15 +117,15 @@ def draw(snapshot: Snapshot, file: str, statistics: StatisticsCache | None = Non
 
 
 def _order(snapshot: Snapshot) -> tuple[str, ...]:
-    order = snapshot.settings.sort_key or snapshot.settings.keys
+    order = snapshot.settings.order_by
     if not order:
         raise InvalidInput("the table has neither a sort key nor keys, so its parts lie in no order")
     return order
 
 
 def _terms(snapshot: Snapshot) -> tuple[SortTerm, ...]:
-    partition_by = snapshot.metadata.partition_columns
-    return order_columns(snapshot.schema, _order(snapshot), partition_by, snapshot.settings.sort_key_frame)
+    _order(snapshot)
+    return snapshot.order_terms
 
 
 def _row(level: int | None, order: tuple[str, ...], terms: tuple[SortTerm, ...], found: Clustering) -> dict[str, Any]:
