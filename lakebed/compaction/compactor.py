@@ -1,15 +1,16 @@
-"""Runs the planner's merges of one table in the background of a replica, a few at a time.
+"""Merges one table in the background of a process, with a few threads.
 
-1. Something happened (``wake``), or some seconds went by: a worker asks the planner for the newest snapshot's plans. Parts
-   that live claims name, that this process is merging, or that are parked are left out.
-2. It takes the first plan of which no other worker of this process has taken a part since step 1, and runs it. If others
-   were faster with all of them, it plans again. It goes on until there is no plan, and rests. Replicas need not know of each
-   other: whoever claims first has the plan, and the others' planners see the claim.
-3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` times its parts are parked for an hour and
-   reported; a part that the error names is parked alone, and at once. Nothing loops.
+1. A worker plans when something changed (``wake``), or when it has slept for ``IDLE_SECONDS``. It notes which parts are taken:
+   those that live claims list, that this process merges, or that are parked. The planner leaves these out.
+2. The worker takes the first plan that shares no part with what other workers took since step 1, and that still fits beside
+   it. Then it runs the plan and starts again with step 1. If no plan is left because others were faster, it plans again. If
+   there is no plan at all, it sleeps. Replicas do not know each other. The first that claims the parts has the plan, and the
+   planners of the others see the claim.
+3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` failures its parts are parked for an hour, and
+   this is reported. A part that is corrupt is parked alone, after the first failure. So no failure repeats without end.
 
-Nothing is planned, read or written under the lock: who settles calls ``wake`` after each round, and planning many parts takes
-seconds. So neither a plan nor a merge delays settling, which runs in the streaming query.
+Nothing is planned, read or written under the lock. Whoever settles calls ``wake`` after each cycle, and a plan of many parts
+takes seconds; so neither a plan nor a merge delays a settle.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ CLOSE_SECONDS_MAX = 5.0
 _logger = logging.getLogger("lakebed.compact")
 
 Planner = Callable[[Snapshot, Collection[str], int, int, Mapping[str, int]], Planning]
-"""Snapshot, paths that are taken, now in epoch milliseconds, bytes in flight, reads by path."""
+"""Arguments: snapshot, paths that are taken, time in epoch milliseconds, bytes in flight, reads by path."""
 
 
 class MergeWorker(Protocol):
-    """``Merger``, or ``VolatileMerger``."""
+    """Claims parts, merges them and commits: ``Merger`` or ``VolatileMerger``."""
 
     @property
     def replica(self) -> str: ...
@@ -61,16 +62,16 @@ class MergeWorker(Protocol):
 
 
 @dataclass(slots=True)
-class _Trouble:
-    """What is known of a part whose plans failed."""
+class _Failures:
+    """How often plans of a part failed, and the time before which it is not planned again."""
 
-    failures: int = 0
+    count: int = 0
     not_before: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A merge under way in this process."""
+    """A merge that this process runs. ``since``: epoch seconds."""
 
     plan: MergePlan
     since: float
@@ -78,19 +79,19 @@ class Running:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Look:
-    """What this process was doing when a worker began to plan, and what others of it took while it planned."""
+class _Start:
+    """The state of this process when a worker began to plan, and what other workers took since."""
 
     now: float
     taken: frozenset[str]
-    troubled: frozenset[str]
+    failed: frozenset[str]
     in_flight_bytes: int
     in_flight_bytes_max: int = 0  # of the table's settings
     taken_since: set[str] = field(default_factory=set)
     bytes_since: int = 0
 
     def still_holds(self, plan: MergePlan) -> bool:
-        """Whether the plan may run beside what others took since."""
+        """Whether the plan can run beside what other workers took since."""
         if not self.taken_since:
             return True
         in_flight_bytes = self.in_flight_bytes + self.bytes_since + plan.bytes_in
@@ -99,16 +100,16 @@ class _Look:
 
 @dataclass(slots=True)
 class _Shared:
-    """What the workers share, under the compactor's lock."""
+    """What the workers share; guarded by the compactor's lock."""
 
     running: dict[int, Running] = field(default_factory=dict)
-    trouble: dict[str, _Trouble] = field(default_factory=dict)
-    looks: set[_Look] = field(default_factory=set)
+    failures: dict[str, _Failures] = field(default_factory=dict)
+    planning: set[_Start] = field(default_factory=set)
     next_id: int = 0
 
 
 class Compactor:
-    """``workers`` threads that merge while there is something to merge. ``close`` ends them."""
+    """Threads that merge while there is something to merge. ``start`` starts them, ``close`` ends them."""
 
     def __init__(
         self,
@@ -122,10 +123,11 @@ class Compactor:
         clock: Callable[[], float] = time.time,
         reads: Callable[[Snapshot], Mapping[str, int]] = lambda snapshot: {},
     ) -> None:
-        """``chores``: what else is to be done in the background, each with its seconds from one time to the next.
+        """``workers``: the number of threads that merge; ``planner``: by default that of the table's policy.
 
-        Each has a thread of its own: leases are extended also while an upload or a cleanup takes minutes.
-        ``planner``: by default the table's policy; ``reads``: how often parts were read of late, by path.
+        ``chores``: functions to call in the background, each with the seconds between two calls. Each has its own thread, so
+        leases are extended while an upload or a cleanup takes minutes. ``reads``: how often parts were read in the last hour,
+        by path.
         """
         self._table = table
         self._log = log
@@ -137,7 +139,7 @@ class Compactor:
         self._shared = _Shared()
         self._lock = threading.Lock()  # of the fields below
         self._wake = threading.Condition(self._lock)
-        self._poked = 0
+        self._wake_calls = 0
         self._closing = False
         self._threads = [
             threading.Thread(target=self._work, name=f"lakebed-merge-{number}", daemon=True)
@@ -149,18 +151,18 @@ class Compactor:
         ]
 
     def start(self) -> None:
-        """Start the workers."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def wake(self) -> None:
-        """The table changed: look at once what is to be done. Costs nothing."""
+        """Tell the workers that the table changed, so that they plan at once. Returns at once."""
         with self._wake:
-            self._poked += 1
+            self._wake_calls += 1
             self._wake.notify_all()
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS_MAX) -> None:
-        """Cancel what runs and end the workers; claims are given back, also of merges that do not end in time."""
+        """Cancel the merges and end the threads. All claims are released, also those of merges that do not end in time."""
         with self._wake:
             self._closing = True
             self._wake.notify_all()
@@ -171,22 +173,19 @@ class Compactor:
         self._merger.close()
 
     def running(self) -> list[Running]:
-        """The merges under way."""
+        """The merges that run now."""
         with self._lock:
             return list(self._shared.running.values())
 
     def run_until_idle(self) -> list[MergeResult]:
-        """Do in this thread all that the planner finds, until it finds nothing; for a call instead of a service.
-
-        Raises what a plan fails with.
-        """
+        """Run plans in this thread until the planner finds none. Raises the error of a plan that fails."""
         results = []
         while (job := self.next_plan()) is not None:
             results.append(self.run(*job))
         return results
 
     def parked(self) -> frozenset[str]:
-        """Paths of parts that are left alone for now because their plans failed."""
+        """Paths of parts that are not planned for now, because plans of them failed."""
         now = self._clock()
         with self._lock:
             return self._parked(now)
@@ -205,9 +204,9 @@ class Compactor:
             except Exception:
                 _logger.exception("planning merges of %s failed", self._table)
             with self._wake:
-                if not self._closing and seen == self._poked:
+                if not self._closing and seen == self._wake_calls:
                     self._wake.wait(IDLE_SECONDS)
-                seen = self._poked
+                seen = self._wake_calls
 
     def _do_chore(self, chore: Callable[[], object], seconds: float) -> None:
         due = time.monotonic() + seconds
@@ -226,65 +225,65 @@ class Compactor:
 
     def is_due(self) -> bool:
         """Whether there is a plan that could run now."""
-        with self._look() as look:
-            return bool(self._plans(look))
+        with self._starting() as start:
+            return bool(self._plans(start))
 
     def next_plan(self) -> tuple[int, MergePlan] | None:
-        """The plan to run next, noted as running; None if there is none."""
+        """The plan to run next, and its number, for ``run``; None if there is none."""
         while True:
-            with self._look() as look:
-                plans = self._plans(look)
+            with self._starting() as start:
+                plans = self._plans(start)
                 with self._lock:
-                    job = self._take(look, plans)
+                    job = self._take(start, plans)
                 if job is not None or not plans:
                     return job
 
     @contextmanager
-    def _look(self) -> Iterator[_Look]:
+    def _starting(self) -> Iterator[_Start]:
         with self._lock:
             now, running = self._clock(), self._shared.running.values()
             taken = self._parked(now).union(*(each.plan.inputs for each in running))
-            look = _Look(
+            start = _Start(
                 now=now,
                 taken=taken,
-                troubled=frozenset(self._shared.trouble),
+                failed=frozenset(self._shared.failures),
                 in_flight_bytes=sum(each.plan.bytes_in for each in running),
             )
-            self._shared.looks.add(look)
+            self._shared.planning.add(start)
         try:
-            yield look
+            yield start
         finally:
             with self._lock:
-                self._shared.looks.discard(look)
+                self._shared.planning.discard(start)
 
-    def _plans(self, look: _Look) -> list[MergePlan]:
-        """What there is to merge, best first."""
-        snapshot, now_ms = self._log.refresh(), int(look.now * 1000)
+    def _plans(self, start: _Start) -> list[MergePlan]:
+        """What can be merged, best first."""
+        snapshot, now_ms = self._log.refresh(), int(start.now * 1000)
         seen, claimed = self._merger.planning_view(snapshot, now_ms)
-        gone = [path for path in look.troubled if path not in seen.parts]
+        gone = [path for path in start.failed if path not in seen.parts]
         with self._lock:
             for path in gone:
-                self._shared.trouble.pop(path, None)
-        planning = self._planner(seen, look.taken | claimed, now_ms, look.in_flight_bytes, self._reads(snapshot))
-        look.in_flight_bytes_max = IN_FLIGHT_PLANS * seen.settings.plan_bytes_max
+                self._shared.failures.pop(path, None)
+        planning = self._planner(seen, start.taken | claimed, now_ms, start.in_flight_bytes, self._reads(snapshot))
+        start.in_flight_bytes_max = IN_FLIGHT_PLANS * seen.settings.plan_bytes_max
         return list(planning.merges)
 
-    def _take(self, look: _Look, plans: Sequence[MergePlan]) -> tuple[int, MergePlan] | None:
-        """Note the first plan that still can run as running; called with the lock held."""
+    def _take(self, start: _Start, plans: Sequence[MergePlan]) -> tuple[int, MergePlan] | None:
+        """The first plan that can still run, now among the running ones. The caller holds the lock."""
         for plan in plans:
-            if not look.still_holds(plan):
+            if not start.still_holds(plan):
                 continue
             number = self._shared.next_id
             self._shared.next_id += 1
-            self._shared.running[number] = Running(plan, look.now)
-            for other in self._shared.looks:
+            self._shared.running[number] = Running(plan, start.now)
+            for other in self._shared.planning:
                 other.taken_since.update(plan.inputs)
                 other.bytes_since += plan.bytes_in
             return number, plan
         return None
 
     def run(self, number: int, plan: MergePlan) -> MergeResult:
-        """Merge what ``next_plan`` gave. Raises what the plan fails with; then its parts are tried again later."""
+        """Run what ``next_plan`` returned. Raises the error of a plan that fails; its parts are planned again later."""
         try:
             return self._merge(number, plan)
         finally:
@@ -355,26 +354,26 @@ class Compactor:
         if result.outcome is MergeOutcome.COMPLETED:
             with self._lock:
                 for path in plan.inputs:
-                    self._shared.trouble.pop(path, None)
+                    self._shared.failures.pop(path, None)
         return result
 
     def release(self, number: int) -> None:
-        """The plan that ``next_plan`` gave under this number does not run any more."""
+        """Take the plan with this number off the running ones."""
         with self._lock:
             self._shared.running.pop(number, None)
 
     def _failed(self, plan: MergePlan, error: Exception) -> bool:
-        """Note which parts are left alone, and for how long; returns whether they are parked."""
+        """Note when the parts may be planned again; returns whether they are parked."""
         named = [path for path in plan.inputs if isinstance(error, Corrupt) and path in (error.part, error.path)]
         now = self._clock()
         parked = False
         with self._lock:
             for path in named or plan.inputs:
-                trouble = self._shared.trouble.setdefault(path, _Trouble())
-                trouble.failures = FAILURES_MAX if named and not isinstance(error, Retry) else trouble.failures + 1
-                parked = trouble.failures >= FAILURES_MAX
-                pause = PARKED_SECONDS if parked else min(BACKOFF_SECONDS_MAX, 2.0**trouble.failures)
-                trouble.not_before = now + pause
+                failures = self._shared.failures.setdefault(path, _Failures())
+                failures.count = FAILURES_MAX if named and not isinstance(error, Retry) else failures.count + 1
+                parked = failures.count >= FAILURES_MAX
+                pause = PARKED_SECONDS if parked else min(BACKOFF_SECONDS_MAX, 2.0**failures.count)
+                failures.not_before = now + pause
         _logger.warning(
             "a %s of %d parts of %s failed%s: %s", plan.kind.value, len(plan.inputs), self._table,
             ", its parts are left alone for an hour" if parked else " and will be tried again", error,
@@ -383,4 +382,4 @@ class Compactor:
         return parked
 
     def _parked(self, now: float) -> frozenset[str]:
-        return frozenset(path for path, trouble in self._shared.trouble.items() if now < trouble.not_before)
+        return frozenset(path for path, each in self._shared.failures.items() if now < each.not_before)

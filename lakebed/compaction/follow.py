@@ -1,9 +1,8 @@
-"""Rounds of maintenance, and a replica without Spark that does one after each version of the log.
+"""Cycles of maintenance, and a loop that runs one after each new version, for a process without Spark.
 
-1. Look for a new version, now and then.
-2. Do a round: settle what is due, refresh the views. An error that says "try again" is tried again, later each time, until
-   it has passed.
-3. Tell the compactor, whose threads merge and do the chores meanwhile.
+1. Look for a new version every ``_LOOK_SECONDS``.
+2. Run a cycle: settle what is due, refresh the views. After a Retry error run it again, later each time, until it succeeds.
+3. Wake the compactor. Its threads merge and run the chores meanwhile.
 
 With Spark, a streaming query over the log takes the place of step 1 (``compaction.maintain``).
 """
@@ -22,7 +21,7 @@ _LOOK_SECONDS = 0.5
 
 
 class MaintenanceCycle:
-    """Calls ``step``, again after its Retry errors until it goes well or ``stop`` is set, and tells the compactor."""
+    """Calls ``step`` until it raises no Retry error or ``stop`` is set, then wakes the compactor."""
 
     def __init__(self, step: Callable[[], None], compactor: Compactor, health: Health, stop: threading.Event) -> None:
         self._step = step
@@ -30,10 +29,10 @@ class MaintenanceCycle:
         self._health = health
         self._stop = stop
         self.done = 0
-        """How many rounds went well."""
+        """How many cycles succeeded."""
 
     def __call__(self) -> None:
-        """One round. Raises what ``step`` raises but for Retry."""
+        """Run one cycle. Raises the errors of ``step`` that are no Retry."""
         restarts = Restarts()
         while not self._stop.is_set():
             try:
@@ -51,9 +50,9 @@ class MaintenanceCycle:
 
 
 def follow(path: str, log: TableLog, step: Callable[[], None], compactor: Compactor, stop: threading.Event) -> None:
-    """Maintain a table in this thread: a round after each new version until ``stop`` is set.
+    """Maintain a table in this thread: a cycle after each new version, until ``stop`` is set.
 
-    Returns when the compactor has ended and its merges have given their claims back.
+    Returns when the compactor has ended and the claims of its merges are released.
     """
     health, restarts = Health(path, "maintain"), Restarts()
     cycle = MaintenanceCycle(step, compactor, health, stop)

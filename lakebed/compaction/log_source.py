@@ -2,8 +2,8 @@
 
     spark.readStream.format("lakebed_log").option("path", "lake/orders").load()
 
-The offset is the newest version handed out. A stream that starts, or falls behind a log whose old commits have expired,
-starts at the oldest commit that is kept: the log's snapshot stands for the rest.
+The offset is the newest version that was returned. If commits after it have expired, the stream goes on with the oldest commit
+that is kept; whoever reads the stream gets the rest from a snapshot.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _LogReader(DataSourceStreamReader):
         return {"version": self._table_log().refresh().version - 1}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The newest version; waits a little for one when there is none, so that polling costs the store little."""
+        """The newest version. Waits up to ``_WAIT_SECONDS_MAX`` for a new one, so that the store gets few requests."""
         deadline = time.monotonic() + _WAIT_SECONDS_MAX
         pause = _POLL_SECONDS
         while True:

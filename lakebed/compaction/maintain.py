@@ -1,12 +1,12 @@
-"""The sibling streaming query: it follows a table's log and keeps the table settled, its views fresh and its parts few.
+"""The sibling streaming query: it follows a table's log, settles the table, refreshes its views and starts its merges.
 
-Its source is the log itself, so it needs nothing of the writers: it may stop, crash, or run in another process or in several,
-and ingest goes on. A commit of its own wakes it once more, finds nothing to do, and rests.
+Its source is the log, so it does not depend on the writers. It may stop, crash, or run in one or more other processes, and ingest
+goes on. Its own commits start one more batch, which finds nothing to do.
 
-Two lanes. The query's batches are the fast one: settle, refresh the views, tell the compactor, all in fractions of a second.
-The compactor's threads merge in the background, for as long as it takes.
+The batches of the query are short: settle, refresh the views, wake the compactor, in fractions of a second. Merges take longer
+and run in the compactor's threads.
 
-A query that fails is started again (``compaction.maintenance``). A replica that has no Spark does the same in a loop
+A query that fails is started again (``compaction.maintenance``). A process without Spark does the same in a loop
 (``compaction.follow``).
 """
 
@@ -36,9 +36,9 @@ def maintain(
     checkpoint: str,
     trigger: Mapping[str, Any] | None = None,
 ) -> Maintenance:
-    """Start the query and the compactor, which ends with it.
+    """Start the query and the compactor; the compactor ends with the query.
 
-    ``step`` does one round of settling on the newest snapshot; its Retry errors are tried again.
+    ``step`` runs one cycle on the newest snapshot. After a Retry error it is called again.
     """
     health, stopping = Health(path, QUERY), threading.Event()
     cycle = MaintenanceCycle(step, compactor, health, stopping)

@@ -8,8 +8,8 @@
              |   \\---- fails, and the cause never passes ---> failed
              \\-------- stop(), or Spark ends --------------> stopped
 
-The compactor, whose threads merge and do the chores, runs until the end, also while the query waits: it settles what is due.
-Which causes pass, and how all this is told: ``lakebed.failures``.
+The compactor runs until the end, also while the query waits: its threads merge and run the chores, which settle what is due.
+``lakebed.failures`` says which causes pass, and reports the states.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUERY = "maintain"
 
 
 class Maintenance:
-    """What ``Table.maintain`` returns; in place of the query itself, which is another one after each failure."""
+    """What ``Table.maintain`` returns. It is not the query itself, because each failure is followed by another query."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Maintenance:
         spark_runs: Callable[[], bool],
         stopping: threading.Event,
     ) -> None:
-        """``start``: starts the query; ``stopping``: what also ends a round that waits (``MaintenanceCycle``).
+        """``start``: starts the query; ``stopping``: also ends a cycle that waits (``MaintenanceCycle``).
 
-        Raises the LakebedError of a first start that fails for good.
+        Raises LakebedError if the first start fails for a cause that does not pass.
         """
         self._start = start
         self._cycle = cycle
@@ -66,43 +66,43 @@ class Maintenance:
 
     @property
     def isActive(self) -> bool:
-        """Whether it runs, or will run again."""
+        """Whether the query runs or will be started again."""
         return self._thread.is_alive()
 
     @property
     def trouble(self) -> LakebedError | None:
-        """Why it waits, or has ended; None while it runs, and after a stop."""
+        """The error for which the query waits or has ended; None while it runs, and after ``stop``."""
         return self._health.error
 
     @property
     def name(self) -> str | None:
-        """The query's name, None while it waits for its first start."""
+        """The query's name; None until its first start."""
         return self._query.name if self._query else None
 
     @property
     def status(self) -> dict[str, Any]:
-        """As Spark's, of the query of the moment."""
+        """Spark's ``status`` of the current query."""
         waiting = {"message": str(self.trouble or "Stopped"), "isDataAvailable": False, "isTriggerActive": False}
         return dict(self._query.status) if self._query and self.trouble is None else waiting
 
     @property
     def lastProgress(self) -> Any:
-        """As Spark's, of the query of the moment; None before its first batch."""
+        """Spark's ``lastProgress`` of the current query; None before its first batch."""
         return self._query.lastProgress if self._query else None
 
     def exception(self) -> LakebedError | None:
-        """The error that ended it; None while it runs or waits, and after a stop."""
+        """The error that ended the query; None while it runs or waits, and after ``stop``."""
         return self._error
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait for the end, or so many seconds: then whether it has ended. Raises the error that ended it."""
+        """Wait for the end. With ``timeout`` (seconds), returns whether it has ended by then. Raises the error that ended it."""
         self._thread.join(timeout)
         if self._error is not None:
             raise self._error
         return None if timeout is None else not self._thread.is_alive()
 
     def stop(self) -> None:
-        """End it: after the batch that is running; merges give their claims back."""
+        """Stop after the batch that runs now. Merges are cancelled, and their claims released."""
         self._stopping.set()
         if self._query is not None:
             self._query.stop()
@@ -124,7 +124,7 @@ class Maintenance:
             self._health.stopped()
 
     def _try(self) -> float | None:
-        """Start the query; returns how long to wait before the next try, None if it runs, or must not start (``_error``)."""
+        """Start the query; returns the seconds to wait before the next try, None if it runs or must not start (``_error``)."""
         self._cycles_before = self._cycle.done
         try:
             self._query = self._start()
@@ -134,13 +134,13 @@ class Maintenance:
             return self._failed(failure_in(str(error), QUERY), got_on=False)
         self._restarts.has_started = True
         if self._failure is None:
-            self._health.runs()  # else a round says so, or time
+            self._health.runs()  # after a failure, a cycle or time has to show it
         return None
 
     def _until_it_fails(self) -> float | None:
-        """How long to wait before the next try; None if it was stopped, or must not start again (``_error``)."""
+        """The seconds to wait before the next try; None if it was stopped or must not start again (``_error``)."""
         assert self._query is not None
-        with suppress(Exception):  # it says why below
+        with suppress(Exception):  # the cause is looked up below
             if not self._query.awaitTermination(PROOF_SECONDS) and self._health.error is self._failure:
                 self._health.runs()
             self._query.awaitTermination()

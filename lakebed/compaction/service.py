@@ -1,4 +1,4 @@
-"""Compaction of one table as this process does it: which merger, which kernel, which chores, by the table's settings."""
+"""Compaction of one table in this process: chooses merger, kernel and chores by the table's settings."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Compaction:
         return job.run(self.merger(), self.local_kernel())
 
     def in_background(self, spark: SparkSession | None, chores: Mapping[Callable[[], object], float]) -> Compactor:
-        """A compactor for a replica: not started yet. On a cluster merges are Spark jobs and nothing is volatile."""
+        """A compactor for this process, not started yet. On a cluster, merges are Spark jobs and nothing is volatile."""
         if self._compactor:
             self._compactor.close()
         self._reads.begin_maintaining()
@@ -121,7 +121,7 @@ class Compaction:
         return self._compactor
 
     def due(self) -> bool:
-        """Whether the compactor of this process would merge something now."""
+        """Whether the compactor of this process has something to merge now."""
         return self._compactor is not None and self._compactor.is_due()
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class Compaction:
         return self._compactor.running() if self._compactor else []
 
     def parked(self) -> frozenset[str]:
-        """Paths of parts that this process leaves alone for now because merges of them failed."""
+        """Paths of parts that this process does not merge for now, because merges of them failed."""
         return self._compactor.parked() if self._compactor else frozenset()
 
     def merger(self) -> Merger:

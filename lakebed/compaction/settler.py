@@ -1,4 +1,4 @@
-"""Settling one table in this process: which locator, where records that can't become rows go, what listeners are told."""
+"""Settles one table in this process: chooses the locator, quarantines records that can't become rows, emits events."""
 
 from __future__ import annotations
 
