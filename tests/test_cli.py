@@ -142,7 +142,7 @@ def test_settle_settles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["query", "nowhere", "select 1"], "there is no table at nowhere"),
+        (["query", "nowhere", "select 1"], "nowhere; create it with lakebed.create"),
         (["query", "prices", "selct 1"], "the query is no SQL: Parser Error"),
         (["query", "prices", "select nix from prices"], "nix"),
         (["parts", "prices", "--at-version", "99"], "99"),
