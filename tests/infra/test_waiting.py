@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -66,3 +68,11 @@ def test_a_process_that_works_is_waited_for() -> None:
     with subprocess.Popen([sys.executable, "-c", works], stdout=subprocess.PIPE, text=True) as process:
         assert outcome(process, still_seconds_max=1.5) == ("done\n", None)
     assert ran([sys.executable, "-c", "import sys; sys.exit('no')"]).stderr == "no\n"
+
+
+def test_nobody_else_has_a_deadline() -> None:
+    tests = Path(__file__).resolve().parents[1]
+    until_then = re.compile(r"(deadline|until) = time\.(time|monotonic)")
+    found = {str(file.relative_to(tests)) for file in tests.rglob("*.py") if until_then.search(file.read_text())}
+    # How long replicas fight, and how long a process may take to end before it is killed.
+    assert found == {"end_to_end/replicas.py", "infra/debezium.py", "infra/server.py"}
