@@ -23,6 +23,7 @@ from lakebed.errors import Corrupt, InvalidInput
 
 PREFIX = "lakebed."
 SORT_KEY_FRAME = "lakebed.sort_key_frame"
+FORMAT_PROPERTY = "lakebed.format"
 ConflictScope = Literal["table", "partition", "file"]
 MergePolicy = Literal["auto", "bin-pack", "tiered", "leveled", "recluster", "off"]
 MergeFirst = Literal["newest", "lightest"]
@@ -219,6 +220,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
 def check_creatable(properties: Mapping[str, str]) -> None:
     """``check_properties`` of those that a table is created with."""
     for name in properties:
+        _refuse_format(name)
         if name in _OF_CREATION:
             raise InvalidInput(f"{name} is no property to set: give a new table its {_OF_CREATION[name]!r}")
     parse_settings(properties)
@@ -227,11 +229,19 @@ def check_creatable(properties: Mapping[str, str]) -> None:
 def check_changeable(properties: Mapping[str, str]) -> None:
     """``check_properties`` of those that a table gets later; also for those that are fixed when it is created."""
     for name in properties:
+        _refuse_format(name)
         if name in ("lakebed.keys", "lakebed.sequence_by", *_ALWAYS_ON):
             raise InvalidInput(f"{name} is fixed when the table is created")
         if name in _OF_CREATION:
             raise InvalidInput(f"{name} is changed by set_sort_key (lakebed set-sort-key), and by nothing else")
     check_properties(properties)
+
+
+def _refuse_format(name: str) -> None:
+    if name == FORMAT_PROPERTY:
+        raise InvalidInput(
+            f"{name} is no property to set: the version of lakebed that creates a table decides its format"
+        )
 
 
 def _check_name(name: str) -> None:
@@ -357,6 +367,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.sequence_by": str,
     "lakebed.sort_key_version": _count,
     SORT_KEY_FRAME: str,
+    FORMAT_PROPERTY: _count,
     "lakebed.conflict_scope": _one_of(*CONFLICT_SCOPES),
     "lakebed.checkpoint_interval": _count,
     "lakebed.log_retention": _seconds,

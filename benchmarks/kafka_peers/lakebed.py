@@ -21,7 +21,7 @@ from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.kafka_settings import KafkaSettings
 from lakebed.ingest.kafka_source import KafkaSource
 from lakebed.ingest.source import RangeChanges
-from lakebed.manifest.actions import PART_DOMAIN_PREFIX
+from lakebed.manifest.entries import PART
 from lakebed.session import settings
 from lakebed.table.internals import STREAMS_FOLDER, internals_of
 
@@ -67,7 +67,7 @@ class Lakebed:
         committed, settled = [], []
         for time, actions in self._log.commits():
             parts = [action["domainMetadata"] for action in actions if "domainMetadata" in action]
-            parts = [part for part in parts if part["domain"].startswith(PART_DOMAIN_PREFIX)]
+            parts = [part for part in parts if part["domain"].startswith(PART)]
             for batch in [action["txn"]["version"] for action in actions if "txn" in action]:
                 ends = batch_ends(self._checkpoint, batch)
                 committed.append(Commit(time, ends))

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart
+from lakebed.manifest.commit_kind import is_append
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 
@@ -109,7 +110,7 @@ def _row(commit: Commit) -> dict[str, Any]:
         "version": commit.version,
         "timestamp": commit.timestamp_ms * 1000,
         "operation": info.operation if info else None,
-        "blind_append": info.blind_append if info else None,
+        "blind_append": is_append(commit.actions),
         "change_parts_added": len(changed),
         "change_parts_removed": sum(isinstance(action, RemoveChangePart) for action in commit.actions),
         "parts_added": len(added),

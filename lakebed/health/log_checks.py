@@ -24,9 +24,11 @@ from lakebed.errors import Corrupt, Unsupported
 from lakebed.health.finding import Finding, critical, warning
 from lakebed.manifest.actions import ChangePart, Commit, Part
 from lakebed.manifest.claims import claims_of
+from lakebed.manifest.entries import NAMED_BATCH
+from lakebed.manifest.format import require_format
 from lakebed.manifest.invariants import Violation, violations
 from lakebed.manifest.leases import leases_of
-from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot, apply, without_expired
+from lakebed.manifest.snapshot import Snapshot, apply, without_expired
 from lakebed.manifest.table_log import (
     GATE_FEATURE,
     TableLog,
@@ -271,9 +273,7 @@ def _tail(snapshot: Snapshot) -> dict[str, object]:
 
 def _batches(snapshot: Snapshot) -> dict[str, object]:
     return {
-        app_id: batch.version
-        for app_id, batch in snapshot.transactions.items()
-        if not app_id.startswith(NAMED_BATCH_PREFIX)
+        app_id: batch.version for app_id, batch in snapshot.transactions.items() if not app_id.startswith(NAMED_BATCH)
     }
 
 
@@ -284,6 +284,12 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         require_writable(snapshot.protocol)
     except Unsupported as error:
         yield critical("gate", "", str(error), f"look at lakebed timeline {path} for who changed the protocol")
+    try:
+        require_format(snapshot.protocol, snapshot.metadata, path)
+    except Unsupported as error:
+        yield critical(
+            "gate", "", str(error), "nothing is wrong with the table; do as said, or use that version of lakebed"
+        )
     for name, wrong in wrong_properties(snapshot.metadata.configuration).items():
         remedy = f"lakebed.open({path!r}).set_properties({{{name!r}: …}})"
         yield warning("property", name, f"{wrong}; it counts as not set", remedy)

@@ -20,8 +20,8 @@ from lakebed.ingest.batch_writer import (
 )
 from lakebed.ingest.changes_frame import changes_frame
 from lakebed.manifest.actions import Transaction
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot
+from lakebed.manifest.entries import NAMED_BATCH, Operation
+from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.storage.engine import connect, connect_sealed
@@ -95,7 +95,7 @@ def _batch(batch_id: int | str | None) -> Transaction | None:
     if batch_id is None:
         return None
     if isinstance(batch_id, str):
-        return Transaction(f"{NAMED_BATCH_PREFIX}{batch_id}", 0)
+        return Transaction(f"{NAMED_BATCH}{batch_id}", 0)
     if batch_id < 0:
         raise InvalidInput(f"batch_id is {batch_id}; a number must be 0 or more, and grow from batch to batch")
     return Transaction("lakebed.apply", batch_id)

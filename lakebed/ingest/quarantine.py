@@ -6,8 +6,7 @@ import pyarrow as pa
 
 from lakebed.ingest.batch_writer import commit_written, write_arrow
 from lakebed.manifest.actions import ChangePart, Transaction
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX
+from lakebed.manifest.entries import NAMED_BATCH, Operation
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
 
@@ -18,7 +17,7 @@ def set_aside(path: str, log: TableLog, change_part: ChangePart, records: pa.Tab
     The part's domain is the batch id, which is remembered for seven days: a settle that crashes is done again before.
     """
     snapshot = log.refresh()
-    batch = Transaction(NAMED_BATCH_PREFIX + change_part.domain, 0)
+    batch = Transaction(NAMED_BATCH + change_part.domain, 0)
     if snapshot.transaction_version(batch.app_id) < batch.version:
         written = write_arrow(records, write_spec_of(snapshot), path)
         commit_written(log, snapshot, written, batch, Operation.QUARANTINE)

@@ -16,7 +16,7 @@ A truncate is known if it is from before one that the table has seen, or is that
 last noted how far it was, and who reads a topic anew gets all of it again. It takes nothing out then: the records between it
 and now are newer, and those before it are left out by themselves.
 
-A table remembers the newest truncate of each partition that had one (``lakebed.truncate``).
+A table remembers the newest truncate of each partition that had one (``lakebed.source_truncates``).
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.manifest.actions import Domain
+from lakebed.manifest.entries import SOURCE_TRUNCATES
 from lakebed.manifest.snapshot import Snapshot
-
-TRUNCATE_DOMAIN = "lakebed.truncate"
 
 POSITION_SCHEMA = pa.schema(
     [
@@ -176,13 +175,13 @@ def positions(records: pa.RecordBatch, times: pa.Array, places: Mapping[str, pa.
 
 def cutoff_of(snapshot: Snapshot) -> Cutoff:
     """The truncates that a table has seen."""
-    text = snapshot.domains.get(TRUNCATE_DOMAIN)
+    text = snapshot.domains.get(SOURCE_TRUNCATES)
     return Cutoff(tuple(Truncate(**one) for one in json.loads(text).get("truncates", ()))) if text else Cutoff()
 
 
 def to_domain(cutoff: Cutoff) -> Domain:
     """What puts them into the log."""
-    return Domain(TRUNCATE_DOMAIN, json.dumps({"truncates": [to_json(one) for one in cutoff.remembered()]}))
+    return Domain(SOURCE_TRUNCATES, json.dumps({"truncates": [to_json(one) for one in cutoff.remembered()]}))
 
 
 def to_json(truncate: Truncate) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import orjson
 
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.embedded_checksum import ZEROS, require_whole, with_checksum
+from lakebed.manifest.entries import PART
 
 _TAG_LEVEL = "lakebed.level"
 _TAG_MIN_BLOCK = "lakebed.min_block"
@@ -27,7 +28,6 @@ _TAG_DELETES = "lakebed.deletes"
 _TAG_OP_COLUMN = "lakebed.op_column"
 _TAG_DELETES_MS = "lakebed.deletes_ms"
 _TAG_CHECKSUM = "lakebed.crc32"
-PART_DOMAIN_PREFIX = "lakebed.part."
 _CHECKSUM = b'\n{"commitInfo":{"lakebedChecksum":"'  # at the start of a line, where no text can stand
 _TABLE = "lakebedTable"
 _PARENT = "lakebedParent"
@@ -124,14 +124,15 @@ def partition_key(values: Mapping[str, str | None]) -> PartitionKey:
 
 def part_domain(path: str) -> str:
     """The name under which the log has a change part."""
-    return PART_DOMAIN_PREFIX + path.rsplit("/", 1)[-1].removesuffix(".parquet")
+    return PART + path.rsplit("/", 1)[-1].removesuffix(".parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePart:
     """A part of the tail: a ``domainMetadata`` of the log. ``version`` and ``ordinal`` give its place in the order of changes.
 
-    ``incomplete`` counts rows with a column whose value the source did not send. ``checksum``: as in ``Part``.
+    ``incomplete`` counts rows with a column whose value the source did not send. ``checksum``: as in ``Part``. ``mutation``:
+    whether a ``delete`` or ``update`` wrote it, so its rows came from no source.
     """
 
     path: str
@@ -146,6 +147,7 @@ class ChangePart:
     stats: str | None = None
     modified_ms: int = 0
     checksum: int | None = None
+    mutation: bool = False
 
     @property
     def domain(self) -> str:
@@ -248,10 +250,12 @@ class Domain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitInfo:
-    """What a commit says of itself. Never state: checkpoints do not keep it.
+    """What a commit says of itself. It is no state: checkpoints do not keep it, and another tool may rewrite or drop it.
 
-    ``table``: the id of the table that it was made for; ``parent``: the digest of the commit that it follows; ``attempt``: how
-    often it was sent before. All three are lakebed's alone, and tell its commits from those of another log or another time.
+    Identity and time count: ``commit_id``, ``timestamp_ms``, ``table`` (the id of the table that the commit was made for),
+    ``parent`` (the digest of the commit that it follows) and ``attempt`` (how often it was sent before). They tell lakebed's
+    commits from those of another log or another time. The rest is for people; what a commit is follows from its other actions
+    (``commit_kind``).
     """
 
     operation: str
@@ -481,12 +485,14 @@ def change_part_to_text(part: ChangePart) -> str:
         value["stats"] = part.stats
     if part.checksum is not None:
         value["crc32"] = part.checksum
+    if part.mutation:
+        value["mutation"] = True
     return orjson.dumps(value).decode()
 
 
 def domain_from_json(body: Mapping[str, Any]) -> AddChangePart | RemoveChangePart | Domain:
     domain, configuration, removed = body["domain"], body["configuration"], body["removed"]
-    if not domain.startswith(PART_DOMAIN_PREFIX):
+    if not domain.startswith(PART):
         return Domain(domain, configuration, removed)
     if removed:
         return RemoveChangePart(domain)
@@ -505,6 +511,7 @@ def domain_from_json(body: Mapping[str, Any]) -> AddChangePart | RemoveChangePar
             stats=value.get("stats"),
             modified_ms=value.get("modified_ms", 0),
             checksum=value.get("crc32"),
+            mutation=value.get("mutation", False),
         )
     )
 

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 import orjson
 
 from lakebed.manifest.actions import Domain
+from lakebed.manifest.entries import CLAIM
 
 if TYPE_CHECKING:
     from lakebed.manifest.snapshot import Snapshot
 
-CLAIM_DOMAIN_PREFIX = "lakebed.claim."
 LEASE_MS_MAX = 86_400_000
 
 
@@ -45,7 +45,7 @@ class Claim:
 
     @property
     def domain(self) -> str:
-        return CLAIM_DOMAIN_PREFIX + self.id
+        return CLAIM + self.id
 
     def is_live(self, now_ms: int) -> bool:
         """Whether the lease holds."""
@@ -53,24 +53,27 @@ class Claim:
 
     def to_action(self) -> Domain:
         """What puts the claim into the log, or extends its lease."""
+        return Domain(self.domain, self._configuration())
+
+    def ended(self) -> Domain:
+        """What takes the claim out of the log. It keeps the description: what a commit was may follow from it."""
+        return Domain(self.domain, self._configuration(), removed=True)
+
+    def _configuration(self) -> str:
         value = {
             "replica": self.replica, "sources": list(self.sources), "level": self.level, "lease_ms": self.lease_ms,
             "since_ms": self.since_ms, "volatile": self.volatile,
         }  # fmt: skip
-        return Domain(self.domain, orjson.dumps(value).decode())
-
-    def ended(self) -> Domain:
-        """What takes the claim out of the log."""
-        return Domain(self.domain, "", removed=True)
+        return orjson.dumps(value).decode()
 
 
 def claim_of(domain: str, configuration: str) -> Claim | None:
     """The claim that an entry of the log states, None if it states something else."""
-    if not domain.startswith(CLAIM_DOMAIN_PREFIX):
+    if not domain.startswith(CLAIM):
         return None
     value = orjson.loads(configuration)
     return Claim(
-        id=domain.removeprefix(CLAIM_DOMAIN_PREFIX),
+        id=domain.removeprefix(CLAIM),
         replica=value["replica"],
         sources=tuple(value["sources"]),
         level=value["level"],
@@ -82,7 +85,7 @@ def claim_of(domain: str, configuration: str) -> Claim | None:
 
 def claims_of(domains: Mapping[str, str]) -> dict[str, Claim]:
     """All claims among a snapshot's domains, by id, also expired ones."""
-    found = (claim_of(domain, text) for domain, text in domains.items() if domain.startswith(CLAIM_DOMAIN_PREFIX))
+    found = (claim_of(domain, text) for domain, text in domains.items() if domain.startswith(CLAIM))
     return {claim.id: claim for claim in found if claim is not None}
 
 

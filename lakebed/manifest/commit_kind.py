@@ -1,14 +1,91 @@
 """What a commit is, told by its actions alone.
 
-``commitInfo`` is for people: another tool may rewrite or drop it, and checkpoints do not keep it. So nothing is decided by it.
-What it says that counts is identity and time (see ``CommitInfo``): whose commit it is, what it follows, and when it was made.
+``commitInfo`` is for people: another tool may rewrite or drop it, and checkpoints do not keep it. So nothing is decided by what
+it says of the operation, its parameters or its metrics. Only identity and time count there (see ``CommitInfo``).
+
+Where the actions of two operations would be the same, one of them leaves an entry:
+
+- A settle and a truncate both take change parts out of the tail. A truncate writes the entry ``lakebed.truncated``.
+- An update of a table without keys and the replacement of a partition both put new rows in the place of old ones. The latter
+  writes the entry ``lakebed.replaced``.
+- A change part of a mutation says so (``ChangePart.mutation``).
+- A claim that ends keeps its description in the action that ends it, so an upload differs from a merge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from enum import Enum
 
-from lakebed.manifest.actions import Action, AddChangePart, AddPart, CommitInfo, Domain, Transaction
+import orjson
+
+from lakebed.manifest.actions import (
+    Action,
+    AddChangePart,
+    AddPart,
+    Commit,
+    CommitInfo,
+    Domain,
+    Metadata,
+    Protocol,
+    RemoveChangePart,
+    RemovePart,
+    Transaction,
+)
+from lakebed.manifest.claims import Claim, claim_of
+from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, LEASE, REPLACED, TRUNCATED
+
+
+class CommitKind(Enum):
+    """What a commit did to the table."""
+
+    CREATE = "create"
+    CONVERT = "convert"
+    PROPERTIES = "properties"
+    APPEND = "append"  # a batch of changes or rows, perhaps after a truncate of the source
+    MUTATION = "mutation"
+    SETTLE = "settle"
+    MERGE = "merge"
+    UPLOAD = "upload"
+    TRUNCATE = "truncate"
+    REPLACE_PARTITION = "replace partition"
+    DETACH_PARTITION = "detach partition"
+    ATTACH_PARTITION = "attach partition"
+    DROP_DETACHED = "drop detached"
+    CLAIM = "claim"  # made, extended or given back
+    LEASE = "lease"  # a reader holds a version, or no longer
+    EXPIRE = "expire"
+    OTHER = "other"
+
+
+def truncated(version: int) -> Domain:
+    """The entry of a commit that takes everything out of the table: which version did so last."""
+    return Domain(TRUNCATED, orjson.dumps({"version": version}).decode())
+
+
+def replaced(version: int, partition: Mapping[str, str | None]) -> Domain:
+    """The entry of a commit that replaces a partition: which version did so last, and which partition."""
+    return Domain(REPLACED, orjson.dumps({"version": version, "partition": dict(partition)}).decode())
+
+
+def truncates(commit: Commit) -> bool:
+    """Whether the commit took everything out of the table that was in it before."""
+    return any(_sets(action, TRUNCATED) for action in commit.actions)
+
+
+def settles(commit: Commit) -> bool:
+    """Whether the commit brought change parts from the tail into the base."""
+    return any(isinstance(action, RemoveChangePart) for action in commit.actions) and not truncates(commit)
+
+
+def ended_claim(commit: Commit) -> Claim | None:
+    """The claim that the commit completed or gave back; None if it ended none."""
+    for action in commit.actions:
+        if isinstance(action, Domain) and action.removed and action.configuration:
+            claim = claim_of(action.domain, action.configuration)
+            if claim is not None:
+                return claim
+    return None
 
 
 def is_append(actions: Iterable[Action], batch: Transaction | None = None) -> bool:
@@ -27,3 +104,55 @@ def is_append(actions: Iterable[Action], batch: Transaction | None = None) -> bo
             case _:
                 return False
     return brings
+
+
+def kind_of(commit: Commit) -> CommitKind:
+    """What the commit did to the table."""
+    if any(isinstance(action, Protocol) for action in commit.actions):
+        return CommitKind.CREATE if commit.version == 0 else CommitKind.CONVERT
+    if any(isinstance(action, Metadata) for action in commit.actions):
+        return CommitKind.PROPERTIES
+    return _kind_of_parts(commit) or _kind_of_entries(commit)
+
+
+def _kind_of_parts(commit: Commit) -> CommitKind | None:
+    """The kind of a commit that changes parts; None if it changes none."""
+    actions = commit.actions
+    changes = [action.part for action in actions if isinstance(action, AddChangePart)]
+    moved = [action for action in actions if isinstance(action, (AddPart, RemovePart))]
+    brings = bool(changes) or any(isinstance(action, AddPart) for action in moved)
+    if truncates(commit):
+        return CommitKind.APPEND if brings else CommitKind.TRUNCATE
+    if settles(commit):
+        return CommitKind.SETTLE
+    if moved and not any(action.data_change for action in moved):
+        claim = ended_claim(commit)
+        return CommitKind.UPLOAD if claim is not None and claim.volatile else CommitKind.MERGE
+    if any(_sets(action, REPLACED) for action in actions):
+        return CommitKind.REPLACE_PARTITION
+    detached = [action for action in actions if isinstance(action, Domain) and action.domain.startswith(DETACHED)]
+    if moved and detached:
+        return CommitKind.ATTACH_PARTITION if detached[0].removed else CommitKind.DETACH_PARTITION
+    if any(part.mutation for part in changes) or any(isinstance(action, RemovePart) for action in moved):
+        return CommitKind.MUTATION
+    return CommitKind.APPEND if brings else None
+
+
+def _kind_of_entries(commit: Commit) -> CommitKind:
+    """The kind of a commit that changes no part."""
+    entries = [action.domain for action in commit.actions if isinstance(action, Domain)]
+    if any(isinstance(action, Transaction) for action in commit.actions):
+        return CommitKind.APPEND  # of a batch that held nothing
+    for prefix, kind in (
+        (DETACHED, CommitKind.DROP_DETACHED),
+        (CLAIM, CommitKind.CLAIM),
+        (EXPIRED, CommitKind.EXPIRE),
+        (LEASE, CommitKind.LEASE),
+    ):
+        if any(entry.startswith(prefix) for entry in entries):
+            return kind
+    return CommitKind.OTHER
+
+
+def _sets(action: Action, entry: str) -> bool:
+    return isinstance(action, Domain) and action.domain == entry and not action.removed

@@ -32,6 +32,7 @@ from lakebed.manifest.actions import (
     partition_key,
 )
 from lakebed.manifest.claims import claim_of
+from lakebed.manifest.commit_kind import is_append, kind_of, settles
 
 
 class ConflictKind(Enum):
@@ -115,9 +116,8 @@ def find_conflict(access: ReadWriteSet, batch: Transaction | None, scope: str, w
                     return Conflict(winner.version, ConflictKind.CLAIM, f"{domain} of {claim.replica}")
             case _:
                 pass
-    info = winner.info
-    if replaces and (access.whole_table or (scope == "table" and not (info and info.blind_append))):
-        return Conflict(winner.version, ConflictKind.TABLE, info.operation if info else "a commit")
+    if replaces and (access.whole_table or (scope == "table" and not is_append(winner.actions))):
+        return Conflict(winner.version, ConflictKind.TABLE, kind_of(winner).value)
     return None
 
 
@@ -126,7 +126,7 @@ def takes_rows_away(winner: Commit) -> bool:
 
     A settle takes parts away too, when changes have replaced their last rows.
     """
-    if winner.info is not None and winner.info.operation == "SETTLE":
+    if settles(winner):
         return False
     stays = {action.part.path for action in winner.actions if isinstance(action, AddPart)}
     return any(

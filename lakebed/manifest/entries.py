@@ -8,6 +8,31 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+PART = "lakebed.part."
+"""A change part of the tail; with the name of its file."""
+CLAIM = "lakebed.claim."
+"""A merge under way; with the claim's id."""
+LEASE = "lakebed.lease."
+"""A version that a reader holds; with the lease's id."""
+EXPIRED = "lakebed.expired"
+"""Which versions have expired."""
+DETACHED = "lakebed.detached."
+"""A detached partition; with its id."""
+TRUNCATED = "lakebed.truncated"
+"""The version that last emptied the table."""
+REPLACED = "lakebed.replaced"
+"""The version that last replaced a partition, and which."""
+SOURCE_TRUNCATES = "lakebed.source_truncates"
+"""The truncates of the source that the table has seen."""
+
+# Names of applications in ``txn``: who committed a batch.
+STREAM = "lakebed.ingest."
+"""A streaming query; with the id of its checkpoint. An entry of the same name keeps what its newest batch read."""
+NAMED_BATCH = "lakebed.batch."
+"""A batch whose id is a text; with that text."""
+APPLIED = "lakebed.apply"
+"""Batches of ``apply`` whose ids are numbers."""
+
 
 class Operation(StrEnum):
     """What a commit was made for: a name for people, in ``commitInfo``, in metrics and in messages.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from lakebed.manifest.actions import Action
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.leases import EXPIRED_DOMAIN, expired_before, first_unexpired, leases_of
+from lakebed.manifest.entries import EXPIRED, Operation
+from lakebed.manifest.leases import expired_before, first_unexpired, leases_of
 from lakebed.manifest.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def expire_before(log: TableLog, version: int, now_ms: int) -> Snapshot:
             actions.append(expired_before(version))
         if not actions:
             return Finished(snapshot)
-        access = ReadWriteSet(domains=frozenset([EXPIRED_DOMAIN, *(lease.domain for lease in ended)]))
+        access = ReadWriteSet(domains=frozenset([EXPIRED, *(lease.domain for lease in ended)]))
         return Proposal(
             actions=actions, access=access, result=lambda committed: committed.snapshot, parameters={"before": version}
         )

@@ -17,9 +17,7 @@ import orjson
 
 from lakebed.errors import VersionNotFound
 from lakebed.manifest.actions import Domain
-
-LEASE_DOMAIN_PREFIX = "lakebed.lease."
-EXPIRED_DOMAIN = "lakebed.expired"
+from lakebed.manifest.entries import EXPIRED, LEASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Lease:
 
     @property
     def domain(self) -> str:
-        return LEASE_DOMAIN_PREFIX + self.id
+        return LEASE + self.id
 
     def is_live(self, now_ms: int) -> bool:
         """Whether the reader still holds the version."""
@@ -51,9 +49,9 @@ def leases_of(domains: Mapping[str, str]) -> list[Lease]:
     """All leases among a snapshot's domains, also those that have ended."""
     leases = []
     for domain, text in domains.items():
-        if domain.startswith(LEASE_DOMAIN_PREFIX):
+        if domain.startswith(LEASE):
             value = orjson.loads(text)
-            leases.append(Lease(domain.removeprefix(LEASE_DOMAIN_PREFIX), value["version"], value["until_ms"]))
+            leases.append(Lease(domain.removeprefix(LEASE), value["version"], value["until_ms"]))
     return leases
 
 
@@ -64,13 +62,13 @@ def leased_versions(domains: Mapping[str, str], now_ms: int) -> frozenset[int]:
 
 def first_unexpired(domains: Mapping[str, str]) -> int:
     """The mark: files of versions before this one may be gone."""
-    text = domains.get(EXPIRED_DOMAIN)
+    text = domains.get(EXPIRED)
     return int(orjson.loads(text)["before"]) if text else 0
 
 
 def expired_before(version: int) -> Domain:
     """What moves the mark to a version."""
-    return Domain(EXPIRED_DOMAIN, orjson.dumps({"before": version}).decode())
+    return Domain(EXPIRED, orjson.dumps({"before": version}).decode())
 
 
 def require_unexpired(domains: Mapping[str, str], version: int, now_ms: int) -> None:

@@ -26,6 +26,7 @@ import orjson
 from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
 from lakebed.manifest.actions import Commit, Protocol, decode_commit, digest_of
 from lakebed.manifest.checkpoint import decode_checkpoint
+from lakebed.manifest.format import GATE_FEATURE, require_format
 from lakebed.manifest.invariants import report_violations
 from lakebed.manifest.log_files import LOG_FOLDER, LogFiles, checkpoint_name, commit_name, log_files
 from lakebed.manifest.log_store import LogStore
@@ -34,7 +35,6 @@ from lakebed.single_flight import SingleFlight
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
-GATE_FEATURE = "lakebed"  # a writer feature: nobody but lakebed writes to the table
 READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck"})
 _RELIST_SECONDS = 60.0
 _LOAD_ATTEMPTS_MAX = 5
@@ -261,6 +261,7 @@ class LogReader:
                 if first.version in files.commits:
                     continue  # a cleanup went by
             require_readable(found.protocol)
+            require_format(found.protocol, found.metadata, self.root)
             return found
         raise StoreUnavailable("the log changed faster than it could be read", table=self.root)
 

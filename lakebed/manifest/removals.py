@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from lakebed.manifest.actions import Action, Part, RemoveChangePart
 from lakebed.manifest.claims import claims_of
+from lakebed.manifest.commit_kind import truncated
 from lakebed.manifest.snapshot import Snapshot
 
 
@@ -22,7 +23,7 @@ def removals(snapshot: Snapshot, parts: Iterable[Part], now_ms: int) -> list[Act
 
 
 def all_removals(snapshot: Snapshot, now_ms: int) -> list[Action]:
-    """The removal of all base parts and of the tail."""
+    """The removal of all base parts and of the tail, in the commit of the next version, and the entry that says so."""
     actions = removals(snapshot, snapshot.parts.values(), now_ms)
     actions += [RemoveChangePart(domain) for domain in snapshot.tail]
-    return actions
+    return [*actions, truncated(snapshot.version + 1)]

@@ -30,6 +30,7 @@ from lakebed.manifest.actions import (
     RemovePart,
     Transaction,
 )
+from lakebed.manifest.entries import NAMED_BATCH
 from lakebed.manifest.schema import schema_from_json
 from lakebed.settings import TableSettings, read_settings
 from lakebed.sortkey.ranges import order_columns
@@ -39,7 +40,6 @@ _V = TypeVar("_V")
 _REMOVED_SECONDS = (900, 3 * 3_600)
 """At least, at most; between them three times the log's retention, in which maintenance cleans up several times."""
 _NAMED_BATCH_RETENTION_MS = 7 * 86_400_000
-NAMED_BATCH_PREFIX = "lakebed.batch."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ def without_expired(snapshot: Snapshot, now_ms: int) -> Snapshot:
     batches = {
         app_id: batch
         for app_id, batch in snapshot.transactions.items()
-        if not app_id.startswith(NAMED_BATCH_PREFIX) or (batch.updated_ms or oldest_ms) >= oldest_ms
+        if not app_id.startswith(NAMED_BATCH) or (batch.updated_ms or oldest_ms) >= oldest_ms
     }
     if len(removed) == len(snapshot.removed) and len(batches) == len(snapshot.transactions):
         return snapshot

@@ -54,10 +54,11 @@ from lakebed.manifest.actions import (
 from lakebed.manifest.checkpoint import encode_checkpoint
 from lakebed.manifest.conflicts import Conflict, ConflictKind, ReadWriteSet, find_conflict
 from lakebed.manifest.expire import expire_before
+from lakebed.manifest.format import GATE_FEATURE
 from lakebed.manifest.invariants import require_sound
 from lakebed.manifest.leases import leased_versions
 from lakebed.manifest.log_files import LOG_FOLDER, checkpoint_name, commit_name
-from lakebed.manifest.log_reader import GATE_FEATURE, LAST_CHECKPOINT, LogReader, require_readable
+from lakebed.manifest.log_reader import LAST_CHECKPOINT, LogReader, require_readable
 from lakebed.manifest.outcome import Committed, Conflicted, Outcome, Unknown
 from lakebed.manifest.snapshot import Snapshot, apply, follows
 

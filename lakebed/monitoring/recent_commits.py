@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart, part_domain
+from lakebed.manifest.commit_kind import CommitKind, kind_of
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.table_state import Recent
 
@@ -26,15 +28,10 @@ STEP_SECONDS = 10.0
 _BEHIND_MAX = 5_000
 _LOOK_SECONDS_MAX = 1.0
 _WRITERS = {
-    "APPLY": "ingest", "STREAMING UPDATE": "ingest", "QUARANTINE": "ingest", "WRITE": "ingest",
-    "REPLACE PARTITION": "ingest", "SETTLE": "settle",
-    "MERGE": "merge", "UPLOAD": "upload", "DELETE": "mutation", "UPDATE": "mutation",
+    CommitKind.APPEND: "ingest", CommitKind.REPLACE_PARTITION: "ingest", CommitKind.SETTLE: "settle",
+    CommitKind.MERGE: "merge", CommitKind.UPLOAD: "upload", CommitKind.MUTATION: "mutation",
 }  # fmt: skip
-_OTHERS = (
-    "CLAIM", "EXTEND CLAIM", "ABANDON CLAIM", "CREATE TABLE", "CONVERT", "SET TBLPROPERTIES", "SET SORT KEY",
-    "EXPIRE VERSIONS", "TRUNCATE", "ATTACH PARTITION", "DETACH PARTITION", "DROP DETACHED", "HOLD VERSION", "RELEASE VERSION",
-)  # fmt: skip
-_OPERATIONS = {name: name.lower().replace(" ", "_") for name in (*_WRITERS, *_OTHERS)}
+_OPERATIONS = {operation.value: operation.lower().replace(" ", "_") for operation in Operation}
 
 
 def operation_label(operation: str) -> str:
@@ -169,7 +166,7 @@ class RecentCommits:
 def figures_of(commit: Commit) -> CommitFigures:
     info = commit.info
     operation = info.operation if info else ""
-    writer = _WRITERS.get(operation)
+    writer = _WRITERS.get(kind_of(commit))
     leaving = {action.path for action in commit.actions if isinstance(action, RemovePart)}
     settled = {action.domain for action in commit.actions if isinstance(action, RemoveChangePart)}
     rows = size = vectors = 0

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
 from lakebed.manifest.actions import CommitInfo, Metadata, Protocol
+from lakebed.manifest.format import FORMAT
 from lakebed.manifest.schema import (
     SparkSchema,
     canonical_schema,
@@ -23,6 +24,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.store_probe import probe
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
 from lakebed.settings import (
+    FORMAT_PROPERTY,
     INTERVAL_PROPERTIES,
     PREFIX,
     TableSettings,
@@ -138,8 +140,12 @@ def protocol_for(schema: pa.Schema) -> Protocol:
 
 
 def required_properties() -> dict[str, str]:
-    """Delta's properties that every table of lakebed has."""
-    return {"delta.enableDeletionVectors": "true", "delta.enableInCommitTimestamps": "true"}
+    """The properties that every table of lakebed has: Delta's, and the format."""
+    return {
+        "delta.enableDeletionVectors": "true",
+        "delta.enableInCommitTimestamps": "true",
+        FORMAT_PROPERTY: str(FORMAT),
+    }
 
 
 def check_settings(settings: TableSettings, schema: pa.Schema) -> None:

@@ -16,8 +16,8 @@ from lakebed.errors import InvalidInput, LakebedError, VersionNotFound
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.leases import EXPIRED_DOMAIN, Lease, first_unexpired
+from lakebed.manifest.entries import EXPIRED, Operation
+from lakebed.manifest.leases import Lease, first_unexpired
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 
@@ -53,7 +53,7 @@ def _commit(log: TableLog, lease: Lease, action: Domain, operation: Operation) -
                     version=lease.version,
                     oldest=first,
                 )
-        access = ReadWriteSet(domains=frozenset([EXPIRED_DOMAIN, lease.domain]))
+        access = ReadWriteSet(domains=frozenset([EXPIRED, lease.domain]))
         return Proposal(
             actions=[action], access=access, result=lambda committed: None, parameters={"version": lease.version}
         )

@@ -30,6 +30,7 @@ from lakebed.errors import VersionNotFound
 from lakebed.manifest.actions import AddChangePart, ChangePart, Part
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet, takes_rows_away
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
@@ -135,7 +136,9 @@ class _Mutating:
                     parts_read=pending.parts_read,
                 )
             )
-        changes = [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(pending.parts)]
+        changes = [
+            AddChangePart(part.change_part(ordinal, mutation=True)) for ordinal, part in enumerate(pending.parts)
+        ]
 
         def result(committed: Committed) -> MutationResult:
             self.log.checkpoint_if_due(committed.snapshot, slack=2)
@@ -181,19 +184,23 @@ def unsettled_mutations(log: TableLog) -> pa.Table:
     """A row a mutation with change parts in the tail (MUTATIONS_SCHEMA), oldest first."""
     by_version: dict[int, list[ChangePart]] = {}
     for part in log.refresh().tail_in_order():
+        if not part.mutation:
+            continue
         by_version.setdefault(part.version, []).append(part)
     rows = []
     for version, parts in by_version.items():
         commit = log.read_commit(version)
-        if commit is None or commit.info is None or commit.info.operation not in ("DELETE", "UPDATE"):
-            continue
+        info = commit.info if commit else None
+        is_delete = all(part.deletes == part.rows for part in parts)
         rows.append(
             {
                 "version": version,
-                "timestamp": commit.timestamp_ms,
-                "operation": commit.info.operation,
-                "where": commit.info.parameters.get("predicate"),
-                "rows": int(commit.info.metrics.get("rows", 0)),
+                "timestamp": commit.timestamp_ms if commit else None,
+                "operation": (Operation.DELETE if is_delete else Operation.UPDATE).value,
+                "where": info.parameters.get("predicate") if info else None,
+                "rows": sum(action.part.rows for action in commit.actions if isinstance(action, AddChangePart))
+                if commit
+                else None,
                 "unsettled_rows": sum(part.rows for part in parts),
                 "unsettled_parts": len(parts),
             }

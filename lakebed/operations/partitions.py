@@ -34,9 +34,10 @@ from pyroaring import BitMap64
 
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import Action, AddPart, Domain, Part, add_from_json, add_to_json
+from lakebed.manifest.commit_kind import replaced
 from lakebed.manifest.commit_loop import Finished, NotYet, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import Operation
+from lakebed.manifest.entries import DETACHED, Operation
 from lakebed.manifest.leases import first_unexpired, leased_versions
 from lakebed.manifest.removals import all_removals, removals
 from lakebed.manifest.schema import is_reserved, schema_from_json
@@ -51,7 +52,6 @@ from lakebed.parts.write import WrittenPart, partition_text, write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 
-DETACHED_PREFIX = "lakebed.detached."
 DETACHED_SCHEMA = pa.schema(
     [
         ("name", pa.string()),
@@ -90,7 +90,7 @@ class Detached:
 
     @property
     def domain(self) -> str:
-        return DETACHED_PREFIX + self.name
+        return DETACHED + self.name
 
     def to_action(self) -> Domain:
         value = {
@@ -107,12 +107,12 @@ def detached_of(snapshot: Snapshot) -> dict[str, Detached]:
     """What is detached at a version, by name, oldest first."""
     found = []
     for domain, text in snapshot.domains.items():
-        if domain.startswith(DETACHED_PREFIX):
+        if domain.startswith(DETACHED):
             value = orjson.loads(text)
             parts = tuple(add_from_json(body) for body in value["parts"])
             found.append(
                 Detached(
-                    name=domain.removeprefix(DETACHED_PREFIX),
+                    name=domain.removeprefix(DETACHED),
                     partition=value["partition"],
                     version=value["version"],
                     detached_ms=value["detached_ms"],
@@ -164,7 +164,8 @@ class Partitions:
         def change(snapshot: Snapshot) -> _Change:
             rows = sum(part.live_rows for part in snapshot.parts.values()) + sum(p.rows for p in snapshot.tail.values())
             metrics = {"parts": len(snapshot.parts) + len(snapshot.tail), "rows": rows}
-            return _Change(all_removals(snapshot, self._now_ms()), metrics)
+            is_empty = not snapshot.parts and not snapshot.tail
+            return _Change([] if is_empty else all_removals(snapshot, self._now_ms()), metrics)
 
         return self._commit(Operation.TRUNCATE, change, settles=False)
 
@@ -291,7 +292,8 @@ class Partitions:
                             "or give it one that is not older"
                         )
         added = [AddPart(part.base_part(has_op_column=bool(spec.keys))) for part in written]
-        actions = [*removals(snapshot, parts, self._now_ms()), *added]
+        entry = replaced(snapshot.version + 1, values)  # as of a detached partition: the next version or none
+        actions = [*removals(snapshot, parts, self._now_ms()), *added, entry]
         return _Change(actions, {"parts": len(parts), "rows": len(rows)}, {"partition": values})
 
     # -- inside ------------------------------------------------------------------------------------------------------

@@ -56,12 +56,12 @@ class WrittenPart:
     sort_key_version: int | None = None  # what its rows are sorted by
     checksum: int | None = None  # of the file (``parts.checksum``)
 
-    def change_part(self, ordinal: int) -> ChangePart:
-        """The file as a part of the tail; its version is set by the commit."""
+    def change_part(self, ordinal: int, *, mutation: bool = False) -> ChangePart:
+        """The file as a part of the tail; its version is set by the commit. ``mutation``: see ``ChangePart``."""
         return ChangePart(
             path=self.path, version=-1, ordinal=ordinal, rows=self.rows, bytes=self.bytes, deletes=self.deletes,
             incomplete=self.incomplete, sort_key_version=self.sort_key_version, partition_values=self.partition_values,
-            stats=self.stats, modified_ms=self.modified_ms, checksum=self.checksum,
+            stats=self.stats, modified_ms=self.modified_ms, checksum=self.checksum, mutation=mutation,
         )  # fmt: skip
 
     def base_part(self, has_op_column: bool) -> Part:

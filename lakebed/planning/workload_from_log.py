@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 
 from lakebed.errors import InvalidInput, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, AddPart, ChangePart, Commit, Part, RemoveChangePart, RemovePart
+from lakebed.manifest.commit_kind import CommitKind, kind_of
 from lakebed.manifest.read_commits import commits_since
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.planning.simulator import Arrival, Order, Workload
 
 _DAY_MS = 86_400_000
-_MUTATIONS = ("DELETE", "UPDATE")
+_BRINGING = (CommitKind.APPEND, CommitKind.MUTATION, CommitKind.REPLACE_PARTITION)
 
 
 def recorded_workload(log: TableLog, days: float, order: Order) -> Workload:
@@ -34,7 +35,7 @@ def recorded_workload(log: TableLog, days: float, order: Order) -> Workload:
     except VersionNotFound:
         since = 0
     before = log.at_version(max(since, log.oldest_version()))
-    trace = _Trace(keyed=bool(newest.settings.keys))
+    trace = _Trace(before, keyed=bool(newest.settings.keys))
     for commit in commits_since(log, before.version, newest.version):
         trace.read(commit)
     if not trace.arrivals:
@@ -70,7 +71,8 @@ class _Settled:
 class _Trace:
     """The commits read so far."""
 
-    def __init__(self, keyed: bool) -> None:
+    def __init__(self, before: Snapshot, keyed: bool) -> None:
+        self._live = {path: part.live_rows for path, part in before.parts.items()}  # rows of the base, by part
         self.arrivals: list[Arrival] = []
         self.partitions = 0
         self._keyed = keyed
@@ -78,10 +80,11 @@ class _Trace:
         self._settled: list[_Settled] = []
 
     def read(self, commit: Commit) -> None:
-        marked = commit.info.metrics.get("rowsMarkedDead", 0) if commit.info else 0
-        self._settle([action.domain for action in commit.actions if isinstance(action, RemoveChangePart)], marked)
-        brought = _brought(commit)
-        replaces = None if self._keyed else _rows_mutated(commit)
+        kind, died = kind_of(commit), self._died(commit)
+        if kind is CommitKind.SETTLE:
+            self._settle([action.domain for action in commit.actions if isinstance(action, RemoveChangePart)], died)
+        brought = _brought(commit) if kind in _BRINGING else []
+        replaces = None if self._keyed else died if kind is CommitKind.MUTATION else 0
         if not brought and not replaces:
             return
         for part in brought:
@@ -99,6 +102,15 @@ class _Trace:
         )
         self._settled.append(_Settled())
         self.partitions += len({part.partition_key for part in brought})
+
+    def _died(self, commit: Commit) -> int:
+        """How many rows of the base died in the commit, or left it otherwise."""
+        removed = [action.path for action in commit.actions if isinstance(action, RemovePart)]
+        before = {path: self._live.pop(path, 0) for path in removed}
+        for action in commit.actions:
+            if isinstance(action, AddPart):
+                self._live[action.part.path] = action.part.live_rows
+        return sum(max(0, rows - self._live.get(path, 0)) for path, rows in before.items())
 
     def _settle(self, domains: Iterable[str], marked: float) -> None:
         settled = [self._of_part.pop(domain) for domain in domains if domain in self._of_part]
@@ -122,9 +134,7 @@ class _Trace:
 
 
 def _brought(commit: Commit) -> list[ChangePart | Part]:
-    """The parts that came with new rows: not what compaction made, and not parts that only got another deletion vector."""
-    if any(isinstance(action, RemoveChangePart) for action in commit.actions):
-        return []  # a settle or a truncate
+    """The parts that came with new rows: not those that only got another deletion vector."""
     marked = {action.path for action in commit.actions if isinstance(action, RemovePart)}
     out: list[ChangePart | Part] = []
     for action in commit.actions:
@@ -136,9 +146,3 @@ def _brought(commit: Commit) -> list[ChangePart | Part]:
             case _:
                 pass
     return out
-
-
-def _rows_mutated(commit: Commit) -> int:
-    """Rows that a mutation of a table without keys marked dead."""
-    info = commit.info
-    return int(info.metrics.get("rows", 0)) if info and info.operation in _MUTATIONS else 0

@@ -21,6 +21,7 @@ import numpy as np
 
 from lakebed.errors import Corrupt, TableNotFound, Unsupported, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Part, RemoveChangePart, RemovePart
+from lakebed.manifest.commit_kind import CommitKind, kind_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import WINDOW_SECONDS, CommitFigures, figures_of
@@ -37,6 +38,7 @@ _MERGES_WEIGHED = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
     commit: dict[str, Any]  # as it is told
+    kind: CommitKind
     figures: CommitFigures
     added: tuple[Part, ...]
     removed: tuple[str, ...]
@@ -107,7 +109,7 @@ class History:
         count = 0
         for entry in reversed(self._entries):
             metrics = entry.commit["metrics"]
-            if entry.commit["operation"] == "MERGE" and metrics.get("seconds") and metrics.get("bytesIn"):
+            if entry.kind is CommitKind.MERGE and metrics.get("seconds") and metrics.get("bytesIn"):
                 seconds, size, count = seconds + metrics["seconds"], size + metrics["bytesIn"], count + 1
                 if count == _MERGES_WEIGHED:
                     break
@@ -245,4 +247,5 @@ def _entry(commit: Commit) -> _Entry:
         "written_bytes": figures.written_bytes,
         "ingested_rows": figures.ingested_rows,
     }
-    return _Entry(commit=told, figures=figures, added=added, removed=removed, tail_change=came - left)
+    kind = kind_of(commit)
+    return _Entry(commit=told, kind=kind, figures=figures, added=added, removed=removed, tail_change=came - left)

@@ -38,12 +38,12 @@ from lakebed.manifest.actions import (
     AddPart,
     ChangePart,
     Commit,
-    Domain,
     Part,
     RemoveChangePart,
     RemovePart,
     part_domain,
 )
+from lakebed.manifest.commit_kind import settles, truncates
 from lakebed.manifest.schema import check_new_names
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
@@ -67,7 +67,6 @@ from lakebed.storage.part_storage import PartStorage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TRUNCATE_DOMAIN = "lakebed.truncate"
 _VERSIONS_PER_BATCH_MAX = 1000
 CHANGE_SEQUENCE = "_change_sequence"
 _IS_WHOLE = " where coalesce(len({}), 0) = 0"
@@ -142,15 +141,12 @@ class _Version(InputPartition):
         self.version = commit.version
         self.timestamp_ms = commit.timestamp_ms
         self.spec = spec
-        self.truncates = (commit.info is not None and commit.info.operation == "TRUNCATE") or any(
-            isinstance(action, Domain) and action.domain == _TRUNCATE_DOMAIN and not action.removed
-            for action in commit.actions
-        )
+        self.truncates = truncates(commit)
         self.change_parts = [action.part for action in commit.actions if isinstance(action, AddChangePart)]
         base = [action for action in commit.actions if isinstance(action, (AddPart, RemovePart)) and action.data_change]
         self.completed: list[Part] = []
         self.newer: list[ChangePart] = []  # of completed rows: what was in the tail after the settle
-        if commit.info is not None and commit.info.operation == "SETTLE":
+        if settles(commit):
             self.completed = _completed(commit)
             base = []  # the changes that it settles were change rows of their own version
         self.before = {action.path: action for action in base if isinstance(action, RemovePart)}

@@ -9,6 +9,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import Commit
 from lakebed.manifest.claims import claims_of
+from lakebed.manifest.commit_kind import CommitKind, kind_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_figures import figures_of
 from lakebed.manifest.table_log import TableLog
@@ -74,7 +75,7 @@ COMPACTIONS_SCHEMA = pa.schema(
         ("why", pa.string()),
     ]
 )
-_MERGES = ("MERGE", "UPLOAD")
+_MERGES = (CommitKind.MERGE, CommitKind.UPLOAD)
 DETAIL_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
@@ -225,15 +226,16 @@ def compactions(commits: Sequence[Commit]) -> pa.Table:
     """
     rows = []
     for commit in sorted(commits, key=lambda commit: -commit.version):
-        info = commit.info
-        if info is None or info.operation not in _MERGES:
+        kind, info = kind_of(commit), commit.info
+        if kind not in _MERGES:
             continue
-        said, cost = info.parameters, info.metrics
+        said = info.parameters if info else {}
+        cost = info.metrics if info else {}
         rows.append(
             {
                 "version": commit.version,
                 "timestamp": commit.timestamp_ms,
-                "operation": info.operation.lower(),
+                "operation": kind.value,
                 "plan": said.get("plan"),
                 "level": _whole(said.get("level")),
                 "parts_in": _whole(cost.get("partsIn")),

@@ -21,7 +21,8 @@ import lakebed
 from lakebed import events
 from lakebed.compaction.service import Compaction
 from lakebed.errors import Retry
-from lakebed.manifest.snapshot import NAMED_BATCH_PREFIX, Snapshot
+from lakebed.manifest.entries import NAMED_BATCH
+from lakebed.manifest.snapshot import Snapshot
 from lakebed.table import internals_of
 from tests.internals import log_of
 
@@ -48,7 +49,7 @@ def batch_name(writer: int, batch: int) -> str:
 
 def committed(snapshot: Snapshot, writer: int) -> int:
     """How many batches the writer has committed."""
-    return next(n for n in count() if snapshot.transaction_version(NAMED_BATCH_PREFIX + batch_name(writer, n)) < 0)
+    return next(n for n in count() if snapshot.transaction_version(NAMED_BATCH + batch_name(writer, n)) < 0)
 
 
 def write(path: str, writer: int, stop: threading.Event) -> None:

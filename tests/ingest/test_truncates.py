@@ -16,9 +16,9 @@ from lakebed.ingest.batch_writer import WriteTask, Written, commit_written, writ
 from lakebed.ingest.debezium import DebeziumJson
 from lakebed.ingest.decoder import RECORD_SCHEMA, DecoderSchema
 from lakebed.ingest.source import RecordChanges
-from lakebed.ingest.truncates import TRUNCATE_DOMAIN, Cutoff, Truncate, cutoff_of, position_of
+from lakebed.ingest.truncates import Cutoff, Truncate, cutoff_of, position_of
 from lakebed.manifest.actions import Transaction
-from lakebed.manifest.entries import Operation
+from lakebed.manifest.entries import SOURCE_TRUNCATES, Operation
 from lakebed.parts.changes import write_spec_of
 from tests.ingest.records import as_bytes
 from tests.ingest.test_fast_equals_slow import assert_same, only_one_by_one
@@ -190,12 +190,12 @@ def test_a_truncate_that_the_source_sends_again_takes_nothing_out(places: Places
     reader.read(topic)
     send_all(topic, places, 3, first=4)
     reader.read(topic)
-    remembered = log_of(reader.table).refresh().domains[TRUNCATE_DOMAIN]
+    remembered = log_of(reader.table).refresh().domains[SOURCE_TRUNCATES]
     send_all(topic, places, 1, "t")  # the connector stopped, and had noted no more
     written = reader.read(topic)
     assert reader.ids() == [2, 3]
     assert (written.records_truncated, written.records_ignored, written.truncates) == (1, 1, ())
-    assert log_of(reader.table).refresh().domains[TRUNCATE_DOMAIN] == remembered
+    assert log_of(reader.table).refresh().domains[SOURCE_TRUNCATES] == remembered
     send_all(topic, places, 2, 3, 4, first=3)
     reader.read(topic)
     assert reader.ids() == [2, 3, 4]

@@ -74,7 +74,7 @@ def test_a_truncate_takes_base_and_tail_and_older_versions_stay(tmp_path: Path, 
     assert table.truncate() == before + 1
     assert values(table) == {}
     assert table.to_arrow(version=before).num_rows == 5
-    assert "lakebed.truncate" not in log_of(table).refresh().domains
+    assert "lakebed.source_truncates" not in log_of(table).refresh().domains
     assert table.truncate() == before + 1, "there is nothing to take out of an empty table"
     table.apply(batch([row(1, 5)], keyed))
     assert values(table) == {1: 5}

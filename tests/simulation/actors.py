@@ -26,6 +26,7 @@ from lakebed.manifest.actions import (
 )
 from lakebed.manifest.claims import Claim
 from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
+from lakebed.manifest.format import FORMAT
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
@@ -37,6 +38,7 @@ from lakebed.operations.set_sort_key import set_sort_key
 from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression
+from lakebed.settings import FORMAT_PROPERTY
 from tests.simulation.auditor import COUNTED_DOMAIN, COUNTED_PROPERTY, RETENTION_SECONDS, Auditor
 from tests.simulation.files import Objects, Row, SimulatedStorage, by_partition
 from tests.simulation.stand_ins import VALUES, Change
@@ -102,6 +104,7 @@ def create(cast: Cast, log: TableLog) -> None:
     )  # fmt: skip
     properties = {
         "delta.enableDeletionVectors": "true",
+        FORMAT_PROPERTY: str(FORMAT),
         "delta.deletedFileRetentionDuration": f"interval {RETENTION_SECONDS} seconds",
         "lakebed.log_retention": f"interval {cast.auditor.log_retention_seconds} seconds",
     }

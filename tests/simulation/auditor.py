@@ -28,6 +28,7 @@ from typing import Any
 from lakebed.manifest.actions import AddPart, Commit, Domain, RemovePart, decode_commit
 from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.deletion_vector import DeletionVector, unpack
+from lakebed.manifest.entries import DETACHED
 from lakebed.manifest.invariants import violations
 from lakebed.manifest.snapshot import Snapshot, apply
 from tests.planning.tables import measure_of
@@ -39,7 +40,6 @@ Batch = tuple[str, int]
 Table = Mapping[int, Row]
 RETENTION_SECONDS = 7200
 CLAIM_PREFIX = "lakebed.claim."
-DETACHED_PREFIX = "lakebed.detached."
 LEASE_PREFIX = "lakebed.lease."
 MARK = "lakebed.expired"
 COUNTED_DOMAIN = "lakebed.counted"
@@ -276,7 +276,7 @@ class Auditor:
         named = {*after.base, *after.tail, *_files_of(after.base.values())}
         detached: set[str] = set()
         for name, text in after.domains.items():
-            if name.startswith(DETACHED_PREFIX):
+            if name.startswith(DETACHED):
                 parts = json.loads(text)["parts"]
                 detached |= {
                     *(part["path"] for part in parts),
@@ -348,7 +348,7 @@ class Auditor:
                 return stays
             case "ATTACH PARTITION":
                 back = self._detached[said["name"]]
-                entry = DETACHED_PREFIX + said["name"]
+                entry = DETACHED + said["name"]
                 assert entry in self.newest.domains, f"version {version} attaches {said['name']}, which is not detached"
                 assert not back.keys() & before.keys(), f"B1: version {version} attaches keys that are live"
                 return {**before, **back}

@@ -20,6 +20,7 @@ from lakebed.manifest import invariants, table_log
 from lakebed.manifest.actions import Commit, Domain, Transaction
 from lakebed.manifest.claims import Claim, claimed_paths
 from lakebed.manifest.conflicts import BLIND, Conflict, ConflictKind, ReadWriteSet, find_conflict
+from lakebed.manifest.entries import DETACHED
 from lakebed.manifest.removals import removals
 from lakebed.manifest.snapshot import Snapshot, apply
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
@@ -172,9 +173,8 @@ def a_drop_deletes_at_once(broken: pytest.MonkeyPatch) -> None:
 
 def a_cleanup_overlooks_detached_parts(broken: pytest.MonkeyPatch) -> None:
     named = cleanup._named_by_entry
-    detached = partitions.DETACHED_PREFIX
     broken.setattr(
-        cleanup, "_named_by_entry", lambda name, text: () if name.startswith(detached) else named(name, text)
+        cleanup, "_named_by_entry", lambda name, text: () if name.startswith(DETACHED) else named(name, text)
     )
 
 
