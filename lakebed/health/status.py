@@ -239,10 +239,9 @@ class Observer:
         if not status.claims_live:
             yield from self._backlog(snapshot, earlier_ms)
         elif settings.merge not in ("off", "recluster") and status.depth > 2 * settings.read_budget:
-            what = f"{status.depth} runs of parts lie over a point, and lakebed.read_budget is {settings.read_budget}"
-            yield warning(
-                "depth", "", f"{what}: merges can't keep up", f"{maintain} (one more, or on a larger machine)"
-            )
+            what = f"{status.depth} runs of parts overlap at a point, and lakebed.read_budget is {settings.read_budget}"
+            remedy = f"{maintain} (one more, or on a larger machine)"
+            yield warning("depth", "", f"{what}: merges can't keep up", remedy)
         if status.quarantined:
             what = f"{status.quarantined:,} records are in the quarantine: they could not become rows"
             beside = self._storage.root + QUARANTINE_SUFFIX

@@ -56,7 +56,7 @@ class Admission:
             self.settings = replace(
                 settings, read_budget=max(1, settings.read_budget // 2), purge_dead_ratio=settings.purge_dead_ratio / 2
             )
-            self.budget_text += ", half of it in the hours of lakebed.off_peak"
+            self.budget_text += ", and half of it counts in the hours of lakebed.off_peak"
 
     def refuse(self, cause: Cause, count: int = 1) -> None:
         self.refused[cause] += count

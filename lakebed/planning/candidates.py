@@ -148,7 +148,7 @@ def candidates(overlap_map: OverlapMap, admission: Admission) -> Iterator[_Candi
         if options:
             _, _, place = min(options, key=lambda option: option[:2])
             indexes, count = found_over[place]
-            why = f"{place.depth} runs lie over a point; {admission.budget_text}"
+            why = f"{place.depth} runs overlap at a point of the sort key; {admission.budget_text}"
             yield indexes, _merge_of(overlap_map, indexes, place.depth, place.depth - count + 1, why)
             if overlap_map.free[indexes].any():
                 overlap_map.leave_alone(place)
@@ -201,14 +201,14 @@ def _merge_row(overlap_map: OverlapMap, policy: Policy, refused: Flags, admissio
         filled = int(np.searchsorted(np.cumsum(overlap_map.full[row]), 1.0))
         if len(row) > budget and filled < len(row):
             chosen = slice(0, max(2, filled))
-            why = f"{len(row)} small parts in a row, enough to fill one"
+            why = f"{len(row)} small parts side by side, enough to fill one"
         else:
             sizes = [float(size) for size in overlap_map.live_bytes[row]]
             found = policy(sizes, budget, overlap_map.flush_bytes)
             if found is None or found.stop - found.start < 2:
                 continue
             chosen = found
-            why = f"{len(row)} small parts in a row; {admission.budget_text}"
+            why = f"{len(row)} small parts side by side; {admission.budget_text}"
         indexes = np.sort(row[chosen][-INPUTS_MAX:])
         if overlap_map.bytes[indexes].sum() > admission.settings.plan_bytes_max:
             refused[row] = True

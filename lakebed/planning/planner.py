@@ -34,18 +34,18 @@ from lakebed.sortkey.statistics_cache import StatisticsCache
 
 _PURGE_BYTES_MIN = PART_READ_BYTES // 4  # less is not felt beside what opening the part costs
 _WHY_NOT = {
-    Cause.OFF: "partitions that are not merged, since lakebed.merge is off",
+    Cause.OFF: "partitions that are not merged, because lakebed.merge is off",
     Cause.WITHIN_READ_BUDGET: "partitions within lakebed.read_budget",
-    Cause.CLAIMED: "parts named by live claims",
-    Cause.CONSTANT: "full parts whose sort keys no merge can tell apart",
+    Cause.CLAIMED: "parts under a live claim",
+    Cause.CONSTANT: "full parts that no merge can separate by sort key",
     Cause.PLAN_BYTES: "places where not even two parts fit into lakebed.plan_bytes_max",
-    Cause.IN_FLIGHT: "plans (at least) that wait until less is in flight",
-    Cause.OFF_PEAK: "heavy plans that wait for the hours of lakebed.off_peak",
-    Cause.FEW_DEAD: "parts with dead rows, fewer than lakebed.purge_dead_ratio or too few to be felt",
-    Cause.DELAYED: "change parts that wait until settling pays",
+    Cause.IN_FLIGHT: "plans that wait until less work is in flight (there may be more)",
+    Cause.OFF_PEAK: "large plans that wait for the hours of lakebed.off_peak",
+    Cause.FEW_DEAD: "parts with dead rows, but below lakebed.purge_dead_ratio or too few to matter",
+    Cause.DELAYED: "change parts that wait until settling them pays",
     Cause.WITHIN_DEPTH: "partitions whose levels are within lakebed.recluster_depth",
-    Cause.NO_GAIN: "merges of parts of the same commits, which were sorted together as often as can make a difference",
-    Cause.NO_ORDER: "partitions that can't be reclustered, since the table has neither a sort key nor keys",
+    Cause.NO_GAIN: "merges that would gain nothing, because their parts hold the same commits and were sorted together before",
+    Cause.NO_ORDER: "partitions that can't be reclustered, because the table has neither a sort key nor keys",
 }
 
 

@@ -68,7 +68,7 @@ def resort_plans(
         waiting[partition] = left + rest[_LOOKED_AT:]
         if waiting[partition]:
             heapq.heappush(turns, turn(partition))
-        why = f"sorted by an earlier sort key, not by version {settings.sort_key_version}"
+        why = f"sorted by an earlier sort key; the table's is version {settings.sort_key_version}"
         if first_reads:
             why += f"; read {first_reads:,} {'times' if first_reads > 1 else 'time'} in the last hour"
         yield MergePlan.of(MergeKind.RESORT, partition, chosen, depth_before=len(chosen), depth_after=1, why=why)

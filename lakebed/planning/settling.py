@@ -55,22 +55,22 @@ def _reason_to_settle(
     rows, size = sum(part.rows for part in tail), sum(part.bytes for part in tail)
     age_seconds = (now_ms - min(part.modified_ms for part in tail)) // 1000
     thresholds = (
-        (settings.settle_after_changes, rows, "rows"),
-        (settings.settle_after_bytes, size, "bytes"),
-        (settings.settle_after_age_seconds, age_seconds, "seconds old"),
+        ("changes", settings.settle_after_changes, rows, f"holds {rows:,} rows"),
+        ("bytes", settings.settle_after_bytes, size, f"holds {size:,} bytes"),
+        ("age", settings.settle_after_age_seconds, age_seconds, f"is {age_seconds:,} seconds old"),
     )
-    for threshold, value, unit in thresholds:
+    for name, threshold, value, text in thresholds:
         if threshold is not None and value >= threshold:
-            return f"the tail is {value:,} {unit}, which the table's settings let it become"
+            return f"the tail {text}; lakebed.settle_after_{name} is {threshold:,}"
     if rows >= _TAIL_ROWS_MAX:
-        return f"the tail is {rows:,} rows, as many as one settle takes"
-    if any(threshold is not None for threshold, _, _ in thresholds):
+        return f"the tail holds {rows:,} rows, as many as one settle takes"
+    if any(threshold is not None for _, threshold, _, _ in thresholds):
         return None
     if age_seconds >= _TAIL_SECONDS_MAX:
-        return f"the tail is {age_seconds:,} seconds old, the longest that other readers wait for it"
+        return f"the tail is {age_seconds:,} seconds old, and other Delta readers see nothing of it until it is settled"
     marked = _parts_marked(snapshot, tail, statistics)
     if marked * _MARK_BYTES <= (size + len(tail) * _TAIL_PART_BYTES) * _TAIL_READS:
-        return f"{rows:,} changes mark at most {marked:,} parts: cheaper than what the tail costs readers"
+        return f"settling {rows:,} changes marks at most {marked:,} parts, which costs less than reading the tail does"
     return None
 
 

@@ -91,7 +91,7 @@ def test_a_table_is_shown_from_the_overview_to_the_details_of_a_commit(
     merges = page.get_by_role("region", name="Running merges")
     expect(merges).to_contain_text("worker-2")
     expect(merges).to_contain_text("about")
-    expect(page.get_by_text("parts named by live claims")).to_be_visible()
+    expect(page.get_by_text("parts under a live claim")).to_be_visible()
     assert "now" in (page.locator("svg.curve").nth(1).get_attribute("aria-label") or "")
 
     page.get_by_label("Operation").select_option("MERGE")
