@@ -19,6 +19,7 @@ from lakebed.health.finding import Severity
 from lakebed.health.status import Observer, Status
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from tests.internals import dead_rows_of, log_of, storage_of
+from tests.waiting import outcome
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 DAY = 86_400
@@ -209,5 +210,5 @@ def test_a_watch_goes_on_until_ctrl_c(tmp_path: Path) -> None:
     add(table, 7)
     assert json.loads(watching.stdout.readline())["tail_rows"] == 10
     watching.send_signal(signal.SIGINT)
-    assert watching.wait(30) == 0
-    watching.stdout.close()
+    outcome(watching)
+    assert watching.returncode == 0

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tests.infra.postgres import PostgresServer
 from tests.infra.processes import descendants, is_alive
 from tests.infra.s3 import S3Server
 from tests.infra.server import Server, ServerFailed
-from tests.waiting import wait_until
+from tests.waiting import Patience, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -34,14 +34,14 @@ def produce(kafka: KafkaServer, topic: str, values: list[bytes]) -> None:
     assert producer.flush(30) == 0
 
 
-def consume(kafka: KafkaServer, topic: str, count: int, seconds_max: float = 30) -> list[bytes]:
-    """The first ``count`` values of a topic that are not tombstones; fewer when they don't come in time."""
+def consume(kafka: KafkaServer, topic: str, are_enough: Callable[[list[bytes]], bool]) -> list[bytes]:
+    """The first values of a topic that are enough, without tombstones; fewer when no more come."""
     settings = {"bootstrap.servers": kafka.bootstrap, "group.id": os.urandom(8).hex(), "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "topic.metadata.refresh.interval.ms": 200})
     consumer.subscribe([topic])
     values: list[bytes] = []
-    deadline = time.monotonic() + seconds_max
-    while len(values) < count and time.monotonic() < deadline:
+    patience = Patience(lambda: len(values))
+    while not are_enough(values) and not patience.is_over():
         message = consumer.poll(0.2)
         if message is not None and message.error() is None and message.value() is not None:
             values.append(message.value())
@@ -67,7 +67,8 @@ def test_kafka_keeps_its_records_and_its_address_over_a_crash() -> None:
     kafka.start()
 
     assert kafka.bootstrap == address
-    assert sorted(int(value) for value in consume(kafka, "orders", 1000)) == list(range(1000))
+    kept = consume(kafka, "orders", lambda values: len(values) == 1000)
+    assert sorted(int(value) for value in kept) == list(range(1000))
     assert_leaves_nothing_behind(kafka)
 
 
@@ -96,14 +97,15 @@ def test_changes_of_a_table_arrive_in_kafka_also_after_debezium_crashed(
     debezium = DebeziumServer(kafka, postgres).start()
     name = debezium.capture("captured", ["public.orders"], "crash")
     postgres.sql("update orders set note = 'new'", "captured")
-    assert operations(consume(kafka, "crash.public.orders", 2)) == [("r", "old"), ("u", "new")]
+    before = consume(kafka, "crash.public.orders", lambda values: len(values) == 2)
+    assert operations(before) == [("r", "old"), ("u", "new")]
 
     debezium.kill()
     postgres.sql("insert into orders values (2, 'while it was down'); delete from orders where id = 1", "captured")
     debezium.start()
 
     # Delivery is at least once over a crash: what was sent last may come again.
-    seen = operations(consume(kafka, "crash.public.orders", 5, seconds_max=5))
+    seen = operations(consume(kafka, "crash.public.orders", lambda values: ("d", None) in operations(values)))
     assert list(dict.fromkeys(seen)) == [("r", "old"), ("u", "new"), ("c", "while it was down"), ("d", None)]
     debezium.release(name)
     assert postgres.sql("select count(*) from pg_replication_slots where slot_name = 'crash'") == [["0"]]
