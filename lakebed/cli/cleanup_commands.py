@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from lakebed.cli.progress import Tell
+    from lakebed.cli.progress import Report
 
 # What a command needs is imported when it runs: a parser must not wait for it.
 
@@ -39,7 +39,7 @@ def vacuum(options: argparse.Namespace) -> int:
     return _print(rows, options)
 
 
-def _progress(options: argparse.Namespace) -> AbstractContextManager[Tell]:
+def _progress(options: argparse.Namespace) -> AbstractContextManager[Report]:
     from lakebed.cli.progress import progress
 
     what = "listing files that may go" if options.dry_run else "deleting files that may go"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lakebed.cli import exit_codes
 
 if TYPE_CHECKING:
-    from lakebed.cli.progress import Tell
+    from lakebed.cli.progress import Report
     from lakebed.compaction.recluster_job import ReclusterProgress
     from lakebed.events import Event
 
@@ -36,8 +36,8 @@ def compact(options: argparse.Namespace) -> int:
     from lakebed.table import open as open_table
 
     table = open_table(options.path)
-    with progress("looking for parts to merge", options.log_format) as tell:
-        end = events.listen(_MergeCount(tell))
+    with progress("looking for parts to merge", options.log_format) as report:
+        end = events.listen(_MergeCount(report))
         try:
             result = table.maintenance.compact()
         finally:
@@ -62,12 +62,12 @@ def recluster(options: argparse.Namespace) -> int:
     from lakebed.table import open as open_table
 
     table = open_table(options.path)
-    with progress("looking for parts to recluster", options.log_format) as tell:
+    with progress("looking for parts to recluster", options.log_format) as report:
 
         def on_progress(at: ReclusterProgress) -> None:
             waiting = ", waiting for parts that others merge" if at.waiting else ""
             what = f"round {at.rounds}, merge {at.plans} of about {at.plans_estimated}{waiting}: rows"
-            tell(what, at.rows, at.rows_estimated)
+            report(what, at.rows, at.rows_estimated)
 
         result = asdict(
             table.maintenance.recluster(
@@ -84,10 +84,10 @@ def recluster(options: argparse.Namespace) -> int:
 
 
 class _MergeCount:
-    """A listener that tells which merge runs. How many there will be is not known: what merges write may be merged again."""
+    """A listener that reports which merge runs. How many there will be is not known: what merges write may be merged again."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, report: Report) -> None:
+        self._report = report
         self._merges = 0
 
     def __call__(self, event: Event) -> None:
@@ -97,7 +97,7 @@ class _MergeCount:
         if isinstance(event, MergeBegan):
             self._merges += 1
             what = f"merging {event.parts:,} parts, {bytes_text(event.bytes)}, for level {event.level}: merge"
-            self._tell(what, self._merges, None)
+            self._report(what, self._merges, None)
 
 
 def set_sort_key(options: argparse.Namespace) -> int:

@@ -41,13 +41,13 @@ def doctor(options: argparse.Namespace) -> int:
     from lakebed.health.examination import FINDINGS_MAX, examine
     from lakebed.health.finding import Severity, finding_table
 
-    with progress("opening the table", options.log_format) as tell:
-        found = examine(options.path, options.deep, tell)
+    with progress("opening the table", options.log_format) as report:
+        found = examine(options.path, options.deep, report)
     if options.format == "json":
         print_rows(finding_table(found.findings), "json")
     else:
         for finding in found.findings:
-            _print(_told(finding))
+            _print(_text_of(finding))
         count = len(found.findings)
         counted = f"{count:,} finding{'s' if count > 1 else ''}" if count else "nothing is wrong"
         looked_at = f"{found.commits:,} commits, {found.checkpoints:,} checkpoints, {found.parts:,} parts"
@@ -56,7 +56,7 @@ def doctor(options: argparse.Namespace) -> int:
     if len(found.findings) >= FINDINGS_MAX:
         from lakebed.cli.logs import note
 
-        note(f"of each kind, at most {FINDINGS_MAX:,} findings are told")
+        note(f"at most {FINDINGS_MAX:,} findings of each kind are shown")
     return exit_codes.OK if found.severity is Severity.OK else exit_codes.FAILED
 
 
@@ -89,7 +89,7 @@ def _show(found: Status, form: str) -> int:
 
 
 def _watch(look: Callable[[], Status], form: str) -> int:
-    """Draw anew until Ctrl-C; the exit code is that of what was seen last. A store that is away is told, and asked again."""
+    """Refresh until Ctrl-C; the exit code is that of the last screen. If the store does not answer, say so and try again."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
@@ -142,7 +142,7 @@ def _screen(found: Status) -> RenderableType:
     grid.add_column()
     for name, text in _lines(found) if found.version >= 0 else ():
         grid.add_row(Text(name), Text(shown_lines(text)))
-    return Group(head, grid, *map(_told, found.findings))
+    return Group(head, grid, *map(_text_of, found.findings))
 
 
 def _lines(found: Status) -> Iterator[tuple[str, str]]:
@@ -177,7 +177,7 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
     )
 
 
-def _told(finding: Finding) -> RenderableType:
+def _text_of(finding: Finding) -> RenderableType:
     """Two lines: what is wrong, and what to do."""
     from rich.text import Text
 

@@ -70,9 +70,9 @@ def _log_all(handler: logging.Handler) -> Callable[[], None]:
     handler.addFilter(lambda record: not getattr(record, "lakebed_event", False))
     end, died = log_events(), threading.excepthook
 
-    def log_death(told: threading.ExceptHookArgs) -> None:
-        name = told.thread.name if told.thread else "unknown"
-        error = told.exc_value or told.exc_type()
+    def log_death(failure: threading.ExceptHookArgs) -> None:
+        name = failure.thread.name if failure.thread else "unknown"
+        error = failure.exc_value or failure.exc_type()
         _logger.error("the thread %s died: %s", name, error, exc_info=error)
 
     logging.getLogger().addHandler(handler)

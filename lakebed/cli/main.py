@@ -190,7 +190,7 @@ def _add_health(add: Callable[[str, str, Callable[[argparse.Namespace], int]], _
     from lakebed.cli import health_commands as commands
 
     status = add(
-        "status", "tell on one screen whether a table is well, and if not, why and what to do", commands.status
+        "status", "show on one screen whether a table is healthy, and if not, why and what to do", commands.status
     )
     doctor = add("doctor", "check a table's log and files against every invariant", commands.doctor)
     claims = add("claims", "list who merges which parts of a table until when", commands.claims)
@@ -249,7 +249,9 @@ def _add_cleanup(add: Callable[[str, str, Callable[[argparse.Namespace], int]], 
         command.add_argument(
             "--older-than", metavar="AGE", help="such as '36 hours' (default: 3 days)" if command is orphans else age
         )
-        command.add_argument("--no-dry-run", action="store_false", dest="dry_run", help="do it; without it only tell")
+        command.add_argument(
+            "--no-dry-run", action="store_false", dest="dry_run", help="delete them; without it they are only listed"
+        )
         command.add_argument(
             "--allow-short-retention", action="store_true", help="also less than an hour: nobody else may be at work"
         )
@@ -441,11 +443,11 @@ def _settle(options: argparse.Namespace) -> int:
 
     table = open_table(options.path)
     [tail] = table.inspect.detail()["tail_rows"].to_pylist()
-    with progress("settling", options.log_format) as tell:
+    with progress("settling", options.log_format) as report:
 
         def count(event: Event) -> None:
             if isinstance(event, CommitEnded) and event.operation == "SETTLE":
-                tell("settling rows", tail - table.inspect.detail()["tail_rows"][0].as_py(), tail)
+                report("settling rows", tail - table.inspect.detail()["tail_rows"][0].as_py(), tail)
 
         end = listen(count)
         try:

@@ -1,7 +1,7 @@
 """How far a long command is, on stderr: a bar on a terminal, a line every few seconds elsewhere, nothing for what ends soon.
 
-with progress("vacuum", options.log_format) as tell:
-    tell("listing files", 3, 10)
+with progress("vacuum", options.log_format) as report:
+    report("listing files", 3, 10)
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ LINE_SECONDS = 5.0
 _BAR_SECONDS = 0.2
 _TERMINALS_WITHOUT_BARS = ("dumb", "unknown")  # a line can't be drawn over there
 
-Tell = Callable[[str, int | None, int | None], None]
+Report = Callable[[str, int | None, int | None], None]
 """What is done, how far, and of how much; None where that is not known. Costs nothing, so it may be called for each row."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Reported:
     what: str
     done: int | None = None
     of: int | None = None
@@ -36,15 +36,15 @@ class _Told:
 
 class _Progress:
     def __init__(self, what: str, log_format: str | None) -> None:
-        self._told = _Told(what)
+        self._reported = _Reported(what)
         self._log_format = log_format
         self._began = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._show, name="lakebed-progress", daemon=True)
         self._thread.start()
 
-    def tell(self, what: str, done: int | None = None, of: int | None = None) -> None:
-        self._told = _Told(what, done, of)
+    def report(self, what: str, done: int | None = None, of: int | None = None) -> None:
+        self._reported = _Reported(what, done, of)
 
     def close(self) -> None:
         self._over.set()
@@ -59,17 +59,17 @@ class _Progress:
             self._say()
 
     def _say(self) -> None:
-        told, seconds = self._told, time.monotonic() - self._began
+        reported, seconds = self._reported, time.monotonic() - self._began
         if self._log_format in ("text", "json"):
             said: dict[str, Value | None] = {
-                "what": told.what,
-                "done": told.done,
-                "of": told.of,
+                "what": reported.what,
+                "done": reported.done,
+                "of": reported.of,
                 "seconds": round(seconds, 1),
             }
             log_fields(logging.INFO, "progress", {name: value for name, value in said.items() if value is not None})
             return
-        print(f"lakebed: {shown(told.what)}{_counted(told)}, {seconds:,.0f} s", file=sys.stderr, flush=True)
+        print(f"lakebed: {shown(reported.what)}{_counted(reported)}, {seconds:,.0f} s", file=sys.stderr, flush=True)
 
     def _draw(self) -> None:
         from rich.console import Console
@@ -85,29 +85,29 @@ class _Progress:
         with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
             task = bar.add_task("", total=None, counted="")
             while True:
-                told = self._told
+                reported = self._reported
                 bar.update(
                     task,
-                    description=shown(told.what),
-                    total=told.of,
-                    completed=told.done or 0,
-                    counted=_counted(told).lstrip(": "),
+                    description=shown(reported.what),
+                    total=reported.of,
+                    completed=reported.done or 0,
+                    counted=_counted(reported).lstrip(": "),
                 )
                 if self._over.wait(_BAR_SECONDS):
                     return
 
 
 @contextmanager
-def progress(what: str, log_format: str | None = None) -> Iterator[Tell]:
-    """Show how far the block is while it runs; ``what`` is shown until something is told."""
+def progress(what: str, log_format: str | None = None) -> Iterator[Report]:
+    """Show how far the block is while it runs; ``what`` is shown until the first report."""
     shown = _Progress(what, log_format)
     try:
-        yield shown.tell
+        yield shown.report
     finally:
         shown.close()
 
 
-def _counted(told: _Told) -> str:
-    if told.done is None:
+def _counted(reported: _Reported) -> str:
+    if reported.done is None:
         return ""
-    return f": {told.done:,}" + (f" of {told.of:,}" if told.of is not None else "")
+    return f": {reported.done:,}" + (f" of {reported.of:,}" if reported.of is not None else "")

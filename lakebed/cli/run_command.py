@@ -44,7 +44,7 @@ def run_pipeline(
 
 def maintain_table(path: str, duration_seconds: float | None, metrics_port: int | None, log_format: str = "off") -> int:
     """Maintain a table that others write to; returns the exit code. Raises LakebedError."""
-    table.open(path)  # a table that is not there is told before anything starts
+    table.open(path)  # raises before anything starts if there is no table
     pipeline = maintenance_of(path)
     pipeline = replace(pipeline, metrics=replace(pipeline.metrics, port=metrics_port))
     return _run(pipeline, duration_seconds, "maintain", log_format)
@@ -64,8 +64,8 @@ def _run(pipeline: Pipeline, duration_seconds: float | None, only: Role | None, 
 
             outcome = run(pipeline, stop.event, watch, duration_seconds, only)
     except Exception as error:
-        # A trace could tell secrets too, so it is given up where there are any.
-        raise _told(error, pipeline.document) from (None if pipeline.document.secrets else error)
+        # A trace could show secrets too, so there is none if the file has any.
+        raise _text_of(error, pipeline.document) from (None if pipeline.document.secrets else error)
     finally:
         stop.done()
     if log_format == "json":
@@ -113,7 +113,7 @@ class _StopRequest:
         os._exit(exit_codes.FAILED)
 
 
-def _told(error: Exception, document: Document) -> LakebedError:
+def _text_of(error: Exception, document: Document) -> LakebedError:
     """The error to show: without secrets, and without the pages that Spark adds."""
     if isinstance(error, LakebedError):
         return error.with_text(document.redact(str(error)))

@@ -41,8 +41,8 @@ def run_simulation(options: SimulateOptions) -> int:
         if getattr(options, name) is not None:
             properties[f"lakebed.{name}"] = str(getattr(options, name))
     settings = parse_settings(properties)
-    with progress("simulating", options.log_format) as tell:
-        simulation = simulate(workload, settings, on_progress=lambda done, of: tell("simulating batches", done, of))
+    with progress("simulating", options.log_format) as report:
+        simulation = simulate(workload, settings, on_progress=lambda done, of: report("simulating batches", done, of))
     print_rows(figures(simulation), options.form)
     if options.png is not None:
         plot(simulation, options.png, f"{title}, read budget {settings.read_budget}")

@@ -21,7 +21,7 @@ from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 from lakebed.telemetry.task_cost import measured
-from lakebed.telemetry.task_requests import counted, tell
+from lakebed.telemetry.task_requests import counted, report_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +77,7 @@ class SparkKernel:
             [result] = self.spark.sparkContext.parallelize([work], 1).mapPartitions(merge_all).collect()
         merged: list[MergedPart]
         merged, requests = pickle.loads(result)
-        tell(requests)
+        report_requests(requests)
         return merged
 
 

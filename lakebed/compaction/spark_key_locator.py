@@ -18,7 +18,7 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.parts.locate import KeyLocator, ScanLocator, lookup_schema
 from lakebed.storage.open import open_part_storage
 from lakebed.telemetry.task_cost import measured
-from lakebed.telemetry.task_requests import counted, tell
+from lakebed.telemetry.task_requests import counted, report_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,7 @@ class SparkKeyLocator:
         finally:
             broadcast.unpersist()
         for _, requests in pieces:
-            tell(requests)
+            report_requests(requests)
         schema = lookup_schema(self._spec)
         return pa.concat_tables([pa.ipc.open_stream(piece).read_all() for piece, _ in pieces] or [schema.empty_table()])
 

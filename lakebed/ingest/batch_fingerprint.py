@@ -1,15 +1,15 @@
-"""What a committed batch had read, so that a batch that comes again is only skipped if it is the same one.
+"""Fingerprints of batches: a batch whose id was committed before is skipped only if it reads the same input.
 
 Spark plans a batch in the checkpoint of the query, and the id says nothing about the input. Where two processes run one query
 and its checkpoint is in an object store, where Spark's rename is not exclusive, both plan a batch of the same id, and the
 later file replaces the other. A checkpoint that was put back from a copy, or lost its last files with the machine, does
 the same. To skip such a batch by its id alone would lose what only it has read.
 
-1. The commit of a batch holds its id and a digest of the ranges that it read, as domain metadata under the name of the query:
-   of the last batch only, some 100 bytes.
-2. A batch whose id the table has is skipped if it is that last one and reads the same. Else the query ends.
+1. The commit of a batch has its id and a fingerprint of the ranges that it read, in an entry under the name of the query.
+   Only the last batch is kept, some 100 bytes.
+2. A batch whose id the table has is skipped if it is that last one and has the same fingerprint. Otherwise the query ends.
 
-A source without ranges (files, rows) has no digest; there the id alone decides.
+A source without ranges (files, rows) has no fingerprint; there the id alone decides.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lakebed.manifest.snapshot import Snapshot
 
 
 def batch_fingerprint(ranges: Iterable[Range]) -> str:
-    """A short text that only the same ranges have."""
+    """A short text; other ranges have another one."""
     return hashlib.sha256(json.dumps(sorted(map(astuple, ranges))).encode()).hexdigest()[:16]
 
 
 def fingerprint_entry(batch: Transaction, fingerprint: str) -> Domain:
-    """What puts it into the log."""
+    """The entry of the log that holds it."""
     return Domain(batch.app_id, json.dumps({"batch": batch.version, "fingerprint": fingerprint}))
 
 

@@ -50,7 +50,7 @@ from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 from lakebed.telemetry.task_cost import measured
-from lakebed.telemetry.task_requests import counted, tell
+from lakebed.telemetry.task_requests import counted, report_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -105,7 +105,7 @@ class WriteTask:
     def with_cutoff(self, cutoff: Cutoff) -> WriteTask:
         """The task without the changes that are from before a truncate."""
         if not isinstance(self.stream, (RangeChanges, RecordChanges)):
-            return self  # rows tell nothing of truncates
+            return self  # rows have no truncates
         return replace(self, stream=replace(self.stream, cutoff=cutoff))
 
     @crosses_spark
@@ -276,7 +276,7 @@ def _collect(frame: DataFrame, task: WriteTask) -> Written:
             case "seen":
                 seen.append(json.loads(row["body"]))
             case "requests":
-                tell(row["body"])
+                report_requests(row["body"])
     return Written(
         parts=tuple(parts),
         quarantined=tuple(quarantined),

@@ -1,6 +1,6 @@
-"""What a JSON value stands for: Kafka Connect's and Debezium's logical types.
+"""Kafka Connect's and Debezium's logical types: what a JSON value means.
 
-An event with an inline schema says it by the schema's name. An event without one leaves ``PLAIN``: then the table's
+In an event with an inline schema the name of the schema says it. An event without one leaves ``PLAIN``: then the table's
 column type and the JSON type of the value decide.
 """
 

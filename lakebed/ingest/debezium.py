@@ -245,8 +245,8 @@ class _Plan:
         if self._before_names:
             fields.append(pa.field("before", struct(self._before_names)))
         for parent, names in metadata.items():
-            told = [pa.field(name, _metadata_type(parent, name)) for name in sorted(names)]
-            fields += told if parent == "" else [pa.field(parent, pa.struct(told))]
+            members = [pa.field(name, _metadata_type(parent, name)) for name in sorted(names)]
+            fields += members if parent == "" else [pa.field(parent, pa.struct(members))]
         return pa.schema(fields)
 
     def read(self, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask) -> tuple[pa.Table, Mask, int, int]:

@@ -189,10 +189,10 @@ class Event:
         source = self._event.get("source")
         text = source.get("sequence") if isinstance(source, dict) else None
         try:
-            told = parse(text.encode(errors="replace")) if isinstance(text, str) else None
+            sequence = parse(text.encode(errors="replace")) if isinstance(text, str) else None
         except Unreadable:
             return None
-        position = told[-1] if isinstance(told, list) and told else None
+        position = sequence[-1] if isinstance(sequence, list) and sequence else None
         if not isinstance(position, str) or not INTEGER.fullmatch(position):
             return None
         return int(position) if INT64_MIN <= int(position) <= INT64_MAX else None

@@ -1,10 +1,10 @@
-"""What a decoder must know of a table, and what it gives back.
+"""Decoders: what one must know of a table, and what it returns.
 
 Invariants
     D1  Every record ends as exactly one of: change rows, a quarantined record, a truncate, or counted, in ``ignored`` or in
         ``truncated``.
     D2  Change rows are in record order; the two rows of a changed key follow each other, the delete first.
-    D3  Decoding is a pure function of the records, the cut and the options: a replayed batch gives the same rows.
+    D3  Decoding is a pure function of the records, the cutoff and the options: a replayed batch gives the same rows.
 """
 
 from __future__ import annotations
@@ -114,4 +114,4 @@ class Decoder(Protocol):
     """Turns records (``RECORD_SCHEMA``) into changes of one table. Implementations are picklable."""
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
-        """``cutoff``: changes that its truncates took are left out."""
+        """``cutoff``: changes from before its truncates are left out."""

@@ -1,7 +1,7 @@
 """Folders of files as a source, through Spark's file source, which remembers what it has read.
 
 json, debezium-json     one document a line: the stream carries records, decoded as those of Kafka are; the topic is
-                        the file's path, so a bad line in the quarantine tells where it was
+                        the file's path, so the quarantine says where a bad line was
 parquet                 the stream carries rows
 csv                     the stream carries rows, with a header line and the given schema; a line that does not fit
                         it ends the stream with an error

@@ -153,10 +153,10 @@ def null_unavailable(values: pa.Array, placeholder: str) -> tuple[pa.Array, np.n
         if pc.any(pc.equal(pc.list_value_length(values), length)).as_py():
             _refuse_placeholder_lists(values, placeholder)
     elif pa.types.is_struct(values.type):
-        told = np.zeros(len(values), bool)
+        has_value = np.zeros(len(values), bool)
         for member in values.flatten():
-            told |= np.asarray(member.is_valid())
-        if (np.asarray(values.is_valid()) & ~told).any():
+            has_value |= np.asarray(member.is_valid())
+        if (np.asarray(values.is_valid()) & ~has_value).any():
             raise Missed("perhaps an unavailable object")
     return values, None
 
@@ -268,7 +268,7 @@ def _variable(values: pa.StructArray, target: pa.DataType) -> pa.Array:
 
 
 def _decimal_text(values: pa.StringArray, target: pa.DataType, options: JsonOptions) -> pa.Array:
-    """Each text by itself tells its form, or all of them are left to the slow reading."""
+    """Each text shows its own form; if one does not, all are read the slow way."""
     form = options.decimal_text
     if form != "precise" and _all_match(values, PLAIN_DIGITS if form == "string" else SURELY_DIGITS):
         return of_digits(values, target)

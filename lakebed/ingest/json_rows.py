@@ -4,7 +4,7 @@ An object has the table's columns as members; others are skipped. A member may s
 (``operation_field``): its value is one of ``delete_values``, or the object is an upsert. A record without a value
 deletes the key in its message key, as in a compacted topic; without such a key it is ignored, and counted.
 
-The values are read as in ``debezium`` (fast by columns, one by one where that fails), where no schema tells more than
+The values are read as in ``debezium`` (fast by columns, one by one where that fails), where no schema says more than
 the table does.
 """
 
@@ -72,7 +72,7 @@ class JsonRows:
             raise InvalidInput(f"operation_field {self.operation_field!r}: a table without keys takes no deletes")
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
-        """A flat object tells nothing of its source, and there is no truncate in the format: ``cutoff`` takes nothing."""
+        """A flat object says nothing about its source, and the format has no truncates, so ``cutoff`` is not used."""
         return decode_records(records, _RowReader(self), self.decoder_schema, NO_CUTOFF)
 
 

@@ -39,7 +39,7 @@ class KafkaCluster:
             raise InvalidInput(f"kafka: the client refuses its settings: {text}") from None
 
     def look(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
-        """The partitions that the settings mean, and the ids of their topics, as far as the brokers tell them."""
+        """The partitions that the settings select, and the ids of their topics where the brokers give them."""
 
         def there() -> tuple[dict[str, TopicMetadata], list[str]]:
             metadata = self._metadata().topics
@@ -168,7 +168,7 @@ def topics_there(metadata: Mapping[str, TopicMetadata], settings: KafkaSettings,
                     f"kafka refuses access to topic {topic!r}: {error.str()}; check the credentials and the ACLs"
                 )
         elif error.code() not in GONE:
-            raise Retry(f"kafka can't tell of topic {topic!r} now: {error.str()}")
+            raise Retry(f"kafka can't describe topic {topic!r} now: {error.str()}")
     missing = sorted(set(settings.topics) - set(there) - seen)
     if missing:
         raise InvalidInput(f"kafka: there is no topic {', '.join(missing)}; create it, or fix its name")

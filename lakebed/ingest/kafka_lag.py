@@ -10,7 +10,7 @@ from typing import Any
 def lag_by_topic(progress: Mapping[str, Any]) -> dict[str, int]:
     """Records that the topics held when the last batch was planned and that it left: a StreamingQueryProgress as a mapping.
 
-    Empty if the source does not tell. A partition that no batch has begun to read is left out.
+    Empty if the source does not report it. A partition that no batch has begun to read is left out.
     """
     lag: dict[str, int] = {}
     for source in progress.get("sources", ()):

@@ -246,7 +246,7 @@ class _Range:
                 self._check_still_there()
             raise
         if found is None:
-            raise Retry(f"kafka did not tell where {self._name()} begins and ends")
+            raise Retry(f"kafka did not answer where {self._name()} begins and ends")
         return int(found[0]), int(found[1])
 
     def _lose(self, upto: int, why: str) -> None:

@@ -1,20 +1,20 @@
-"""Truncates of a source: which records come from before one, and which truncate has come before.
+"""Truncates of a source: which records are from before a truncate, and which truncates were applied before.
 
-Within a partition of a topic the offset orders exactly. Elsewhere only the source can tell, by where it stood (``Position``):
-its place in its own log, which is exact as long as it is the log of the same server, and else its clock. A place counts
-only together with the clock: a source that was moved to another server begins its log anew, at lower places and later times.
+Within a partition of a topic the offset orders exactly. Elsewhere the source's own position decides (``Position``):
+its position in its log, which is exact as long as it is the log of the same server, and else its clock. A position counts
+only together with the clock: a source that moved to another server starts its log again, at lower positions and later times.
 
 A record is from before a truncate if
     1.  it is of the truncate's partition and has a lower offset; or
-    2.  both tell a place in one log, and the record's is lower; or
-    3.  they don't, the record is of another partition, and it is earlier by the source's clock.
+    2.  both have a position in the same log, and the record's is lower; or
+    3.  they have not, the record is of another partition, and it is earlier by the source's clock.
 Of a truncate of an earlier batch this holds only for records that are not later by the clock: the topic, or the server, may
-be another one by now. So a record is left out only where all that is known says that the truncate took it. What can't be
-told apart stays: at the same time, in another partition, of a source without places.
+be another one by now. So a record is left out only if everything that is known says that it came first. A record
+that can't be ordered stays: at the same time, in another partition, of a source without positions.
 
-A truncate is known if it is from before one that the table has seen, or is that one: the source sends again what it sent since it
-last noted how far it was, and who reads a topic anew gets all of it again. It takes nothing out then: the records between it
-and now are newer, and those before it are left out by themselves.
+A truncate was applied before if it is one that the table has seen, or from before one: a source sends again what it sent since
+its last checkpoint, and a topic may be read again from its beginning. Then it removes nothing: the records between it
+and now are newer, and those before it are left out anyway.
 
 A table remembers the newest truncate of each partition that had one (``lakebed.source_truncates``).
 """
@@ -68,7 +68,7 @@ class Truncate:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The members of a record's ``source`` that tell whether it is from before."""
+        """The members of a record's ``source`` that say whether it is from before."""
         if self.lsn is not None:
             return ("lsn",)
         return ("server_id", "file", "pos") if None not in (self.server_id, self.file, self.pos) else ()
@@ -167,7 +167,7 @@ def position_of(rows: Iterable[Truncate]) -> pa.Table:
 
 
 def positions(records: pa.RecordBatch, times: pa.Array, places: Mapping[str, pa.Array]) -> pa.Table:
-    """``POSITION_SCHEMA`` of records as they came, with what their sources tell."""
+    """``POSITION_SCHEMA`` of records in their order, with the positions of their sources."""
     known = {name: records.column(name) for name in ("topic", "partition", "offset")} | {"time_us": times, **places}
     columns = [known.get(field.name, pa.nulls(records.num_rows, field.type)) for field in POSITION_SCHEMA]
     return pa.table(columns, schema=POSITION_SCHEMA)
@@ -180,7 +180,7 @@ def cutoff_of(snapshot: Snapshot) -> Cutoff:
 
 
 def to_domain(cutoff: Cutoff) -> Domain:
-    """What puts them into the log."""
+    """The entry of the log that holds them."""
     return Domain(SOURCE_TRUNCATES, json.dumps({"truncates": [to_json(one) for one in cutoff.remembered()]}))
 
 

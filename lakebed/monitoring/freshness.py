@@ -1,6 +1,6 @@
 """How old changes are when they are committed, and when every reader sees them.
 
-A batch tells when its newest event happened. Streams are near to time order, so the events of a batch happened between
+A batch has the time of its newest event. Streams are near to time order, so the events of a batch happened between
 the newest of the batch before and its own newest; they are taken as evenly spread over that time, ``POINTS`` of them
 standing for the batch. The first batch of a run has no batch before it: its newest event stands alone.
 
@@ -43,7 +43,7 @@ class FreshnessMeter:
         self._unseen: deque[_Pending] = deque(maxlen=_PENDING_MAX)
 
     def committed(self, batch: BatchCommitted, now: float) -> Aged | None:
-        """The ages of a batch's events at its commit; None if it does not tell when they happened."""
+        """The ages of a batch's events at its commit; None if it has no event time."""
         newest = batch.newest_event_seconds
         if newest is None or not batch.rows:
             return None

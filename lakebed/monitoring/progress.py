@@ -1,4 +1,4 @@
-"""The figures of one run, gathered from the events of this process: what a display shows and a summary tells.
+"""The figures of one run, gathered from the events of this process: what a display and a summary show.
 
 Write amplification is the bytes of parts and deletion vectors written into the table by this process, divided by the
 bytes of the change parts that ingest wrote. So 1.0 means that nothing was written but the changes; the log is left out.

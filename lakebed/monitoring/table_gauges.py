@@ -28,7 +28,7 @@ _PLAIN: dict[str, str] = {
 }
 _SOMETIMES: dict[str, str] = {
     "lakebed_parked_parts": "Parts that this process leaves alone for now because merges of them failed.",
-    "lakebed_ingest_timestamp_seconds": "When rows last came in, as far as the last hour of the log tells.",
+    "lakebed_ingest_timestamp_seconds": "When rows last came in, within the last hour of the log.",
     "lakebed_depth_max": "Runs of parts over the deepest point of the sort key.",
     "lakebed_depth_average": "Parts over the deepest point within a part's range, on average over parts.",
     "lakebed_read_amplification": "Parts that a read of one point of the sort key opens, on average over parts.",

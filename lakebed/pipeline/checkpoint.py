@@ -33,7 +33,7 @@ def take_checkpoint(pipeline: Pipeline, place: str) -> None:
     before = _remembered(store)
     if before is not None and not _goes_on(before, now) and _has_batches(store):
         raise InvalidInput(
-            f"{pipeline.document.file}: the checkpoint {place} tells how far {_named(before)} was read, and this file reads "
+            f"{pipeline.document.file}: the checkpoint {place} says how far {_named(before)} was read, and this file reads "
             f"{_named(now)}. Give each pipeline of a table a folder of its own with the setting 'checkpoint'; with a new "
             "one a pipeline begins at the beginning of its source"
         )

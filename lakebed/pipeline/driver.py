@@ -62,7 +62,7 @@ def spark_driver(section: SparkSection, s3: bool, abandoned: Callable[[], bool])
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger("pyspark").setLevel(logging.CRITICAL)
     start = _Start(section, s3, handle, log)
-    # Not in the main thread: there Spark would take SIGINT for itself, and nobody could be told how it goes.
+    # Not in the main thread: there Spark would handle SIGINT itself, and progress could not be shown.
     thread = threading.Thread(target=start, name="lakebed-spark", daemon=True)
     thread.start()
     while thread.is_alive():

@@ -1,7 +1,7 @@
 """One run of a pipeline: ingest and maintenance as streaming queries of one process, watched and stopped in order.
 
-1. The metrics port is taken and the table opened or created before Spark starts: what is wrong there is told at once.
-2. The queries start. A sampler thread takes the table's figures now and then; the caller is told after every look.
+1. The metrics port is taken and the table opened or created before Spark starts: errors there are raised at once.
+2. The queries start. A sampler thread takes the table's figures now and then; the caller gets each of them.
 3. A query that fails is started again, later each time, as long as the cause may pass (``lakebed.failures``): ingest here,
    maintenance by itself. Any other error ends the run.
 4. The stop: ingest ends after the batch that is running; maintenance goes on until the tail is empty; then Spark ends.
@@ -89,7 +89,7 @@ def run(
             stack.callback(server.close)
         table = open_or_create(pipeline)
         if only != "maintain":
-            open_source(pipeline, table.schema)  # what is wrong with the source is told before Spark starts
+            open_source(pipeline, table.schema)  # errors of the source are raised before Spark starts
             take_checkpoint(pipeline, pipeline.checkpoint or f"{table.path}/{STREAMS_FOLDER}/{QUERY_NAME}")
         progress = Progress(table.path)
         stack.callback(events.listen(metrics))
@@ -164,7 +164,7 @@ class _Run:
                 self._end_maintenance()
         except LakebedError as error:
             self._stop_all()
-            if isinstance(error, Unexpected):  # what Spark wrote may tell more
+            if isinstance(error, Unexpected):  # what Spark wrote may say more
                 raise error.with_text(f"{error}; Spark's log is {driver.log}") from error
             raise
 
@@ -215,15 +215,15 @@ class _Run:
 
     def _ingest_failed(self, error: LakebedError) -> None:
         """Note when to start again. Raises the error if that is of no use."""
-        told = error.with_text(self._pipeline.document.redact(str(error)))
-        self._progress.failed(str(told))
+        redacted = error.with_text(self._pipeline.document.redact(str(error)))
+        self._progress.failed(str(redacted))
         batches = self._progress.figures().batches
         pause = self._restarts.pause_seconds(error, got_on=batches > self._batches_at_failure)
         self._batches_at_failure = batches
         if pause is None:
-            self._health.failed(told)
+            self._health.failed(redacted)
             raise error
-        self._health.waits(told, pause)
+        self._health.waits(redacted, pause)
         self._again_at = time.monotonic() + pause
 
     def _care_for_maintenance(self) -> None:

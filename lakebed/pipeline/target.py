@@ -120,14 +120,14 @@ def _column_differences(section: TableSection, present: pa.Schema) -> Iterator[s
 
 def _property_differences(section: TableSection, present: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """What differs, in words, and the properties that would make it the same."""
-    told, wanted = [], {}
+    differences, wanted = [], {}
     for name, text in section.properties.items():
         found = present.get(name)
         if _value(name, found) != property_value(name, text):
             here = "not set" if found is None else repr(found)
-            told.append(f"the property {name} is {here} in the table and {text!r} in the file")
+            differences.append(f"the property {name} is {here} in the table and {text!r} in the file")
             wanted[name] = text
-    return told, wanted
+    return differences, wanted
 
 
 def _value(name: str, text: str | None) -> Any:

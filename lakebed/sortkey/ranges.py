@@ -5,8 +5,9 @@
    where they are last; a bound that is missing ends the lower tuple and puts (2,), above everything, into the upper. Values of
    a descending term are mirrored, so that the greatest comes first: numbers negated, NaN (0.5, None), bytes see
    ``MirroredBytes``.
-2. What we wrote sorted tells its first and its last key (``ORDER_BOUNDS``). Of other parts column-wise bounds are put side by
-   side: they hold, but reach far where the first column's values change. They tell of functions that grow with their column, too.
+2. Statistics of parts that we sorted have the first and the last key (``ORDER_BOUNDS``). Of other parts column-wise bounds
+   are put side by side: they hold, but reach far where the first column's values change. They also bound functions that grow
+   with their column.
 3. Depth: a sweep over the ends of the ranges, sorted once; ranges are closed. O(n log n).
 """
 
@@ -54,7 +55,7 @@ class Range:
 
     @property
     def is_constant(self) -> bool:
-        """Whether statistics can't tell its rows apart: all equal, or equal as far as bounds are kept."""
+        """Whether statistics can't separate its rows: all are equal, or equal as far as bounds are kept."""
         return is_point(self.lower, self.upper)
 
 
@@ -140,10 +141,10 @@ def range_in(values: Mapping[str, Any], columns: tuple[SortTerm, ...], names: Se
     """``range_of`` for statistics that are parsed; ``names``: those of the terms."""
     if not columns:
         return Range()
-    told = values.get(ORDER_BOUNDS)
-    if told and told["columns"][: len(columns)] == names:
-        end = _recorded_bound(told["upper"], columns)
-        return Range(_recorded_bound(told["lower"], columns), end if len(end) == 2 * len(columns) else (*end, *TOP))
+    recorded = values.get(ORDER_BOUNDS)
+    if recorded and recorded["columns"][: len(columns)] == names:
+        end = _recorded_bound(recorded["upper"], columns)
+        return Range(_recorded_bound(recorded["lower"], columns), end if len(end) == 2 * len(columns) else (*end, *TOP))
     lower: Bound = ()
     upper: Bound = ()
     lower_ends = upper_ends = False
@@ -201,7 +202,7 @@ def plain_value(value: Any, term: SortTerm) -> Any:
 
 
 def _ends(stats: Mapping[str, Any], term: SortTerm) -> tuple[Bound | None, Bound | None]:
-    """What no row is before, and after, by this term, as the bounds of its column tell; None where they don't."""
+    """The least and the greatest value of this term, from the bounds of its column; None where there are none."""
     rows, null_count = stats.get("numRecords"), (stats.get("nullCount") or {}).get(term.columns[0])
     if null_count is not None and null_count == rows:
         return _null(term), _null(term)
@@ -267,7 +268,7 @@ def _bound(bound: Any, kind: pa.DataType, value_of: Any) -> Any:
 
 
 def is_point(lower: Bound, upper: Bound) -> bool:
-    """Whether no statistics can tell a row at one bound from a row at the other, all that is known being equal."""
+    """Whether statistics can't separate a row at one bound from a row at the other, because all that is known is equal."""
     low: Any
     high: Any
     for low, high in zip(lower, upper, strict=False):

@@ -90,7 +90,7 @@ class SortTerm:
 
     @property
     def is_monotone(self) -> bool:
-        """Do its values grow with each column's, so that the columns' bounds tell its own?"""
+        """Whether its values grow with each column's, so that its bounds follow from the columns' bounds."""
         if self.function == "substr":
             return self.numbers[0] == 1
         return self.function not in ("bucket", "hilbert")
@@ -316,7 +316,7 @@ class HasParts(Protocol):
 def frame_properties(terms: Sequence[SortTerm], snapshot: HasParts) -> dict[str, str]:
     """The table property that goes with a sort key of these terms: ``lakebed.sort_key_frame``, or none if it needs none.
 
-    For each column of a curve, in JSON, the least and the greatest value that the statistics of the base tell, or null.
+    For each column of a curve, in JSON, the least and the greatest value in the statistics of the base, or null.
     """
     if not terms or not terms[0].is_curve:
         return {}

@@ -49,7 +49,7 @@ def counted() -> Iterator[TaskRequests]:
         end()
 
 
-def tell(text: str) -> None:
+def report_requests(text: str) -> None:
     """Emit what a task counted; a task in this very process was heard already."""
     told = json.loads(text)
     if told["process"] != _process():

@@ -1,4 +1,4 @@
-"""What the page is told of a table, as plain values: figures, findings, claims, plans. Pure.
+"""The page's data of a table, as plain values: figures, findings, claims, plans. Pure.
 
 Times are epoch milliseconds (``…_ms``), never ages: an answer changes only when the table does.
 """
@@ -24,7 +24,7 @@ _PLAN_FIGURES = ("parts", "level", "rows", "dead_rows", "bytes_in", "bytes_out",
 
 def findings(found: tuple[Finding, ...]) -> dict[str, Any]:
     """How bad it is, and the first ``FINDINGS_MAX`` findings."""
-    told = [
+    documents = [
         {
             "severity": finding.severity.value,
             "check": finding.check,
@@ -34,11 +34,11 @@ def findings(found: tuple[Finding, ...]) -> dict[str, Any]:
         }
         for finding in found[:FINDINGS_MAX]
     ]
-    return {"severity": worst(found).value, "findings": told, "findings_more": len(found) - len(told)}
+    return {"severity": worst(found).value, "findings": documents, "findings_more": len(found) - len(documents)}
 
 
 def broken(error: str, remedy: str) -> dict[str, Any]:
-    """A table of which nothing can be told but why."""
+    """A table that can't be read, and why."""
     return findings((Finding(severity=Severity.CRITICAL, check="look", where="", what=error, remedy=remedy),)) | {
         "figures": None
     }
@@ -111,14 +111,14 @@ def plan_document(planning: Planning) -> dict[str, Any]:
 
 
 def claims_document(snapshot: Snapshot, now_ms: int, merge_rate: tuple[float, int] | None) -> dict[str, Any]:
-    """Claims, oldest first. ``estimated_seconds``: bytes of the sources by ``merge_rate``; a running merge tells no progress.
+    """Claims, oldest first. ``estimated_seconds``: bytes of the sources by ``merge_rate``; the log has no progress.
 
     A volatile claim ends with an upload, which no plan predicts.
     """
     rate, weighed = merge_rate or (0.0, 0)
     found = sorted(claims_of(snapshot.domains).values(), key=lambda claim: (claim.since_ms, claim.id))
-    told = [_claim(claim, snapshot, now_ms, rate) for claim in found[:CLAIMS_MAX]]
-    return {"claims": told, "claims_more": len(found) - len(told), "merges_weighed": weighed}
+    documents = [_claim(claim, snapshot, now_ms, rate) for claim in found[:CLAIMS_MAX]]
+    return {"claims": documents, "claims_more": len(found) - len(documents), "merges_weighed": weighed}
 
 
 def _claim(claim: Claim, snapshot: Snapshot, now_ms: int, rate: float) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _MERGES_WEIGHED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    commit: dict[str, Any]  # as it is told
+    commit: dict[str, Any]  # as the page gets it
     kind: CommitKind
     figures: CommitFigures
     added: tuple[Part, ...]
@@ -116,7 +116,7 @@ class History:
         return (size / seconds, count) if count else None
 
     def document(self, snapshot: Snapshot) -> dict[str, Any]:
-        """The newest commits as they are told, newest first, and the curves, oldest first."""
+        """The newest commits as the page gets them, newest first, and the curves, oldest first."""
         entries = list(self._entries)
         parts, tail = _counts(entries, snapshot)
         return {
@@ -232,7 +232,7 @@ def _entry(commit: Commit) -> _Entry:
     came = sum(isinstance(action, AddChangePart) for action in commit.actions)
     left = sum(isinstance(action, RemoveChangePart) for action in commit.actions)
     metrics: Mapping[str, Any] = info.metrics if info else {}
-    told = {
+    document = {
         "version": commit.version,
         "at_ms": figures.timestamp_ms,
         "operation": cut(info.operation) if info else "",
@@ -248,4 +248,4 @@ def _entry(commit: Commit) -> _Entry:
         "ingested_rows": figures.ingested_rows,
     }
     kind = kind_of(commit)
-    return _Entry(commit=told, kind=kind, figures=figures, added=added, removed=removed, tail_change=came - left)
+    return _Entry(commit=document, kind=kind, figures=figures, added=added, removed=removed, tail_change=came - left)

@@ -33,7 +33,7 @@ _End = tuple[tuple[tuple[str, bool, str], ...], Bound]
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """``document`` is the picture, ``part(index)`` tells of the bar at an index what its columns don't."""
+    """``document`` is the picture, ``part(index)`` has what the columns lack for the bar at an index."""
 
     document: dict[str, Any]
     part: Callable[[int], dict[str, Any]]
@@ -116,7 +116,7 @@ def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: StatisticsCa
         },
     }
 
-    def told(index: int) -> dict[str, Any]:
+    def part_at(index: int) -> dict[str, Any]:
         each = placed[index][-1]
         part = each.part
         return {
@@ -130,7 +130,7 @@ def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: StatisticsCa
             "modified_ms": part.modified_ms,
         }
 
-    return Levels(document, told)
+    return Levels(document, part_at)
 
 
 def _groups(placed: Sequence[tuple[int, int, int, str, _Bar]]) -> tuple[list[dict[str, Any]], list[int]]:
@@ -171,7 +171,7 @@ def _spread(count: int) -> list[int]:
 
 
 def _partitions(ends: Sequence[_End]) -> list[list[Any]]:
-    """The first rank of each partition and what it is called; none if there are none, or too many to tell apart."""
+    """The first rank of each partition and what it is called; empty if there are none, or too many to show."""
     starts = [place for place, (where, _) in enumerate(ends) if place == 0 or ends[place - 1][0] != where]
     if len(starts) > PARTITIONS_MAX or all(not where for where, _ in ends[:1]):
         return []

@@ -4,7 +4,7 @@
 - A ``Host`` that is neither an address, nor this machine's name, nor the one of the command line is refused: a page elsewhere
   whose name was made to lead here (DNS rebinding) learns nothing.
 - The page may run its own scripts and talk to where it came from, nothing else: its Content-Security-Policy says so.
-- An answer carries a tag; who has that one already is told 304.
+- An answer has a tag; a client that has that one already gets 304.
 """
 
 from __future__ import annotations

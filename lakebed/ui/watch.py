@@ -210,11 +210,11 @@ class Watched:
         if isinstance(error, Retry) and last is not None and last.levels is not None:
             kept = orjson.loads(last.table.body) | {"error": text}
             return replace(last, summary=last.summary | {"error": text}, table=Answer(kept))
-        told = self._named() | documents.broken(text, f"lakebed doctor {self.name}") | {"error": text}
-        return Seen(summary=told, table=Answer(told))
+        summary = self._named() | documents.broken(text, f"lakebed doctor {self.name}") | {"error": text}
+        return Seen(summary=summary, table=Answer(summary))
 
     def unseen(self) -> dict[str, Any]:
-        """What is told of the table before the first look at it is over."""
+        """The answer before the table has been read for the first time."""
         return self._named() | {"severity": None, "findings": [], "findings_more": 0, "figures": None}
 
     def _named(self) -> dict[str, Any]:
@@ -229,7 +229,7 @@ class Watched:
                     return last
                 return replace(last, timeline=Answer(table.history.document(newest)))
         status = table.observer.look()
-        told = self._named() | documents.findings(status.findings)
+        summary = self._named() | documents.findings(status.findings)
         try:
             snapshot = table.log.refresh() if status.version >= 0 else None
         except (Corrupt, Unsupported):
@@ -237,8 +237,8 @@ class Watched:
                 raise
             snapshot = None  # the findings say why
         if snapshot is None:
-            told["figures"] = None
-            return Seen(summary=told, table=Answer(told))
+            summary["figures"] = None
+            return Seen(summary=summary, table=Answer(summary))
         if table.table_id not in ("", snapshot.metadata.id):  # another table was made in its place
             table.recent, table.history = RecentCommits(table.log), History(table.log)
         table.table_id = snapshot.metadata.id
@@ -246,10 +246,10 @@ class Watched:
         claimed = claimed_paths(snapshot, now_ms)
         recent = with_reference(table.recent.read(snapshot.version, _LOG_SECONDS), status)
         table.history.look(snapshot, _LOG_SECONDS)
-        told["figures"] = documents.figures(status, recent, snapshot)
+        summary["figures"] = documents.figures(status, recent, snapshot)
         statistics = table.log.statistics
         planning = plan(snapshot, claimed, now_ms, reads=table.reads.of(snapshot), statistics=statistics)
-        whole = told | {
+        whole = summary | {
             "shape": documents.shape(snapshot),
             "plan": documents.plan_document(planning),
         }
@@ -258,7 +258,7 @@ class Watched:
         timeline = Answer(table.history.document(snapshot))
         drawn = len(picture.document["columns"]["first"])
         return Seen(
-            summary=told,
+            summary=summary,
             table=Answer(whole),
             levels=Answer(picture.document),
             timeline=timeline,
@@ -296,8 +296,8 @@ class Tables:
         deadline = time.monotonic() + WAIT_SECONDS
         for each in self._watched.values():
             each.ask()
-        told = []
+        summary = []
         for each in self._watched.values():
             seen, is_late = each.seen(deadline)
-            told.append({**(seen.summary if seen else each.unseen()), "is_late": is_late})
-        return Answer({"tables": told})
+            summary.append({**(seen.summary if seen else each.unseen()), "is_late": is_late})
+        return Answer({"tables": summary})

@@ -224,7 +224,7 @@ def test_an_error_beside_a_topic_that_passes_is_worth_a_retry_and_no_loss(code: 
         KafkaSettings(config=brokers, topics=("t0", "t1")),
         KafkaSettings(config=brokers, topic_pattern="t.*"),
     ):
-        with pytest.raises(Retry, match="can't tell of topic 't1' now"):
+        with pytest.raises(Retry, match="can't describe topic 't1' now"):
             topics_there(metadata(None, code), settings, seen={"t0", "t1"})
     assert topics_there(metadata(None, code), KafkaSettings(config=brokers, topics=("t0",)), seen={"t0"}) == ["t0"], (
         "another's topic"

@@ -41,8 +41,8 @@ def a_table(tmp_path: Path, batches: int = 6) -> lakebed.Table:
 
 
 def test_what_ends_soon_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("working") as tell:
-        tell("rows", 1, 2)
+    with progress("working") as report:
+        report("rows", 1, 2)
     assert capsys.readouterr() == ("", "")
 
 
@@ -56,11 +56,11 @@ def test_without_a_terminal_there_is_a_line_now_and_then(quick: None, capfd: pyt
         lines.extend(re.sub(r", \d+ s$", "", line) for line in told.err.splitlines())
         return lines[-1:] == [last]
 
-    with progress("working") as tell:
+    with progress("working") as report:
         wait_until(lambda: says("lakebed: working"))
-        tell("rows", 1_000, 20_000)
+        report("rows", 1_000, 20_000)
         wait_until(lambda: says("lakebed: rows: 1,000 of 20,000"))
-        tell("rows", 3_000, None)
+        report("rows", 3_000, None)
         wait_until(lambda: says("lakebed: rows: 3,000"))
     assert out == ""
     said = list(dict.fromkeys(lines))
@@ -99,8 +99,8 @@ def test_on_a_terminal_a_bar_is_drawn_and_taken_away_again() -> None:
     out, seen = on_a_terminal(
         "import time; from lakebed.cli import progress as module\n"
         "module.FIRST_SECONDS = 0.05\n"
-        "with module.progress('working') as tell:\n"
-        "    tell('rows', 250, 1000); time.sleep(0.8)\n"
+        "with module.progress('working') as report:\n"
+        "    report('rows', 250, 1000); time.sleep(0.8)\n"
         "print('done')"
     )
     assert out == "done\n"
@@ -122,8 +122,8 @@ def test_what_is_told_is_drawn_as_it_is() -> None:
     _, seen = on_a_terminal(
         "import time; from lakebed.cli import progress as module\n"
         "module.FIRST_SECONDS = 0.05\n"
-        "with module.progress('working') as tell:\n"
-        "    tell('rows of [/x] and [red]', 1, 2); time.sleep(0.5)"
+        "with module.progress('working') as report:\n"
+        "    report('rows of [/x] and [red]', 1, 2); time.sleep(0.5)"
     )
     assert "rows of [/x] and [red]" in seen and "Error" not in seen
 

@@ -15,7 +15,7 @@ from lakebed.ingest.decoder import Decoded
 from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
-from lakebed.telemetry.task_requests import tell
+from lakebed.telemetry.task_requests import report_requests
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
 from tests.monitoring.requests_of_tasks import BATCHES
@@ -65,10 +65,10 @@ def test_what_a_task_asks_of_the_store_is_told_where_the_metrics_are(s3: S3Serve
     here, elsewhere = Metrics(), Metrics()
     end = events.listen(here)
     [told] = [body for kind, body in task.run(iter([])) if kind == "requests"]
-    tell(told)
+    report_requests(told)
     end()
     end = events.listen(elsewhere)
-    tell(told.replace('"process": "', '"process": "another '))
+    report_requests(told.replace('"process": "', '"process": "another '))
     end()
     for metrics in (here, elsewhere):
         assert Read(metrics, table.path)("lakebed_store_requests_total", operation="put", result="ok") == 1

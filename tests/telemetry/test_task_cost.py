@@ -21,7 +21,7 @@ from lakebed.storage.engine import connect
 from lakebed.storage.process_folders import process_folder
 from lakebed.storage.spill_buckets import SpillBuckets
 from lakebed.telemetry.task_cost import LOOK_SECONDS, measured, spilled_bytes
-from lakebed.telemetry.task_requests import tell
+from lakebed.telemetry.task_requests import report_requests
 from tests.monitoring.test_truth import SCHEMA, Read, batch
 
 
@@ -77,8 +77,8 @@ def test_what_a_task_of_another_process_took_comes_with_its_result(tmp_path: Pat
     [told] = [body for kind, body in task.run(iter([])) if kind == "requests"]
     metrics = Metrics()
     end = events.listen(metrics)
-    tell(told)
-    tell(told.replace('"process": "', '"process": "another '))
+    report_requests(told)
+    report_requests(told.replace('"process": "', '"process": "another '))
     end()
     read = Read(metrics, table.path)
     assert read("lakebed_task_memory_bytes_count", kind="write") == 1, "that of this process was heard when it happened"

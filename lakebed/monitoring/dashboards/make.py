@@ -4,8 +4,8 @@
 
 writes it beside this file. Three rules, so that every panel is right wherever the metrics come from:
 
-1. What a table is, several processes may tell (a pipeline, an exporter): ``now`` takes the greatest.
-2. What was done, each process tells of itself: ``rate`` and ``added`` sum over processes.
+1. Several processes may report the state of a table (a pipeline, an exporter): ``now`` takes the greatest.
+2. Each process reports its own work: ``rate`` and ``added`` sum over processes.
 3. What has not happened yet has no series; where that means none, ``or_none`` shows 0.
 """
 
@@ -88,7 +88,7 @@ class Tables:
         return f"histogram_quantile({quantile}, {self.rate(f'{metric}_bucket', *by, 'le', where=where)})"
 
     def or_none(self, expression: str) -> str:
-        """The expression, and 0 for tables of which nothing was told yet."""
+        """The expression, and 0 for tables without a value yet."""
         return f"{expression} or on (table) 0 * {self.now('lakebed_version')}"
 
 
