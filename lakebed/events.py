@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 _logger = logging.getLogger("lakebed")
-TOLD = {"lakebed_event": True}
-"""``extra`` of a log record that an event says too: whoever logs events leaves it out (``monitoring.event_log``)."""
+ALSO_AN_EVENT = {"lakebed_event": True}
+"""``extra`` of a log record that repeats an event: a log of events leaves the record out (``monitoring.event_log``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCommitted:
-    """A batch of changes stands in the log."""
+    """A batch of changes was committed."""
 
     table: str
     version: int
@@ -176,7 +176,7 @@ class MutationBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationEnded:
-    """A mutation stands in the log, or matched nothing (``rows`` is 0); the figures are those of its MutationResult."""
+    """A mutation was committed, or matched nothing (``rows`` is 0); the figures are those of its MutationResult."""
 
     table: str
     operation: str
@@ -316,7 +316,7 @@ _listeners: list[Listener] = []
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Call ``listener`` with every event of this process; returns what ends it. One that listens already is not called twice."""
+    """Call ``listener`` with every event of this process; returns a function that ends this. A listener is added only once."""
     if listener not in _listeners:
         _listeners.append(listener)
     return lambda: _listeners.remove(listener) if listener in _listeners else None
@@ -328,7 +328,7 @@ def listeners() -> tuple[Listener, ...]:
 
 
 def emit(event: Event) -> None:
-    """Tell the listeners. One that fails is logged and does not stop the work."""
+    """Call the listeners. One that fails is logged, and the work goes on."""
     for listener in listeners():
         try:
             listener(event)

@@ -65,7 +65,7 @@ SPARK_CAUSES: dict[str, Callable[[str], LakebedError]] = {
 
 
 def failure_of(query: StreamingQuery, name: str) -> LakebedError | None:
-    """The error of a query that failed; None if it runs, or was stopped."""
+    """The error of a query that failed; None if it runs or was stopped."""
     error = query.exception()
     return None if error is None else failure_in(str(error), name)
 
@@ -91,7 +91,7 @@ class Restarts:
         """Whether it ever started. An Unexpected error before that comes from how it was called."""
 
     def pause_seconds(self, error: LakebedError, got_on: bool) -> float | None:
-        """How long to wait first; None: it does not start again. ``got_on``: it did some of its work since the last failure."""
+        """How long to wait before the next start; None: there is none. ``got_on``: some work was done since the last failure."""
         self._failures = 1 if got_on else self._failures + 1
         may_pass = isinstance(error, Unexpected) and self.has_started and self._failures <= UNKNOWN_FAILURES_MAX
         if not isinstance(error, Retry) and not may_pass:
@@ -100,7 +100,7 @@ class Restarts:
 
 
 class Health:
-    """How one table's ingest or maintenance does in this process (``role``: ingest, maintain). For several threads."""
+    """Whether a table's ingest or maintenance runs in this process (``role``: ingest, maintain). Safe for several threads."""
 
     def __init__(self, table: str, role: str) -> None:
         self.table = table
@@ -122,7 +122,12 @@ class Health:
         self._becomes("waiting", error, pause_seconds)
         kind = type(error).__name__
         _logger.warning(
-            "%s of %s starts again in %.0f s: %s", self.role, self.table, pause_seconds, error, extra=events.TOLD
+            "%s of %s starts again in %.0f s: %s",
+            self.role,
+            self.table,
+            pause_seconds,
+            error,
+            extra=events.ALSO_AN_EVENT,
         )
         events.emit(
             events.QueryChanged(
@@ -139,13 +144,13 @@ class Health:
         """It failed, and is not tried again."""
         self._becomes("failed", error, None)
         kind = type(error).__name__
-        _logger.error("%s of %s has ended: %s", self.role, self.table, error, extra=events.TOLD)
+        _logger.error("%s of %s has ended: %s", self.role, self.table, error, extra=events.ALSO_AN_EVENT)
         events.emit(
             events.QueryChanged(table=self.table, role=self.role, state="failed", error=kind, reason=str(error))
         )
 
     def stopped(self) -> None:
-        """Somebody stopped it, and nothing more is to be said of it."""
+        """It was stopped on purpose; it is not reported any more."""
         with _here_lock:
             if _here.get((self.table, self.role)) is self:
                 del _here[self.table, self.role]
@@ -164,6 +169,6 @@ _here_lock = threading.Lock()
 
 
 def unwell_here(table: str) -> list[Health]:
-    """What this process has started on a table (by its root) and does not run."""
+    """What this process has started on a table (by its root) and what does not run now."""
     with _here_lock:
         return [health for (of, _), health in _here.items() if of == table and health.error is not None]

@@ -377,7 +377,7 @@ class Compactor:
         _logger.warning(
             "a %s of %d parts of %s failed%s: %s", plan.kind.value, len(plan.inputs), self._table,
             ", its parts are left alone for an hour" if parked else " and will be tried again", error,
-            exc_info=None if isinstance(error, LakebedError) else error, extra=events.TOLD,
+            exc_info=None if isinstance(error, LakebedError) else error, extra=events.ALSO_AN_EVENT,
         )  # fmt: skip
         return parked
 

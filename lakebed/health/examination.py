@@ -1,11 +1,11 @@
-"""The doctor: every invariant that can be checked on a real table is checked, and what breaks it is named.
+"""The doctor checks every invariant that can be checked on a real table, and names what breaks it.
 
 1. The log (``log_checks``): all commits and checkpoints that are kept.
-2. The files of the newest version that can be read (``file_checks``), and files that nothing names.
+2. The files of the newest version that can be read (``file_checks``), and files that no version refers to.
 3. With ``deep``, the rows of all its parts (``row_checks``).
 
-Nothing is changed, and nobody is kept from writing: what is looked at is one version. A table whose log is broken can't be
-opened, so it is examined by its path.
+It changes nothing and blocks no writer, as it examines one version. A table whose log is damaged can't be opened, so the doctor
+takes a path.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FINDINGS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What was looked at, and what is wrong. ``version`` is the one whose files were looked at, -1 if none can be read."""
+    """What was examined, and what is wrong. ``version``: the one whose files were examined, -1 if none can be read."""
 
     path: str
     version: int
@@ -52,7 +52,7 @@ def _no_progress(what: str, done: int, of: int) -> None:
 
 
 def examine(path: str, deep: bool = False, progress: Progress = _no_progress) -> Examination:
-    """Examine the table at a path. At most ``FINDINGS_MAX`` findings of each kind are told.
+    """Examine the table at a path. At most ``FINDINGS_MAX`` findings of each kind are returned.
 
     Raises TableNotFound, StoreUnavailable, Contention.
     """
@@ -63,7 +63,7 @@ def examine(path: str, deep: bool = False, progress: Progress = _no_progress) ->
 def examine_log(
     path: str, log: TableLog, storage: PartStorage, deep: bool = False, progress: Progress = _no_progress
 ) -> Examination:
-    """``examine``, of a log that nobody else uses; ``path`` is what findings call the table."""
+    """``examine``, of a log object that nobody else uses. ``path``: what findings call the table."""
     started = time.perf_counter()
     if not any(log.versions()):
         raise TableNotFound(f"there is no table at {path}", table=path)

@@ -1,8 +1,8 @@
-"""The gauges of many tables, without a pipeline. It holds no state and writes nothing.
+"""The gauges of many tables, without a pipeline. The exporter holds no state and writes nothing.
 
-1. Each table has a thread, which opens it and takes its figures every ``interval_seconds``. A look that fails says why, once for
-   each new reason; the next one begins from scratch, unless the store was only away.
-2. A look that takes too long can't be cut short: the table is called down until it ends. No other table waits for it.
+1. Each table has a thread, which opens it and takes its figures every ``interval_seconds``. If that fails, the log says why, once
+   for each new reason. The next attempt opens the table anew, unless the store just did not answer.
+2. An attempt that takes too long can't be cut short: until it ends, ``lakebed_table_up`` is 0. No other table waits for it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _logger = logging.getLogger("lakebed.exporter")
 
 
 class Exporter:
-    """Looks at tables until ``close``; what it sees is in ``metrics``."""
+    """Takes the figures of tables until ``close``, and puts them into ``metrics``."""
 
     def __init__(
         self, paths: Sequence[str], metrics: Metrics, interval_seconds: float, volatile: Path | None = None
     ) -> None:
-        """``volatile``: where materialized parts are on this host, if not where this user's are.
+        """``volatile``: the folder of materialized parts on this host (default: this user's).
 
         Raises InvalidInput for a path that can't be one.
         """
@@ -52,12 +52,12 @@ class Exporter:
             metrics.down(root)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """End, without waiting for looks that are under way."""
+        """Stop. Attempts that are under way are not waited for."""
         self._done.set()
 
     def _follow(self, root: str) -> None:
@@ -84,12 +84,12 @@ class Exporter:
         return Sampler(root, TableLog(open_store(root)), self._volatile, share=_DEAR_SHARE, log_seconds=seconds)
 
     def _watch(self) -> None:
-        told: set[str] = set()
+        reported: set[str] = set()
         while not self._done.wait(1.0):
             now = time.monotonic()
             late = {root for root, began in list(self._began.items()) if now - began > SLOW_SECONDS}
             for root in late:
                 self._metrics.down(root)
-            for root in sorted(late - told):
-                _logger.warning("%s: a look at it has taken more than %.0f s", root, SLOW_SECONDS)
-            told = late
+            for root in sorted(late - reported):
+                _logger.warning("%s: taking its figures has lasted more than %.0f s", root, SLOW_SECONDS)
+            reported = late

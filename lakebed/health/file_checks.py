@@ -1,6 +1,6 @@
-"""Whether the files that a version names are there, each as large as the log says, and which files nothing names.
+"""Checks of files: those that a version refers to are there and as large as the log says; others are orphans.
 
-The table is listed once; what is kept in memory is what the version names. Orphans are told by the cleanup itself.
+The table is listed once; memory holds the files that the version refers to. The cleanup itself says which files are orphans.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _FOLDER = "_lakebed/"
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """What a version says of a file; ``bytes`` is None where it does not say how large it is."""
+class _Referred:
+    """What a version says about a file; ``bytes`` is None where it does not say the size."""
 
     what: str
     bytes: int | None = None
@@ -31,17 +31,17 @@ class _Named:
 
 def look_at_files(snapshot: Snapshot, storage: PartStorage) -> list[Finding]:
     """G1: files of base, tail, deletion vectors and detached partitions that are missing, or of another size."""
-    named, nameless = _named_by(snapshot)
+    named, unreadable = _referred_by(snapshot)
     sizes = dict.fromkeys(named, -1)
     for path, size, _ in storage.list(_FOLDER if all(path.startswith(_FOLDER) for path in named) else ""):
         if path in sizes:
             sizes[path] = size
     compared = [finding for path in named for finding in _compared(path, named[path], sizes[path], snapshot, storage)]
-    return [*nameless, *compared]
+    return [*unreadable, *compared]
 
 
-def _compared(path: str, said: _Named, size: int, snapshot: Snapshot, storage: PartStorage) -> Iterator[Finding]:
-    if size < 0:  # it may have a name that the listing spells in another way
+def _compared(path: str, said: _Referred, size: int, snapshot: Snapshot, storage: PartStorage) -> Iterator[Finding]:
+    if size < 0:  # the listing may spell its path in another way
         try:
             size = storage.size(path)
         except FileNotFoundError:
@@ -57,44 +57,48 @@ def _compared(path: str, said: _Named, size: int, snapshot: Snapshot, storage: P
         )  # fmt: skip
 
 
-def _named_by(snapshot: Snapshot) -> tuple[dict[str, _Named], list[Finding]]:
-    """Files by their paths, and a finding for each part whose deletion vector has a name that can't be read."""
-    named: dict[str, _Named] = {}
+def _referred_by(snapshot: Snapshot) -> tuple[dict[str, _Referred], list[Finding]]:
+    """Files by their paths, and a finding for each part whose deletion vector has a path that can't be read."""
+    named: dict[str, _Referred] = {}
     for part in snapshot.tail_in_order():
-        named[part.path] = _Named(f"a change part of version {part.version}", part.bytes)
-    nameless = [*_add(named, snapshot.parts.values(), "a part of the base")]
-    with suppress(ValueError, KeyError, TypeError):  # such an entry is told by ``state_findings``
+        named[part.path] = _Referred(f"a change part of version {part.version}", part.bytes)
+    unreadable = [*_add(named, snapshot.parts.values(), "a part of the base")]
+    with suppress(ValueError, KeyError, TypeError):  # ``state_findings`` reports such an entry
         for one in detached_of(snapshot).values():
-            nameless += _add(named, one.parts, f"a part of the detached partition {one.name}")
-    return named, nameless
+            unreadable += _add(named, one.parts, f"a part of the detached partition {one.name}")
+    return named, unreadable
 
 
-def _add(named: dict[str, _Named], parts: Iterable[Part], what: str) -> Iterator[Finding]:
+def _add(named: dict[str, _Referred], parts: Iterable[Part], what: str) -> Iterator[Finding]:
     for part in parts:
         if "://" in part.path:  # another table's file, where this storage can't look
             continue
-        named[part.path] = _Named(what, part.bytes)
+        named[part.path] = _Referred(what, part.bytes)
         try:
             vector = part.deletion_vector.file_path() if part.deletion_vector else None
         except Corrupt as error:
             yield critical(
-                "vector", part.path, f"which of its rows are dead is not known: the log names no deletion vector: {error}",
+                "vector", part.path,
+                f"which of its rows are dead is not known: the log's reference to the deletion vector can't be read: {error}",
                 "read an older version, and write the table anew from it",
             )  # fmt: skip
             continue
         if vector is not None:
-            named[vector] = _Named(f"the deletion vector of {part.path}")
+            named[vector] = _Referred(f"the deletion vector of {part.path}")
 
 
 def look_for_orphans(log: TableLog, storage: PartStorage, path: str) -> Iterator[Finding]:
-    """Files without a name that running maintenance would have deleted by now. Raises Contention, StoreUnavailable."""
+    """Files that no version refers to and that running maintenance would have deleted by now.
+
+    Raises Contention, StoreUnavailable.
+    """
     try:
         found = cleanup.overdue(log, storage)
     except (Corrupt, Unsupported) as error:
         yield warning("orphan", "", str(error), f"lakebed timeline {path}")
         return
     for file in found:
-        what = f"no version within retention names the file, and maintenance would have deleted it by now: {file.bytes:,} bytes"
+        what = f"no version within retention needs the file, and maintenance would have deleted it by now: {file.bytes:,} bytes"
         yield warning(
             "orphan", file.path, what, f"lakebed maintain {path}, or lakebed remove-orphan-files --no-dry-run {path}"
         )

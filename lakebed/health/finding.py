@@ -1,4 +1,4 @@
-"""What is found to be wrong with a table: how bad it is, where, and what to do about it."""
+"""A finding: what is wrong with a table, how bad it is, where, and what to do about it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong. ``check``: the invariant's name (docs/invariants.md), or what else was looked at.
+    """One thing that is wrong.
 
+    ``check``: the id of the invariant (docs/invariants.md), or the name of another check (docs/operations.md).
     ``where``: a file or a version, empty for the table as a whole; ``what``: a sentence; ``remedy``: a command, or what to do.
     """
 
@@ -59,7 +60,7 @@ def worst(findings: Iterable[Finding]) -> Severity:
 
 
 def finding_table(findings: Iterable[Finding]) -> pa.Table:
-    """A row a finding (FINDINGS_SCHEMA)."""
+    """One row for each finding (FINDINGS_SCHEMA)."""
     rows = [
         {
             "severity": finding.severity.value,

@@ -1,13 +1,13 @@
-"""What a log itself shows to be wrong, by replaying it with the readers that everybody uses.
+"""Checks of the log: it is replayed with the same code that every reader uses.
 
-1. The names: versions without a gap (M5), from version 0 or a checkpoint on, up to the newest checkpoint at least.
-2. The commits, in order: each decodes (M1), follows the one before, breaks no invariant that a commit can be held against
-   (``manifest.invariants``), and was written by lakebed, once the gate stands.
+1. The names of files: the versions have no gap, from version 0 or a checkpoint on, up to the newest checkpoint at least (M5).
+2. The commits, in order: each can be decoded (M1), was made on the one before (M4), breaks no invariant that has a predicate
+   (``manifest.invariants``), and was written by lakebed, since the table became lakebed's.
 3. Each checkpoint equals what replaying gives (M2).
 4. A version (``state_findings``): this lakebed may read and write it, its properties can be read, no part is claimed twice (P4),
-   no claim was left behind, and the change parts of the tail have places of their own (T1).
+   no claim was left behind, and each change part of the tail has a place of its own in the order of changes (T1).
 
-A commit that can't be read ends the replay; it goes on at the next checkpoint. At most some hundred commits are in memory.
+After a commit that can't be read, the replay goes on at the next checkpoint. At most some hundred commits are in memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lakebed.operations.partitions import detached_of
 from lakebed.settings import wrong_properties
 
 Progress = Callable[[str, int, int], object]
-"""What is being looked at, how many are done, how many there are."""
+"""What is being checked, how many are done, how many there are."""
 
 _AT_ONCE = 256
 _READERS = 8
@@ -80,7 +80,7 @@ def look_at_log(log: TableLog, path: str, every_commit: bool, progress: Progress
 
 
 def _names(commits: list[int], checkpoints: list[int], path: str) -> Iterator[Finding]:
-    """1. What the versions' names alone tell."""
+    """Step 1."""
     if commits and commits[0] > 0 and not any(version >= commits[0] - 1 for version in checkpoints):
         yield critical(
             "M5", commit_name(commits[0]),
@@ -92,8 +92,8 @@ def _names(commits: list[int], checkpoints: list[int], path: str) -> Iterator[Fi
             continue
         if commits[0] > 0 and not any(version <= before for version in checkpoints):
             what = (
-                f"version {before} lies below the log, which begins with {after}: a writer that slept while the log was cleaned "
-                "put it there, and died before it took it back; it is no version of the table"
+                f"version {before} lies below the log, which begins with {after}: a writer that was suspended while the log was "
+                "cleaned put it there, and ended before it deleted it; it is no version of the table"
             )
             yield warning(
                 "M4", commit_name(before), what, f"nothing: the next cleanup deletes it; or lakebed maintain {path}"
@@ -116,7 +116,7 @@ def _names(commits: list[int], checkpoints: list[int], path: str) -> Iterator[Fi
 
 
 class _Replay:
-    """2 and 3."""
+    """Steps 2 and 3."""
 
     def __init__(
         self, log: TableLog, path: str, look: LogLook, commits: set[int], checkpoints: set[int], progress: Progress
@@ -130,7 +130,7 @@ class _Replay:
         self._state: Snapshot | None = None
 
     def run(self, first: int, compares: bool) -> None:
-        """From a version on that is 0 or has a checkpoint. ``compares``: also hold checkpoints against the replay."""
+        """Replay from a version on that is 0 or has a checkpoint. ``compares``: also compare checkpoints with the replay."""
         last = self._look.version
         for version, commit in self._read(first, last):
             self._one(version, commit, compares)
@@ -177,7 +177,11 @@ class _Replay:
         info = commit.info
         if info is not None and info.engine.startswith(_OURS):
             return
-        who = f"by {info.engine or 'a program that gives no name'}" if info else "without a word of who did it"
+        who = (
+            f"by {info.engine or 'a program that gives no name'}"
+            if info
+            else "by an unknown program: the commit does not say"
+        )
         what = (
             f"version {commit.version} was committed {who}, though only lakebed may write here: keys may be live twice"
         )
@@ -195,7 +199,7 @@ class _Replay:
         self._look.findings.append(critical("M1", name, f"the log is cut off or damaged: {error}", remedy))
 
     def _compare(self, version: int) -> None:
-        """3. Hold the checkpoint against the replay, or begin the replay with it."""
+        """Step 3: compare the checkpoint with the replay, or begin the replay with it."""
         name = checkpoint_name(version)
         remedy = (
             f"move {name} out of the log; if there are no commits before it, restore it from a copy of the store first"
@@ -232,7 +236,7 @@ class _Replay:
 
 
 def _difference(stored: Snapshot, replayed: Snapshot) -> str | None:
-    """Where two states differ, in words. What is forgotten with time (removals, named batches) is left out."""
+    """Where two states differ, in words. What expires with time (removals, named batches) is not compared."""
     if (stored.protocol, _metadata(stored)) != (replayed.protocol, _metadata(replayed)):
         return "its protocol, schema or properties differ"
     for what, one, other in (
@@ -248,7 +252,7 @@ def _difference(stored: Snapshot, replayed: Snapshot) -> str | None:
 
 
 def _metadata(snapshot: Snapshot) -> object:
-    """What readers and writers go by. Writers spell a schema in several ways, and leave out names, comments and times."""
+    """The metadata that readers and writers use. Writers spell a schema in several ways, and may omit names, comments, times."""
     metadata = snapshot.metadata
     schema: object = metadata.schema_string
     with suppress(ValueError):
@@ -278,7 +282,7 @@ def _batches(snapshot: Snapshot) -> dict[str, object]:
 
 
 def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
-    """4. What a version shows without its files."""
+    """Step 4: what a version shows without its files."""
     try:
         require_readable(snapshot.protocol)
         require_writable(snapshot.protocol)
@@ -306,7 +310,7 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         for source in claim.sources:
             if source in named:
                 yield critical(
-                    "P4", source, f"the part is named by two claims, {named[source]} and {claim.id}",
+                    "P4", source, f"the part is a source of two claims, {named[source]} and {claim.id}",
                     "stop all maintenance for five minutes, so that both claims expire, and start it again",
                 )  # fmt: skip
             named[source] = claim.id
@@ -328,7 +332,7 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
     places: dict[tuple[int, int], str] = {}
     for part in snapshot.tail_in_order():
         if part.order in places:
-            what = f"it has the same place in the order of changes as {places[part.order]}: which is newer is not told"
+            what = f"it has the same place in the order of changes as {places[part.order]}: nobody can know which one is newer"
             yield critical("T1", part.path, what, f"read version {part.version - 1}, and apply both batches again")
         places[part.order] = part.path
     for part_path, part_of_base in snapshot.parts.items():

@@ -1,16 +1,16 @@
-"""What only the rows of parts show. Part by part, then the keys of all parts together, which DuckDB keeps on disk if need be.
+"""Checks of rows: part by part, then the keys of all parts together, which DuckDB spills to disk where needed.
 
-1. The deletion vector decodes, marks as many rows as it says, and no row that is not there. The file is what was written
-   (``parts.checksum``): of files that others wrote as far as their pages tell.
+1. The deletion vector can be decoded, marks as many rows as it says, and only rows that exist. The file is what was written
+   (``parts.checksum``); in files of other writers only pages that have checksums are compared.
 2. The file has as many rows as the log says; its statistics hold for every live row (S1); columns that are NOT NULL have no null;
-   the rows that are deletes are as many as the log says, and all dead in the base (B5).
-3. The rows are in the order of the table's sort key, and within the first and last key that the part tells (S1). Parts that are
-   sorted by an earlier sort key, or by none that is known, are left out.
-4. A change part has a key once (B2).
+   the number of delete rows is the one in the log, and in the base all of them are dead (B5).
+3. The rows are in the order of the table's sort key, between the first and the last key in the part's statistics (S1). Parts
+   that an earlier sort key sorted, or whose order is unknown, are not checked.
+4. A change part has each key at most once (B2).
 5. A key is live at most once in the base (B1).
-6. The tail is resolved as a settle would (B2).
+6. The tail can be resolved as a settle does it (B2).
 
-A part that can't be read is reported, and left out of steps 5 and 6.
+A part that can't be read is reported, and not part of steps 5 and 6.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from lakebed.view.scan_file import ScanFile
 
 _BATCH_ROWS = 262_144
 _TAIL_ROWS = 2_000_000
-_DUPLICATES_TOLD = 20
+_DUPLICATES_SHOWN = 20
 _RESTORE = "restore {} from a copy of the store"
 
 
@@ -60,7 +60,7 @@ class RowChecks:
     def __init__(
         self, snapshot: Snapshot, storage: PartStorage, path: str, progress: Progress, known_bad: Collection[str] = ()
     ) -> None:
-        """``known_bad``: files that are not to be read: they were reported already."""
+        """``known_bad``: files that were reported already, so they are not read."""
         self._snapshot = snapshot
         self._storage = storage
         self._path = path
@@ -107,7 +107,7 @@ class RowChecks:
         except Corrupt as error:
             self._unreadable.add(part.path)
             yield critical("file", part.path, str(error), _RESTORE.format(part.path))
-        except duckdb.Error as error:  # whatever it trips over, it is this file
+        except duckdb.Error as error:  # whatever failed, it was this file
             self._unreadable.add(part.path)
             yield critical("file", part.path, str(damaged(part.path, reason(error))), _RESTORE.format(part.path))
 
@@ -138,7 +138,7 @@ class RowChecks:
             grouped = f"select 1 from ({keys}) group by {', '.join(aliases(kinds).values())} having count(*) > 1"
             [(twice,)] = connection.sql(f"select count(*) from ({grouped})").fetchall()
             if twice:
-                what = f"{twice:,} keys stand in the change part more than once: which row is newest is not told"
+                what = f"{twice:,} keys are in the change part more than once: nobody can know which row is the newest"
                 yield critical("B2", part.path, what, f"read version {part.version - 1}, and apply the batch again")
 
     def _scan(self, part: Part | ChangePart) -> str:
@@ -147,7 +147,7 @@ class RowChecks:
     def _statistics(
         self, part: Part | ChangePart, dead: BitMap64, connection: duckdb.DuckDBPyConnection
     ) -> Iterator[Finding]:
-        """2. Also NOT NULL, for rows that are live."""
+        """Step 2, also NOT NULL. Only live rows count."""
         stats = parsed_stats(part.stats) if part.stats else {}
         fields = [field for field in self._spec.schema if field.name not in part.partition_values]
         if not fields or len(dead) == part.rows:
@@ -184,7 +184,7 @@ class RowChecks:
         return critical("S1", part.path, said, self._write_anew())
 
     def _write_anew(self) -> str:
-        """How every part is sorted and written anew, statistics included: there is no merge of one part that asks for none."""
+        """The command that sorts and writes every part anew, with its statistics: no command does so for a single part."""
         order, settings = self._spec.order_by, self._snapshot.settings
         if not order:
             return "read the table (table.to_arrow()), and write it anew"
@@ -214,8 +214,8 @@ class RowChecks:
         register_view(connection, "lakebed_live", self._storage, files, schema)
 
     def _order(self, part: Part | ChangePart, connection: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
-        """3. Batch by batch, the last row of one standing before the next."""
-        terms, told = self._spec.terms, order_bound_terms(self._spec)
+        """Step 3, batch by batch: the last row of one batch is put before the next one."""
+        terms, bound_terms = self._spec.terms, order_bound_terms(self._spec)
         names = list(dict.fromkeys(name for term in terms for name in term.columns))
         fields = [self._spec.schema.field(name).with_nullable(True) for name in names]
         kinds = {field.name: sql_type(field.type) for field in fields}
@@ -224,7 +224,7 @@ class RowChecks:
         row = 0
         for batch in connection.sql(scan).to_arrow_reader(_BATCH_ROWS):
             table = named(pa.Table.from_batches([batch]), names).cast(pa.schema(fields))
-            if last is None and told:
+            if last is None and bound_terms:
                 yield from self._order_bounds(part, table, 0)
             joined = pa.concat_tables([last, table]) if last is not None else table
             order = sort_order(joined, terms)
@@ -237,20 +237,20 @@ class RowChecks:
                 return
             row += len(table)
             last = joined.slice(len(joined) - 1)
-        if last is not None and told:
+        if last is not None and bound_terms:
             yield from self._order_bounds(part, last, 1)
 
     def _order_bounds(self, part: Part | ChangePart, rows: pa.Table, end: int) -> Iterator[Finding]:
-        """The first (``end`` 0) or the last key against what the part tells of it; as exact as bounds are kept."""
-        told = order_bound_terms(self._spec)
+        """Compare the first (``end`` 0) or the last key with the part's statistics, as exactly as bounds are kept."""
+        terms = order_bound_terms(self._spec)
         stats = parsed_stats(part.stats) if part.stats else {}
-        if ORDER_BOUNDS not in stats or stats[ORDER_BOUNDS]["columns"] != [term.name for term in told]:
+        if ORDER_BOUNDS not in stats or stats[ORDER_BOUNDS]["columns"] != [term.name for term in terms]:
             return
-        from_key = key_at(rows, 0, told)
-        said = range_of(part.stats, told)
-        found = range_of(with_order_bounds('{"numRecords":1}', told, from_key, from_key), told)
+        from_key = key_at(rows, 0, terms)
+        said = range_of(part.stats, terms)
+        found = range_of(with_order_bounds('{"numRecords":1}', terms, from_key, from_key), terms)
         if said.lower > found.upper if end == 0 else said.upper < found.lower:
-            what = f"the {'last' if end else 'first'} sort key that its statistics tell is not that of its rows"
+            what = f"the {'last' if end else 'first'} sort key in its statistics is not that of its rows"
             yield critical("S1", part.path, what, self._write_anew())
 
     # -- all parts together ------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class RowChecks:
         return {path: part for path, part in self._snapshot.parts.items() if path not in self._unreadable}
 
     def _keys_are_live_once(self) -> Iterator[Finding]:
-        """5. The keys of all live rows go into one table, part by part; only those that stand twice are looked up again."""
+        """Step 5: the keys of all live rows go into one table, part by part; only those that are there twice are looked up."""
         base = self._readable_base()
         keys = list(self._spec.keys)
         alias = aliases(keys)
@@ -276,10 +276,10 @@ class RowChecks:
                         self._register(connection, [_scan_file(part, self._dead_rows.of(part))], schema)
                         connection.execute(f"insert into lakebed_keys {live}")
                     self._progress("keys of parts", done, len(base))
-                told = " and ".join(f"{place} is not null" for place in alias.values())  # a null was told by step 2
-                grouped = f"select {listed} from lakebed_keys where {told} group by {listed} having count(*) > 1"
+                filled = " and ".join(f"{place} is not null" for place in alias.values())  # step 2 reports nulls
+                grouped = f"select {listed} from lakebed_keys where {filled} group by {listed} having count(*) > 1"
                 counted = f"select *, count(*) over () as total from ({grouped})"
-                found = connection.sql(f"{counted} order by {listed} limit {_DUPLICATES_TOLD}").to_arrow_table()
+                found = connection.sql(f"{counted} order by {listed} limit {_DUPLICATES_SHOWN}").to_arrow_table()
         except Corrupt as error:
             yield critical("file", "", str(error), f"lakebed doctor --deep {self._path}")
             return
@@ -297,13 +297,13 @@ class RowChecks:
             places = ", ".join(f"row {row:,} of {part}" for part, row in rows)
             said = ", ".join(f"{name} = {value!r}" for name, value in key.items())
             what = f"the key {said} is live {len(rows)} times: {places}"
-            if probe + 1 == _DUPLICATES_TOLD and total > _DUPLICATES_TOLD:
-                what += f"; and {total - _DUPLICATES_TOLD:,} more keys"
+            if probe + 1 == _DUPLICATES_SHOWN and total > _DUPLICATES_SHOWN:
+                what += f"; and {total - _DUPLICATES_SHOWN:,} more keys"
             remedy = "apply the right row of that key again (table.apply), and settle: every older one dies"
             yield critical("B1", rows[0][0] if rows else "", what, remedy)
 
     def _tail_resolves(self, tail: Sequence[ChangePart]) -> Iterator[Finding]:
-        """6. In pieces, as a settle takes it."""
+        """Step 6, in pieces, as a settle takes the tail."""
         base = self._readable_base()
         locator = ScanLocator(self._spec, self._storage)
         for piece in _pieces([part for part in tail if part.path not in self._unreadable]):
@@ -312,7 +312,7 @@ class RowChecks:
                     resolve(base, piece, self._spec, self._storage, self._dead_rows, locator)
             except Corrupt as error:
                 what = f"the tail can't be settled: {error}"
-                yield critical("B2", piece[0].path, what, f"lakebed settle {self._path} tells when it is mended")
+                yield critical("B2", piece[0].path, what, f"lakebed settle {self._path} shows whether it is repaired")
                 return
 
 
@@ -340,7 +340,7 @@ def _scan_file(part: Part | ChangePart, dead: BitMap64) -> ScanFile:
 def _bounds_broken(
     field: pa.Field, low: pa.Scalar, high: pa.Scalar, part: Part | ChangePart, stats: Mapping[str, Any]
 ) -> str | None:
-    """What a column's bounds say and live rows deny; None if they hold, or nobody looks at them."""
+    """How a live row contradicts the bounds of a column; None if they hold, or no reader uses them."""
     kind = field.type
     if not trusts_bounds(part.path, kind):
         return None
@@ -353,6 +353,6 @@ def _bounds_broken(
             return f"no value above {most}, but a live row has NaN"
         if most is not None and (value := comparable(last, kind)) is not None and value > highest(most, kind):
             return f"no value above {most}, but a live row has {last}"
-    except (ValueError, OverflowError):  # a time that Python lacks
+    except (ValueError, OverflowError):  # a time that Python can't represent
         return None
     return None

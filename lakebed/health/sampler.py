@@ -1,11 +1,11 @@
-"""The figures of a table, again and again, at little cost: for gauges and for the display.
+"""Takes the figures of a table again and again, at a low and bounded cost, for gauges and the display.
 
-1. Each time: the newest snapshot and what it says by itself (``manifest.table_figures``).
-2. As often as ``share`` of the time allows: the planner is asked what it would do, and how well the parts are clustered is worked
-   out anew if the base has changed. In between the figures of the look before stand.
+1. Each time: the figures of the newest snapshot (``manifest.table_figures``).
+2. As often as ``share`` of the time allows: what the planner would do, and, if the base has changed, how well its parts are
+   clustered. In between the earlier figures are used.
 3. Each time, for a bounded time: commits are read, until the last hour is known (``monitoring.recent_commits``).
 4. Once a minute: the rows of the quarantine.
-5. Once an hour, or more seldom if that is dear, in a thread of its own: the files below the table's root are listed.
+5. Once an hour, or less often if that takes long, in a thread of its own: the files below the table's root are listed.
 
 The reference of write amplification is that of ``planning.optimum``, at the margin: for as many equal batches as came in the last
 hour, after as many as the table holds, (F(held + n, k) − F(held, k)) ÷ n, plus one for ingest itself; k is the read budget.
@@ -46,10 +46,10 @@ from lakebed.storage.open import open_part_storage
 from lakebed.view.clustering import placed
 
 _logger = logging.getLogger("lakebed.exporter")
-DEAR_SHARE = 0.01
+COSTLY_SHARE = 0.01
 QUARANTINE_SECONDS = 60.0
 LIST_SECONDS = 3600.0
-_LIST_SHARE = 0.01  # of the time, at most, goes into listing
+_LIST_SHARE = 0.01  # of the time, at most, for listing
 _FLUSHES_MAX = 4096
 _RUNS_MAX = 64
 
@@ -63,11 +63,11 @@ class Sampler:
         log: TableLog,
         volatile: Path,
         clock: Callable[[], float] = time.time,
-        share: float = DEAR_SHARE,
+        share: float = COSTLY_SHARE,
         log_seconds: float = 0.01,
     ) -> None:
-        """``volatile``: where materialized parts are on this host, a folder a table; ``share``: of the time, at most so much
-        goes into step 2; ``log_seconds``: so much computing a look spends on commits of the past.
+        """``volatile``: the folder of materialized parts on this host, with one folder for each table. ``share``: the part of
+        the time that step 2 may take. ``log_seconds``: the time for old commits in each call.
         """
         self._path = path
         self._log = log
@@ -79,7 +79,7 @@ class Sampler:
         self._planned: Planned | None = None
         self._clustered: Clustered | None = None
         self._clustered_parts: Mapping[str, Part] | None = None
-        self._dear_again = 0.0
+        self._costly_again = 0.0
         self._local: tuple[str, LocalParts] | None = None
         self._quarantine: TableLog | None = None
         self._quarantine_rows: int | None = None
@@ -93,10 +93,10 @@ class Sampler:
         snapshot = self._log.refresh()
         now_ms = self._log.now_ms()
         figures = figures_of(snapshot, now_ms)
-        if started >= self._dear_again:
-            self._look_dearly(snapshot, now_ms)
+        if started >= self._costly_again:
+            self._take_costly_figures(snapshot, now_ms)
             ended = time.monotonic()
-            self._dear_again = ended + (ended - started) * (1 / self._share - 1)
+            self._costly_again = ended + (ended - started) * (1 / self._share - 1)
         recent = self._commits.read(snapshot.version, self._log_seconds)
         if started >= self._quarantine_again:
             self._look_at_quarantine()
@@ -117,7 +117,7 @@ class Sampler:
             seconds=time.monotonic() - started,
         )
 
-    def _look_dearly(self, snapshot: Snapshot, now_ms: int) -> None:
+    def _take_costly_figures(self, snapshot: Snapshot, now_ms: int) -> None:
         planning = plan(snapshot, claimed_paths(snapshot, now_ms), now_ms, statistics=self._log.statistics)
         self._planned = Planned(
             backlog_bytes=planning.backlog_bytes,
@@ -141,9 +141,9 @@ class Sampler:
             return
         except Retry:
             return
-        except LakebedError as error:  # it is another table: this one's figures don't wait for it
+        except LakebedError as error:  # the quarantine is another table: this one's figures do not depend on it
             if self._quarantine_rows is not None:
-                _logger.warning("%s can't be looked at: %s", self._path + QUARANTINE_SUFFIX, error)
+                _logger.warning("%s can't be read: %s", self._path + QUARANTINE_SUFFIX, error)
             self._quarantine_rows = None
             return
         self._quarantine = log
@@ -157,7 +157,7 @@ class Sampler:
             orphans = overdue(self._log, storage)
             size = sum(size for _, size, _ in storage.list(""))
             self._stored = Stored(size, len(orphans), sum(file.bytes for file in orphans))
-        except (LakebedError, OSError) as error:  # the next look says what is wrong with the table
+        except (LakebedError, OSError) as error:  # the next sample says what is wrong with the table
             _logger.warning("%s can't be listed: %s", self._path, error)
             self._stored = None
         finally:
@@ -192,7 +192,7 @@ def with_reference(recent: Recent, figures: TableFigures) -> Recent:
 
 
 def reference_amplification(batches: int, held: int, read_budget: int) -> float:
-    """What ``batches`` equal ones cost at least, themselves included, after ``held`` ones; both are cut at bounds."""
+    """The least that ``batches`` equal batches cost, their own bytes included, after ``held`` ones; both are bounded."""
     batches = min(batches, _FLUSHES_MAX // 2)
     held = min(held, _FLUSHES_MAX - batches)
     least = _least(min(read_budget, _RUNS_MAX))

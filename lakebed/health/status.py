@@ -1,20 +1,20 @@
-"""One screen: is the table well, and if not, what is wrong, why, and what to do.
+"""The status of a table: whether it is healthy, and if not, what is wrong, why, and what to do.
 
-1. What changes slowly is looked at once a minute: the names in the log, the commits that the newest version is made of, whether
-   the files of that version are there, the quarantine.
-2. What changes with every commit is looked at each time: the newest snapshot, and what the planner says of it.
-No part is opened. What only rows show is asked of the doctor (``deep``).
+1. What changes slowly is checked once a minute: the names in the log, the commits of the newest version, whether the files of
+   that version are there, the quarantine.
+2. What changes with every commit is checked each time: the newest snapshot, and what the planner says about it.
+No part is opened. What only rows show is the doctor's task (``deep``).
 
-What counts as wrong follows from what the table, its planner and its writers hold themselves to:
+The bounds follow from the table's settings, its planner and its writers:
 
 - tail: the planner would have settled it one lease (120 s) ago;
-- backpressure: ingest gives way, by its own bounds (``planning.backpressure``);
+- backpressure: ingest slows down, by its own bounds (``planning.backpressure``);
 - backlog: the planner would merge, purge or resort parts that are older than a lease, and no claim is live: nobody merges;
 - depth: more than twice ``lakebed.read_budget``, though claims are live: merges can't keep up;
-- claim: its lease ended more than a lease ago, when any replica would have taken it out;
+- claim: its lease ended more than a lease ago, when any replica would have removed it;
 - log: three checkpoint intervals without a checkpoint; files that a cleanup would have deleted one ``lakebed.log_retention`` ago;
 - quarantine: a record in it;
-- query: ingest or maintenance of this very process failed, and waits or has ended;
+- query: ingest or maintenance of this process failed, and waits or has ended;
 - and all that ``log_checks`` and ``file_checks`` find.
 """
 
@@ -51,7 +51,7 @@ from lakebed.storage.open import open_part_storage
 
 SLOW_SECONDS = 60.0
 _CHECKPOINTS_LATE = 3
-_PLANS_TOLD = 3
+_PLANS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Status(TableFigures):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slow:
-    """What is looked at once a minute."""
+    """What is checked once a minute."""
 
     snapshot: Snapshot | None
     is_whole: bool
@@ -99,10 +99,10 @@ class _Slow:
 
 
 class Observer:
-    """Looks at one table again and again. It has a log of its own, so a table that can't be opened can be looked at too."""
+    """Checks one table again and again. It has a log object of its own, so it also works for a table that can't be opened."""
 
     def __init__(self, path: str, volatile: Path | None = None, clock: Callable[[], float] = time.time) -> None:
-        """``volatile``: where materialized parts are on this host, a folder a table, if not where this user's are."""
+        """``volatile``: the folder of materialized parts on this host, with one folder for each table (default: this user's)."""
         self._path = path.rstrip("/") or path
         self._storage = open_part_storage(path)
         self._log = TableLog(open_store(self._storage.root), clock)
@@ -130,8 +130,8 @@ class Observer:
             findings += state_findings(snapshot, self._path, self._log.now_ms())
         if deep:
             examined = examine_log(self._path, self._log, self._storage, True).findings
-            told = {(finding.check, finding.where) for finding in examined}
-            findings = [*examined, *(each for each in findings if (each.check, each.where) not in told)]
+            seen = {(finding.check, finding.where) for finding in examined}
+            findings = [*examined, *(each for each in findings if (each.check, each.where) not in seen)]
         if any(finding.check == "M1" and not finding.where for finding in findings):
             snapshot = None  # entries of ours that can't be read: no figure could be trusted
         status = Status(path=self._path) if snapshot is None else self._figures(snapshot, slow)
@@ -211,7 +211,7 @@ class Observer:
             materialized_parts=sum(len(one.parts) for one in local if one.claim.id in claims),
             depth=planning.depth_max,
             backlog_bytes=planning.backlog_bytes,
-            will_do=tuple(_told(planning)),
+            will_do=tuple(_first_plans(planning)),
             waits=tuple(f"{refusal.count:,} {refusal.why}" for refusal in planning.refusals),
             quarantined=slow.quarantined,
             oldest_version=oldest,
@@ -253,11 +253,11 @@ class Observer:
             yield warning("log", "", f"{what}: opening the table gets slow", maintain)
 
     def _unwell_here(self) -> Iterator[Finding]:
-        """Queries of this process that do not run. Those of others show in what they leave undone."""
+        """Queries of this process that do not run. Those of other processes show only by the work that they leave undone."""
         for health in unwell_here(self._storage.root):
             if health.pause_seconds is None:
                 what = f"the {health.role} query of this process has ended: {health.error}"
-                yield critical("query", health.role, what, "mend the cause, then start it again")
+                yield critical("query", health.role, what, "remove the cause, then start it again")
             else:
                 what = f"the {health.role} query of this process failed, and starts again within {health.pause_seconds:.0f} s"
                 yield warning("query", health.role, f"{what}: {health.error}", "nothing, if the cause passes")
@@ -281,7 +281,7 @@ class Observer:
         statistics = self._log.statistics
         if not plan(replace(snapshot, parts=older, tail={}), (), earlier_ms, statistics=statistics).merges:
             return
-        earlier = self._at(earlier_ms) or snapshot  # a setting or a threshold of now may not have been one then
+        earlier = self._at(earlier_ms) or snapshot  # settings may have been others then
         older = {path: part for path, part in earlier.parts.items() if part.modified_ms <= earlier_ms}
         merges = plan(replace(earlier, parts=older, tail={}), (), earlier_ms, statistics=statistics).merges
         merges = tuple(one for one in merges if snapshot.parts.keys() >= set(one.inputs))
@@ -292,7 +292,7 @@ class Observer:
             )
 
 
-def _told(planning: Planning) -> Sequence[str]:
-    told = [f"{kind_of(one)} {len(one.inputs):,} parts: {one.why}" for one in planning.plans[:_PLANS_TOLD]]
-    more = len(planning.plans) - _PLANS_TOLD
-    return [*told, f"and {more:,} more"] if more > 0 else told
+def _first_plans(planning: Planning) -> Sequence[str]:
+    shown = [f"{kind_of(one)} {len(one.inputs):,} parts: {one.why}" for one in planning.plans[:_PLANS_SHOWN]]
+    more = len(planning.plans) - _PLANS_SHOWN
+    return [*shown, f"and {more:,} more"] if more > 0 else shown

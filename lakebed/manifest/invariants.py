@@ -88,7 +88,7 @@ def _emit(found: list[Violation], table: str, version: int, when: str) -> None:
     for violation in found:
         _logger.error(
             "version %d of %s breaks invariant %s: %s", version, table, violation.invariant, violation.detail,
-            extra=events.TOLD,
+            extra=events.ALSO_AN_EVENT,
         )  # fmt: skip
         events.emit(
             events.InvariantViolated(

@@ -213,7 +213,7 @@ BROKEN = {
     "bad deletion vector": Broken(damage_a_deletion_vector, "vector", "checksum", rows_only=True),
     "wrong statistics": Broken(tell_wrong_statistics, "S1", "statistics of 'id' are wrong", rows_only=True),
     "unsorted part": Broken(shuffle_a_part, "S1", "not in the order of (region, at)", rows_only=True),
-    "orphan": Broken(leave_an_orphan, "orphan", "no version within retention names", severity=Severity.WARNING),
+    "orphan": Broken(leave_an_orphan, "orphan", "no version within retention needs", severity=Severity.WARNING),
     "gap in versions": Broken(make_a_gap, "M5", "has a gap"),
     "foreign commit": Broken(commit_as_another_program, "gate", "by Apache-Spark/3.5 Delta-Lake/3.2"),
 }
