@@ -1,8 +1,8 @@
-"""Where the work of a merge is done: in this process, or as a Spark job of one task.
+"""Where a merge works: in this process, or as a Spark job of one task.
 
-A replica on a local master uses its own process: a merge as a task would hold one of the few slots that the next batch of
-ingest waits for. On a cluster the driver is no place for heavy work, so the merge is a task, and its output goes
-straight to the object store: executors don't share the replica's disk.
+On a local master it works in this process, because a task would take one of the few slots that the next batch of ingest needs.
+On a cluster the driver should not do heavy work, so the merge is a task. Its output goes straight to the object store, because
+executors do not share the disk of the driver.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Merge: some base parts become few sorted parts of the next level. Claim, work, commit; the writer never waits.
+"""Merge: some base parts become few sorted parts of the next level. No writer waits for it.
 
-1. **Claim.** The sources are named in the log. A part that a live claim names, or that left the base, ends the matter here,
-   before it costs anything; an expired claim on them is taken over in the same commit.
-2. **Work.** The kernel (``parts.merge``) reads the sources as they are at the claim's commit and writes new files. Meanwhile the
-   lease is extended (a heartbeat).
-3. **Commit.** Rows that died since the claim are found in the sources' newer deletion vectors and mapped onto the output by
-   its row provenance; the output enters the base with them as its own. The sources leave in the same commit. When a
-   settle comes first, step 3 is done again, which costs milliseconds: neither the settle's work nor the merge's is lost.
-4. The claim is gone, or a source was replaced by somebody else: the files written are deleted, nothing else happened.
-   Deleted are only files of which every commit was certainly refused: once an answer was lost, the commit may stand, and a
-   later version may have taken its parts on (merged, detached), so the files are left to the cleanup, which knows all
-   kept versions.
+1. **Claim.** The log gets a claim that lists the sources. If a live claim lists one of them, or one has left the base, the merge
+   ends here, before any work is done. Expired claims on them are taken over in the same commit.
+2. **Work.** The kernel (``parts.merge``) reads the sources as they are at the claim's commit and writes new files. Meanwhile a
+   heartbeat extends the lease.
+3. **Commit.** Rows that died since the claim are in newer deletion vectors of the sources. The row provenance says where these
+   rows are in the output, and the output joins the base with them marked dead. The sources leave in the same commit. If a settle
+   commits first, step 3 runs again. That takes milliseconds, and neither the settle nor the merge loses work.
+4. If the claim is gone, or another commit replaced a source, the new files are deleted. A file is deleted only if every commit
+   that lists it was certainly refused. If the store's answer to one was lost, that commit may stand, and a later version may
+   have merged or detached its parts. Then the files are left to the cleanup, which knows all kept versions.
 
-Invariants: P1, P3, P4 by the log's checks; S1 by the kernel; S2: what is live in the sources at the commit is live in the output.
+Invariants: P1, P3 and P4 by the checks of the log; S1 by the kernel; S2: what is live in the sources at the commit is live in
+the output.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Sources:
 
 
 class Merger:
-    """Runs merges of one replica on one table. Safe to use from several threads, a merge each."""
+    """Runs merges of one replica on one table. Safe to use from several threads, each with its own merge."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Merger:
         self._at_work: dict[str, tuple[Claim, Sequence[Claim]]] = {}
 
     def planning_view(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
-        """The table as the planner should see it, and the paths that are taken."""
+        """The snapshot, and the paths that live claims list."""
         return snapshot, claimed_paths(snapshot, now_ms)
 
     def run(
@@ -163,7 +163,7 @@ class Merger:
         return replace(result, seconds=time.perf_counter() - started)
 
     def close(self) -> None:
-        """Give back the claims of merges that are still at work; what they have done by then is dropped in the end."""
+        """Release the claims of merges that still work. Their output will not be committed."""
         for claim, restoring in list(self._at_work.values()):
             with suppress(Retry):
                 self.abandon(claim, restoring)
@@ -425,7 +425,7 @@ class Merger:
         return actions, result
 
     def _discard(self, merged: Sequence[MergedPart]) -> None:
-        """Delete files that no commit names."""
+        """Delete files that no commit lists."""
         for part in merged:
             try:
                 self._storage.delete(part.path)

@@ -1,15 +1,15 @@
-"""A recluster job: rounds of merges, in this process, until the table is as its thresholds say.
+"""A recluster job: rounds of merges in this process, until the depth of the table's levels is within their thresholds.
 
-1. What is there now is what the job is about: parts that come later are left to the next one, so it ends whatever comes in.
+1. The job covers the parts that exist when it begins. Later parts are left to the next job, so it ends whatever comes in.
 2. The estimate says how much will be read and written, and whether there is room for it.
 3. The next round is planned on the newest snapshot, and its first group is merged like any other merge (claim, kernel, commit:
-   ``compaction.merge``). Then it is planned again. So a group that another replica claimed first, or a part of which was
-   replaced, costs nothing but its own planning, and deletes that are committed meanwhile are carried over.
-4. With ``final`` it goes on until no level is above its threshold and every part is sorted by the table's sort key; it waits for
-   parts that others have claimed. Without, one round is all.
+   ``compaction.merge``). Then the rest is planned again. So if another replica claimed a group first, or replaced one of its
+   parts, only the planning was in vain. Deletes that are committed meanwhile are carried over.
+4. With ``final`` it goes on until no level is above its threshold and every part is sorted by the table's sort key. It waits for
+   parts that others have claimed. Without ``final`` it ends after one round.
 
-Nothing of a job is anywhere but in the table: one that was stopped or killed goes on where it was when it is called again (the
-claims of one that was killed end with their leases).
+The state of a job is in the table alone. A job that was stopped or killed goes on where it was when it is called again; the
+claims of one that was killed end with their leases.
 """
 
 from __future__ import annotations

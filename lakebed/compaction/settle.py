@@ -1,14 +1,15 @@
-"""Settle: the oldest change parts of the tail become level-0 base parts; what they replace is marked dead.
+"""Settle: the oldest change parts of the tail become level-0 base parts, and the rows that they replace are marked dead.
 
-Act first, then commit: deletion vectors carry new names, so an attempt that does not commit leaves an orphan at most.
+Files are written first, then committed. Deletion vectors have new names, so an attempt that does not commit leaves at most an
+orphan file.
 
-1. Take change parts from the old end of the tail, up to ``CHANGES_MAX`` rows a commit (bounded memory).
-2. Resolve them against the base (``parts.resolve``): positions only, no row is rewritten.
-3. Write the deletion vectors, and a part for rows that had to be completed. Changes that can't become rows are set aside
-   now, each change part's once: a crash before step 4 loses none, and doing it again adds none.
-4. Commit: marked parts are removed and added with their new vector, change parts leave the tail and join the base.
-   On a conflict (another commit replaced a part, settled the same change parts, or brought new keys) steps 1 to 3 run again on
-   the newest snapshot (``commit_loop``): the key index has to read only the parts that are new to it.
+1. Take change parts from the old end of the tail, up to ``CHANGES_MAX`` rows a commit. This bounds the memory.
+2. Resolve them against the base (``parts.resolve``). The result is positions; no row is rewritten.
+3. Write the deletion vectors, and a part for rows that had to be completed. Changes that can't become rows go to the quarantine
+   now, once for each change part. So a crash before step 4 loses none, and a second attempt adds none.
+4. Commit. Marked parts are removed and added with their new vector; change parts leave the tail and join the base. On a conflict
+   (another commit replaced a part, settled the same change parts, or brought new keys) steps 1 to 3 run again on the newest
+   snapshot (``commit_loop``). The key index then reads only the parts that it does not have yet.
 
 Invariants: B1, B2, T1.
 """

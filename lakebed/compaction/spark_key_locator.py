@@ -1,8 +1,8 @@
-"""Looking up the keys of a wide settle as Spark tasks.
+"""Finds the keys of a large settle by Spark tasks.
 
-A settle of a batch looks its keys up in the key index, in the maintaining process. A backlog of millions of keys is
-cheaper to find by reading the base's key columns once, in parallel: each task takes a group of parts and joins their keys
-with the keys looked for. Positions come back, which are at most as many as the keys.
+The settle of a batch looks its keys up in the key index, in the maintaining process. For a backlog of millions of keys it is
+cheaper to read the key columns of the base once, in parallel: each task takes a group of parts and joins their keys with the keys
+that are sought. It returns positions, at most as many as there are keys.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Volatile parts: merges that stay on the replica's local disk until it pays to upload them.
+"""Volatile parts: the output of merges stays on the replica's local disk until an upload pays.
 
-1. Claim (``compaction.merge``). From now on the output is a *volatile part*: it exists nowhere yet.
-2. Merge to the local disk: now it is a *materialized part* of this replica. Its sources stay in the log, so every reader
-   elsewhere still sees the same rows. The lease is extended while the replica lives.
-3. The planner sees materialized parts in place of their sources, so it merges them further. The new claim covers all
-   normal parts below, and ends the claims of the materialized parts in its own commit.
-4. A rule says that a part is due (size, age, the local disk, how many parts other readers still read in its place): it is
-   copied into the object store and committed in place of all normal parts it covers; only then do they leave. If the commit
-   does not stand, the object is deleted; if that can't be known for sure, it is left to the cleanup.
-5. The replica starts again: what is on its disk and still claimed is taken up; its other claims are given back.
+1. The sources are claimed (``compaction.merge``). The output is a *volatile part* from now on; it exists nowhere yet.
+2. The merge writes to the local disk. The output is now a *materialized part* of this replica. Its sources stay in the log, so
+   readers elsewhere still see the same rows. The lease is extended while the replica lives.
+3. The planner sees materialized parts in place of their sources, so it merges them further. The new claim covers all normal parts
+   below. Its commit also ends the claims of the materialized parts.
+4. A part is uploaded when a rule says so: by size, by age, because the local disk is full, or because other readers still read
+   many parts in its place. It is copied into the object store and committed in place of all normal parts that it covers, and
+   only then do these leave. If the commit does not stand, the object is deleted. If that is not certain, it is left to the cleanup.
+5. When the replica starts again, it takes up what is on its disk and still claimed. It releases its other claims.
 
-Deletion vectors that came to the sources meanwhile are mapped onto the output by row provenance, at each of these steps.
-Invariants: P1 to P4. Losing the local disk loses work, never rows.
+At each of these steps, deletion vectors that the sources got meanwhile are mapped onto the output by row provenance.
+Invariants: P1 to P4. The loss of the local disk loses work, but no rows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _logger = logging.getLogger("lakebed.volatile")
 
 @dataclass(frozen=True, slots=True)
 class UploadRules:
-    """When a materialized part is uploaded."""
+    """Says when a materialized part is uploaded."""
 
     bytes_min: int
     age_seconds: float
@@ -75,13 +75,13 @@ class UploadRules:
 
 
 class VolatileMerger:
-    """Merges of one replica that are kept on its local disk. Safe to use from several threads."""
+    """Merges of one replica whose output stays on its local disk. Safe to use from several threads."""
 
     def __init__(
         self, log: TableLog, storage: PartStorage, dead_rows: DeletionVectorCache, base: Path,
         clock: Callable[[], float] = time.time, lease_seconds: float = LEASE_SECONDS,
     ) -> None:  # fmt: skip
-        """``base``: the table's folder for materialized parts on this host; the replica takes a free place in it."""
+        """``base``: the table's folder for materialized parts on this host; the replica takes a free one of its subfolders."""
         folder, name, self._lock_file = replica_folder(base)
         self._folder = MaterializedFolder(folder)
         self._log = log
@@ -109,7 +109,7 @@ class VolatileMerger:
             return list(self._held.values())
 
     def close(self) -> None:
-        """Give the folder free; claims of materialized parts stay until their leases end, so a restart goes on with them."""
+        """Release the folder. Claims of materialized parts stay until their leases end, so that a restart takes them up."""
         self._merger.close()
         with self._lock:
             if self._lock_file >= 0:
@@ -119,7 +119,7 @@ class VolatileMerger:
     # -- what the compactor asks of a merger -------------------------------------------------------------------------
 
     def planning_view(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
-        """The table as the planner should see it here, and the paths that are taken."""
+        """The table with materialized parts in place of their sources, and the paths that live claims list."""
         with self._lock:
             idle = [one for one in self._held.values() if one.claim.id not in self._busy]
         seen, _ = overlay(snapshot, idle, self._dead_rows.of)
@@ -277,7 +277,7 @@ class VolatileMerger:
         return chosen
 
     def _take_up(self) -> None:
-        """Go on after a restart."""
+        """Take up the materialized parts of this replica after a restart."""
         snapshot = self._log.refresh()
         in_log = {claim.id: claim for claim in claims_of(snapshot.domains).values() if claim.replica == self.replica}
         for claim_id, one in self._folder.load().items():
