@@ -7,7 +7,7 @@
    below. Its commit also ends the claims of the materialized parts.
 4. A part is uploaded when a rule says so: by size, by age, because the local disk is full, or because other readers still read
    many parts in its place. It is copied into the object store and committed in place of all normal parts that it covers, and
-   only then do these leave. If the commit does not stand, the object is deleted. If that is not certain, it is left to the cleanup.
+   only then do these leave. If the commit does not stand, the object is deleted; if that is not certain, the cleanup decides.
 5. When the replica starts again, it takes up what is on its disk and still claimed. It releases its other claims.
 
 At each of these steps, deletion vectors that the sources got meanwhile are mapped onto the output by row provenance.

@@ -1,7 +1,7 @@
-"""A local part that a merge reads with Arrow: some rows of it, by row groups.
+"""Reads some rows of a local part with Arrow, by row groups, for a merge.
 
-Arrow is quicker at it than DuckDB, and keeps dictionaries as they are, from file to file. It neither casts nor knows the
-object store: see ``suits``. Checksums of pages are compared unless the whole file was verified.
+Arrow is faster at this than DuckDB, and keeps dictionaries as they are from file to file. It can neither cast nor read from the
+object store; ``suits`` says which files it can read. Checksums of pages are compared unless the whole file was verified.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A batch of changes as Arrow: checked, typed, and reduced to the newest change of each key.
+"""A batch of changes as Arrow: checked, cast, and reduced to the newest change of each key.
 
-1. ``prepare`` casts a user's columns to the table's, adds the operation column, and checks keys, NOT NULL columns and
-   the sequence. It changes nothing else: rows stay in order, and later rows are newer.
-2. ``newest_per_key`` keeps one change a key: the highest ``sequence_by``, and of equal ones the last. Values that the
-   source did not send are the matter of ``parts.unavailable_values``.
+1. ``prepare`` casts a user's columns to the types of the table, adds the operation column, and checks keys, NOT NULL columns
+   and the sequence. It changes nothing else: rows stay in order, and later rows are newer.
+2. ``newest_per_key`` keeps one change a key: the one with the highest ``sequence_by``, and the last of equal ones. Values that
+   the source did not send are resolved in ``parts.unavailable_values``.
 """
 
 from __future__ import annotations

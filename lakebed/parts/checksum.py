@@ -1,12 +1,12 @@
-"""Is a part's file what was written? A CRC-32 of the whole file, in the log beside the part, tells.
+"""Verifies that a part's file is what was written, by a CRC-32 of the whole file, which is in the log beside the part.
 
-Pages carry checksums of their own, but page headers, the footer, Bloom filters and page indexes do not, and DuckDB and most
-readers look at none: a bit that flips in a footer's statistics leaves rows out without a word. So who writes a part takes
-the checksum of the file as it lies on the local disk, and whoever makes other parts of it (merges, uploads), or asks whether
-the table is well, compares first. Else damage would be copied and given a checksum of its own.
+Pages have checksums of their own. Page headers, the footer, Bloom filters and page indexes have none, and DuckDB and most readers
+compare none. A bit that flips in the statistics of a footer leaves out rows without an error. So the writer of a part takes the
+checksum of the file as it is on the local disk. Whoever makes other parts of it (merges, uploads), or checks the table's health,
+compares it first. Otherwise damage would be copied and get a checksum of its own.
 
-A file that others wrote, or lakebed before it kept checksums, has none in the log. Of it the pages that carry one are verified,
-by reading them all with Arrow.
+Files of other writers, and of versions of lakebed without checksums, have none in the log. Of such a file, the pages that have a
+checksum are verified, by reading all of them with Arrow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bitmaps behind deletion vectors, read once and kept while they are of use."""
+"""A cache of the bitmaps of deletion vectors."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""A column of changes in the type of the table's column, if that keeps what each value means; else an error.
+"""Casts a column of changes to the type of the table's column if each value keeps its meaning; otherwise it raises an error.
 
-Kept: whole numbers, decimals and floating point as one another, where the value stays the same (a ``double`` is rounded to
-a ``float`` column, as that is what such a column holds); bytes that are UTF-8 as a text, and a text as bytes; instants in another
-unit or zone; a timestamp without zone as a date and back, at midnight. Structs by the names of their fields.
+Cast: whole numbers, decimals and floating point into each other, if the value stays the same (a ``double`` is rounded for a
+``float`` column, because that is what such a column holds); bytes that are UTF-8 into a text, and a text into bytes; instants
+into another unit or zone; a timestamp without zone at midnight into a date, and back. Structs are matched by the names of
+their fields.
 
-Refused, for a value's meaning would have to be guessed: a number as a time, a truth value or a text, and back; a text as anything
-that must be parsed; times with a zone as times without, and back; a date as an instant.
+Refused, because the meaning of a value would be a guess: a number as a time, a truth value or a text, and back; a text as
+anything that must be parsed; times with a zone as times without, and back; a date as an instant.
 """
 
 from __future__ import annotations

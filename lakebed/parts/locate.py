@@ -1,8 +1,8 @@
-"""Finding the rows of keys in base parts: by the key index where there is one, else by reading key columns.
+"""Finds the rows of keys in base parts: by the key index where there is one, else by reading key columns.
 
-Both ways give the same rows: a table of ``probe`` (row of the keys asked for), ``part`` (its path), ``row`` (position),
-and for a table with ``sequence_by`` what decides who is newer: the sequence and the operation of what was found, under
-the names of the hidden columns. Dead rows are among them.
+Both ways return the same rows, as a table: ``probe`` (the row of the key in the table of keys), ``part`` (its path), ``row`` (its
+position). For a table with ``sequence_by`` it also has what decides which change is newer, the sequence and the operation of each
+row found, under the names of the hidden columns. Dead rows are among the rows.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Materialized parts: outputs of merges that lie on a replica's local disk and are not in the object store yet.
+"""Materialized parts: outputs of merges that are on a replica's local disk and not in the object store yet.
 
-A folder holds, for each claim, the data files, and written last, in one step, a description: the claim, its sources as they
-were read, and each file's row provenance and checksum. The folder is never the truth: without it the normal parts are
-all there still, so whatever can't be trusted is dropped.
+A folder holds the data files of each claim. It also holds a description, which is written last and in one step: the claim, its
+sources as they were read, and the row provenance and checksum of each file. The table does not depend on the folder, because the
+normal parts all still exist. So whatever can't be trusted is deleted.
 
-``overlay`` puts materialized parts in place of the normal parts they were made from. That is right at any version that still
-has all these parts, with at least the dead rows that the merge left out: what died since is mapped by provenance. So
-the planner merges them further, and readers on the same host read few parts in place of many: the same rows either way.
+``overlay`` puts materialized parts in place of the normal parts that they were made from. That is right at any version that still
+has all these parts, with at least the dead rows that the merge left out; rows that died since are mapped by provenance. So the
+planner can merge them further, and readers on the same host read few parts in place of many. The rows are the same.
 """
 
 from __future__ import annotations

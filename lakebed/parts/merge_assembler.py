@@ -1,11 +1,11 @@
 """Writes the parts of a merge's output, chunk by chunk (steps 3 and 4 of ``parts.merge``).
 
-1. Each output part is a slice of the order, and each slice one chunk or more. In a source that is sorted a chunk is a range of
-   rows, so most row groups of the source are not read.
-2. Where that would read row groups again and again (short parts, or parts in another order), all rows are read once first, and
-   each is spilled with its chunk (``storage.spill_buckets``): an external sort by distribution.
-3. The rows of a chunk are read source after source and taken to their places, which the provenance tells: nothing is sorted
-   twice. They are taken and written by row groups. The chunks of a part go to one file.
+1. Each output part is a slice of the order, and each slice has one or more chunks. In a sorted source a chunk is a range of rows,
+   so most row groups of the source are not read for it.
+2. Where chunks would read the same row groups again and again (short parts, or parts in another order), all rows are read once
+   first, and each is spilled with its chunk (``storage.spill_buckets``): an external sort by distribution.
+3. The rows of a chunk are read source after source and moved to their places. The provenance has these, so nothing is sorted
+   twice. They are taken and written by row groups. All chunks of a part go to one file.
 """
 
 from __future__ import annotations

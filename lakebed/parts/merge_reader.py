@@ -1,11 +1,11 @@
-"""Reads rows of a merge's sources, with Arrow where it can and with DuckDB where it must.
+"""Reads rows of a merge's sources, with Arrow where possible, else with DuckDB.
 
-Arrow reads the sources if all are files that hold the flat columns of the table in its types, in row groups of no more than
-a chunk (``parts.arrow_source``). All others are read by DuckDB, which casts; there, sources of one row group or less are one
-scan, because a scan each costs milliseconds of planning.
+Arrow reads the sources if all are files with the flat columns of the table in its types, in row groups that fit in a chunk
+(``parts.arrow_source``). DuckDB reads all others, and casts. With DuckDB, sources of one row group or less are read by one scan,
+because the planning of each scan takes milliseconds.
 
-No byte is used unverified. A file with a checksum in the log was verified as a whole before; of others the checksums of pages
-are compared.
+No byte is used unverified. A file with a checksum in the log was verified as a whole before. For other files the checksums of the
+pages are compared.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Values of nested types with fields that are NOT NULL: a struct that is null has no values in its fields, and may.
+"""Values of nested types with fields that are NOT NULL. A struct that is null has no values in its fields, which is allowed.
 
-Arrow refuses to cast such a column if a field's array has a null anywhere, and to write it; DuckDB puts a null there. So
+Arrow refuses to cast or write such a column if the array of such a field has a null anywhere, and DuckDB puts a null there. So
 values are computed and written in the type without these declarations (``nullable``), and get them back for a reader
-(``as_declared``); whether every struct that is there has its values is looked at by ``first_missing``.
+(``as_declared``). ``first_missing`` checks that every struct that is not null has its values.
 """
 
 from __future__ import annotations

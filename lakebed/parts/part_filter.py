@@ -1,19 +1,20 @@
-"""Leaving out parts that no row of a predicate can be in. Exact in one direction: a part left out has no matching row.
+"""Leaves out parts that can hold no row of a predicate. A part that is left out never holds a matching row; one that is kept
+may hold none either.
 
-1. Of the predicate's conditions joined by AND those are taken that compare a column with a constant:
-   ``=``, ``<``, ``<=``, ``>``, ``>=``, ``BETWEEN``, ``IN``. Anything else rules out no part.
-2. Each condition is turned into one on the column's least and greatest value: ``x > 5`` can only hold in a part where
-   ``greatest > 5``.
-3. DuckDB evaluates these on a table of a row a part, made from the parts' statistics and partition values. So a constant
-   is compared with a bound exactly as with the column itself; what is unknown rules out nothing.
+1. Of the conditions that AND joins, those are used that compare a column with a constant: ``=``, ``<``, ``<=``, ``>``, ``>=``,
+   ``BETWEEN``, ``IN``. Other conditions leave out no part.
+2. Each condition becomes one on the column's least and greatest value: ``x > 5`` can only hold in a part where ``greatest >
+   5``.
+3. DuckDB evaluates these on a table with a row a part, made from the statistics and partition values of the parts. So a
+   constant is compared with a bound exactly as with the column itself. A bound that is unknown leaves out no part.
 
-Rows of given values (``parts_that_may_hold``) are sought in the same bounds, by one sorted join a column; where it is enough to
-look at their least and greatest values (``parts_that_may_overlap``), by one comparison a part.
+Rows with given values (``parts_that_may_hold``) are looked up in the same bounds, by one sorted join a column. Where their
+least and greatest values are enough (``parts_that_may_overlap``), it takes one comparison a part.
 
-Other writers' bounds are not all to be trusted (``trusts_bounds``): nobody may leave out a file by those.
+Some bounds of other writers do not hold (``trusts_bounds``): no file may be left out because of them.
 
-Step 2 needs that the comparison follows the order of the column's values. So constants of another family than the
-column's are not looked at (DuckDB might compare the column's texts), nor lists of constants of several kinds.
+Step 2 requires that the comparison follows the order of the column's values. So it ignores constants of another family than
+the column's (DuckDB might compare the column's texts), and lists of constants of several kinds.
 """
 
 from __future__ import annotations

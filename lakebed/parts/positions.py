@@ -1,14 +1,14 @@
-"""Finding the rows of keys by reading the key columns of parts: the way without a key index.
+"""Finds the rows of keys by reading the key columns of parts, without a key index.
 
-For a single look-up in foreign parts, and for wide settles, where every task takes a group of parts. Its result is that
-of `KeyIndex.lookup` for the same parts, but for the order of the rows; SQL's equality holds (NaN = NaN, -0.0 = 0.0).
+It serves single look-ups in parts of other writers, and large settles, where every task takes a group of parts. Its result is
+that of `KeyIndex.lookup` for the same parts, but for the order of the rows. SQL's equality holds (NaN = NaN, -0.0 = 0.0).
 
 Algorithm
-1. DuckDB joins the scan of the parts with the keys, the keys being the hash table. From that it makes by itself a
-   filter of their least and greatest values that prunes row groups: a condition of our own made it no faster.
-   A column that a file lacks is null, so a file without a key column has none of the keys.
-2. Only key columns, payload columns and positions are decoded. Memory is that of the keys and of what is found,
-   bounded by the connection's limit (the join spills).
+1. DuckDB joins the scan of the parts with the keys; the keys are the hash table. It derives a filter of their least and
+   greatest values, which prunes row groups. (A condition of our own made it no faster.) A column that a file lacks is null, so
+   a file without a key column has none of the keys.
+2. Only key columns, payload columns and positions are decoded. The memory is that of the keys and of the rows found, bounded
+   by the connection's limit: the join spills.
 """
 
 from __future__ import annotations

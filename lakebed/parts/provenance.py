@@ -1,9 +1,9 @@
-"""Row provenance: for each row of a merge's output, which row of which source it was.
+"""Row provenance: for each row of a merge's output, the source and the row of it that it came from.
 
-With it, rows that died in a source while the merge ran die in the output too: nothing has to be looked up by key.
+With it, rows that died in a source while the merge ran also die in the output, and no key has to be looked up.
 
-Bytes (``to_bytes``): ordinals and rows, each compressed. Rows are grouped by source and written as differences, because a
-source's rows mostly reach the output in their old order: then nearly every difference is one, or a small gap.
+Bytes (``to_bytes``): ordinals and rows, each compressed. Rows are grouped by source and written as differences. A source's rows
+mostly keep their order in the output, so nearly every difference is one or a small gap.
 """
 
 from __future__ import annotations

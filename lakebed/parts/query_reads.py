@@ -1,10 +1,12 @@
-"""Which parts a query of DuckDB's reads, by its plan: what ``table.query`` leaves to DuckDB, asked only when someone counts.
+"""Finds the parts that a query in DuckDB reads, by its plan. ``table.query`` leaves the reading to DuckDB, so this runs only when
+reads are counted.
 
-1. DuckDB plans the query again. Each scan of Parquet files in the plan tells the conditions that came down to it.
-2. Parts that a scan's conditions rule out by their bounds (``part_filter``) are not read by it. DuckDB opens their footers,
-   once a process, and goes on.
+1. DuckDB plans the query again. Each scan of Parquet files in the plan shows the conditions that were pushed down to it.
+2. Parts that these conditions rule out by their bounds (``part_filter``) do not count as read. DuckDB opens their footers, once a
+   process, and skips their rows.
 
-A condition that comes down only while the query runs, from a join, is not foreseen: then more parts count as read than were.
+A condition that is pushed down only while the query runs, such as one from a join, is not in the plan. Then more parts count as
+read than were read.
 """
 
 from __future__ import annotations

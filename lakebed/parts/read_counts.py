@@ -1,22 +1,22 @@
-"""How often parts were read of late, while they wait to be sorted by a new sort key: what is read most is sorted first.
+"""Counts how often parts are read while they wait for a new sort key, so that those that are read most are sorted first.
 
 Invariants
-- While no part waits (``manifest.parts_to_resort``) nothing is counted, written, listed or started.
-- A reader writes nothing unless the table's property ``lakebed.count_reads`` is on. Without it only a process that maintains the
-  table counts what it reads itself, in memory.
-- Counts are a hint. One that is lost or counted twice changes the order of sorting and nothing else, so no error here reaches
-  a reader or a planner.
+- While no part waits (``manifest.parts_to_resort``), nothing is counted, written or listed, and no thread is started.
+- A reader writes nothing unless the table's property ``lakebed.count_reads`` is on. Without it, only a process that maintains
+  the table counts its own reads, in memory.
+- Counts are hints. A count that is lost, or counted twice, changes the order of sorting and nothing else. So no error here
+  reaches a reader or a planner.
 
-Readers and planners are seldom one process, and a reader must not commit: every other process would replay that. With the
-property they meet in small files beside the parts.
+Readers and planners are seldom in one process, and a reader must not commit, because every other process would replay that.
+With the property they exchange counts by small files beside the parts.
 
-1. A read tells which parts it took, after pruning (``count``). Spark's queries are planned in its JVM, which counts them itself
-   and is asked now and then (``follow``).
-2. A thread writes what was counted since the last time to ``_lakebed/reads/<epoch seconds>-<random>.json``: a second after the
-   first read, then at most once a minute, and when the process ends. A process that may not write there, or whose table has not
-   the property, keeps its counts in memory.
-3. A planner (``of``) adds up the counts of the last hour. With the property it lists the folder for that, at most once a minute
-   and from the name of an hour ago on. A file never changes, so each is read once; of very many, the newest.
+1. A read reports the parts that it took, after pruning (``count``). Spark's queries are planned in its JVM, which counts them;
+   it is asked for the counts now and then (``follow``).
+2. A thread writes the counts since the last file to ``_lakebed/reads/<epoch seconds>-<random>.json``: a second after the first
+   read, then at most once a minute, and when the process ends. Without the property, or without write access, they stay in
+   memory.
+3. A planner (``of``) adds up the counts of the last hour. With the property it lists the folder for that, at most once a
+   minute, from the name of an hour ago on. A file never changes, so each is read once. Of very many files it reads the newest.
 4. Cleanup deletes files that are older than an hour (``operations.cleanup``).
 """
 

@@ -1,9 +1,9 @@
-"""Writing parts: sorted Parquet files with their statistics.
+"""Writes parts: sorted Parquet files with their statistics.
 
-1. The rows are cut by partition: a part belongs to one.
-2. Each piece is sorted by the sort key (else the keys), and tells its first and its last sort key.
-3. It is written by Arrow (``write_arrow``) under a new uuid name; nothing is ever written twice under one name, so a failed
-   attempt leaves an orphan and never a wrong row. Which columns get dictionaries is judged by a sample of their values.
+1. The rows are split by partition, because a part belongs to one partition.
+2. Each piece is sorted by the sort key, or by the keys without one. The first and the last sort key go into its statistics.
+3. Arrow writes it (``write_arrow``) under a new uuid name. No name is ever written twice, so a failed attempt leaves an orphan
+   and never a wrong row. A sample of the values decides which columns get dictionaries.
 """
 
 from __future__ import annotations
