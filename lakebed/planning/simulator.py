@@ -229,7 +229,9 @@ class _World:
         self._rows_in = rows
         for number in range(count):
             where = even * (rows if self.workload.order == "ascending" else _KEYS)
-            self._write(rows, size, 1, (0, 0), self._partition(number), [(where, rows)], f"base-{number}")
+            self._write(
+                rows, size, 1, [(where, rows)], blocks=(0, 0), partition=self._partition(number), name=f"base-{number}"
+            )
 
     def _partition(self, number: int) -> dict[str, str | None]:
         return {"partition": str(number)} if self.workload.partitions > 1 else {}
@@ -343,32 +345,25 @@ class _World:
         where = [(item.quantiles, item.live) for item in inputs if item.live > 0]
         passes = passes_after(parts, sum(part.live_rows for part in parts), self.settings.sort_key_version)
         name = f"merge-{self.version:07d}"
-        self._write(rows, size, plan.level, blocks, parts[0].partition_values, where, name, passes)
+        partition = parts[0].partition_values
+        self._write(rows, size, plan.level, where, blocks=blocks, partition=partition, name=name, passes=passes)
         self.merged_bytes += round(size)
 
     def _write(
-        self, rows: float, size: float, level: int, blocks: tuple[int, int], partition: Mapping[str, str | None],
-        where: Sequence[tuple[Floats, float]], name: str, passes: int = 0,
+        self, rows: float, size: float, level: int, where: Sequence[tuple[Floats, float]], *,
+        blocks: tuple[int, int], partition: Mapping[str, str | None], name: str, passes: int = 0,
     ) -> None:  # fmt: skip
         """One run of parts of the target size."""
         wanted = max(size / self.settings.target_part_bytes, rows / self.settings.target_part_rows)
         count = max(1, math.ceil(wanted - 1e-6))
+        part_rows = math.ceil(rows / count)
         for number, quantiles in enumerate(_mixed(where, count)):
-            self._add(
-                math.ceil(rows / count), math.ceil(size / count), level, blocks, partition, rows / count, quantiles,
-                f"{name}-{number:04d}", passes,
+            part = Part(
+                path=f"{name}-{number:04d}", rows=part_rows, bytes=math.ceil(size / count), level=level,
+                min_block=blocks[0], max_block=blocks[1], partition_values=partition,
+                stats=_stats(part_rows, quantiles), passes=passes, sort_key_version=self.settings.sort_key_version,
             )  # fmt: skip
-
-    def _add(
-        self, rows: int, size: int, level: int, blocks: tuple[int, int], partition: Mapping[str, str | None],
-        live: float, quantiles: Floats, path: str, passes: int,
-    ) -> None:  # fmt: skip
-        part = Part(
-            path=path, rows=rows, bytes=size, level=level, min_block=blocks[0], max_block=blocks[1],
-            partition_values=partition, stats=_stats(rows, quantiles), passes=passes,
-            sort_key_version=self.settings.sort_key_version,
-        )  # fmt: skip
-        self.parts[path] = _Stored(part, live, quantiles)
+            self.parts[part.path] = _Stored(part, rows / count, quantiles)
 
     def snapshot(self) -> Snapshot:
         """The table as the planner sees it."""
