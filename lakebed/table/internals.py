@@ -55,13 +55,18 @@ def internals_of(table: Table) -> Internals:
     return table._internals
 
 
-def open_log(root: str) -> TableLog:
-    """The log at a root. Raises TableNotFound, Unsupported (a feature that lakebed lacks)."""
+def open_log(root: str, as_given: str = "") -> TableLog:
+    """The log at a root; ``as_given``: the path as the user wrote it, for messages.
+
+    Raises TableNotFound, Unsupported (a feature that lakebed lacks).
+    """
     log = TableLog(open_store(root))
     try:
         log.refresh()
     except TableNotFound:
-        raise TableNotFound(f"there is no table at {root}; create it with lakebed.create", table=root) from None
+        raise TableNotFound(
+            f"there is no table at {as_given or root}; create it with lakebed.create", table=root
+        ) from None
     return log
 
 

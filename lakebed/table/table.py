@@ -86,7 +86,7 @@ def create(
 def open(path: str | os.PathLike[str]) -> Table:
     """Open a table. Raises TableNotFound, Unsupported (a feature that lakebed lacks)."""
     root = _root(path)
-    log = open_log(root)
+    log = open_log(root, os.fspath(path))
     for wrong in wrong_properties(log.refresh().metadata.configuration).values():
         _logger.warning("a property of %s counts as not set: %s", path, wrong)
     return Table(Internals(root, log))
@@ -109,7 +109,7 @@ def convert(
     def read_columns(log: TableLog, snapshot: Snapshot, columns: list[str]) -> pa.Table:
         return Internals(root, log).view.arrow(snapshot, columns, None)
 
-    convert_table(root, open_log(root), open_part_storage(root), settings, read_columns)
+    convert_table(root, open_log(root, os.fspath(path)), open_part_storage(root), settings, read_columns)
     return open(path)
 
 
