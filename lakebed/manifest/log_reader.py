@@ -1,16 +1,19 @@
-"""Reading the log of one table: the newest version, old ones, and which commits are versions of it at all.
+"""Reads the log of one table: the newest version, old ones, and which commits are versions of the table at all.
 
-A cleanup deletes commit files one after the other, oldest first. So while the commit of a version is in the log, no name
-after it was ever free again, and what lies under these names is what was committed there. From this follow the steps:
+A cleanup deletes commit files one after the other, oldest first. So while the commit of a version is in the log, no name after
+it was ever free again, and the files with these names are what was committed there. Hence the steps:
 
-1. Begin with a state that is known: the newest checkpoint (it says which commit it is of), else version 0, else what this
-   reader knew before.
-2. Read the commits after it one by one, each made on the one before (``follows``).
-3. If there were any, look whether the commit of the state that was begun with is still there. It is not: begin again.
+1. Start from a known state: the newer of the newest checkpoint (it says which commit it is of) and the state that this reader
+   knows, else version 0.
+2. Read the commits after it one by one. Each must have been made on the one before (``follows``).
+3. If there were any, check that the commit of the state in step 1 is still in the log. If it is not, start again.
 
-So no clock decides what is read, and a reader that slept for a year sees no commit that is not one: a writer that slept as
-long may have put its own under a name that a cleanup had freed, and not have noticed yet (``table_log``). A commit also says
-which table it was made for: what a table that lay here before left behind, commits or checkpoints, is passed over.
+So no clock decides what is read, and a reader that slept for a year sees no commit that is not one. A writer that slept as
+long may have put its commit under a name that a cleanup had freed, without having noticed yet (``table_log``). A commit also
+says for which table it was made. Commits and checkpoints that an earlier table left in the same place are ignored.
+
+The newest snapshot is published by one reference, which threads read without a lock. Threads that ask for it at the same time
+share a read (``single_flight``), and no lock is held while the store is read.
 """
 
 from __future__ import annotations

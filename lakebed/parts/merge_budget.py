@@ -1,11 +1,11 @@
-"""How much of a merge is in memory at once, from what a row takes and the connection's memory limit.
+"""Says how much of a merge is in memory at once, from the size of a row and the connection's memory limit.
 
 At most about two fifths of the limit hold rows as they were read (there may be one dead row for each wanted one), and as much
 again holds them while they are joined to one table. So a chunk of the output is at most a fifth of the limit.
 
-If a row group of each source fits in a chunk, the last ones read are kept for the next chunk and nothing is read twice. Chunks
-are short then: what was read is still in the processor's cache when it is written. Of a source in another order each chunk
-reads all row groups, so chunks are as long as memory allows.
+If a row group of each source fits in a chunk, the last ones read are kept for the next chunk, and nothing is read twice. Then
+chunks are short, so that what was read is still in the processor's cache when it is written. Of a source in another order each
+chunk reads all row groups, so chunks are as long as memory allows.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The order of rows by a sort key: NaN above all numbers, strings by their bytes, equal rows as they are.
+"""Sorts rows by a sort key: NaN is above all numbers, strings are compared by their bytes, equal rows keep their order.
 
 1. The values of each term are computed (``sortkey.order_values``).
-2. If all are whole numbers, dates, times or dictionaries, and their ranges fit into 63 bits together, a row's key is one number:
-   the values' distances from that which comes first, side by side. Rows that come in runs which are sorted already, as
-   those of parts do, are then merged run by run (Timsort, by numpy), which costs far less than step 3.
-3. Else Arrow sorts the values.
+2. If all are whole numbers, dates, times or dictionaries, and their ranges fit into 63 bits together, a row's key is one
+   number: the distances of its values from the first value of each term, side by side. Rows of parts come in runs that are
+   sorted already. These are merged run by run (Timsort, by numpy), which costs far less than step 3.
+3. Otherwise Arrow sorts the values.
 
-Memory: 8 bytes a row beside the keys for step 2, and when the keys are gone 20; for step 3 the keys once more and 16.
+Memory: for step 2, 8 bytes a row beside the keys, and 20 when the keys are freed; for step 3, the keys once more and 16.
 """
 
 from __future__ import annotations

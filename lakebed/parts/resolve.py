@@ -1,21 +1,22 @@
-"""What the tail means for the base: which rows die, and where. The one place that decides who is newest.
+"""Resolves the tail against the base: which rows die, and where. No other place decides which change is newest.
 
-Settling commits a resolution; the merge-on-read view applies the same one without committing it. So both give the same
+Settling commits a resolution, and the merge-on-read view applies the same one without committing it. So both give the same
 rows by construction (invariant B2), and a view of a settled table costs no more than a plain read.
 
-Invariants: a key is live at most once afterwards (B1); only positions are worked out, no row is rewritten.
+Invariants: after it, a key is live at most once (B1). It finds positions; no row is rewritten.
 
-1. Read key, operation, sequence and position of every row of the given change parts (oldest of the tail first).
-2. Keep the newest change a key: highest sequence, else the last part. The others are dead in their parts.
-3. Look the keys up in the base. Live rows found die: unless, with ``sequence_by``, a live row or a settled delete that
-   was found is newer than the change; then the change is dead on arrival and the base stays.
-4. Deletes are dead rows of their own part. They stay there as tombstones: what step 3 finds for late events.
-5. A newest change that lacks values its source did not send is completed from what was newest when it came (see
-   ``parts.unavailable_values``); the completed row goes into a part of its own, and the incomplete one is dead.
+1. Read key, operation, sequence and position of every row of the given change parts, the oldest of the tail first.
+2. Keep the newest change of each key: the one with the highest sequence, else the one of the last part. The others are dead in
+   their parts.
+3. Look the keys up in the base. Live rows with these keys die. With ``sequence_by`` there is an exception: if a live row or a
+   settled delete is newer than the change, the change is dead and the base stays.
+4. Deletes are dead rows of their own part. They stay there as tombstones, which step 3 finds for late events.
+5. A newest change that lacks values that its source did not send is completed from what was newest when it came (see
+   ``parts.unavailable_values``). The completed row goes into a part of its own, and the incomplete one is dead.
 
 Keys of the whole tail are in memory at once, as Arrow: some 100 bytes a row with an integer key and sequence (8 bytes each),
-on top of 100 MB (``benchmarks/long_tail.py``); longer keys add their length a few times over. Settling takes the tail in
-pieces of bounded size, a view takes all of it: so a tail of tens of millions of rows is to be settled before it is read.
+on top of 100 MB (``benchmarks/long_tail.py``). Longer keys add their length a few times over. Settling takes the tail in
+pieces of bounded size, and a view takes all of it. So settle a tail of tens of millions of rows before you read it.
 """
 
 from __future__ import annotations

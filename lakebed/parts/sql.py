@@ -1,12 +1,12 @@
-"""The few pieces of SQL that every query over parts is made of: names, literals, and the scan of some files.
+"""The pieces of SQL that all queries over parts share: names, literals, and the scan of some files.
 
-A user may give a column any name, DuckDB's own ``file_row_number`` as well as one that a query of ours happens to use. So
-names of the user's and names of ours never stand in one place:
+A user may give a column any name, also DuckDB's own ``file_row_number`` or a name that a query of ours uses. So names of users
+and names of ours never stand in the same place:
 
-- A query of ours calls columns ``c0``, ``c1``, … by their place in a list (``parquet_of``, ``by_place``); they get their names
+- A query of ours calls columns ``c0``, ``c1``, … by their place in a list (``parquet_of``, ``by_place``). They get their names
   when the result is Arrow again (``named``).
-- Where names of both must stand side by side, in an Arrow table, in a part's file, in a view that a user's expression sees,
-  ours begin with ``_lakebed_``, and no column of a table may (``manifest.schema.RESERVED_PREFIX``).
+- Where names of both must stand together (in an Arrow table, in a part's file, in a view that a user's expression sees), ours
+  begin with ``_lakebed_``, and no column of a table may begin so (``manifest.schema.RESERVED_PREFIX``).
 """
 
 from __future__ import annotations

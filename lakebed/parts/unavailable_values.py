@@ -1,18 +1,18 @@
 """Values that a source did not send: from which row each is taken.
 
-A change may lack values (Debezium sends no unchanged large value of PostgreSQL): the row keeps the value it had. What
-it had is decided once, in the order of arrival, so it does not depend on when the tail is settled:
+A change may lack values (Debezium does not send unchanged large values of PostgreSQL). Then the row keeps the value that it
+had. That value is found in the order of arrival, so it does not depend on when the tail is settled:
 
-1. The changes of a key are walked as they arrived, the table's own row or delete first. One with a lower sequence than
-   the newest so far is late: it changes nothing and gives no value.
-2. A missing value is taken from the newest row so far; after a delete, or where there is no row, it is null.
-3. A row that then lacks a value of a NOT NULL column, since the source never sent one, can't be a row of the table: it
-   is left out and goes to the quarantine, unless a whole change that came later makes it void anyway. So what a change
-   part loses can only become less by changes that come later: the same rows are never put aside twice.
+1. The changes of a key are visited in the order of arrival, after the table's own row or delete. A change with a lower
+   sequence than the newest so far is late: it changes nothing and gives no value.
+2. A missing value is taken from the newest row so far. After a delete, or without a row, it is null.
+3. A row may then lack a value of a NOT NULL column, because the source never sent one. It can't be a row of the table. It is
+   left out and goes to the quarantine, unless a complete change that came later replaces it anyway. So later changes can only
+   reduce what a change part loses, and the same rows are never put into the quarantine twice.
 
-Within a batch the table's row is not known. Without a sequence that is no matter: the batch's rows are newer, and what
-none of them tells stays missing. With one, a row that gives a value may itself be late, which only the table can tell:
-so such rows are kept beside the newest, in layers of one row a key, oldest first.
+Within a batch the table's row is not known. Without a sequence that does not matter: the batch's rows are newer, and what none
+of them has stays missing. With a sequence, a row that gives a value may itself be late, and only the table can decide that. So
+such rows are kept beside the newest, in layers of one row a key, oldest first.
 """
 
 from __future__ import annotations

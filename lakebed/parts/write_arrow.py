@@ -1,15 +1,16 @@
-"""Writing a part from Arrow tables whose rows are in their final order, by Arrow's own Parquet writer.
+"""Writes a part from Arrow tables whose rows are in their final order, by Arrow's own Parquet writer.
 
-1. The tables follow each other in one file under a new uuid name. A row group ends at ``row_group_rows`` or with its table.
-2. Columns named in ``dictionary`` get dictionaries; for others no dictionary is tried, which is dear where it does not pay.
-   Other whole numbers, dates and times are stored as differences (DELTA_BINARY_PACKED), smaller than zstd makes them
-   alone. Spark, Delta's readers, DuckDB and Arrow read that; byte stream split, which Spark does not read, is not used.
-3. Pages hold at most ``PAGE_ROWS`` rows and are listed in a page index, so that a selective query skips pages.
-   A page carries its checksum, and the log that of the whole file (``parts.checksum``).
-4. Columns that are ``sought`` by single values get a Bloom filter a row group, which Spark and DuckDB ask before they read it.
-   Whole numbers and texts only: for them what equals what is the same in every reader.
-5. Statistics come from the footer. For floating point it has none: they would say nothing of NaN, which is above all other
-   numbers for Spark, so that Spark would skip it. What the log is told of such columns is found while the tables pass.
+1. The tables follow each other in one file with a new uuid name. A row group ends at ``row_group_rows`` or with its table.
+2. Columns in ``dictionary`` get dictionaries. For others none is tried, because that is expensive where it does not pay. Other
+   whole numbers, dates and times are stored as differences (DELTA_BINARY_PACKED), which are smaller than what zstd alone makes
+   of them. Spark, Delta's readers, DuckDB and Arrow read that. Byte stream split is not used, because Spark does not read it.
+3. Pages hold at most ``PAGE_ROWS`` rows and are listed in a page index, so that a selective query skips pages. A page has its
+   checksum; the checksum of the whole file is in the log (``parts.checksum``).
+4. Columns in ``sought``, those that are looked up by single values, get a Bloom filter a row group. Spark and DuckDB check it
+   before they read the row group. Only whole numbers and texts have one, because all readers agree on which of their values
+   are equal.
+5. Statistics come from the footer. For floating point the footer has none: it would not cover NaN, which is above all other
+   numbers for Spark, so Spark would skip it. What the log has for such columns is found while the tables are written.
 
 It is faster than DuckDB's COPY, which copies all rows before it encodes them and writes no page index.
 """

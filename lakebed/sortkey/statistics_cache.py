@@ -1,14 +1,14 @@
-"""What the statistics of a table's parts say, read once and kept while the parts are in the table.
+"""A cache of what the statistics of a table's parts say. All versions of the table share it.
 
-Plans are made and parts left out after every commit, and a commit changes few of many parts. So the versions of a table share
-what was read of their parts' statistics; a text of statistics is read when it is first met.
+Plans are made, and parts left out, after every commit, and a commit changes few of many parts. So a text of statistics is
+parsed when it is first met, and not again while its part is in the table.
 
-1. Each text has a number. By number there are two arrays for each column asked for, its least and greatest value, and for each
-   order asked for a list of ranges.
-2. The ends of an order's ranges are kept sorted. New ones are placed by bisection, and all ranks behind them move up in one
+1. Each text has a number. For each column that was asked for there are two arrays by number, with its least and its greatest
+   value. For each order that was asked for there is a list of ranges.
+2. The ends of an order's ranges are kept sorted. New ends are placed by bisection, and all ranks behind them move up in one
    addition. So ranges of the same order are compared as whole numbers.
-3. When texts of other parts than the live ones are more than ``SPARE_SHARE`` of these and ``SPARE_TEXTS`` besides, they go
-   (``keep``). An order by a whole number takes some 320 bytes a part, a column twice its value.
+3. When texts of other parts than the live ones are more than ``SPARE_SHARE`` of these and ``SPARE_TEXTS`` besides, they are
+   dropped (``keep``). An order by a whole number takes some 320 bytes a part, a column twice its value.
 """
 
 from __future__ import annotations
