@@ -1,4 +1,4 @@
-"""Events and table states as Prometheus metrics, in a registry of their own. docs/metrics.md explains every one.
+"""Events and table states as Prometheus metrics, in a registry of their own. docs/metrics.md explains each metric.
 
     metrics = Metrics()
     stop = events.listen(metrics)
@@ -75,35 +75,59 @@ class Metrics:
         info = Info("lakebed", "The version of lakebed that runs.", registry=self.registry)
         info.info({"version": __version__})
 
+        self._describe_ingest()
+        self._describe_settles_and_merges()
+        self._describe_mutations_and_queries()
+        self._describe_log_and_store()
+        self._table = TableGauges(self.registry)
+
+    def _describe_ingest(self) -> None:
+        """What ingest does."""
         self._batches = self._counter("lakebed_batches", "Batches committed.")
         self._replayed = self._counter("lakebed_batches_replayed", "Batches that came again and were left out.")
         self._rows = self._counter("lakebed_ingested_rows", "Changes committed, the newest of a key in each batch.")
         self._ingested_bytes = self._counter("lakebed_ingested_bytes", "Bytes of the change parts that ingest wrote.")
-        self._quarantined = self._counter("lakebed_quarantined_records", "Records put aside into the quarantine.")
+        self._quarantined = self._counter("lakebed_quarantined_records", "Records that were put into the quarantine.")
         self._lost = self._counter("lakebed_lost_records", "Records that the source dropped before they were read.")
+        self._ignored = self._counter("lakebed_ignored_records", "Records that mean no change.")
+        self._truncated = self._counter(
+            "lakebed_truncated_records", "Changes left out, since they are from before a truncate of the source."
+        )
         self._attempts = self._counter(
-            "lakebed_commit_attempts", "Attempts to commit batches; more than batches: races."
+            "lakebed_commit_attempts", "Attempts to commit batches; more than the batches: others commit too."
         )
         self._batch_seconds = self._histogram("lakebed_batch_seconds", "From a batch's start to its commit.", _SECONDS)
         self._commit_seconds = self._histogram(
             "lakebed_commit_seconds", "The commit of a batch alone.", _COMMIT_SECONDS
         )
-
         self._delayed = self._counter(
             "lakebed_ingest_delay_seconds", "Seconds that batches waited because maintenance can't keep up.", "reason"
         )
+        self._lag = self._gauge("lakebed_kafka_lag_records", "Records that no committed batch has read yet.", "topic")
+        self._newest_event = self._gauge(
+            "lakebed_newest_event_timestamp_seconds", "When the newest event committed happened."
+        )
+        self._freshness = self._histogram(
+            "lakebed_freshness_seconds", "Age of changes when committed, and when every reader sees them.",
+            _FRESHNESS_SECONDS, "stage",
+        )  # fmt: skip
 
-        self._settles = self._counter("lakebed_settles", "Rounds of settling that committed something.")
+    def _describe_settles_and_merges(self) -> None:
+        """What maintenance does."""
+        self._settles = self._counter("lakebed_settles", "Settles that committed something.")
         self._settled_rows = self._counter("lakebed_settled_rows", "Change rows that joined the base.")
         self._settled_parts = self._counter("lakebed_settled_parts", "Change parts that joined the base.")
         self._dead = self._counter("lakebed_marked_dead_rows", "Rows of the base that settling marked dead.")
+        self._superseded = self._counter(
+            "lakebed_superseded_rows", "Changes that a newer one of their key had replaced when they were settled."
+        )
+        self._late = self._counter(
+            "lakebed_late_rows", "Changes that lost against a newer row or delete of the base, by sequence."
+        )
         self._conflicts = self._counter(
             "lakebed_settle_conflicts", "Settles that started again after a commit of others."
         )
-        self._settle_seconds = self._histogram("lakebed_settle_seconds", "A round of settling.", _SECONDS)
-        self._written = self._counter(
-            "lakebed_written_bytes", "Bytes of parts and deletion vectors written; the log is left out.", "writer"
-        )
+        self._settle_seconds = self._histogram("lakebed_settle_seconds", "A settle.", _SECONDS)
         self._merges = self._counter("lakebed_merges", "Merges by how they ended.", "kind", "outcome")
         self._merged_rows = self._counter("lakebed_merged_rows", "Rows that merges wrote.")
         self._merge_read = self._counter("lakebed_merge_read_bytes", "Bytes of the parts that merges read.")
@@ -120,6 +144,9 @@ class Metrics:
             "parked",
         )
         self._uploads = self._counter("lakebed_uploads", "Materialized parts uploaded, by how it ended.", "outcome")
+
+    def _describe_mutations_and_queries(self) -> None:
+        """What users' mutations, views and queries do."""
         self._mutations = self._counter(
             "lakebed_mutations", "Deletes and updates by how they ended.", "operation", "outcome"
         )
@@ -130,34 +157,19 @@ class Metrics:
             "lakebed_mutation_parts", "Parts that mutations read, marked dead rows in, and added.", "action"
         )
         self._mutation_conflicts = self._counter(
-            "lakebed_mutation_conflicts", "Times that a mutation gave way to a commit of others."
+            "lakebed_mutation_conflicts", "Times that a mutation began again after a commit of others."
         )
         self._mutation_seconds = self._histogram("lakebed_mutation_seconds", "A delete or update.", _MERGE_SECONDS)
         self._mutating = self._gauge("lakebed_mutations_running", "Mutations under way in this process.")
-        self._freshness = self._histogram(
-            "lakebed_freshness_seconds", "Age of changes when committed, and when every reader sees them.",
-            _FRESHNESS_SECONDS, "stage",
-        )  # fmt: skip
         self._refreshes = self._counter("lakebed_view_refreshes", "Refreshes of temporary views.", "view")
         self._refresh_seconds = self._histogram("lakebed_view_refresh_seconds", "A refresh of a view.", _SECONDS)
         self._errors = self._counter("lakebed_errors", "Errors that stopped or restarted a query.", "error")
-        self._violations = self._counter(
-            "lakebed_invariant_violations", "Invariants that a commit breaks, by their ids.", "invariant", "when"
-        )
         self._query_up = self._gauge(
             "lakebed_query_up", "Whether a query of this process runs; 0: it failed, and waits or has ended.", "role"
         )
-        self._superseded = self._counter(
-            "lakebed_superseded_rows", "Changes that a newer one of their key had replaced when they were settled."
-        )
-        self._late = self._counter(
-            "lakebed_late_rows", "Changes that lost against a newer row or delete of the base, by sequence."
-        )
-        self._ignored = self._counter("lakebed_ignored_records", "Records that mean no change.")
-        self._truncated = self._counter(
-            "lakebed_truncated_records", "Changes left out, since they are from before a truncate of the source."
-        )
 
+    def _describe_log_and_store(self) -> None:
+        """What the log, the object store and tasks are asked for."""
         self._commits = self._counter(
             "lakebed_log_commits", "Commits to the log by what they were for and how they ended.", "operation", "result"
         )
@@ -166,12 +178,20 @@ class Metrics:
             "lakebed_log_commit_seconds", "A commit, all its attempts together.", _COMMIT_SECONDS, "operation"
         )
         self._lost_commits = self._counter(
-            "lakebed_conflicts", "Commits that gave way, by who lost and what stood in the way.", "operation", "kind"
+            "lakebed_conflicts",
+            "Commits that lost a conflict, by their operation and the kind of the conflict.",
+            "operation",
+            "kind",
         )
         self._claims = self._counter(
-            "lakebed_claim_changes", "Claims taken, taken over, given back, and taken out of the log.", "result"
+            "lakebed_claim_changes", "Claims taken, taken over, given back, and removed from the log.", "result"
         )
-        self._lag = self._gauge("lakebed_kafka_lag_records", "Records that no committed batch has read yet.", "topic")
+        self._violations = self._counter(
+            "lakebed_invariant_violations", "Invariants that a commit breaks, by their ids.", "invariant", "when"
+        )
+        self._written = self._counter(
+            "lakebed_written_bytes", "Bytes of parts and deletion vectors written; the log is left out.", "writer"
+        )
         self._requests = self._counter(
             "lakebed_store_requests", "Requests to an object store by how they were answered.", "operation", "result"
         )
@@ -179,7 +199,6 @@ class Metrics:
         self._store_written = self._counter(
             "lakebed_store_written_bytes", "Bytes sent to an object store.", "operation"
         )
-
         self._dollars = self._counter(
             "lakebed_store_request_dollars", "What these requests cost at list prices, estimated.", "operation"
         )
@@ -189,11 +208,6 @@ class Metrics:
         self._task_spilled = self._histogram(
             "lakebed_task_spilled_bytes", "The most that a task's process had spilled at once.", _SPILLED_BYTES, "kind"
         )
-
-        self._newest_event = self._gauge(
-            "lakebed_newest_event_timestamp_seconds", "When the newest event committed happened."
-        )
-        self._table = TableGauges(self.registry)
 
     def __call__(self, event: Event) -> None:
         now = self._clock()
