@@ -69,6 +69,11 @@ class LogReader:
         """Whether the store holds a log."""
         return self._newest is not None or bool(self._listing(0))
 
+    @property
+    def newest(self) -> Snapshot | None:
+        """The newest snapshot that was read or committed here; reads nothing and waits for nothing. None before the first one."""
+        return self._newest
+
     def refresh(self) -> Snapshot:
         """The newest snapshot. Costs one read of a missing name when nothing is new, one more of a known one when something is.
 

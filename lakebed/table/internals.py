@@ -172,7 +172,8 @@ class Internals:
 
     def checkpoint(self) -> None:
         """Write a checkpoint if one is due; of many parts that takes seconds, for which settling does not wait."""
-        self.log.checkpoint_if_due(self.log.refresh())
+        if self.log.newest is not None:  # the cycle and the compactor keep it fresh
+            self.log.checkpoint_if_due(self.log.newest)
 
     def tidy(self) -> None:
         """The hourly chore (or twice in the log's retention): delete what no kept version needs."""

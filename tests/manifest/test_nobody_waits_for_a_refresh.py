@@ -59,10 +59,12 @@ def test_a_commit_and_who_reads_it_do_not_wait_for_a_refresh(
     assert store.reached.acquire(timeout=SECONDS_MAX)
     new = committed(pool.submit(log.commit, read, [change_part("b")], INFO, BLIND).result(SECONDS_MAX))
     assert pool.submit(log.at_version, 2).result(SECONDS_MAX) == new
+    reads = store.reads
+    assert log.newest == new and store.reads == reads
     assert not refresh.done(), "its read is held still"
     store.may_go_on.set()
     assert refresh.result(SECONDS_MAX).version >= 1
-    assert log.at_version(2) is new, "what the refresh read did not take the place of what is newer"
+    assert log.newest is new, "what the refresh read did not take the place of what is newer"
 
 
 def test_a_refresh_that_comes_second_sees_what_was_committed_before_it(
