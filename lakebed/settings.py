@@ -3,8 +3,8 @@
 They live in the table, not in a process, so that every writer and every maintaining process agrees on them.
 
 1. A property is parsed where it is set, or refused with its name, its value and what is accepted (``parse_settings``).
-2. What a log says of a property that can't be read, set by somebody who did not check, counts as not set, and
-   ``wrong_properties`` tells of it: no table is unreadable for that (``read_settings``).
+2. A property in a log that can't be read, set by somebody who did not check, counts as not set. ``wrong_properties`` reports it;
+   the table stays readable (``read_settings``).
 3. Two texts of one property are the same setting if they have the same value (``property_value``).
 """
 
@@ -154,7 +154,7 @@ def parse_settings(properties: Mapping[str, str]) -> TableSettings:
 
 
 def read_settings(properties: Mapping[str, str]) -> TableSettings:
-    """The settings of a table as its log tells them; what can't be read counts as not set (``wrong_properties``).
+    """The settings of a table as its log has them; what can't be read counts as not set (``wrong_properties``).
 
     Raises Corrupt where that would change what its rows are: keys, sequence, sort key.
     """

@@ -33,7 +33,7 @@ _SOMETIMES: dict[str, str] = {
     "lakebed_depth_average": "Parts over the deepest point within a part's range, on average over parts.",
     "lakebed_read_amplification": "Parts that a read of one point of the sort key opens, on average over parts.",
     "lakebed_stored_bytes": "Bytes of all files below the table's root.",
-    "lakebed_orphan_files": "Files without a name that maintenance would have deleted by now.",
+    "lakebed_orphan_files": "Unreferenced files that maintenance would have deleted by now.",
     "lakebed_orphan_bytes": "Bytes of these files.",
     "lakebed_overlaps_average": "Other parts that a part's range meets, on average over parts.",
     "lakebed_backlog_bytes": "What the planner would still read to settle and merge.",

@@ -36,7 +36,7 @@ class Clustered:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What lies below the table's root. Orphans: files without a name that running maintenance would have deleted by now."""
+    """What lies below the table's root. Orphans: unreferenced files that running maintenance would have deleted by now."""
 
     bytes: int
     orphans: int

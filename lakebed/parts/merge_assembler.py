@@ -120,16 +120,16 @@ class Assembler:
         """One part of the output."""
         dead = self._dead(piece)
         columns = [*self._reader.columns, *([OP_COLUMN] if len(dead) else [])]
-        told = order_bound_terms(self._spec)
+        bound_terms = order_bound_terms(self._spec)
         ends: list[list[pa.Scalar]] = []  # the first and the last row's sort key
 
         def groups() -> Iterator[pa.Table]:
             for at in range(0, len(piece), self._budget.chunk_rows):
                 for group in self._row_groups(columns, piece.slice(at, self._budget.chunk_rows)):
-                    if told and not ends:
-                        ends.append(key_at(group, 0, told))
-                    if told:
-                        ends[1:] = [key_at(group, len(group) - 1, told)]
+                    if bound_terms and not ends:
+                        ends.append(key_at(group, 0, bound_terms))
+                    if bound_terms:
+                        ends[1:] = [key_at(group, len(group) - 1, bound_terms)]
                     yield group
 
         group_rows = self._limits.row_group_rows
@@ -139,7 +139,7 @@ class Assembler:
         )
         stats_json = delta_stats(rows, stats, self._spec.schema)
         if ends:
-            stats_json = with_needed_order_bounds(stats_json, told, *ends)
+            stats_json = with_needed_order_bounds(stats_json, bound_terms, *ends)
         return MergedPart(
             path=path, rows=rows, bytes=size, stats=stats_json, deletes=len(dead), has_op_column=bool(len(dead)),
             dead=dead, provenance=piece, sort_key_version=self._spec.order_version, checksum=checksum,

@@ -1,6 +1,6 @@
 """Backpressure: ingest slows down, gradually, when maintenance can't keep up. It never fails for that.
 
-How far a table is beyond what its readers bear is told by its newest snapshot alone, so it also works when maintenance runs
+How far a table is beyond what its readers bear follows from its newest snapshot alone, so this also works when maintenance runs
 elsewhere, or not at all. The factor is 1 up to the bounds, and grows with how far they are exceeded:
 
 1. Batches become smaller than they last were without pressure, by the factor (Kafka).

@@ -1,21 +1,21 @@
 """The measure that every merge lowers, whatever statistics say: why planning comes to an end. Pure.
 
 Which merge pays is judged by where statistics say that rows lie, and these may say little: texts are cut, values have no bounds,
-another writer tells none. Two parts that can't be told apart lie over each other however often they are merged. So it is not
-depth that shows that merges come to an end, but this measure, of which nothing rests on statistics. Over all parts of a table it
+another writer gives none. Two parts that statistics can't separate overlap however often they are merged. So depth does not
+prove that merges come to an end. This measure does, because nothing in it rests on statistics. Over all parts of a table it
 is, the first that differs deciding,
 
 1. the number of parts of which rows are not known, or that have none;
 2. the number of physical rows, dead ones included;
-3. the number of rows in parts that don't tell the version of the sort key that merges now sort by (none without an order);
+3. the number of rows in parts without the version of the sort key that merges now sort by (none without an order);
 4. minus the sum over rows of how many versions their part's block range spans;
 5. minus the sum over rows of their part's passes (``manifest.passes``).
 
 ``is_lowered_by`` allows a merge of these parts, one or more of one partition, only if
 
-- one of them has no rows or does not tell how many: none such is written, so 1 falls;
+- one of them has no rows, or their number is not known: no such part is written, so 1 falls;
 - or one has dead rows that are not kept as deletes: they are left out, so 2 falls;
-- or one does not tell that version: what is written does, so 3 falls;
+- or one does not have that version: what is written has it, so 3 falls;
 - or their block ranges differ: what is written spans all of them, which is more for the rows of one part at least, so 4 falls;
 - or none of them has made twice as many passes as the number of parts of their block range has binary digits. If nothing else
   changes, what is written has one pass more than the one that had most, so 5 falls.
@@ -46,7 +46,7 @@ _PASSES = 2
 
 
 class Measure:
-    """The measure at one snapshot and time (epoch milliseconds, which tell the deletes that are still kept)."""
+    """The measure at one snapshot and time (epoch milliseconds; it decides which deletes are still kept)."""
 
     def __init__(self, snapshot: Snapshot, now_ms: int) -> None:
         self._snapshot = snapshot

@@ -4,8 +4,8 @@
    what is between its ends; one of a single key covers that. So parts that only touch do not lie over each other.
 2. A run is a set of parts of one block range that do not overlap: what one merge wrote, or one commit. Where two of a run
    touch, or overlap by no more than the resolution of statistics, one ends where the other begins: a run counts once.
-3. Parts at work (claimed, or taken by a plan of this round) count as one run together: what will come of them.
-   Full parts whose rows statistics can't tell apart are left out: no merge makes them shallower.
+3. Parts at work (claimed, or inputs of a plan that was just accepted) count together as the one run that they become.
+   Full parts whose rows statistics can't separate do not count: no merge makes them shallower.
 4. Depth at every coordinate is one cumulative sum.
 """
 
@@ -130,7 +130,7 @@ class OverlapMap:
 
     @property
     def depth_max(self) -> int:
-        """The deepest point as readers meet it now, in runs: parts at work and those that no merge can tell apart included."""
+        """The deepest point as readers meet it now, in runs: with parts at work and those that no merge can separate."""
         return int(self.cover(np.ones(len(self.parts), dtype=bool)).max(initial=0))
 
     @property
@@ -156,7 +156,7 @@ class OverlapMap:
         self._left_alone[where] = self.given_up[where] = True
 
     def set_apart(self, indexes: Indexes) -> None:
-        """These parts, which are free, count from now on as if no merge could tell their rows apart."""
+        """These parts, which are free, count from now on as if no merge could separate their rows."""
         self.free[indexes] = False
         self.constant[indexes] = True
         self.depth = self.cover(self.free)

@@ -24,8 +24,8 @@ class Cause(Enum):
 
     OFF = "off"  # the table's settings say so
     WITHIN_READ_BUDGET = "within_read_budget"
-    CLAIMED = "claimed"  # parts that live claims name stand where the depth is
-    CONSTANT = "constant"  # full parts that no sorting can tell apart
+    CLAIMED = "claimed"  # parts under a live claim
+    CONSTANT = "constant"  # full parts that no sorting can separate
     PLAN_BYTES = "plan_bytes"  # not even two parts fit into lakebed.plan_bytes_max
     IN_FLIGHT = "in_flight"  # enough is under way
     OFF_PEAK = "off_peak"  # heavy, and it can wait for the hours of lakebed.off_peak

@@ -2,16 +2,17 @@
 
 1. **Settle** the tail when that is cheap, or when the table's thresholds say so (``settling``).
 2. **Merge** partition by partition, in turn, the one in most need first (``candidates``).
-3. **Purge** parts of which ``lakebed.purge_dead_ratio`` is dead and a reader feels it, those with the most dead bytes first;
-   and those that are dead altogether, which costs nothing. Deletes are dead once ``lakebed.tombstone_retention`` has passed.
-4. **Resort** parts that are sorted by an earlier sort key, oldest first, when nothing of the above waits. Those that are read
-   come before the merges too, most read first, as long as there would be nothing to merge without such parts: what comes in
-   is merged in time whatever is read, and parts that nobody reads get their turn when the others are done.
+3. **Purge** parts of which ``lakebed.purge_dead_ratio`` is dead, if that saves readers a quarter of the cost of opening a part;
+   those with the most dead bytes first. Parts without live rows are purged in any case, which costs nothing. Deletes are dead
+   once ``lakebed.tombstone_retention`` has passed.
+4. **Resort** parts that are sorted by an earlier sort key, oldest first, when there is nothing else to do. Those that are read
+   come before the merges, most read first, unless new data alone would give a merge. So new data is merged in time, whatever
+   is read, and parts that nobody reads come last.
 
 Plans of one call share no part and take no claimed one. How many run at once is decided by ``admission``.
 
-Repeated calls come to an end: every merge lowers the ``measure``, and one that doesn't is not given out. It would bring
-together rows of the same commits that were sorted together before: statistics can't tell them apart, and nothing is gained.
+Repeated calls come to an end: every plan lowers the ``measure``. A merge that would not lower it is refused: it would sort
+rows of the same commits together once more, and statistics can't separate them.
 """
 
 from __future__ import annotations

@@ -3,21 +3,23 @@
 A part's level is how many times its rows were merged. So that no row is merged over and over, parts of different levels are
 never chosen together, and what becomes of them goes to the next level.
 
-1. Levels in order, 0 first. A level whose average depth (over its parts, among themselves) is within the threshold is left.
-2. Else its deepest point. If not all parts over it fit into a plan: as many of neighbouring ranges as fit, the ones that share
-   the most of the line per byte. So there are a few large windows where a level is deep everywhere, and runs of as many
-   parts as fit where every part spans the whole line: together they are the two passes of an external merge sort.
+1. Levels are taken in order, 0 first. A level whose average depth (over its parts, among themselves) is within the threshold is
+   skipped.
+2. Otherwise the parts over its deepest point are taken. If they do not all fit into a plan, as many neighbours by range are taken
+   as fit: those that share the most of the line per byte. Where a level is deep everywhere, this gives a few large windows; where
+   every part spans the whole line, it gives runs of as many parts as fit. Together they are the two passes of an external merge
+   sort.
 3. Neighbours are added, next ones first, while they fit and pay: they overlap the group and are too deep themselves, or are
    small and overlap or touch it.
 4. Again, with what is left of the level, until it is within the threshold; then the next level.
 
-Parts at work will leave their level, so they are not counted. Full parts whose rows statistics can't tell apart count as level
-−1: they are left alone. Depth is ``OverlapMap``'s: parts that only touch, or that one merge wrote side by side, don't lie
+Parts at work will leave their level, so they are not counted. Nor are full parts whose rows statistics can't separate: they are
+skipped. Depth is ``OverlapMap``'s: parts that only touch, or that one merge wrote side by side, don't lie
 over each other.
 
 It ends, whatever statistics say, because each group lowers the ``measure``; parts that can't are set apart. Before that, every
 level is within its threshold, if bounds are exact. Count, for each gap between two neighbouring keys, the parts that reach over
-it, all levels taken together. A group reaches over its stretch of the line without a hole, and what becomes of it reaches over
+it, all levels taken together. A group covers its piece of the line without a hole, and what becomes of it reaches over
 each gap of it once: so no count rises. If two parts of the group that have more than one key lie over the point of step 2, one
 count falls. Else the parts over it are of one key each, the same (one part of more keys among them is left out), and not full; at
 most one part that is not full comes out: the number of such parts falls.

@@ -3,8 +3,8 @@
 1. Those read most come first, whichever their partition; else partition by partition, the oldest first. A read of a part reads
    its bytes, so how often it is read is what sorting it again can save for each byte that this rewrites, whatever its size.
 2. A group is the first part that is left, and those of its partition that lie over it as the new order has them, or are small,
-   while they fit into a plan. With parts that are read go only those read at least half as often as the first, so that what
-   many wait for doesn't wait for what nobody asks for.
+   while they fit into a plan. A part that is read is only grouped with parts that are read at least half as often, so that
+   parts that nobody reads do not delay it.
 """
 
 from __future__ import annotations

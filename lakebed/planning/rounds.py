@@ -3,8 +3,8 @@
 A round makes one level of all partitions as shallow as its threshold says, the lowest level that is not. When no level is left,
 parts that the table's sort key did not sort are sorted.
 
-The estimate runs the same rounds on parts that are made up: an end of a range is its rank among all ends, rows lie evenly between
-the ends of their part, and the output of a group is cut at the target size. Real rows do not lie evenly, so it is an estimate.
+The estimate runs the same rounds on simulated parts: an end of a range is its rank among all ends, rows lie evenly between the
+ends of their part, and the output of a group is cut at the target size. Real rows do not lie evenly, so it is an estimate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PLACE = "place"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a job will do, by what statistics tell. Depths are averages of parts, by level; ``plan_bytes_max`` of one plan."""
+    """What a job will do, judged by statistics. Depths are averages of parts, by level; ``plan_bytes_max`` of one plan."""
 
     rounds: int = 0
     plans: int = 0
@@ -91,7 +91,7 @@ def unsorted(snapshot: Snapshot, claimed: Collection[str] = ()) -> list[Part]:
 
 
 def depth_by_level(snapshot: Snapshot, statistics: StatisticsCache | None = None) -> dict[int, float]:
-    """The average depth of the parts of each level; parts that no sorting can tell apart aside."""
+    """The average depth of the parts of each level; without parts that no sorting can separate."""
     statistics = StatisticsCache() if statistics is None else statistics
     counts: dict[int, int] = {}
     sums: dict[int, float] = {}
@@ -107,18 +107,18 @@ def estimate(
     snapshot: Snapshot, claimed: Collection[str], final: bool, statistics: StatisticsCache | None = None
 ) -> Estimate:
     """What one round will do, or all of them."""
-    made_up = _made_up(snapshot, StatisticsCache() if statistics is None else statistics)
-    statistics = StatisticsCache()  # of parts that are made up
-    before = depth_by_level(made_up, statistics)
+    simulated = _simulated(snapshot, StatisticsCache() if statistics is None else statistics)
+    statistics = StatisticsCache()  # of simulated parts
+    before = depth_by_level(simulated, statistics)
     out = Estimate(depth_before=before)
-    while plans := list(round_plans(made_up, claimed, 0, statistics=statistics)):
-        parts = dict(made_up.parts)
+    while plans := list(round_plans(simulated, claimed, 0, statistics=statistics)):
+        parts = dict(simulated.parts)
         written: list[Part] = []
         for number, plan in enumerate(plans):
             inputs = [parts.pop(path) for path in plan.inputs]
-            written += _output(plan, inputs, out.plans + number, made_up, statistics)
+            written += _output(plan, inputs, out.plans + number, simulated, statistics)
         parts |= {part.path: part for part in written}
-        made_up = replace(made_up, parts=parts)
+        simulated = replace(simulated, parts=parts)
         out = replace(
             out, rounds=out.rounds + 1, plans=out.plans + len(plans),
             parts_in=out.parts_in + sum(len(plan.inputs) for plan in plans), parts_out=out.parts_out + len(written),
@@ -129,7 +129,7 @@ def estimate(
         )  # fmt: skip
         if not final:
             break
-    return replace(out, depth_after=depth_by_level(made_up, statistics))
+    return replace(out, depth_after=depth_by_level(simulated, statistics))
 
 
 def _by_partition(snapshot: Snapshot, statistics: StatisticsCache) -> Iterator[tuple[PartitionKey, list[Part], Ranked]]:
@@ -141,7 +141,7 @@ def _by_partition(snapshot: Snapshot, statistics: StatisticsCache) -> Iterator[t
         yield partition, parts, statistics.ranges([part.stats for part in parts], columns)
 
 
-def _made_up(snapshot: Snapshot, statistics: StatisticsCache) -> Snapshot:
+def _simulated(snapshot: Snapshot, statistics: StatisticsCache) -> Snapshot:
     """The same parts on a line of whole numbers, without what is dead in them."""
     parts: dict[str, Part] = {}
     for _, members, found in _by_partition(snapshot, statistics):
@@ -158,7 +158,7 @@ def _made_up(snapshot: Snapshot, statistics: StatisticsCache) -> Snapshot:
             )  # fmt: skip
     settings = replace(snapshot.settings, keys=(_PLACE,), sort_key=(_PLACE,), sort_key_frame="", sequence_by=None)
     metadata = Metadata(
-        id="made up",
+        id="simulated",
         schema_string=schema_to_json(pa.schema([(_PLACE, pa.int64())])),
         partition_columns=(),
         configuration=settings.to_properties(),

@@ -1,4 +1,4 @@
-"""What a table's own log tells of a day, as a workload of the simulator.
+"""The arrivals in a table's own log, as a workload of the simulator.
 
 1. An arrival is a commit that brought rows: its change parts, or for tables without keys its level-0 parts; or a mutation of
    such a table. Of changes the log says how many are deletes.
