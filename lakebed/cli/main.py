@@ -439,6 +439,7 @@ def _settle(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
     from lakebed.cli.progress import progress
     from lakebed.events import CommitEnded, Event, listen
+    from lakebed.manifest.entries import Operation
     from lakebed.table import open as open_table
 
     table = open_table(options.path)
@@ -446,7 +447,7 @@ def _settle(options: argparse.Namespace) -> int:
     with progress("settling", options.log_format) as report:
 
         def count(event: Event) -> None:
-            if isinstance(event, CommitEnded) and event.operation == "SETTLE":
+            if isinstance(event, CommitEnded) and event.operation == Operation.SETTLE:
                 report("settling rows", tail - table.inspect.detail()["tail_rows"][0].as_py(), tail)
 
         end = listen(count)

@@ -20,7 +20,7 @@ from lakebed.ingest.batch_writer import (
 )
 from lakebed.ingest.changes_frame import changes_frame
 from lakebed.manifest.actions import Transaction
-from lakebed.manifest.entries import NAMED_BATCH, Operation
+from lakebed.manifest.entries import APPLIED, NAMED_BATCH, Operation
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
 from lakebed.parts.changes import prepare, write_spec_of
@@ -98,4 +98,4 @@ def _batch(batch_id: int | str | None) -> Transaction | None:
         return Transaction(f"{NAMED_BATCH}{batch_id}", 0)
     if batch_id < 0:
         raise InvalidInput(f"batch_id is {batch_id}; a number must be 0 or more, and grow from batch to batch")
-    return Transaction("lakebed.apply", batch_id)
+    return Transaction(APPLIED, batch_id)

@@ -25,7 +25,7 @@ from lakebed.ingest.batch_writer import (
 from lakebed.ingest.source import Range, RangeChanges
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.actions import Transaction
-from lakebed.manifest.entries import Operation
+from lakebed.manifest.entries import STREAM, Operation
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
@@ -58,7 +58,7 @@ class Ingest:
         started = time.perf_counter()
         query = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID_PROPERTY)
         assert query, "Structured Streaming runs every batch under the id of its query"
-        batch = Transaction(f"lakebed.ingest.{query}", batch_id)
+        batch = Transaction(STREAM + query, batch_id)
         snapshot = self._log.refresh()
         if snapshot.transaction_version(batch.app_id) >= batch_id:
             if isinstance(self._stream, RangeChanges):

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakebed.errors import Corrupt, Unsupported
-from lakebed.manifest import actions as act
+from lakebed.manifest import commit_codec as codec
+from lakebed.manifest import entries
 from lakebed.manifest.actions import AddChangePart, AddPart, Domain, Metadata, Part, Protocol, RemovePart, Transaction
 from lakebed.manifest.embedded_checksum import ZEROS, require_whole, with_checksum
 from lakebed.manifest.snapshot import Snapshot
@@ -101,24 +102,24 @@ _SCHEMA = pa.schema(
 )
 
 
-_DIGEST = b"lakebed.commit"
-_TIMESTAMP = b"lakebed.timestamp"
+_DIGEST = entries.CHECKPOINT_COMMIT.encode()
+_TIMESTAMP = entries.CHECKPOINT_TIMESTAMP.encode()
 _CHECKSUM = b"lakebed.crc32="  # in the footer's last field
 
 
 def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
     """The Parquet file of a snapshot, and how many actions it holds."""
     columns: dict[str, list[Any]] = {
-        "protocol": [act.protocol_to_json(snapshot.protocol)],
-        "metaData": [act.metadata_to_json(snapshot.metadata)],
+        "protocol": [codec.protocol_to_json(snapshot.protocol)],
+        "metaData": [codec.metadata_to_json(snapshot.metadata)],
         "txn": [
             {"appId": t.app_id, "version": t.version, "lastUpdated": t.updated_ms}
             for t in snapshot.transactions.values()
         ],
-        "domainMetadata": [act.to_json(AddChangePart(part))["domainMetadata"] for part in snapshot.tail.values()]
+        "domainMetadata": [codec.to_json(AddChangePart(part))["domainMetadata"] for part in snapshot.tail.values()]
         + [{"domain": d, "configuration": c, "removed": False} for d, c in snapshot.domains.items()],
         "add": [_add_row(part) for part in snapshot.parts.values()],
-        "remove": [act.remove_to_json(action) for action in snapshot.removed.values()],
+        "remove": [codec.remove_to_json(action) for action in snapshot.removed.values()],
     }
     total = sum(len(rows) for rows in columns.values())
     arrays, at = {}, 0
@@ -130,7 +131,11 @@ def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
         )
         at += len(rows)
     out = io.BytesIO()
-    said = {_DIGEST: snapshot.digest, _TIMESTAMP: str(snapshot.timestamp_ms), "lakebed.checksum": _CHECKSUM + ZEROS}
+    said = {
+        _DIGEST: snapshot.digest,
+        _TIMESTAMP: str(snapshot.timestamp_ms),
+        entries.CHECKPOINT_CHECKSUM: _CHECKSUM + ZEROS,
+    }
     schema = _SCHEMA.with_metadata(said)
     rows = pa.table([arrays[name] for name in _SCHEMA.names], schema=schema)
     pq.write_table(rows, out, compression="zstd")
@@ -162,7 +167,7 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
                 continue
             column = table[name].drop_null()
             for body in _rows(column, _SCHEMA.field(name).type):
-                action = act.from_json({name: body})
+                action = codec.from_json({name: body})
                 match action:
                     case AddPart(part, _):
                         parts[part.path] = part
@@ -199,7 +204,7 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
 
 
 def _add_row(part: Part) -> dict[str, Any]:
-    return act.add_to_json(part, data_change=False)
+    return codec.add_to_json(part, data_change=False)
 
 
 def _rows(column: pa.ChunkedArray, known: pa.StructType) -> Iterator[dict[str, Any]]:

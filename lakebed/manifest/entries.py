@@ -33,6 +33,28 @@ NAMED_BATCH = "lakebed.batch."
 APPLIED = "lakebed.apply"
 """Batches of ``apply`` whose ids are numbers."""
 
+# Tags of an ``add``: what a part is beside what Delta knows of it (``Part``).
+LEVEL_TAG = "lakebed.level"
+MIN_BLOCK_TAG = "lakebed.min_block"
+MAX_BLOCK_TAG = "lakebed.max_block"
+SORT_KEY_VERSION_TAG = "lakebed.sort_key_version"
+PASSES_TAG = "lakebed.passes"
+DELETES_TAG = "lakebed.deletes"
+DELETES_MS_TAG = "lakebed.deletes_ms"
+OP_COLUMN_TAG = "lakebed.op_column"
+CHECKSUM_TAG = "lakebed.crc32"
+
+# Members of ``commitInfo``: whose commit it is, and what it follows.
+COMMIT_CHECKSUM = "lakebedChecksum"
+COMMIT_TABLE = "lakebedTable"
+COMMIT_PARENT = "lakebedParent"
+COMMIT_ATTEMPT = "lakebedAttempt"
+
+# In the key-value metadata of a checkpoint's file.
+CHECKPOINT_COMMIT = "lakebed.commit"
+CHECKPOINT_TIMESTAMP = "lakebed.timestamp"
+CHECKPOINT_CHECKSUM = "lakebed.checksum"
+
 
 class Operation(StrEnum):
     """What a commit was made for: a name for people, in ``commitInfo``, in metrics and in messages.

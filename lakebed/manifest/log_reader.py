@@ -27,8 +27,9 @@ from dataclasses import replace
 import orjson
 
 from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
-from lakebed.manifest.actions import Commit, Protocol, decode_commit, digest_of
+from lakebed.manifest.actions import Commit, Protocol
 from lakebed.manifest.checkpoint import decode_checkpoint
+from lakebed.manifest.commit_codec import decode_commit, digest_of
 from lakebed.manifest.format import GATE_FEATURE, require_format
 from lakebed.manifest.invariants import report_violations
 from lakebed.manifest.log_files import LOG_FOLDER, LogFiles, checkpoint_name, commit_name, log_files

@@ -40,18 +40,9 @@ from lakebed.errors import (
     Unsupported,
     VersionNotFound,
 )
-from lakebed.manifest.actions import (
-    Action,
-    Commit,
-    CommitInfo,
-    Metadata,
-    Protocol,
-    Transaction,
-    at_version,
-    digest_of,
-    encode_commit,
-)
+from lakebed.manifest.actions import Action, Commit, CommitInfo, Metadata, Protocol, Transaction, at_version
 from lakebed.manifest.checkpoint import encode_checkpoint
+from lakebed.manifest.commit_codec import digest_of, encode_commit
 from lakebed.manifest.conflicts import Conflict, ConflictKind, ReadWriteSet, find_conflict
 from lakebed.manifest.expire import expire_before
 from lakebed.manifest.format import GATE_FEATURE

@@ -47,6 +47,7 @@ from lakebed.events import (
     Uploaded,
     ViewRefreshed,
 )
+from lakebed.manifest.entries import Operation
 
 Value = str | int | float | bool
 FIELDS = "lakebed_fields"
@@ -54,7 +55,10 @@ _logger = logging.getLogger("lakebed")
 _NAMES = {"level": "part_level"}
 _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f]+")
 _TOLD_BY_OTHERS = frozenset(
-    {"STREAMING UPDATE", "APPLY", "SETTLE", "MERGE", "UPLOAD", "DELETE", "UPDATE", "CLAIM", "EXTEND CLAIM", "ABANDON CLAIM"}
+    {
+        Operation.STREAMING_UPDATE, Operation.APPLY, Operation.SETTLE, Operation.MERGE, Operation.UPLOAD, Operation.DELETE,
+        Operation.UPDATE, Operation.CLAIM, Operation.EXTEND_CLAIM, Operation.ABANDON_CLAIM,
+    }
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
 from lakebed.manifest.actions import CommitInfo, Metadata, Protocol
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.format import FORMAT
 from lakebed.manifest.schema import (
     SparkSchema,
@@ -125,7 +126,7 @@ def create_log(
         created_ms=int(time.time() * 1000),
     )
     return log.create(
-        [protocol_for(schema), metadata], CommitInfo(operation="CREATE TABLE", commit_id="", engine=engine)
+        [protocol_for(schema), metadata], CommitInfo(operation=Operation.CREATE, commit_id="", engine=engine)
     )
 
 

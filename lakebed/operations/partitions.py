@@ -33,7 +33,8 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import Action, AddPart, Domain, Part, add_from_json, add_to_json
+from lakebed.manifest.actions import Action, AddPart, Domain, Part
+from lakebed.manifest.commit_codec import add_from_json, add_to_json
 from lakebed.manifest.commit_kind import replaced
 from lakebed.manifest.commit_loop import Finished, NotYet, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet

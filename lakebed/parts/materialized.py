@@ -26,8 +26,9 @@ import orjson
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, LakebedError, StoreUnavailable
-from lakebed.manifest.actions import Part, add_from_json, add_to_json
+from lakebed.manifest.actions import Part
 from lakebed.manifest.claims import Claim
+from lakebed.manifest.commit_codec import add_from_json, add_to_json
 from lakebed.manifest.deletion_vector import inline
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.checksum import checksum_of

@@ -24,7 +24,8 @@ from lakebed.compaction.merge import Merger
 from lakebed.health.examination import Examination, examine
 from lakebed.health.finding import Severity
 from lakebed.health.status import Observer, Status
-from lakebed.manifest.actions import Action, AddPart, CommitInfo, Domain, Part, encode_commit
+from lakebed.manifest.actions import Action, AddPart, CommitInfo, Domain, Part
+from lakebed.manifest.commit_codec import encode_commit
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.table_log import Committed, commit_name
 from lakebed.parts import deletion_vector_cache

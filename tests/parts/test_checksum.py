@@ -12,7 +12,8 @@ import pytest
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt
-from lakebed.manifest.actions import AddChangePart, AddPart, Part, from_json, to_json
+from lakebed.manifest.actions import AddChangePart, AddPart, Part
+from lakebed.manifest.commit_codec import from_json, to_json
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.checksum import checksum_of, stage, verify, verify_pages
 from lakebed.parts.merge import MergeSource, merge_parts

@@ -25,8 +25,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lakebed.manifest.actions import AddPart, Commit, Domain, RemovePart, decode_commit
+from lakebed.manifest.actions import AddPart, Commit, Domain, RemovePart
 from lakebed.manifest.checkpoint import decode_checkpoint
+from lakebed.manifest.commit_codec import decode_commit
 from lakebed.manifest.deletion_vector import DeletionVector, unpack
 from lakebed.manifest.entries import DETACHED
 from lakebed.manifest.invariants import violations

@@ -17,9 +17,10 @@ from pyroaring import BitMap64
 from lakebed.compaction import merge, recluster_job, settle
 from lakebed.compaction.merge import Merger
 from lakebed.manifest import log_reader, read_commits
-from lakebed.manifest.actions import ChangePart, Commit, Part, decode_commit
+from lakebed.manifest.actions import ChangePart, Commit, Part
 from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.claims import Claim
+from lakebed.manifest.commit_codec import decode_commit
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.operations import mutate, mutate_unkeyed, partitions
 from lakebed.operations.mutation import Mutation

@@ -14,7 +14,8 @@ import pytest
 import lakebed
 from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
 from lakebed.ingest.truncates import Truncate
-from lakebed.manifest.actions import Commit, RemoveChangePart, RemovePart, Transaction, digest_of
+from lakebed.manifest.actions import Commit, RemoveChangePart, RemovePart, Transaction
+from lakebed.manifest.commit_codec import digest_of
 from lakebed.manifest.commit_kind import CommitKind, kind_of
 from lakebed.manifest.conflicts import Conflict, ReadWriteSet, find_conflict
 from lakebed.manifest.entries import Operation
