@@ -28,7 +28,7 @@ _TAKEN_NAMES = {
     "_metadata": "Spark, whose Delta reader takes it for what it adds by itself",
 }
 _FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
-_PRIMITIVES: dict[str, pa.DataType] = {
+PRIMITIVES: dict[str, pa.DataType] = {
     "string": pa.string(),
     "long": pa.int64(),
     "integer": pa.int32(),
@@ -42,7 +42,7 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-_NAMES = {arrow: name for name, arrow in _PRIMITIVES.items()}
+_NAMES = {arrow: name for name, arrow in PRIMITIVES.items()}
 
 
 class SparkSchema(Protocol):
@@ -238,8 +238,8 @@ def _type_from_json(kind: Any, column: str) -> pa.DataType:
         if kind["type"] == "array":
             return pa.list_(pa.field("element", _type_from_json(kind["elementType"], column), kind["containsNull"]))
         raise InvalidSchema(f"column {column!r} has the type {kind['type']!r}, which lakebed does not know")
-    if kind in _PRIMITIVES:
-        return _PRIMITIVES[kind]
+    if kind in PRIMITIVES:
+        return PRIMITIVES[kind]
     if decimal := re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", kind):
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
     raise InvalidSchema(f"column {column!r} has the type {kind!r}, which lakebed does not know")

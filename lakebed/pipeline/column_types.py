@@ -14,13 +14,11 @@ import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
-from lakebed.manifest.schema import schema_from_json
+from lakebed.manifest.schema import PRIMITIVES, schema_from_json
 from lakebed.settings import suggest
 
-_NAMES = {
-    "string": "string", "long": "long", "integer": "integer", "short": "short", "byte": "byte", "float": "float",
-    "double": "double", "boolean": "boolean", "binary": "binary", "date": "date", "timestamp": "timestamp",
-    "timestamp_ntz": "timestamp_ntz", "bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte",
+_NAMES = {name: name for name in PRIMITIVES} | {
+    "bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte",
     "text": "string", "varchar": "string", "bool": "boolean", "real": "float",
 }  # fmt: skip
 _TOKEN = re.compile(r"\s*(decimal\s*\(\s*\d+\s*(?:,\s*\d+\s*)?\)|[A-Za-z0-9_]+|[<>,:])")

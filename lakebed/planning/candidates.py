@@ -19,21 +19,14 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.admission import Admission
 from lakebed.planning.overlap import SMALL, Flags, OverlapMap, Place, fullness
 from lakebed.planning.plan import Cause, MergeKind, MergePlan, partition_order
-from lakebed.planning.policies import FAN, Policy, binomial, lazy_leveled, size_tiered
+from lakebed.planning.policies import FAN, POLICIES, Policy, binomial
 from lakebed.planning.recluster import INPUTS_MAX, Group, groups
-from lakebed.settings import MergePolicy, TableSettings
+from lakebed.settings import TableSettings
 from lakebed.sortkey.ranges import Indexes, Ranked
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
 _TIES_MAX = 8
 _SHORT = 64
-_POLICIES: dict[MergePolicy, Policy] = {
-    "off": binomial,
-    "auto": binomial,
-    "bin-pack": binomial,
-    "tiered": size_tiered,
-    "leveled": lazy_leveled,
-}
 _Candidate = tuple[Indexes, MergePlan]
 """A plan and its parts' places in the layout."""
 
@@ -52,7 +45,7 @@ def overlap_maps_of(
     if settings.merge == "recluster":
         runs_max, small_max = int(settings.recluster_depth.of_level(1)), _SHORT
     else:
-        runs_max = settings.read_budget if _POLICIES[settings.merge] is binomial else min(FAN - 1, settings.read_budget)
+        runs_max = settings.read_budget if POLICIES[settings.merge] is binomial else min(FAN - 1, settings.read_budget)
         small_max = runs_max
     for partition in sorted(partitions, key=partition_order):
         places = partitions[partition]
@@ -133,7 +126,7 @@ def candidates(overlap_map: OverlapMap, admission: Admission) -> Iterator[_Candi
     if admission.settings.merge == "recluster":
         yield from _reclusters(overlap_map, admission)
         return
-    policy = _POLICIES[admission.settings.merge]
+    policy = POLICIES[admission.settings.merge]
     budget = admission.settings.read_budget
     depth_min = budget + 1 if policy is binomial else min(FAN, budget + 1)
     found_over: dict[Place, tuple[Indexes, int]] = {}

@@ -19,6 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from lakebed.settings import MergePolicy
+
 FAN = 4
 
 Policy = Callable[[Sequence[float], int, float], slice | None]
@@ -78,3 +80,13 @@ def lazy_leveled(sizes: Sequence[float], budget: int, flush_size: float) -> slic
     if not sizes or merged * FAN >= sizes[0]:
         return slice(0, len(sizes))
     return slice(chosen.start + 1, chosen.stop + 1)
+
+
+POLICIES: dict[MergePolicy, Policy] = {
+    "off": binomial,
+    "auto": binomial,
+    "bin-pack": binomial,
+    "tiered": size_tiered,
+    "leveled": lazy_leveled,
+}
+"""By the value of ``lakebed.merge``. ``recluster`` is none of these: it chooses groups of parts, not of runs (``recluster``)."""

@@ -15,9 +15,9 @@ import duckdb
 
 from lakebed.errors import InvalidInput, LakebedError, StoreUnavailable
 from lakebed.storage.counters import RequestCounter, StoreCounters
+from lakebed.storage.delete_each import delete_each
 from lakebed.storage.file_errors import naming_unwritable
 from lakebed.storage.local_files import fsync_folder, make_folders, temporary_path
-from lakebed.storage.part_storage import delete_each
 from lakebed.storage.roots import local_file
 
 T = TypeVar("T")

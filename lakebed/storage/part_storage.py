@@ -11,7 +11,7 @@ Readers must pass ``hive_partitioning=false`` to DuckDB, else a folder such as `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lakebed.errors import LakebedError
@@ -103,14 +103,3 @@ class PartStorage(Protocol):
     def now(self) -> float:
         """The time by the clock that stamps the files here, in epoch seconds. Raises StoreUnavailable."""
         ...
-
-
-def delete_each(delete: Callable[[str], None], paths: Iterable[str]) -> dict[str, LakebedError]:
-    """Delete one after the other; returns why, for each that could not be."""
-    failed: dict[str, LakebedError] = {}
-    for path in paths:
-        try:
-            delete(path)
-        except LakebedError as error:
-            failed[path] = error
-    return failed

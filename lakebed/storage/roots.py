@@ -4,6 +4,8 @@
 2. Anything without a scheme, and ``file:`` in any number of slashes, is a local path; it becomes absolute. As in Spark,
    ``%`` stands for itself: only paths *inside* a log are percent-encoded.
 3. Every other scheme is refused.
+
+A new object store is known here, by its scheme, and nowhere else: ``open_objects`` opens what sends its requests.
 """
 
 from __future__ import annotations
@@ -11,8 +13,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lakebed.errors import InvalidInput, Unsupported
+from lakebed.errors import InvalidInput, MissingPrerequisite, Unsupported
+
+if TYPE_CHECKING:
+    from lakebed.storage.s3_objects import S3Objects
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):(.*)$", re.DOTALL)
 _BUCKET = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{2,62}$")
@@ -37,6 +43,11 @@ class S3Root:
 
     def __str__(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
+
+    @property
+    def spark_root(self) -> str:
+        """The root as Spark spells it."""
+        return f"s3a{str(self).removeprefix('s3')}"
 
     def key(self, name: str) -> str:
         """The object key of a relative name."""
@@ -75,6 +86,15 @@ def parse_root(root: str | os.PathLike[str]) -> LocalRoot | S3Root:
     raise Unsupported(
         f"the table path {text!r} has the scheme {scheme}://; lakebed has stores for local paths and s3://", table=text
     )
+
+
+def open_objects(place: S3Root) -> S3Objects:
+    """The objects below a root in an object store. Raises MissingPrerequisite without the store's client."""
+    try:
+        from lakebed.storage.s3_objects import S3Objects  # boto3 is wanted only by those who use S3
+    except ModuleNotFoundError as error:
+        raise MissingPrerequisite(f"{place} needs boto3: pip install 'lakebed[s3]'") from error
+    return S3Objects(place)
 
 
 def spark_path(path: str) -> str:

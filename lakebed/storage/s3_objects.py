@@ -1,7 +1,7 @@
 """The objects below one root in S3, or in a server that speaks its protocol: every request that lakebed makes of such a store.
 
 The log keeps its files here directly: this is a ``manifest.log_store.LogStore`` where the server honours ``If-None-Match: *``
-(``manifest.store_probe`` tries it). The files of parts go through ``s3_part_storage``, which adds a cache.
+(``manifest.store_probe`` tries it). The files of parts go through ``remote_part_storage``, which adds a cache.
 
 Invariants: False from ``put_if_absent`` means that another object certainly has the name; True that ours certainly has. An
 upload that fails leaves no object and no pieces of one, but for a process that dies in it: the bucket's lifecycle rule for
@@ -29,7 +29,7 @@ from urllib3.exceptions import HTTPError
 from lakebed import events
 from lakebed.errors import LakebedError, StoreUnavailable
 from lakebed.storage.counters import RequestCounter, StoreCounters
-from lakebed.storage.part_storage import delete_each
+from lakebed.storage.delete_each import delete_each
 from lakebed.storage.roots import S3Root
 from lakebed.storage.s3_client import (
     ATTEMPTS_MAX,

@@ -272,9 +272,9 @@ def test_the_same_holds_on_s3(seed: int, s3: S3Server) -> None:
 
 
 def test_on_s3_orphans_and_expired_files_go(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lakebed.storage.s3_part_storage import S3PartStorage
+    from lakebed.storage.remote_part_storage import RemotePartStorage
 
-    monkeypatch.setattr(S3PartStorage, "now", lambda self: 2 * NOW)
+    monkeypatch.setattr(RemotePartStorage, "now", lambda self: 2 * NOW)
     clock = Clock()
     table = at(lakebed.create(f"s3://{s3.create_bucket()}/t", SCHEMA, keys=["id"]), clock)
     storage_of(table).write_bytes("_lakebed/nobody.parquet", b"x")

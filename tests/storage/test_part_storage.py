@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.errors import InvalidInput, StoreUnavailable
-from lakebed.storage import s3_part_storage
+from lakebed.storage import remote_part_storage
 from lakebed.storage.counters import StoreCounters
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
@@ -64,7 +64,7 @@ def scan(storage: PartStorage, paths: list[str], options: str = "") -> str:
 
 def cold(storage: PartStorage) -> PartStorage:
     """The same place as a process sees it that has read nothing yet."""
-    s3_part_storage._after_fork_in_child()
+    remote_part_storage._after_fork_in_child()
     return pickle.loads(pickle.dumps(storage))  # type: ignore[no-any-return]
 
 

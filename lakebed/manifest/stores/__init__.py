@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 
-from lakebed.errors import MissingPrerequisite
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.stores.local import LocalLogStore
 from lakebed.manifest.stores.memory import MemoryLogStore
-from lakebed.storage.roots import LocalRoot, parse_root
+from lakebed.storage.roots import LocalRoot, open_objects, parse_root
 
 __all__ = ["LocalLogStore", "MemoryLogStore", "open_store"]
 
@@ -19,9 +17,4 @@ def open_store(root: str | os.PathLike[str]) -> LogStore:
     place = parse_root(root)
     if isinstance(place, LocalRoot):
         return LocalLogStore(place.path)
-    try:
-        module = importlib.import_module("lakebed.storage.s3_objects")  # boto3 is wanted only by those who use S3
-    except ModuleNotFoundError as error:
-        raise MissingPrerequisite(f"{place} needs boto3: pip install 'lakebed[s3]'") from error
-    store: LogStore = module.S3Objects(place)
-    return store
+    return open_objects(place)

@@ -1,4 +1,4 @@
-"""Data files in S3: written from local temporary files, read by ranges, handed to DuckDB as a file system of its own.
+"""Data files in an object store: written from local temporary files, read by ranges, given to DuckDB as a file system.
 
 Read: every range goes through the process's ``BlockCache``, so footers, small parts and blocks that settles read again
 cost no request. A small file is in it as soon as it is written: the settle after it asks for nothing.
@@ -12,8 +12,8 @@ import threading
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 import duckdb
 
@@ -24,7 +24,9 @@ from lakebed.storage.file_errors import naming_unwritable
 from lakebed.storage.process_folders import process_folder
 from lakebed.storage.range_cache import TAIL_BYTES, BlockCache
 from lakebed.storage.roots import S3Root, local_file
-from lakebed.storage.s3_objects import S3Objects
+
+if TYPE_CHECKING:
+    from lakebed.storage.s3_objects import S3Objects
 
 T = TypeVar("T")
 
@@ -47,10 +49,11 @@ if hasattr(os, "register_at_fork"):
 
 
 @dataclass(frozen=True, slots=True)
-class S3PartStorage:
-    """``PartStorage`` over a bucket and a prefix."""
+class RemotePartStorage:
+    """``PartStorage`` over a bucket and a prefix. ``objects``: what sends the requests, but for a cache between."""
 
     place: S3Root
+    objects: S3Objects = field(compare=False)
 
     @property
     def root(self) -> str:
@@ -58,14 +61,14 @@ class S3PartStorage:
 
     @property
     def spark_root(self) -> str:
-        return "s3a" + self.root.removeprefix("s3")
+        return self.place.spark_root
 
     @property
     def _reader(self) -> CachedObjects:
         with _lock:
             reader = _readers.get(self.place)
             if reader is None:
-                reader = _readers[self.place] = CachedObjects(self.place, _cache)
+                reader = _readers[self.place] = CachedObjects(self.objects, _cache)
             return reader
 
     @property
@@ -168,13 +171,13 @@ class S3PartStorage:
 class CachedObjects:
     """The objects below one root, whose ranges are kept in this process's cache."""
 
-    def __init__(self, place: S3Root, cache: BlockCache) -> None:
-        self.objects = S3Objects(place)
+    def __init__(self, objects: S3Objects, cache: BlockCache) -> None:
+        self.objects = objects
         self._cache = cache
 
     def key(self, path: str) -> str:
         """The name of a file in the cache."""
-        return f"{self.objects.place.bucket}/{self.objects.place.key(path)}"
+        return f"{self.objects.root}/{path}"
 
     def meet(self, path: str) -> int:
         """The file's size, at the cost of its tail if it is new."""
