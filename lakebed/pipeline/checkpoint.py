@@ -17,7 +17,7 @@ from typing import Any
 from lakebed.errors import InvalidInput, LakebedError, Unsupported
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.stores import open_store
-from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
+from lakebed.pipeline.settings import Pipeline
 from lakebed.storage.roots import parse_root
 
 SOURCE_FILE = "lakebed_source.json"
@@ -42,13 +42,7 @@ def take_checkpoint(pipeline: Pipeline, place: str) -> None:
 
 
 def _source_of(pipeline: Pipeline) -> dict[str, Any]:
-    source = pipeline.source
-    if isinstance(source, FilesSection):
-        return {"kind": "files", "folder": source.folder}
-    if isinstance(source, KafkaSection):
-        what = {"topics": list(source.topics)} if source.topics else {"topic_pattern": source.topic_pattern}
-        return {"kind": "kafka", **what}
-    return {"kind": "generator"}
+    return {"kind": pipeline.source_kind} | pipeline.source.identity
 
 
 def _remembered(store: LogStore) -> dict[str, Any] | None:

@@ -57,6 +57,11 @@ class KafkaSection:
     on_data_loss: Literal["fail", "skip"] = "fail"
     timeout_seconds: float = 60.0
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint is kept for: if it changes, what was read so far says nothing of what is to be read."""
+        return {"topics": list(self.topics)} if self.topics else {"topic_pattern": self.topic_pattern}
+
 
 @dataclass(frozen=True, slots=True)
 class FilesSection:
@@ -66,6 +71,11 @@ class FilesSection:
     files_per_batch_max: int | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of Spark's reader."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """See ``KafkaSection``."""
+        return {"folder": self.folder}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +92,11 @@ class GeneratorSection:
     events_max: int | None = None
     tasks: int = 2
     max_records_per_batch: int | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """See ``KafkaSection``."""
+        return {}
 
 
 SourceSection = KafkaSection | FilesSection | GeneratorSection
