@@ -123,7 +123,7 @@ def panel(look: Look, pipeline: Pipeline) -> Panel:
     grid.add_row("write amplification", _ratio(figures.write_amplification))
     aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]
     if aside:
-        grid.add_row("put aside", "   ".join(aside))
+        grid.add_row("quarantined", "   ".join(aside))
     grid.add_row("last error", Text(shown(figures.last_error), style="red") if figures.last_error else "none")
     foot = Text(
         f"{look.phase}   {figures.seconds:,.0f} s   metrics {look.metrics_url or 'off'}   Ctrl-C stops", style="dim"
@@ -149,7 +149,7 @@ def summary(outcome: Outcome, pipeline: Pipeline) -> None:
     ]
     aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]
     if aside:
-        rows.append(("put aside", ", ".join(aside)))
+        rows.append(("quarantined", ", ".join(aside)))
     path = shown(path)
     print(f"\nlakebed ran for {figures.seconds:,.1f} s: {path}")
     for name, text in rows:

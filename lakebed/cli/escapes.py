@@ -1,4 +1,4 @@
-"""What may stand on a terminal: texts of data and errors, in which nothing commands it.
+"""Texts of data and errors made safe for a terminal.
 
 A terminal obeys control characters: it moves the cursor, hides or rewrites what was printed, sets its title, answers as if
 typed. Characters that turn the direction of writing make a text look like another. All of them are shown as ``\\u001b``, the

@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         "--order",
         choices=("random", "ascending", "none"),
         default="random",
-        help="where new rows lie (default: random)",
+        help="where new rows are in the sort key (default: random)",
     )
     simulate.add_argument("--updates", type=_ratio, metavar="R", help="share of updates, 0 to 1 (default: 0)")
     simulate.add_argument("--plan-bytes-max", type=int, metavar="BYTES", help="lakebed.plan_bytes_max")
@@ -193,12 +193,12 @@ def _add_health(add: Callable[[str, str, Callable[[argparse.Namespace], int]], _
         "status", "show on one screen whether a table is healthy, and if not, why and what to do", commands.status
     )
     doctor = add("doctor", "check a table's log and files against every invariant", commands.doctor)
-    claims = add("claims", "list who merges which parts of a table until when", commands.claims)
+    claims = add("claims", "list which replica merges which parts of a table, and until when", commands.claims)
     compactions = add("compactions", "list the newest merges of a table, and what each cost", commands.compactions)
     for command in (status, doctor, claims, compactions):
         command.add_argument("path", metavar="PATH", help="the table")
     looks = status.add_mutually_exclusive_group()
-    looks.add_argument("--watch", action="store_true", help="draw it anew every two seconds, until Ctrl-C")
+    looks.add_argument("--watch", action="store_true", help="refresh it every two seconds, until Ctrl-C")
     looks.add_argument("--deep", action="store_true", help="with what lakebed doctor --deep finds")
     doctor.add_argument("--deep", action="store_true", help="read every row of the newest version too")
     compactions.add_argument(
@@ -213,7 +213,7 @@ def _add_compaction(add: Callable[..., _Parser], rows: argparse.ArgumentParser) 
     compact = add("compact", "merge parts of a table until the plan is empty", commands.compact, rows)
     maintain = add("maintain", "keep a table that others write to settled and compact", commands.maintain)
     recluster = add(
-        "recluster", "sort parts of a table together, so that fewer lie over a point of its sort key", commands.recluster, rows
+        "recluster", "sort parts of a table together, so that fewer cover a point of its sort key", commands.recluster, rows
     )  # fmt: skip
     set_sort_key = add(
         "set-sort-key", "change what the parts of a table are sorted by; older ones are sorted later", commands.set_sort_key
@@ -253,7 +253,9 @@ def _add_cleanup(add: Callable[[str, str, Callable[[argparse.Namespace], int]], 
             "--no-dry-run", action="store_false", dest="dry_run", help="delete them; without it they are only listed"
         )
         command.add_argument(
-            "--allow-short-retention", action="store_true", help="also less than an hour: nobody else may be at work"
+            "--allow-short-retention",
+            action="store_true",
+            help="allow less than an hour; make sure that nobody else uses the table",
         )
     expire.add_argument(
         "--retain-last", type=int, default=1, metavar="N", help="keep the newest N versions (default: 1)"
@@ -268,7 +270,7 @@ def _add_mutations(add: Callable[[str, str, Callable[[argparse.Namespace], int]]
     update = add("update", "set columns of rows", commands.update)
     update.add_argument(
         "--set", action="append", required=True, metavar="COLUMN=EXPRESSION", dest="assignments",
-        help="what a column becomes, over the row as it was; may stand several times",
+        help="what a column becomes, computed from the row as it was; may be given several times",
     )  # fmt: skip
     for command in (delete, update):
         command.add_argument("--where", required=True, help=where)

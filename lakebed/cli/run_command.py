@@ -1,7 +1,7 @@
 """``lakebed run`` and ``lakebed maintain``: signals, display, summary around a run of a pipeline.
 
 The first Ctrl-C or SIGTERM asks the run to stop, and it ends with exit code 0; the second ends it at once. A stop that
-takes longer than ``STOP_SECONDS_MAX`` is cut short: nothing is lost, the next run carries on from the last commit.
+takes longer than ``STOP_SECONDS_MAX`` is cut short: nothing is lost, the next run continues after the last commit.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _StopRequest:
 
     def _give_up(self) -> None:
         logs.note(
-            f"the run did not stop within {STOP_SECONDS_MAX:.0f} s and was cut short; the next run carries on from the last "
+            f"the run did not stop within {STOP_SECONDS_MAX:.0f} s and was cut short; the next run continues after the last "
             "commit"
         )
         os._exit(exit_codes.FAILED)

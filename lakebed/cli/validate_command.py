@@ -1,4 +1,4 @@
-"""``lakebed validate``: check a pipeline file and print what it means, defaults filled in, secrets blotted out."""
+"""``lakebed validate``: check a pipeline file and print its settings with all defaults and without secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lakebed.sortkey.sort_key import parse_sort_key
 
 
 def validate(file: str) -> int:
-    """Raises LakebedError for what is wrong; else prints the settings."""
+    """Print the settings. Raises LakebedError for an error in the file."""
     pipeline = load(file)
     try:
         note, columns = _against_table(pipeline)

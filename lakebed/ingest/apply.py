@@ -1,4 +1,4 @@
-"""Applying one batch of changes that a caller has in hand: an Arrow table, written by this process, or a DataFrame, by tasks."""
+"""Applying one batch of changes: an Arrow table, which this process writes, or a DataFrame, which tasks write."""
 
 from __future__ import annotations
 

@@ -2,15 +2,15 @@
 
 1. Each task turns its input into changes, keeps the newest a key, and writes parts under new names (act first).
 2. The driver orders the parts by task and by their place in the task, and commits them with the batch id (then commit).
-   A blind append reads nothing of the table, so it can only be told that the batch is there already (M3), or that the
-   table's metadata changed meanwhile.
+   A blind append reads nothing of the table, so it conflicts only with the same batch (M3) and with a change of the
+   table's metadata.
 3. Records that can't be used are written to the quarantine table, committed *before* the batch under the same id: a
    crash in between replays the batch, and the quarantine recognises it.
-4. A truncate in the batch that no earlier batch has seen: everything before it goes (``truncates``). Tasks run again with
-   the cut, so that what they write is exactly what came after it; the commit removes the whole table and remembers the
-   truncate for records that come late.
+4. A truncate in the batch that no earlier batch has seen: everything before it is removed (``truncates``). Tasks run again
+   with the cutoff and write exactly what came after it; the commit removes the whole table and remembers the truncate
+   for records that arrive later.
 
-Files of an attempt that did not commit are orphans: no log names them.
+Files of an attempt that did not commit are orphans: no log refers to them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What an event means
     c, r, u     upsert of ``after``; a ``u`` whose ``before`` has another key deletes the old key first
     d           delete of the key in ``before``, or else in the message key
-    t           truncate: given back apart from the changes, since it concerns all partitions
+    t           truncate: returned beside the changes, because it concerns all partitions
     m, and a record without a value (a tombstone): ignored, counted
 A delete carries its key and, where ``before`` has it, the table's own ``sequence_by`` column; all else is null.
 

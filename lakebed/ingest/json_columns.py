@@ -1,8 +1,8 @@
 """Whole columns of JSON values at once: the fast reading.
 
-``reader_for`` picks, for a column's type, its meaning and the JSON type that was seen in it, what Arrow's JSON parser
+``reader_for`` picks, for a column's type, its logical type and the JSON type that was seen in it, what Arrow's JSON parser
 shall read it as and how that becomes the column's type. Arrow's parser refuses what does not fit (a fraction in an
-integer, a number out of range, a lone surrogate, a key named twice), so nothing is lost in silence; it raises for the
+integer, a number out of range, a lone surrogate, a key named twice), so no value changes unnoticed; it raises for the
 whole slice, and the caller reads the offending records one by one with ``json_values``.
 
 Invariant

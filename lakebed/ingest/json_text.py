@@ -2,8 +2,8 @@
 
 1.  Numbers that an ``int`` does not hold as they were written stay texts (``Number``, ``MinusZero``).
 2.  What Python's parser stumbles over and Arrow's skips in a member that no column wants (a bare ``Inf``, nesting of
-    any depth) is read a second time with a stand-in, which no column takes. So what a record becomes does not
-    depend on who parses it.
+    any depth) is read a second time with a placeholder, which no column takes. So what a record becomes does not
+    depend on the parser.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ This is the slow and complete reading. ``json_columns`` reads whole columns at o
 that one accepts, this one reads to the same value.
 
     1.  The text is parsed without loss: integers of any size, other numbers as written (``json_text.parse``).
-    2.  The meaning (from an inline schema) or the column's type and the value's JSON type pick the conversion.
+    2.  The logical type (from an inline schema) or the column's type and the value's JSON type pick the conversion.
     3.  A value that does not fit (range, precision, form) is refused with ``Unreadable``; nothing is rounded, with one
         exception: nanoseconds are cut to the microseconds that a table can hold.
 """

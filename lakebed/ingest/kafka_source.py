@@ -12,8 +12,8 @@ An offset document: ``{"topics": {topic: {partition: next offset}}, "begin": {to
     1.  Every few seconds: which topics and partitions are there, and which ids have the topics.
     2.  One request for the ends of all partitions. Nothing new: ask again a few times, with pauses, before saying so.
     3.  New partitions get a ``begin``. A topic with another id, or an end below the position: ``DataLoss``, or it
-        begins anew.
-    4.  The limits, and the brake of a table that can't keep up, share what a batch may take among the partitions in
+        starts again.
+    4.  The limits, and the ``BatchLimit`` of a table that is behind, are shared among the partitions in
         proportion to what they have.
 """
 

@@ -1,4 +1,4 @@
-"""Committing records that can't become rows to the quarantine table, which lies beside their table."""
+"""Committing records that can't become rows to the quarantine table beside their table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every source gives to a pipeline, and what runs in a Spark task to turn it into changes.
+"""Sources: what each gives to a pipeline, and what a Spark task does to turn it into changes.
 
 A source is a streaming DataFrame plus, where that DataFrame holds ranges instead of data, a reader that fetches the
 records of a range inside the task. Three kinds of DataFrame, by ``Source.carries``:

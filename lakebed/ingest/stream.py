@@ -1,8 +1,8 @@
 """The foreachBatch of an ingest query: one micro-batch in, one commit out, exactly once.
 
 Spark gives a batch the same id and the same input when it comes again after a crash. The id is committed with the batch
-(``txn`` of the log), under the id of the query's checkpoint: so a second run of the query goes on where the first
-stopped, and a query with a new checkpoint is a new one. That the input is the same is not taken on trust: ``ranges_read``.
+(``txn`` of the log), under the id of the query's checkpoint: so a second run of the query continues where the first
+stopped, and a query with a new checkpoint is a new one. ``batch_fingerprint`` checks that the input is the same.
 """
 
 from __future__ import annotations

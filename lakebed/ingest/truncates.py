@@ -47,7 +47,7 @@ POSITION_SCHEMA = pa.schema(
         ("pos", pa.int64()),
     ]
 )
-"""Where a record stands in Kafka, and where its source stood: by its clock (microseconds since the epoch), in PostgreSQL's
+"""The position of a record in Kafka and of its source: by its clock (microseconds since the epoch), in PostgreSQL's
 log, and in MySQL's, where each server counts for itself. A record of a file has no offset."""
 
 _Mask = npt.NDArray[np.bool_]
@@ -94,7 +94,7 @@ class Truncate:
         return (in_order & (not_later | is_new)) | (comparable & lower & not_later) | by_time
 
     def _by_place(self, records: pa.Table) -> tuple[_Mask, _Mask, _Mask]:
-        """Which records stand in the same log, and of those, which before this truncate and which where it is."""
+        """Which records have a position in the same log; of those, which are before this truncate and which at its position."""
         nothing = np.zeros(len(records), bool)
         if self.places == ("lsn",):
             lsn = records["lsn"]

@@ -2,7 +2,7 @@
 
 A batch has the time of its newest event. Streams are near to time order, so the events of a batch happened between
 the newest of the batch before and its own newest; they are taken as evenly spread over that time, ``POINTS`` of them
-standing for the batch. The first batch of a run has no batch before it: its newest event stands alone.
+representing the batch. The first batch of a run has no batch before it: its newest event stands alone.
 
 Visible means settled: in the base, so that every Delta reader sees it. A table without keys needs no settling.
 Viewed means that a temporary view of this process shows it, settled or not.

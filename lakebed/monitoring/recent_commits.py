@@ -1,4 +1,4 @@
-"""What the commits of the last hour brought, read from the log: the same for whoever looks, also after a restart.
+"""Figures of the commits of the last hour, read from the log: the same in every process, also after a restart.
 
 1. The first look begins at the newest commit. Each look goes forward to what is new, then backward until an hour is covered,
    the log begins, or the look's time is over; the next look goes on there.

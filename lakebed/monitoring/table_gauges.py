@@ -1,4 +1,4 @@
-"""The gauges that say what a table is, whoever made it so (docs/metrics.md, "What the table is")."""
+"""The gauges of a table's state, whichever process did the work (docs/metrics.md, "What the table is")."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Nodes of a pipeline file into frozen dataclasses: a field of the class is a key of the file, and nothing else is.
 
-A field's type says what may stand there: str, int, float, bool, a Literal, ``X | None``, ``tuple[X, ...]`` (one X alone
+A field's type says which values it accepts: str, int, float, bool, a Literal, ``X | None``, ``tuple[X, ...]`` (one X alone
 will do), ``Mapping[str, X]``, another dataclass. The type alone decides what a scalar's text means: a str is the text as it is
 written, numbers are in plain decimal digits, and ``yes`` and ``on`` are true where a bool is wanted.
 
@@ -52,7 +52,7 @@ def bind(document: Document, node: Node, into: type[T], left_out: tuple[str, ...
 def mapping_of(document: Document, node: Node) -> Mapping[str, Node]:
     """A node's members. Raises InvalidInput if it is no mapping."""
     if not isinstance(node.value, Mapping):
-        raise document.error(node, "here must stand keys with values, such as 'path: ./lake/orders'")
+        raise document.error(node, "expected keys with values here, such as 'path: ./lake/orders'")
     return node.value
 
 
@@ -92,7 +92,7 @@ def _one_of(document: Document, node: Node, choices: tuple[Any, ...]) -> Any:
 def _scalar(document: Document, node: Node, hint: Any) -> Any:
     text = node.value
     if not isinstance(text, str):
-        raise document.error(node, "here must stand one value, not a list or keys")
+        raise document.error(node, "expected one value here, not a list or keys")
     if hint is str:
         if not node.is_null or node.is_filled:
             return text

@@ -1,6 +1,6 @@
-"""Whose checkpoint it is: a folder that says how far one source was read must not be taken for another's.
+"""The owner of a checkpoint: a folder that says how far one source was read must not be used for another source.
 
-1. Beside Spark's own files stands ``lakebed_source.json``: the kind of the source, and its folder or topics.
+1. Beside Spark's own files is ``lakebed_source.json``: the kind of the source, and its folder or topics.
 2. A run compares it with its pipeline file. As long as Spark has written no batch into the folder, nothing was read, so
    anything goes.
 3. Topics may be added and taken away: one in common is enough. Brokers, limits and the like are not compared, and of two

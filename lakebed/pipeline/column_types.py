@@ -93,7 +93,7 @@ class _TypeText:
             if (token := self._take()) == ">":
                 return out
             if token != ",":
-                raise self._wrong(f"',' or '>' must stand where {token!r} is")
+                raise self._wrong(f"expected ',' or '>', not {token!r}")
 
     def _take(self) -> str:
         if self._next >= len(self._tokens):
@@ -103,7 +103,7 @@ class _TypeText:
 
     def _expect(self, token: str) -> None:
         if (found := self._take()) != token:
-            raise self._wrong(f"{token!r} must stand where {found!r} is")
+            raise self._wrong(f"expected {token!r}, not {found!r}")
 
     def _wrong(self, reason: str) -> InvalidSchema:
         return InvalidSchema(f"column {self._column!r} has the type {self._text!r}: {reason}")

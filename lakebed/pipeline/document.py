@@ -1,11 +1,11 @@
-"""A YAML text as nodes that know where they stand, with environment variables filled in.
+"""A YAML text as nodes with line numbers, and with environment variables filled in.
 
 1. The text is composed, not loaded: every node keeps its line, and a key named twice is an error.
 2. In scalars ``${NAME}`` becomes the variable's value and ``${NAME:-default}`` falls back; ``$${`` is a plain ``${``.
-3. A scalar is its text, as it is written. What it means is for the setting that it stands for (``binding``), never for
+3. A scalar is its text, as it is written. The setting decides what it means (``binding``), never
    YAML, which would read a password ``0123456`` as another number.
-4. What came from the environment, and what stands under a name that says so, is a secret: ``Document.redact`` blots it
-   out of any text, and every message about the file goes through it. Only places (a path, a topic, the brokers) are none:
+4. A value from the environment, or of a key that sounds like one, is a secret: ``Document.redact`` removes it
+   from any text, and every message about the file goes through it. Only places (a path, a topic, the brokers) are none:
    an error that does not name them is of no use.
 
 Files are bounded in bytes, depth and values, counting those of an alias each time that it is used.
@@ -69,7 +69,7 @@ class Document:
         return InvalidInput(f"{self.file}, line {node.line}: {where}{self.redact(message)}")
 
     def redact(self, text: str) -> str:
-        """The text without any secret, as it is or quoted. Short ones are blotted out only where they stand alone."""
+        """The text without any secret, as it is or quoted. Short ones are removed only where they are words of their own."""
         spelled = {form for secret in self.secrets for form in _spellings(secret)}
         for secret in sorted(spelled, key=len, reverse=True):
             if len(secret) >= _SHORT:
@@ -80,7 +80,7 @@ class Document:
 
 
 def _spellings(secret: str) -> tuple[str, ...]:
-    """A secret as texts about it may have it: Python and JSON escape what stands between quotes."""
+    """The spellings of a secret in texts: Python and JSON escape what is between quotes."""
     return secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
 
 

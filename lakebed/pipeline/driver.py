@@ -1,4 +1,4 @@
-"""Spark for a run of its own: the JVM apart from the terminal, its words in a file.
+"""Spark for one run: its JVM is detached from the terminal, and its output goes to a file.
 
 The JVM and its Python workers get a session of their own, so that Ctrl-C reaches this process alone, which then stops
 them in order; and all they print goes to a log file, so that the display stays readable. If this process dies, the pipe

@@ -80,7 +80,7 @@ def run(
 ) -> Outcome:
     """Run until ``stop`` is set or the duration is over; it counts from the first batch (or ``FIRST_BATCH_SECONDS``).
 
-    Raises the LakebedError that ended the run; what was committed until then stands.
+    Raises the LakebedError that ended the run; what was committed until then stays.
     """
     with ExitStack() as stack:
         metrics = Metrics()
@@ -205,7 +205,7 @@ class _Run:
                 self._again_at = None
                 self._start_ingest(spark)
         elif self._ingest is not None and not self._ingest.isActive:
-            stopped = Unexpected("the ingest query was stopped by somebody else")
+            stopped = Unexpected("the ingest query was stopped from outside")
             self._ingest_failed(failure_of(self._ingest, QUERY_NAME) or stopped)
         elif self._health.error is not None and (
             self._progress.figures().batches > self._batches_at_failure
@@ -230,7 +230,7 @@ class _Run:
         if self._maintenance is None:
             return
         if not self._maintenance.isActive:
-            raise self._maintenance.exception() or Unexpected("the maintain query was stopped by somebody else")
+            raise self._maintenance.exception() or Unexpected("the maintain query was stopped from outside")
         if self._maintenance.trouble is not None:
             self._progress.failed(self._pipeline.document.redact(str(self._maintenance.trouble)))
 

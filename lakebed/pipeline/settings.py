@@ -1,6 +1,6 @@
 """What a pipeline file says, as frozen values: docs/pipeline.md explains every key.
 
-``load`` parses, checks and returns it; nothing outside the file is looked at but the environment's variables.
+``load`` parses, checks and returns it; besides the file it reads only environment variables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ METRICS_PORT = 9464
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSection:
-    """The table: created when it is missing, compared with what is there else."""
+    """The table: created if it is missing, otherwise compared."""
 
     path: str
     schema: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""How well parts are clustered, level by level: overlaps, depth, and where they lie deepest. Pure.
+"""How well parts are clustered, level by level: overlaps, depth, and the deepest ranges. Pure.
 
 What a part must read together with others: its *overlaps* are how many other parts its range meets, its *depth* is how many
-parts, itself included, lie over the deepest point within its range. Averages are over parts. So defined by Snowflake's
+parts, itself included, cover the deepest point within its range. Averages are over parts. So defined by Snowflake's
 ``SYSTEM$CLUSTERING_INFORMATION`` and Databend's ``clustering_information``, whose figures these are, for parts.
 
 1. Ranges lie on the line of their sorted ends, closed; how many cover each end is a running sum. O(n log n).

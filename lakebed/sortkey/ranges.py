@@ -1,4 +1,4 @@
-"""Where parts lie on the line of sort keys, and how deep they lie over each other.
+"""Ranges of parts over the sort key, and their depth: how many of them cover a point.
 
 1. A part's range is two flat tuples over the leading terms of the sort key, made from its statistics: what no row is before,
    and what no row is after. A value is (1, value), NaN (1.25, None), a null (0, None) where nulls are first and (1.5, None)
@@ -75,7 +75,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How deep ranges lie over each other, at the points where one begins or ends.
+    """How many ranges cover each point at which one begins or ends.
 
     ``histogram``: number of such points by their depth. All is 0 or empty for no ranges.
     """
@@ -182,7 +182,7 @@ def _placed(value: Any, term: SortTerm) -> Bound:
 
 
 def mirrored(value: Any) -> Any:
-    """What stands for a value of a descending term: of two values the greater one's is less."""
+    """The mirrored value of a descending term: of two values, that of the greater one is less."""
     if isinstance(value, bytes):
         return MirroredBytes.of(value)
     if isinstance(value, datetime.datetime):

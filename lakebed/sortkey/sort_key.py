@@ -326,7 +326,7 @@ def frame_properties(terms: Sequence[SortTerm], snapshot: HasParts) -> dict[str,
 
 
 def _seen(stats: Sequence[Mapping[str, Any]], name: str, kind: pa.DataType) -> list[Any] | None:
-    """The least and the greatest bound of a column, as they stand in the statistics."""
+    """The least and the greatest bound of a column, as in the statistics."""
     if not has_bounds(kind):
         return None
     lows = [low for values in stats if (low := (values.get("minValues") or {}).get(name)) is not None]

@@ -1,5 +1,5 @@
-"""The web page: what tables look like now, served read-only from one process to whoever sits at it.
+"""The web page: the state of tables, served read-only by one process.
 
-``watch`` looks at each table in a thread of its own and keeps ready-made answers; ``server`` hands them out; ``page`` is what a
+``watch`` reads each table in its own thread and keeps answers ready; ``server`` hands them out; ``page`` is what a
 browser is given: HTML, CSS and ES modules as they are. docs/operations.md lists the answers.
 """

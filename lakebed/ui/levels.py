@@ -1,8 +1,8 @@
 """The parts of a table as bars over its sort key, level by level. Pure.
 
-1. Every part lies between two bounds of the sort key (``sortkey.ranges``). All bounds of a table, sorted, are the axis: a bar
-   reaches from the rank of its first bound to that of its last one, both included. Partitions lie side by side.
-2. A table without an order has parts that all lie over each other: there the axis is the versions whose rows they hold.
+1. Every part is between two bounds of the sort key (``sortkey.ranges``). All bounds of a table, sorted, are the axis: a bar
+   reaches from the rank of its first bound to that of its last one, both included. Partitions are side by side.
+2. In a table without an order all parts overlap: there the axis is the versions whose rows they hold.
 3. Bars of a level that meet are put into different lanes, each into the first one that is free from its beginning on.
 
 Bars are columns of whole numbers, a place a part; a part's path and bounds are asked for one at a time. So 10,000 parts are

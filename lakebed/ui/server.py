@@ -1,4 +1,4 @@
-"""Hands out the page and the answers over HTTP: read-only, to whoever may see them.
+"""Serves the page and the answers over HTTP, read-only.
 
 - GET and HEAD only, and only of names in two dictionaries: files of the page, and answers. No path of a request is ever opened.
 - A ``Host`` that is neither an address, nor this machine's name, nor the one of the command line is refused: a page elsewhere
@@ -118,7 +118,7 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that went away, or never said what it wants, is nobody's trouble."""
+        """A browser that closed its connection is no error."""
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             _logger.warning("a request failed", exc_info=True)
 

@@ -27,7 +27,7 @@ def utf8(text: str) -> str:
 
 
 def blotted(text: str) -> str:
-    """The text without the user of a URL, and without what stands behind a name that says it is secret."""
+    """The text without the user of a URL, and without values whose name says that they are secret."""
     return _SECRET_VALUE.sub(rf"\1\2{HIDDEN}", _USER_OF_URL.sub(rf"\1{HIDDEN}@", text[:_LOOKED_AT]))
 
 

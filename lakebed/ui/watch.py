@@ -6,7 +6,7 @@
    lays out the levels and reads the commits; at most a fifth of the time goes into that.
 3. Each answer is JSON with a tag made of its bytes: what did not change has the tag it had.
 4. Whatever is wrong with a table is what its answer says; the others go on. The next look begins from scratch, unless the store
-   was only away: then the last figures stand beside the error.
+   was only away: then the last figures are shown beside the error.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Watched:
 
     @property
     def is_asleep(self) -> bool:
-        """Whether the table is not looked at, since nobody asked for a while."""
+        """Whether the table is not read, because nobody has asked for a while."""
         return self._is_asleep
 
     def start(self) -> None:

@@ -1,6 +1,6 @@
 """What to put before lakebed's metrics: Grafana dashboards, alert rules, and the settings that join them.
 
-The dashboards lie here as the JSON that ``make`` prints, so nobody needs Grafana's SDK to use them. The alert rules are
+The dashboards are here as the JSON that ``make`` prints, so that using them needs no Grafana SDK. The alert rules are
 written by hand. A rule's ``runbook_url`` leads to its section of the runbook.
 
 ``write`` lays out, under one folder:
@@ -38,7 +38,7 @@ def content(name: str) -> str:
 
 
 def write(folder: Path, runbook: str | None = None) -> list[Path]:
-    """Write all files, those of an earlier call anew; returns them. Raises InvalidInput if that can't be done.
+    """Write all files, and overwrite those of an earlier call; returns them. Raises InvalidInput if that can't be done.
 
     ``runbook``: the address at which docs/runbook.md is published. None: alerts lead to a copy in ``folder``.
     """
