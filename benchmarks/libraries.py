@@ -43,7 +43,7 @@ from lakebed.settings import TableSettings
 from lakebed.sortkey.curves import hilbert
 from lakebed.sortkey.murmur3 import murmur3
 from lakebed.storage.open import open_part_storage
-from tests.infra.downloads import _fetch_once, _run
+from tests.infra.downloads import _run, fetch_once
 from tests.infra.fault_proxy import FaultProxy
 from tests.infra.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server, aws_environment
 
@@ -241,7 +241,7 @@ def httpfs_query(proxy: FaultProxy, root: str) -> list[object]:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         _run([*pip, "--target", str(staging), *HTTPFS], {})
 
-    folder = _fetch_once("httpfs", f"{HTTPFS} {sys.version_info[:2]}".encode(), install)
+    folder = fetch_once("httpfs", f"{HTTPFS} {sys.version_info[:2]}".encode(), install)
     program = (
         "import pathlib, sys, time\n"
         "sys.path.insert(0, sys.argv[1])\n"
