@@ -13,7 +13,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec, TopicMetadata
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
-from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, without_secrets
+from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
 
 Partitions = dict[tuple[str, int], int]
 """(topic, partition) to an offset."""
@@ -118,7 +118,7 @@ class KafkaCluster:
         try:
             return {(asked.topic, asked.partition): answer.result().offset for asked, answer in answers.items()}
         except KafkaException as error:
-            if error.args[0].code() in GONE:
+            if kafka_error_of(error).code() in GONE:
                 raise self.error_of_unknown(wanted) from None
             raise self._unreachable(error) from None
 
@@ -138,7 +138,7 @@ class KafkaCluster:
 
     def _unreachable(self, error: KafkaException) -> Exception:
         """What a call's failure means; the client's own troubles are delivered first: a refused login is one of those."""
-        cause = error.args[0]
+        cause = kafka_error_of(error)
         self._troubles.clear()
         self._admin.poll(0)
         for trouble in self._troubles:

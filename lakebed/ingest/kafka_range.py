@@ -31,7 +31,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from lakebed.errors import DataLoss, InvalidInput, LakebedError, Retry
 from lakebed.ingest.decoder import RECORD_SCHEMA
-from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, without_secrets
+from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
 
 CONSUME_RECORDS_MAX = 500
 """As many as stay in the processor's cache until they are read; twenty times as many cost twice the time each."""
@@ -64,7 +64,7 @@ def consume_range(
         yield from _Range(consumer, settings, topic, partition, start, end, on_loss).tables()
         healthy = True
     except KafkaException as error:
-        raise _translated(error.args[0], settings, topic, partition) from None
+        raise _translated(kafka_error_of(error), settings, topic, partition) from None
     finally:
         _give_back(settings, consumer, healthy)
 
@@ -242,7 +242,7 @@ class _Range:
                 TopicPartition(self._topic, self._partition), timeout=self._settings.timeout_seconds
             )
         except KafkaException as error:
-            if error.args[0].code() in GONE:
+            if kafka_error_of(error).code() in GONE:
                 self._check_still_there()
             raise
         if found is None:

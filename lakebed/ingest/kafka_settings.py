@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from lakebed.errors import InvalidInput
 
@@ -145,6 +145,12 @@ def _check_starting(starting: StartingOffsets) -> None:
     for topic, offsets in starting.items():
         if not isinstance(offsets, Mapping) or not all(isinstance(offset, int) for offset in offsets.values()):
             raise InvalidInput(f"kafka: starting_offsets of topic {topic!r} must be {{partition: offset}}")
+
+
+def kafka_error_of(error: KafkaException) -> KafkaError:
+    """What failed, by its code: confluent-kafka documents the exception's argument as the place of it."""
+    found: KafkaError = error.args[0]
+    return found
 
 
 def without_secrets(text: str, config: Mapping[str, Any]) -> str:
