@@ -315,8 +315,8 @@ class Merger:
     # -- 3. commit ---------------------------------------------------------------------------------------------------
 
     def commit(
-        self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], read: Snapshot,
-        operation: Operation = Operation.MERGE,        predicted: Mapping[str, object] | None = None, tried_before: bool = False,
+        self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], read: Snapshot, *,
+        operation: Operation = Operation.MERGE, predicted: Mapping[str, object] | None = None, tried_before: bool = False,
     ) -> MergeResult:  # fmt: skip
         """Put the output in place of the sources. If that can't be, its files are deleted (step 4).
 

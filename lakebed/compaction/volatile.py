@@ -236,8 +236,9 @@ class VolatileMerger:
         tried_before = one.claim.id in self._tried
         self._tried.add(one.claim.id)
         result = self._merger.commit(
-            one.claim, Sources(one.sources, one.dead), one.parts, snapshot, Operation.UPLOAD, tried_before=tried_before
-        )
+            one.claim, Sources(one.sources, one.dead), one.parts, snapshot,
+            operation=Operation.UPLOAD, tried_before=tried_before,
+        )  # fmt: skip
         self._forget(one)
         return replace(result, seconds=time.perf_counter() - started)
 

@@ -20,7 +20,7 @@ from lakebed.manifest import invariants, table_log
 from lakebed.manifest.actions import Commit, Domain, Transaction
 from lakebed.manifest.claims import Claim, claimed_paths
 from lakebed.manifest.conflicts import BLIND, Conflict, ConflictKind, ReadWriteSet, find_conflict
-from lakebed.manifest.entries import DETACHED
+from lakebed.manifest.entries import DETACHED, Operation
 from lakebed.manifest.removals import removals
 from lakebed.manifest.snapshot import Snapshot, apply
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
@@ -128,13 +128,11 @@ def a_merge_forgets_its_passes(broken: pytest.MonkeyPatch) -> None:
 def an_upload_forgets_what_died_meanwhile(broken: pytest.MonkeyPatch) -> None:
     commit = Merger.commit
 
-    def forgetting(
-        self: Merger, claim: Claim, sources: Any, merged: Any, read: Snapshot, operation: str = "MERGE", **others: Any
-    ) -> Any:
-        if operation == "UPLOAD":
+    def forgetting(self: Merger, claim: Claim, sources: Any, merged: Any, read: Snapshot, **others: Any) -> Any:
+        if others.get("operation") is Operation.UPLOAD:
             now = {part.path: read.parts.get(part.path, part) for part in sources.parts}
             sources = replace(sources, dead={path: self._dead_rows.of(part) for path, part in now.items()})
-        return commit(self, claim, sources, merged, read, operation, **others)
+        return commit(self, claim, sources, merged, read, **others)
 
     broken.setattr(Merger, "commit", forgetting)
     broken.delitem(invariants.INVARIANTS, "P3")
