@@ -32,8 +32,9 @@ from lakebed.operations import cleanup
 from lakebed.operations.cleanup import CLEANED_SCHEMA, BackgroundCleanup, LiveSet, reason_to_go
 from lakebed.operations.hold import hold
 from lakebed.parts import deletion_vector_cache
+from lakebed.storage.delete_each import delete_each
 from lakebed.storage.local_part_storage import LocalPartStorage
-from lakebed.storage.part_storage import PartStorage, delete_each
+from lakebed.storage.part_storage import PartStorage
 from lakebed.table import internals_of
 from tests.infra.s3 import S3Server
 from tests.internals import log_of, storage_of

@@ -29,7 +29,8 @@ from lakebed.parts.provenance import Provenance
 from lakebed.parts.resolve import Resolution
 from lakebed.parts.write import WrittenPart
 from lakebed.storage.counters import StoreCounters
-from lakebed.storage.part_storage import PartStorage, delete_each
+from lakebed.storage.delete_each import delete_each
+from lakebed.storage.part_storage import PartStorage
 from tests.simulation.world import Actor, World
 
 if TYPE_CHECKING:
