@@ -8,17 +8,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import shutil
 import sys
 import tempfile
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.infra.downloads import REPOSITORY, fetch_once, folder_of, program
+from tests.infra.downloads import REPOSITORY, _run, fetch_once, folder_of
 
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _QUIET = "-Xshare:auto -Xlog:disable"
-_SESSION_SECONDS_MAX = 600
 
 
 def spark_options() -> str:
@@ -41,20 +41,17 @@ def class_archive() -> Path:
         # A Java that cannot write one leaves the folder empty: then nothing is gained, and nothing is lost.
         with tempfile.TemporaryDirectory() as folder:
             environment = {"SPARK_SUBMIT_OPTS": options, "LAKEBED_CACHE_DIR": folder, "PYTHONPATH": str(REPOSITORY)}
-            subprocess.run(
-                [sys.executable, "-m", "tests.infra.spark_start", folder],
-                env={**os.environ, **environment}, cwd=REPOSITORY, stdin=subprocess.DEVNULL, capture_output=True,
-                timeout=_SESSION_SECONDS_MAX, check=True,
-            )  # fmt: skip
+            _run([sys.executable, "-m", "tests.infra.spark_start", folder], environment)
 
     return fetch_once(*_identity(), write)
 
 
 def _identity() -> tuple[str, bytes]:
-    java = program("java", "install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless)")
+    """What the archive fits: a Java and the jars of a Spark."""
+    java = os.environ.get("JAVA_HOME") or os.path.realpath(shutil.which("java") or "")
     pyspark = find_spec("pyspark")
     assert pyspark is not None and pyspark.origin is not None
-    return "spark-classes", f"1 {Path(java).resolve()} {Path(pyspark.origin).resolve()}".encode()
+    return "spark-classes", f"{java} {version('pyspark')} {Path(pyspark.origin).resolve()}".encode()
 
 
 def _use_classes(folder: str) -> None:
