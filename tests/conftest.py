@@ -23,13 +23,12 @@ from tests.infra.fault_proxy import FaultProxy
 from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.s3 import S3Server, aws_environment
-from tests.infra.spark_cluster import SparkCluster
 from tests.infra.spark_start import spark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SERVER_FIXTURES = frozenset({"kafka", "postgres", "debezium", "s3", "flaky_s3", "spark_cluster"})
+SERVER_FIXTURES = frozenset({"kafka", "postgres", "debezium", "s3", "flaky_s3"})
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -100,13 +99,6 @@ def flaky_s3(s3_server: S3Server) -> Iterator[FaultProxy]:
     """A proxy to the S3 server, with the AWS variables pointing at it; no faults until the test asks for them."""
     with FaultProxy(s3_server.ports[0]) as proxy, aws_environment(proxy.endpoint):
         yield proxy
-
-
-@pytest.fixture(scope="session")
-def spark_cluster() -> Iterator[SparkCluster]:
-    """A standalone Spark cluster of two workers, reached by jobs in processes of their own (``run``)."""
-    with SparkCluster() as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="session")

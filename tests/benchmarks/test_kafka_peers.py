@@ -131,13 +131,11 @@ def test_an_event_that_never_became_visible_is_never_fresh() -> None:
     assert seen.p50 < float("inf") and seen.max == float("inf") and not seen.kept_up
 
 
-@pytest.mark.slow
-def test_a_topic_is_kept_as_it_is_up_to_some_offsets(tmp_path: Path) -> None:
-    with KafkaServer() as kafka:
-        topic = kafka.create_topic("orders", PARTITIONS)
-        produce(kafka.bootstrap, topic, events(0, EVENTS, SNAPSHOT))
-        ends = {"0": 700, "1": 500}
-        keep_topic(kafka.bootstrap, topic, ends, tmp_path / "records.parquet")
+def test_a_topic_is_kept_as_it_is_up_to_some_offsets(kafka: KafkaServer, tmp_path: Path) -> None:
+    topic = kafka.create_topic("kept-orders", PARTITIONS)
+    produce(kafka.bootstrap, topic, events(0, EVENTS, SNAPSHOT))
+    ends = {"0": 700, "1": 500}
+    keep_topic(kafka.bootstrap, topic, ends, tmp_path / "records.parquet")
     kept = pq.read_table(tmp_path / "records.parquet")
     assert {name: len(of) for name, of in times(tmp_path / "records.parquet").items()} == ends
     for number, end in ends.items():

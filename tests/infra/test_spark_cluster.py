@@ -1,4 +1,4 @@
-"""Jobs run on all workers of the cluster, with lakebed shipped to them, also after a worker was lost."""
+"""Jobs run on all workers of the cluster, with lakebed shipped to them, also after a worker was lost; one that fails says why."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ session.stop()
 
 def test_jobs_run_on_all_workers_that_are_left_with_lakebed_from_its_wheel() -> None:
     with SparkCluster() as cluster:
+        with pytest.raises(ServerFailed, match="out of luck"):
+            cluster.run("raise SystemExit('out of luck')")
         assert workers_used(cluster, cores=2) == {"spark-worker-0", "spark-worker-1"}
         cluster.workers[0].kill()
         assert workers_used(cluster, cores=1) == {"spark-worker-1"}
@@ -60,8 +62,3 @@ def workers_used(cluster: SparkCluster, cores: int) -> set[str]:
     assert sum(total for _, _, total in results) == sum(range(1000))
     assert all(".zip" in module_file for _, module_file, _ in results)
     return {Path(executor_folder).parents[1].name for executor_folder, _, _ in results}
-
-
-def test_a_job_that_fails_tells_why(spark_cluster: SparkCluster) -> None:
-    with pytest.raises(ServerFailed, match="out of luck"):
-        spark_cluster.run("raise SystemExit('out of luck')")
