@@ -46,7 +46,13 @@ def main() -> None:
         orders.read(spark).createOrReplaceTempView("settled")
         low, high = _tenth(spark)
         results += _compare(
-            spark, folder, "settled", low, high, args.runs, f"settled, {orders.inspect.parts().num_rows} parts"
+            spark,
+            folder,
+            "settled",
+            low,
+            high,
+            runs=args.runs,
+            title=f"settled, {orders.inspect.parts().num_rows} parts",
         )
         results += _delta(spark, f"{folder}/orders", low, high, args.runs)
         work.changes = 10_000
@@ -55,7 +61,7 @@ def main() -> None:
         started = time.perf_counter()
         opened.read(spark).createOrReplaceTempView("tail")
         planned = time.perf_counter() - started
-        results += _compare(spark, folder, "tail", low, high, args.runs, "10,000 changes unsettled")
+        results += _compare(spark, folder, "tail", low, high, runs=args.runs, title="10,000 changes unsettled")
     spark.stop()
     table(
         f"Reads of {args.rows:,} rows after {args.batches} batches of 20,000 changes",
@@ -72,7 +78,9 @@ def _tenth(spark: object) -> tuple[str, str]:
     return str(start), str(start + (last - first) * 0.1)
 
 
-def _compare(spark: object, folder: str, name: str, low: str, high: str, runs: int, title: str) -> list[list[object]]:
+def _compare(
+    spark: object, folder: str, name: str, low: str, high: str, *, runs: int, title: str
+) -> list[list[object]]:
     live: DataFrame = spark.table(name)  # type: ignore[attr-defined]
     plain = f"{folder}/plain-{name}"
     live.repartition(1).sortWithinPartitions(*SORT_KEY).write.option("compression", "zstd").parquet(plain)

@@ -112,7 +112,9 @@ def big(folder: Path, rows: int, kind: str) -> dict[str, float]:
         open_seconds = time.perf_counter() - start
     with PeakMemory() as looking, index:
         first, seconds = timed_lookups(index, rows, kind)
-        return figures(index, build_seconds, open_seconds, first, seconds, building, looking)
+        return figures(
+            index, build_seconds, open_seconds, first=first, seconds=seconds, building=building, looking=looking
+        )
 
 
 def many_parts(folder: Path, rows: int, kind: str) -> dict[str, float]:
@@ -126,7 +128,7 @@ def many_parts(folder: Path, rows: int, kind: str) -> dict[str, float]:
             index.add(str(part), keys_of(piece, kind))
             adds.append(time.perf_counter() - start)
         first, seconds = timed_lookups(index, rows, kind)
-        result = figures(index, sum(adds), 0.0, first, seconds, building, building)
+        result = figures(index, sum(adds), 0.0, first=first, seconds=seconds, building=building, looking=building)
         return {**result, "add ms p50": statistics.median(adds) * 1e3, "add ms p99": sorted(adds)[-20] * 1e3}
 
 
@@ -134,6 +136,7 @@ def figures(
     index: KeyIndex,
     build_seconds: float,
     open_seconds: float,
+    *,
     first: float,
     seconds: list[float],
     building: PeakMemory,

@@ -132,7 +132,9 @@ def writes(orders: lakebed.Table, folder: str, runs: int) -> None:
         for _ in range(runs):
             started = time.process_time()
             groups = (rows.slice(at, ROW_GROUP_ROWS) for at in range(0, len(rows), ROW_GROUP_ROWS))
-            *_, size, _ = write_tables(groups, rows.schema, ["region", "status"], ROW_GROUP_ROWS, storage, sought)
+            *_, size, _ = write_tables(
+                groups, rows.schema, ["region", "status"], ROW_GROUP_ROWS, storage, sought=sought
+            )
             times.append(time.process_time() - started)
         lines.append([name, size, median(times)])
     table("Writing a part", ["Bloom filters", "bytes", "processor s"], lines)

@@ -53,7 +53,7 @@ def main() -> None:
         dead = sum(len(file.dead or ()) for file in files)
         print(f"{len(files)} parts, {sum(file.rows for file in files):,} rows, {dead:,} of them dead")
         schema_json = snapshot.metadata.schema_string
-        live = scan(spark, root, schema_json, [], "plain", files)
+        live = scan(spark, root, schema_json, partition_columns=[], table_id="plain", files=files)
         low, high = window(live)
         spark_ways = ways_of_spark(spark, root, schema_json, files, f"{folder}/plain")
         for query, text in (("aggregate", AGGREGATE), ("selective", SELECTIVE)):
@@ -90,7 +90,7 @@ def window(live: DataFrame) -> tuple[str, str]:
 def ways_of_spark(
     spark: SparkSession, root: str, schema_json: str, files: Sequence[ScanFile], plain: str
 ) -> dict[str, Callable[[], DataFrame]]:
-    live = scan(spark, root, schema_json, [], "plain", files)
+    live = scan(spark, root, schema_json, partition_columns=[], table_id="plain", files=files)
     live.repartition(1).sortWithinPartitions(*SORT_KEY).write.option("compression", "zstd").parquet(plain)
     paths = [f"{root}/{file.path}" for file in files]
 
@@ -119,7 +119,7 @@ def ways_of_spark(
     return {
         "plain sorted Parquet": plain_parquet,
         WRONG: same_parts,
-        "lakebed": lambda: scan(spark, root, schema_json, [], "id", files),
+        "lakebed": lambda: scan(spark, root, schema_json, partition_columns=[], table_id="id", files=files),
         "Delta's scan of the same list": delta_scan("true"),
         "the same, useMetadataRowIndex=false": delta_scan("false"),
         "Delta's reader": lambda: spark.read.format("delta").load(root),

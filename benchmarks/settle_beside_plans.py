@@ -79,7 +79,9 @@ def measured(lake: lakebed.Table, workers: int, rounds: int) -> tuple[list[float
         return Planning()
 
     merging = inside.compaction
-    compactor = Compactor(lake.path, inside.log, merging.merger(), merging.local_kernel(), planned, workers)
+    compactor = Compactor(
+        lake.path, inside.log, merging.merger(), merging.local_kernel(), planner=planned, workers=workers
+    )
     stop = threading.Event()
     a_round = MaintenanceCycle(lambda: _settle(lake), compactor, Health(lake.path, "benchmark"), stop)
     plan(inside.log.refresh(), (), 0, statistics=inside.log.statistics)

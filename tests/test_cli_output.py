@@ -120,8 +120,6 @@ def figures(last_error: str) -> Figures:
         lost=0,
         bytes_ingested=0,
         bytes_written=0,
-        settled_rows=0,
-        settle_conflicts=0,
         version=None,
         committed=Ages(),
         visible=Ages(),

@@ -69,7 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
         for name in systems if number % 2 else reversed(systems):
             started = time.perf_counter()
             own = folder / f"{name}-{number}"
-            runs.append(run_system(name, SYSTEMS[name], pythons[name], scale, given, own, number, args.reads))
+            runs.append(
+                run_system(name, SYSTEMS[name], pythons[name], scale, given, own, number=number, reads=args.reads)
+            )
             verdict = runs[-1].error or "rows equal the oracle's"
             print(f"bench-peers: {name}, round {number}: {time.perf_counter() - started:.0f} s; {verdict}", flush=True)
             report.save(args.results / "results.json", head, runs, scale, given)

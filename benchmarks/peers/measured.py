@@ -127,7 +127,7 @@ class Drain:
 
 
 def run_system(
-    name: str, system: System, python: str, scale: Scale, given: Given, folder: Path, number: int, reads: int
+    name: str, system: System, python: str, scale: Scale, given: Given, folder: Path, *, number: int, reads: int
 ) -> Run:
     """Run one system in a folder of its own, which is removed but for its log."""
     run = Run(name, number)

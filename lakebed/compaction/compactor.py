@@ -75,7 +75,6 @@ class Running:
 
     plan: MergePlan
     since: float
-    rows_done: int = 0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -117,6 +116,7 @@ class Compactor:
         log: TableLog,
         merger: MergeWorker,
         kernel: MergeKernel,
+        *,
         planner: Planner | None = None,
         workers: int = 1,
         chores: Mapping[Callable[[], object], float] | None = None,
@@ -285,17 +285,14 @@ class Compactor:
     def run(self, number: int, plan: MergePlan) -> MergeResult:
         """Run what ``next_plan`` returned. Raises the error of a plan that fails; its parts are planned again later."""
         try:
-            return self._merge(number, plan)
+            return self._merge(plan)
         finally:
             self.release(number)
 
-    def _merge(self, number: int, plan: MergePlan) -> MergeResult:
-        def progress(rows: int) -> None:
+    def _merge(self, plan: MergePlan) -> MergeResult:
+        def stop_if_closing(rows: int) -> None:
             if self._closing:
                 raise Cancelled("the merge stops because its compactor closes")
-            with self._lock:
-                running = self._shared.running[number]
-                self._shared.running[number] = Running(plan, running.since, rows)
 
         claim, replica = str(uuid.uuid4()), self._merger.replica
         kind, parts = plan.kind.value, len(plan.inputs)
@@ -312,7 +309,12 @@ class Compactor:
         )
         try:
             result = self._merger.run(
-                plan.inputs, plan.level, self._kernel, progress=progress, predicted=plan.predicted(), claim_id=claim
+                plan.inputs,
+                plan.level,
+                self._kernel,
+                progress=stop_if_closing,
+                predicted=plan.predicted(),
+                claim_id=claim,
             )
         except Cancelled:
             result = MergeResult(outcome=MergeOutcome.CANCELLED, claim=claim)

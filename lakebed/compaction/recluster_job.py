@@ -84,7 +84,7 @@ class ReclusterJob:
     """One job on one table. Raises InvalidInput for a table without an order, or a ``where`` that can't be evaluated."""
 
     def __init__(
-        self, table: str, log: TableLog, storage: PartStorage, where: str | None, final: bool,
+        self, table: str, log: TableLog, storage: PartStorage, *, where: str | None, final: bool,
         on_progress: Callable[[ReclusterProgress], object] | None, stop: Callable[[], bool],
         reads: Callable[[Snapshot], Mapping[str, int]] = lambda snapshot: {},
     ) -> None:  # fmt: skip
@@ -146,7 +146,7 @@ class ReclusterJob:
         self._require_room()
         before = self._depths(self._log.refresh())
         compactor = Compactor(
-            self._table, self._log, merger, _WatchedKernel(kernel, self._begin_plan, self._note_rows), self._plan,
+            self._table, self._log, merger, _WatchedKernel(kernel, self._begin_plan, self._note_rows), planner=self._plan,
             clock=lambda: self._log.now_ms() / 1000, reads=self._reads,
         )  # fmt: skip
         while True:

@@ -77,6 +77,7 @@ def settle(
     dead_rows: DeletionVectorCache,
     locator: Callable[[WriteSpec], KeyLocator],
     set_aside: Callable[[ChangePart, pa.Table], None],
+    *,
     changes_max: int = CHANGES_MAX,
     checkpoint_slack: int = 1,
 ) -> SettleResult:

@@ -271,7 +271,9 @@ class _Plan:
             taken = (upsert | delete) & self._cutoff.takes(self._positions(events, records, times))
             upsert &= ~taken
             delete &= ~taken
-        rows = self._rows(columns, unavailable, before, metadata, operation, upsert, delete, numbers)
+        rows = self._rows(
+            columns, unavailable, before, metadata, operation=operation, upsert=upsert, delete=delete, numbers=numbers
+        )
         return rows, upsert | delete | message | taken, int(message.sum()), int(taken.sum())
 
     def _columns(self, parsed: list[pa.Array], names: tuple[str, ...]) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
@@ -318,6 +320,7 @@ class _Plan:
         unavailable: dict[str, Mask],
         before: dict[str, pa.Array],
         metadata: dict[str, pa.Array],
+        *,
         operation: pa.Array,
         upsert: Mask,
         delete: Mask,

@@ -173,7 +173,7 @@ def _records(settings: OrderStream, chosen: _Chosen, clock_micros: int) -> pa.Ta
         arrived.tolist(),
         strict=True,
     )
-    values = [_value(*row) for row in columns]
+    values = [_value(row) for row in columns]
     keys = [b'{"order_id":%d}' % order for order in chosen.order.tolist()]
     count = len(values)
     arrays = [
@@ -187,9 +187,8 @@ def _records(settings: OrderStream, chosen: _Chosen, clock_micros: int) -> pa.Ta
     return pa.Table.from_arrays(arrays, schema=RECORD_SCHEMA)
 
 
-def _value(
-    operation: str, order: int, of_order: int, of_event: int, created: int, happened: int, position: int, arrived: int
-) -> bytes:
+def _value(row: tuple[str, int, int, int, int, int, int, int]) -> bytes:
+    operation, order, of_order, of_event, created, happened, position, arrived = row
     before, after = "null", "null"
     if operation == "d":
         before = (

@@ -61,7 +61,7 @@ def consume_range(
     consumer = _take(settings)
     healthy = False
     try:
-        yield from _Range(consumer, settings, topic, partition, start, end, on_loss).tables()
+        yield from _Range(consumer, settings, topic, partition, start=start, end=end, on_loss=on_loss).tables()
         healthy = True
     except KafkaException as error:
         raise _translated(kafka_error_of(error), settings, topic, partition) from None
@@ -118,6 +118,7 @@ class _Range:
         settings: KafkaSettings,
         topic: str,
         partition: int,
+        *,
         start: int,
         end: int,
         on_loss: Callable[[int], None] | None,

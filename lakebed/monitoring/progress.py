@@ -42,8 +42,6 @@ class Figures:
     lost: int
     bytes_ingested: int
     bytes_written: int
-    settled_rows: int
-    settle_conflicts: int
     version: int | None
     committed: Ages
     visible: Ages
@@ -98,7 +96,7 @@ class Progress:
         self._visible = _Sample()
         self._recent: deque[tuple[float, int]] = deque()
         self._rows = self._batches = self._replayed = self._quarantined = self._lost = 0
-        self._bytes_ingested = self._bytes_written = self._settled_rows = self._conflicts = 0
+        self._bytes_ingested = self._bytes_written = 0
         self._version: int | None = None
         self._last_error: str | None = None
 
@@ -112,9 +110,7 @@ class Progress:
                     self._batch(event, now)
                 case Settled():
                     self._version = max(event.version, self._version or 0)
-                    self._settled_rows += event.rows
                     self._quarantined += event.quarantined
-                    self._conflicts += event.conflicts
                     self._bytes_written += event.bytes_written
                     for aged in self._meter.settled(event, now):
                         self._visible.add(aged)
@@ -156,8 +152,6 @@ class Progress:
                 lost=self._lost,
                 bytes_ingested=self._bytes_ingested,
                 bytes_written=self._bytes_written,
-                settled_rows=self._settled_rows,
-                settle_conflicts=self._conflicts,
                 version=self._version,
                 committed=self._committed.ages(),
                 visible=self._visible.ages(),

@@ -109,7 +109,12 @@ def expire_snapshots(
         raise InvalidInput(f"retain_last is {retain_last}; it must be at least 1: the newest version always stays")
     seconds = _retention(log, older_than_seconds, allow_short_retention)
     live = _live_set(
-        log, storage, time_of_cleaning(log, storage), seconds, _write_seconds(older_than_seconds), retain_last
+        log,
+        storage,
+        time_of_cleaning(log, storage),
+        retention_seconds=seconds,
+        write_seconds=_write_seconds(older_than_seconds),
+        retain_last=retain_last,
     )
     candidates = _look(log, storage, live)
     if dry_run:
@@ -129,7 +134,13 @@ def vacuum(
 ) -> pa.Table:  # fmt: skip
     """See ``Table.vacuum``. A row a file that went, or would go (CLEANED_SCHEMA)."""
     seconds = _retention(log, retention_seconds, allow_short_retention)
-    live = _live_set(log, storage, time_of_cleaning(log, storage), seconds, _write_seconds(retention_seconds))
+    live = _live_set(
+        log,
+        storage,
+        time_of_cleaning(log, storage),
+        retention_seconds=seconds,
+        write_seconds=_write_seconds(retention_seconds),
+    )
     candidates = _look(log, storage, live)
     return _table(candidates if dry_run else _delete(storage, _expire(log, storage, live, candidates)[1]))
 
@@ -142,7 +153,13 @@ def remove_orphan_files(
     if older_than_seconds is not None:
         _require_long(older_than_seconds, allow_short_retention)
     older_than = WRITE_SECONDS_MAX if older_than_seconds is None else older_than_seconds
-    live = _live_set(log, storage, time_of_cleaning(log, storage), _retention(log, None, True), older_than)
+    live = _live_set(
+        log,
+        storage,
+        time_of_cleaning(log, storage),
+        retention_seconds=_retention(log, None, True),
+        write_seconds=older_than,
+    )
     candidates = [file for file in _look(log, storage, live) if file.reason != "expired"]
     return _table(candidates if dry_run else _delete(storage, _expire(log, storage, live, candidates)[1]))
 
@@ -153,7 +170,9 @@ def overdue(log: TableLog, storage: PartStorage) -> list[DeletionCandidate]:
     Lists the table. Raises Corrupt as a cleanup does, Contention, StoreUnavailable.
     """
     seconds = _retention(log, None, True)
-    live = _live_set(log, storage, log.now_ms(), seconds, WRITE_SECONDS_MAX, every_commit=False)
+    live = _live_set(
+        log, storage, log.now_ms(), retention_seconds=seconds, write_seconds=WRITE_SECONDS_MAX, every_commit=False
+    )
     then_ms = log.now_ms() - int(_OVERDUE_SECONDS * 1000)
     first = _current_at(log, then_ms - seconds * 1000)  # the mark may have moved since, and no listing come after it
     if first < live.newest.version:
@@ -187,7 +206,14 @@ class BackgroundCleanup:
         """One round; returns how many files were deleted. ``DELETIONS_MAX`` of them: there may be more."""
         seconds = _retention(self.log, None, True)
         now_ms = time_of_cleaning(self.log, self._storage)
-        live = _live_set(self.log, self._storage, now_ms, seconds, WRITE_SECONDS_MAX, every_commit=False)
+        live = _live_set(
+            self.log,
+            self._storage,
+            now_ms,
+            retention_seconds=seconds,
+            write_seconds=WRITE_SECONDS_MAX,
+            every_commit=False,
+        )
         started = self._clock()
         lists = self._listed_at is None or started - self._listed_at >= _LIST_SECONDS
         try:
@@ -246,7 +272,7 @@ def time_of_cleaning(log: TableLog, storage: PartStorage) -> int:
 
 
 def _live_set(
-    log: TableLog, storage: PartStorage, now_ms: int, retention_seconds: int, write_seconds: int, retain_last: int = 1,
+    log: TableLog, storage: PartStorage, now_ms: int, *, retention_seconds: int, write_seconds: int, retain_last: int = 1,
     every_commit: bool = True,
 ) -> LiveSet:  # fmt: skip
     newest = log.refresh()

@@ -135,7 +135,13 @@ class Assembler:
         group_rows = self._limits.row_group_rows
         sought = {name: min(len(piece), group_rows) for name in self._sought}
         path, rows, size, checksum, stats = write_tables(
-            groups(), self._reader.schema(columns), self._dictionary_columns, group_rows, storage, sought, self._terms
+            groups(),
+            self._reader.schema(columns),
+            self._dictionary_columns,
+            group_rows,
+            storage,
+            sought=sought,
+            order=self._terms,
         )
         stats_json = delta_stats(rows, stats, self._spec.schema)
         if ends:

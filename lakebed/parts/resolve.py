@@ -103,7 +103,7 @@ def resolve(
     if any(part.incomplete for part in change_parts):
         incomplete = survives & newest[_INCOMPLETE].to_numpy()
         completed, incomplete_rows = _complete(
-            np.flatnonzero(incomplete), newest, change_parts, base, hits, spec, storage, dead_rows
+            np.flatnonzero(incomplete), newest, change_parts, base, hits, spec, storage=storage, dead_rows=dead_rows
         )
         survives &= ~incomplete
     tail_dead = _tail_dead(newest, survives, change_parts)
@@ -244,7 +244,7 @@ def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], spec: WriteSpec) ->
 
 def _complete(
     wanted: npt.NDArray[np.intp], newest: pa.Table, change_parts: Sequence[ChangePart], base: Mapping[str, Part],
-    hits: pa.Table | None, spec: WriteSpec, storage: PartStorage, dead_rows: DeletionVectorCache,
+    hits: pa.Table | None, spec: WriteSpec, *, storage: PartStorage, dead_rows: DeletionVectorCache,
 ) -> tuple[pa.Table | None, dict[str, IncompleteRow]]:  # fmt: skip
     """Whole rows for the keys whose newest change lacks values: what ``parts.unavailable_values`` makes of all that is known.
 

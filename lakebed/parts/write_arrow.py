@@ -46,6 +46,7 @@ def write_tables(
     dictionary: Sequence[str],
     row_group_rows: int,
     storage: PartStorage,
+    *,
     sought: Mapping[str, int] | None = None,
     order: Sequence[SortTerm] = (),
 ) -> tuple[str, int, int, int, ColumnStats]:

@@ -94,7 +94,7 @@ def run(
         progress = Progress(table.path)
         stack.callback(events.listen(metrics))
         stack.callback(events.listen(progress))
-        going = _Run(pipeline, table, progress, metrics, watch, only, server.url if server else None)
+        going = _Run(pipeline, table, progress, metrics, watch, only=only, metrics_url=server.url if server else None)
 
         def abandoned() -> bool:
             going.look("starting Spark")
@@ -113,6 +113,7 @@ class _Run:
         progress: Progress,
         metrics: Metrics,
         watch: Callable[[Look], None],
+        *,
         only: Role | None,
         metrics_url: str | None,
     ) -> None:

@@ -19,7 +19,6 @@ from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
 from lakebed.settings import check_creatable, property_value, suggest
 
-SOURCES = ("kafka", "files", "generator")
 FORMATS = ("debezium-json", "json", "csv", "parquet")
 METRICS_PORT = 9464
 

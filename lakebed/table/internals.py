@@ -88,10 +88,10 @@ class Internals:
             self.storage,
             self.dead_rows,
             self.locators.for_reading,
-            self.reads,
-            log.statistics,
-            LocalParts(volatile).load,
-            volatile,
+            reads=self.reads,
+            statistics=log.statistics,
+            local_parts=LocalParts(volatile).load,
+            local_folder=volatile,
         )
         self.tidy_up = BackgroundCleanup(log, self.storage)
         self.compaction = Compaction(path, log, self.storage, self.dead_rows, volatile, self.reads)

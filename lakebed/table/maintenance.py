@@ -51,9 +51,15 @@ class TableMaintenance:
         Raises InvalidInput (no sort key, wrong ``where``), StoreUnavailable (no room on disk), Contention, Corrupt.
         """
         job = ReclusterJob(
-            self._internals.path, self._log, self._storage, where, final, on_progress, stop or (lambda: False),
-            self._internals.reads.of,
-        )  # fmt: skip
+            self._internals.path,
+            self._log,
+            self._storage,
+            where=where,
+            final=final,
+            on_progress=on_progress,
+            stop=stop or (lambda: False),
+            reads=self._internals.reads.of,
+        )
         return job.predicted() if dry_run else self._internals.compaction.recluster(job)
 
     # -- cleaning up ---------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ def to_arrow(
     storage: ReadableFiles,
     files: Sequence[ScanFile],
     schema: pa.Schema,
+    *,
     columns: Sequence[str] | None = None,
     where: Expression | None = None,
     completed: pa.Table | None = None,
@@ -74,7 +75,16 @@ def to_arrow(
     wanted = pa.schema([schema.field(name) for name in names])
     view = f"lakebed_read_{uuid.uuid4().hex}"
     with connection.cursor() as cursor:
-        register_view(cursor, view, storage, files, schema, completed, among is not None, hides_dead_rows)
+        register_view(
+            cursor,
+            view,
+            storage,
+            files,
+            schema,
+            completed=completed,
+            is_joined=among is not None,
+            hides_dead_rows=hides_dead_rows,
+        )
         # Only the predicate is the caller's: a mistake in it is the caller's to mend.
         query = f"select {', '.join(map(quote, names)) or '1'} from {view}"
         if among is not None:
@@ -107,6 +117,7 @@ def register_view(
     storage: ReadableFiles,
     files: Sequence[ScanFile],
     schema: pa.Schema,
+    *,
     completed: pa.Table | None = None,
     is_joined: bool = False,
     hides_dead_rows: bool = False,
@@ -124,7 +135,17 @@ def register_view(
         if group:
             side = f"{name}_{'dead' if is_dirty else 'clean'}"
             pieces.append(
-                _select(connection, side, storage, group, schema, kinds, is_dirty, is_joined, hides_dead_rows)
+                _select(
+                    connection,
+                    side,
+                    storage,
+                    group,
+                    schema,
+                    kinds=kinds,
+                    is_dirty=is_dirty,
+                    is_joined=is_joined,
+                    hides_dead_rows=hides_dead_rows,
+                )
             )
     if completed is not None and completed.num_rows:
         connection.register(f"{name}_completed", completed)
@@ -141,6 +162,7 @@ def _select(
     storage: ReadableFiles,
     files: Sequence[ScanFile],
     schema: pa.Schema,
+    *,
     kinds: dict[str, str],
     is_dirty: bool,
     is_joined: bool,
@@ -157,7 +179,9 @@ def _select(
     ]
     query = f"select {', '.join(outputs)} from {source} f"
     if partition_columns or is_dirty:
-        _create_side_table(connection, side, files, schema, kinds, partition_columns, is_dirty)
+        _create_side_table(
+            connection, side, files, schema, kinds=kinds, partition_columns=partition_columns, is_dirty=is_dirty
+        )
         query += f" left join {quote(side)} p on p._lakebed_file = f.file_index"
     if is_dirty:
         query += " where get_bit(p._lakebed_dead, f.file_row_number::integer) = 0"
@@ -171,6 +195,7 @@ def _create_side_table(
     side: str,
     files: Sequence[ScanFile],
     schema: pa.Schema,
+    *,
     kinds: dict[str, str],
     partition_columns: Sequence[str],
     is_dirty: bool,

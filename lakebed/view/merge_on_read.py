@@ -72,6 +72,7 @@ class TableView:
         storage: PartStorage,
         dead_rows: DeletionVectorCache,
         locator: Callable[[WriteSpec], KeyLocator],
+        *,
         reads: ReadCounts,
         statistics: StatisticsCache,
         local_parts: Callable[[], Sequence[Materialized]] = tuple,
@@ -107,9 +108,14 @@ class TableView:
             pinned = self.pin(snapshot, on_this_host)
         metadata = snapshot.metadata
         frame = scan(
-            spark, self._storage.spark_root, metadata.schema_string, metadata.partition_columns, metadata.id, pinned.files,
+            spark,
+            self._storage.spark_root,
+            metadata.schema_string,
+            partition_columns=metadata.partition_columns,
+            table_id=metadata.id,
+            files=pinned.files,
             counts_reads=bool(pinned.stale),
-        )  # fmt: skip
+        )
         if pinned.stale:
             self._reads.follow(reads_in(spark, self._storage.spark_root))
         if pinned.completed is not None:
@@ -128,10 +134,16 @@ class TableView:
             return without_dead_rows(
                 files,
                 lambda hidden: to_arrow(
-                    connection, self._storage, files, snapshot.schema, columns, condition, pinned.completed,
+                    connection,
+                    self._storage,
+                    files,
+                    snapshot.schema,
+                    columns=columns,
+                    where=condition,
+                    completed=pinned.completed,
                     hides_dead_rows=hidden,
                 ),
-            )  # fmt: skip
+            )
 
         return self._read(snapshot, read)
 
@@ -143,7 +155,16 @@ class TableView:
             connection = self._connect()
             files = parts_that_may_hold(connection, pinned.files, snapshot.schema, among, self._statistics)
             self._count(pinned, files)
-            return to_arrow(connection, self._storage, files, snapshot.schema, columns, None, pinned.completed, among)
+            return to_arrow(
+                connection,
+                self._storage,
+                files,
+                snapshot.schema,
+                columns=columns,
+                where=None,
+                completed=pinned.completed,
+                among=among,
+            )
 
         return self._read(snapshot, read)
 
@@ -162,7 +183,7 @@ class TableView:
 
             def run(hidden: bool) -> pa.Table:
                 register_view(
-                    connection, name, self._storage, pinned.files, snapshot.schema, pinned.completed,
+                    connection, name, self._storage, pinned.files, snapshot.schema, completed=pinned.completed,
                     hides_dead_rows=hidden,
                 )  # fmt: skip
                 paths = (local_file(file.path) or file.path for file in pinned.files)
@@ -231,7 +252,13 @@ class TableView:
 
         def attempt(hides_dead_rows: bool) -> T:
             register_view(
-                connection, name, self._storage, files, schema, pinned.completed, hides_dead_rows=hides_dead_rows
+                connection,
+                name,
+                self._storage,
+                files,
+                schema,
+                completed=pinned.completed,
+                hides_dead_rows=hides_dead_rows,
             )
             return run(connection, len(files))
 

@@ -105,6 +105,7 @@ def scan(
     spark: SparkSession,
     root: str,
     schema_json: str,
+    *,
     partition_columns: Sequence[str],
     table_id: str,
     files: Sequence[ScanFile],

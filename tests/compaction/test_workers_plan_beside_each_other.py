@@ -72,7 +72,7 @@ def compactor_of(counts: Mapping[str, int], planner: HeldPlanner | None = None, 
     ]
     snapshot = table(parts, ORDERED, partition_by=("region",), properties=settings)
     nothing: Any = None
-    return Compactor("test", StillLog(snapshot), NoMerger(), nothing, planner)  # type: ignore[arg-type]
+    return Compactor("test", StillLog(snapshot), NoMerger(), nothing, planner=planner)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_settling_and_looking_go_on_while_a_plan_is_made(tmp_path: Path, pool: T
     planner = HeldPlanner()
     merger = Merger(log_of(orders), storage_of(orders), dead_rows_of(orders), "test")
     kernel = LocalKernel(storage_of(orders), log_of(orders).refresh)
-    compactor = Compactor(orders.path, log_of(orders), merger, kernel, planner)
+    compactor = Compactor(orders.path, log_of(orders), merger, kernel, planner=planner)
     compactor.start()
     try:
         assert planner.begun.acquire(timeout=SECONDS_MAX)

@@ -56,7 +56,7 @@ class Member(Server):
     ports_needed = 0
 
     def __init__(
-        self, name: str, role: str, table: str, folder: Path, host: str, lease: float, writer: int = 0
+        self, name: str, role: str, table: str, folder: Path, host: str, *, lease: float, writer: int = 0
     ) -> None:
         self.name = name
         super().__init__(folder)
@@ -119,7 +119,7 @@ class Outcome:
 
 
 def fight(
-    server: S3Server, proxy: FaultProxy, folder: Path, duration_seconds: float, kill_seconds: float, seed: int,
+    server: S3Server, proxy: FaultProxy, folder: Path, *, duration_seconds: float, kill_seconds: float, seed: int,
     volatile: Volatile, roles: Sequence[str] = ("replica",) * 3, lease_seconds: float = 6.0,
     say: Callable[[str], None] = print,
 ) -> Outcome:  # fmt: skip
@@ -133,14 +133,14 @@ def fight(
     }  # fmt: skip
     table = lakebed.create(path, SCHEMA, keys=["writer", "id"], properties=properties)
     replicas = [
-        Member(f"replica-{number}", role, path, folder, "own" if number == 2 else "shared", lease_seconds)
+        Member(f"replica-{number}", role, path, folder, "own" if number == 2 else "shared", lease=lease_seconds)
         for number, role in enumerate(roles)
     ]
     writers = [
-        Member(f"writer-{number}", "writer", path, folder, f"writer-{number}", lease_seconds, number)
+        Member(f"writer-{number}", "writer", path, folder, f"writer-{number}", lease=lease_seconds, writer=number)
         for number in range(WRITERS)
     ]
-    last = Member("replica-last", "replica", path, folder, "last", lease_seconds)
+    last = Member("replica-last", "replica", path, folder, "last", lease=lease_seconds)
     members = [*replicas, *writers]
     kills: Counter[str] = Counter()
     proxy.set_rates(HALF_PERCENT, seed=seed)

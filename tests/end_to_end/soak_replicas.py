@@ -25,9 +25,16 @@ def main() -> None:
     roles = ["maintain"] * given.commands + ["replica"] * (3 - given.commands)
     with S3Server() as server, FaultProxy(server.ports[0]) as proxy, aws_environment(proxy.endpoint):
         outcome = fight(
-            server, proxy, folder, given.duration, given.kill_every, given.seed, given.volatile, roles,
+            server,
+            proxy,
+            folder,
+            duration_seconds=given.duration,
+            kill_seconds=given.kill_every,
+            seed=given.seed,
+            volatile=given.volatile,
+            roles=roles,
             lease_seconds=min(15.0, given.kill_every),
-        )  # fmt: skip
+        )
     for name, value in asdict(outcome).items():
         print(f"{name:>22}: {value}")
     print("no row, no file and no claim was lost or left over")

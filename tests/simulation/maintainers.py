@@ -43,7 +43,12 @@ def settle_all(log: TableLog, storage: SimulatedStorage, changes_max: int = 1000
     """Settle as a table does."""
     locator = Locator(storage)
     return settle(
-        log, storage, DeletionVectorCache(storage), lambda spec: locator, lambda part, rows: None, changes_max
+        log,
+        storage,
+        DeletionVectorCache(storage),
+        lambda spec: locator,
+        lambda part, rows: None,
+        changes_max=changes_max,
     )
 
 
@@ -104,7 +109,9 @@ def reclusterer(cast: Cast) -> Callable[[Actor], None]:
             final, patience = random.random() < 0.5, random.choice((0.01, 0.1))
             try:
                 stop = partial(_stops, cast, patience)
-                result = ReclusterJob("simulated", log, storage, None, final, None, stop).run(merger, kernel)
+                result = ReclusterJob(
+                    "simulated", log, storage, where=None, final=final, on_progress=None, stop=stop
+                ).run(merger, kernel)
                 cast.world.counts["reclustered parts"] += result.parts_in
                 cast.world.counts["jobs finished"] += final and result.finished
                 if final and result.finished:

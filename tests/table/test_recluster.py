@@ -289,7 +289,13 @@ def test_outputs_that_stay_on_local_disk_for_a_while_keep_the_version_of_their_s
     table = filled.table
     replica = VolatileMerger(log_of(table), storage_of(table), dead_rows_of(table), compaction_of(table).volatile_base)
     job = ReclusterJob(
-        table.path, log_of(table), storage_of(table), None, True, at_first(lambda: filled.delete(7)), lambda: False
+        table.path,
+        log_of(table),
+        storage_of(table),
+        where=None,
+        final=True,
+        on_progress=at_first(lambda: filled.delete(7)),
+        stop=lambda: False,
     )
     assert job.run(replica, compaction_of(table).local_kernel()).finished
     table.set_sort_key(["value"])

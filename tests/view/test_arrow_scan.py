@@ -42,13 +42,13 @@ def test_a_predicate_selects_among_the_live_rows(
     parts.add(random_rows(3000, 1), list(range(0, 3000, 3)))
     parts.add(random_rows(1000, 2, 3000))
     expected = duckdb.from_arrow(pa.Table.from_pylist(parts.rows, SCHEMA)).filter(f"({where}\n)").project("id")
-    found = to_arrow(connection, parts, parts.files, SCHEMA, ["id"], expression(where, "where"))
+    found = to_arrow(connection, parts, parts.files, SCHEMA, columns=["id"], where=expression(where, "where"))
     assert sorted(found["id"].to_pylist()) == sorted(id for (id,) in expected.fetchall())
 
 
 def test_columns_come_in_the_order_asked_for(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
     parts.add(random_rows(10, 1), [1])
-    assert to_arrow(connection, parts, parts.files, SCHEMA, ["name", "id"]).column_names == ["name", "id"]
+    assert to_arrow(connection, parts, parts.files, SCHEMA, columns=["name", "id"]).column_names == ["name", "id"]
 
 
 def test_a_table_without_parts_is_empty(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
@@ -60,7 +60,9 @@ def test_a_table_without_parts_is_empty(parts: Parts, connection: duckdb.DuckDBP
 def test_completed_rows_are_part_of_the_table(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
     parts.add(random_rows(10, 1), [0])
     completed = pa.Table.from_pylist(random_rows(5, 2, 100), SCHEMA)
-    found = to_arrow(connection, parts, parts.files, SCHEMA, ["id"], expression("id > 7", "where"), completed)
+    found = to_arrow(
+        connection, parts, parts.files, SCHEMA, columns=["id"], where=expression("id > 7", "where"), completed=completed
+    )
     assert sorted(found["id"].to_pylist()) == [8, 9, 100, 101, 102, 103, 104]
 
 
@@ -99,7 +101,9 @@ def test_partition_values_come_from_the_log(tmp_path: Path, connection: duckdb.D
     ]
     found = to_arrow(connection, Parts(tmp_path), files, schema, where=expression("kind is null", "where"))
     assert found.sort_by("a").to_pylist() == [{"day": None, "a": 0, "kind": None}, {"day": None, "a": 2, "kind": None}]
-    by_day = to_arrow(connection, Parts(tmp_path), files, schema, ["a"], expression("day = date '2024-02-29'", "where"))
+    by_day = to_arrow(
+        connection, Parts(tmp_path), files, schema, columns=["a"], where=expression("day = date '2024-02-29'", "where")
+    )
     assert sorted(by_day["a"].to_pylist()) == [0, 1, 2]
 
 
@@ -150,7 +154,7 @@ def test_sql_over_live_rows_answers_as_over_a_table_of_them(parts: Parts, has_cl
 def test_an_unknown_column_is_named(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
     parts.add(random_rows(10, 1))
     with pytest.raises(InvalidInput, match="'nmae'"):
-        to_arrow(connection, parts, parts.files, SCHEMA, ["nmae"])
+        to_arrow(connection, parts, parts.files, SCHEMA, columns=["nmae"])
     with pytest.raises(InvalidInput, match="nmae"):
         to_arrow(connection, parts, parts.files, SCHEMA, where=expression("nmae = 'x'", "where"))
 

@@ -22,7 +22,14 @@ from tests.view.conftest import SCHEMA, Parts, committed_files, random_rows, sam
 
 
 def read(spark: SparkSession, parts: Parts, files: Any = None) -> DataFrame:
-    return scan(spark, str(parts.root), parts.schema_json, [], "id", parts.files if files is None else files)
+    return scan(
+        spark,
+        str(parts.root),
+        parts.schema_json,
+        partition_columns=[],
+        table_id="id",
+        files=parts.files if files is None else files,
+    )
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
@@ -121,7 +128,14 @@ def test_predicates_give_the_same_rows_with_and_without_statistics(spark: SparkS
         parts.add(rows[at : at + 1500], rng.sample(range(1500), 200), row_group_rows=15000)
     pruned, whole = (
         read(spark, parts),
-        scan(spark, str(parts.root), parts.schema_json, [], "other", parts.without_stats()),
+        scan(
+            spark,
+            str(parts.root),
+            parts.schema_json,
+            partition_columns=[],
+            table_id="other",
+            files=parts.without_stats(),
+        ),
     )
     live = pa.Table.from_pylist(parts.rows, SCHEMA)
     spark.createDataFrame(live.select(["id"])).createOrReplaceTempView("live_ids")
@@ -217,7 +231,7 @@ def test_a_delta_table_reads_as_delta_reads_it(spark: SparkSession, tmp_path: Pa
     files = committed_files(Path(root))
     assert any(file.dead for file in files)
     schema_json = delta.schema.json()
-    ours = scan(spark, root, schema_json, ["p", "q"], "delta", files)
+    ours = scan(spark, root, schema_json, partition_columns=["p", "q"], table_id="delta", files=files)
     assert ours.schema == delta.schema
     for predicate in (
         "true",

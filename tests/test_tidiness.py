@@ -1,0 +1,247 @@
+"""The house is tidy: no dead code, no function longer than a screen, no line too long, no file without a use or a purpose.
+
+Each rule has a list of what breaks it today, by name. These lists only shrink: a name that no longer breaks its rule must go too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import lakebed
+from lakebed.table.inspect import TableInspect
+from lakebed.table.maintenance import TableMaintenance
+
+ROOT = Path(__file__).parents[1]
+FUNCTION_LINES_MAX = 70
+POSITIONAL_MAX = 6
+LINE_MAX = 130
+FILE_LINES_MAX = 650
+PRIVATES_MAX = 38  # times that tests reach into an underscore of the code's: breaks that are made on purpose, mostly
+
+LONG_FUNCTIONS: set[str] = {
+    "lakebed/cli/main.py _parser",
+    "lakebed/monitoring/dashboards/make.py _of_one_table",
+    "lakebed/monitoring/dashboards/make.py _of_operations",
+    "lakebed/ui/levels.py levels",
+    "lakebed/ui/server.py _handler",
+    "tests/end_to_end/replicas.py fight",
+}
+MANY_ARGUMENTS: set[str] = set()
+LONG_LINES: dict[str, int] = {
+    "CONTRIBUTING.md": 5,
+    "docs/adr/0001-reading-fresh-versions.md": 2,
+    "docs/adr/0004-own-delta-log.md": 10,
+    "docs/adr/0005-own-s3-reading.md": 3,
+    "docs/adr/0006-duckdb-in-tasks.md": 3,
+    "docs/adr/0007-tail-as-domain-metadata.md": 3,
+    "docs/adr/0008-claims.md": 3,
+    "docs/adr/0009-own-json-decoding.md": 3,
+    "docs/adr/0010-own-code-where-a-library-exists.md": 5,
+    "docs/benchmarks.md": 2,
+    "docs/errors.md": 2,
+    "docs/invariants.md": 1,
+    "docs/operations.md": 3,
+    "docs/runbook.md": 4,
+    "lakebed/ingest/kafka_settings.py": 1,
+    "lakebed/monitoring/dashboards/alerts.yaml": 12,
+    "lakebed/monitoring/dashboards/prometheus.yml": 1,
+    "lakebed/ui/page/curves.js": 8,
+    "lakebed/ui/page/dom.js": 4,
+    "lakebed/ui/page/levels.js": 18,
+    "lakebed/ui/page/overview.js": 3,
+    "lakebed/ui/page/style.css": 6,
+    "lakebed/ui/page/table.js": 14,
+    "lakebed/ui/page/timeline.js": 9,
+    "lakebed/view/PartIndex.java": 9,
+    "tests/ui/test_api.py": 1,
+}
+
+CALLED_BY_LIBRARIES = {
+    *(
+        "streamReader",
+        "initialOffset",
+        "getDefaultReadLimit",
+        "prepareForTriggerAvailableNow",
+        "reportLatestOffset",
+    ),  # Spark
+    *("handle_error", "version_string", "log_message"),  # http.server
+    *("seekable", "tell"),  # DuckDB, which reads files of Python
+}
+FOR_TESTS = {"KEYS", "list_next", "is_idle", "depth_to_be", "bytes_kept", "is_asleep", "bitmap", "replay"}
+"""What only tests and benchmarks use: the seams that they need."""
+RUN_BY_PATH = {"benchmarks/kafka_peers", "benchmarks/peers", "tests/cluster", "tests/s3"}
+"""Folders with modules that are started by a name put together when they are needed."""
+
+
+@cache
+def files(*suffixes: str) -> tuple[Path, ...]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = (ROOT / name for name in listed.stdout.splitlines())
+    return tuple(file for file in found if file.suffix in suffixes and file.is_file() and not file.is_symlink())
+
+
+@cache
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@cache
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(file)))
+
+
+def name_of(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+def in_the_package(file: Path) -> bool:
+    return name_of(file).startswith("lakebed/")
+
+
+def functions(file: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in nodes(file) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def breaking(rule: Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool]) -> set[str]:
+    return {f"{name_of(file)} {node.name}" for file in files(".py") for node in functions(file) if rule(node)}
+
+
+def test_every_function_fits_a_screen() -> None:
+    assert breaking(lambda node: (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX) == LONG_FUNCTIONS
+
+
+def test_no_function_takes_more_than_six_arguments_by_their_place() -> None:
+    def takes_many(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        by_place = [each for each in node.args.posonlyargs + node.args.args if each.arg not in ("self", "cls")]
+        return len(by_place) > POSITIONAL_MAX
+
+    assert breaking(takes_many) == MANY_ARGUMENTS
+
+
+def test_no_line_is_too_long() -> None:
+    long = Counter[str]()
+    for file in files(".md", ".py", ".yml", ".yaml", ".sh", ".java", ".js", ".css"):
+        is_code = False
+        for line in file.read_text().splitlines():
+            is_code ^= file.suffix == ".md" and line.lstrip().startswith("```")
+            is_free = file.suffix == ".md" and (
+                is_code or line.lstrip().startswith("|") or "](" in line or "://" in line
+            )
+            long[name_of(file)] += len(line) > LINE_MAX and not is_free
+    assert {name: count for name, count in long.items() if count > LONG_LINES.get(name, 0)} == {}
+
+
+def test_no_module_is_a_sack() -> None:
+    sizes = {name_of(file): len(file.read_text().splitlines()) for file in files(".py") if in_the_package(file)}
+    assert [name for name, lines in sizes.items() if lines > FILE_LINES_MAX] == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    def needs_no_docstring(file: Path) -> bool:
+        return file.name == "__init__.py" and not file.read_text().strip() and not in_the_package(file)
+
+    silent = [
+        name_of(file) for file in files(".py") if not needs_no_docstring(file) and not ast.get_docstring(tree(file))
+    ]
+    assert silent == []
+
+
+# -- dead code -----------------------------------------------------------------------------------------------------------
+
+
+def defined(file: Path) -> Iterator[str]:
+    """Names of functions, classes and their fields, and what the module itself assigns."""
+    for node in nodes(file):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        elif isinstance(node, ast.Assign) and node in tree(file).body:
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def used(file: Path) -> Iterator[str]:
+    """Names that are read, imported or matched, and words of short texts, as getattr and tables of columns have them."""
+    prose = {id(node.value) for node in nodes(file) if isinstance(node, ast.Expr)}
+    for node in nodes(file):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
+                yield name
+            case ast.alias(name=name):
+                yield from name.split(".")
+            case ast.MatchClass(kwd_attrs=names):
+                yield from names
+            case ast.Constant(value=str(text)) if id(node) not in prose and len(text) < 60:
+                yield from re.findall(r"\w+", text)
+
+
+def public() -> set[str]:
+    exported = {name for name in lakebed.__all__ if not name.startswith("__")}
+    kinds = [TableInspect, TableMaintenance, *(getattr(lakebed, name) for name in exported)]
+    events = [kind for kind in vars(lakebed.events).values() if isinstance(kind, type)]
+    return exported.union(*(dir(kind) for kind in [*kinds, *events]))
+
+
+def test_nothing_is_defined_that_nobody_uses() -> None:
+    package = [file for file in files(".py") if in_the_package(file)]
+    known = {name for file in package for name in used(file)} | public() | CALLED_BY_LIBRARIES | FOR_TESTS
+    dead = {
+        name for file in package for name in defined(file) if name not in known and not re.fullmatch("__.*__", name)
+    }
+    assert dead == set()
+
+
+def test_seams_for_tests_are_used_by_tests() -> None:
+    others = {
+        name for file in files(".py") if not in_the_package(file) and file != Path(__file__) for name in used(file)
+    }
+    assert FOR_TESTS - others == set()
+
+
+def test_every_module_is_imported_or_run_by_somebody() -> None:
+    imported = set[str]()
+    for file in files(".py"):
+        for node in nodes(file):
+            if isinstance(node, ast.Import):
+                imported.update(each.name for each in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+    texts = "\n".join(file.read_text() for file in files(".py", ".md", ".toml", ".yml", ".yaml", ".sh", ""))
+
+    def is_found(file: Path) -> bool:
+        path = name_of(file).removesuffix(".py")
+        module = path.replace("/", ".")
+        return module in imported or f"{module} " in texts or f'{module}"' in texts or path in texts
+
+    unused = {
+        name_of(file)
+        for file in files(".py")
+        if not file.name.startswith("test_")
+        and file.name not in ("__init__.py", "__main__.py", "conftest.py")
+        and name_of(file.parent) not in RUN_BY_PATH
+        and not is_found(file)
+    }
+    assert unused == set()
+
+
+# -- tests and the inside of the code --------------------------------------------------------------------------------------
+
+
+def test_tests_seldom_reach_into_what_is_private() -> None:
+    """Into an object that is not their own; modules of the standard library and namedtuples name some things so too."""
+    reaching = re.compile(r"(?<!self)(?<!cls)(?<!own)(?<!\bos)(?<!\bsys)\._(?!_|replace\()[a-z]\w*")
+    found = Counter(
+        {
+            name_of(file): len(reaching.findall(file.read_text()))
+            for file in files(".py")
+            if name_of(file).startswith("tests/")
+        }
+    )
+    assert found.total() <= PRIVATES_MAX, f"give the code a seam instead: {dict(+found)}"
