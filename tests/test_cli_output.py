@@ -100,7 +100,7 @@ def test_live_display_and_findings_command_no_terminal(tmp_path: Path, capsys: p
     console = Console(file=io.StringIO(), width=200)
     with console.capture() as captured:
         console.print(display.panel(look, maintenance_of(str(tmp_path / "a\x1b\u202eb"))))
-        console.print(health_commands._text_of(critical(HOSTILE, HOSTILE, HOSTILE, HOSTILE)))
+        console.print(health_commands.finding_text(critical(HOSTILE, HOSTILE, HOSTILE, HOSTILE)))
     assert harmless(captured.get())
     plain = display.PlainDisplay()
     plain(look)

@@ -47,7 +47,7 @@ def doctor(options: argparse.Namespace) -> int:
         print_rows(finding_table(found.findings), "json")
     else:
         for finding in found.findings:
-            _print(_text_of(finding))
+            _print(finding_text(finding))
         count = len(found.findings)
         counted = f"{count:,} finding{'s' if count > 1 else ''}" if count else "nothing is wrong"
         looked_at = f"{found.commits:,} commits, {found.checkpoints:,} checkpoints, {found.parts:,} parts"
@@ -142,7 +142,7 @@ def _screen(found: Status) -> RenderableType:
     grid.add_column()
     for name, text in _lines(found) if found.version >= 0 else ():
         grid.add_row(Text(name), Text(shown_lines(text)))
-    return Group(head, grid, *map(_text_of, found.findings))
+    return Group(head, grid, *map(finding_text, found.findings))
 
 
 def _lines(found: Status) -> Iterator[tuple[str, str]]:
@@ -177,7 +177,7 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
     )
 
 
-def _text_of(finding: Finding) -> RenderableType:
+def finding_text(finding: Finding) -> RenderableType:
     """Two lines: what is wrong, and what to do."""
     from rich.text import Text
 
