@@ -30,7 +30,9 @@ def test_the_command_shares_a_table_with_others_as_well(
     flaky_s3: FaultProxy, s3_server: S3Server, tmp_path: Path
 ) -> None:
     roles = ("maintain", "maintain", "replica")
-    outcome = fight(s3_server, flaky_s3, tmp_path, 24, 8, seed=5, volatile="changing", roles=roles)
+    outcome = fight(
+        s3_server, flaky_s3, tmp_path, duration_seconds=24, kill_seconds=8, seed=5, volatile="changing", roles=roles
+    )
     print(outcome)
     assert outcome.operations["CLAIM"], "nobody merged anything"
 
