@@ -223,6 +223,10 @@ INVARIANTS: dict[str, Invariant] = {
             "A batch from Kafka that comes again is skipped only if it read the same records as the batch in the "
             "table.",
         ),
+        Invariant(
+            "M7",
+            "What a commit is follows from its actions: its `commitInfo` gives identity and time, and decides nothing.",
+        ),
         Invariant("B1", "A key is live at most once in the base."),
         Invariant("B2", "Base ⊖ tail ⊕ newest tail rows = the change stream applied in order."),
         Invariant(
