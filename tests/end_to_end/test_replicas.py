@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 def test_replicas_and_writers_that_are_killed_in_turn_lose_nothing_and_leave_nothing(
     volatile: Volatile, flaky_s3: FaultProxy, s3_server: S3Server, tmp_path: Path
 ) -> None:
-    outcome = fight(s3_server, flaky_s3, tmp_path, duration_seconds=12, kill_seconds=4, seed=3, volatile=volatile)
+    outcome = fight(s3_server, flaky_s3, tmp_path, duration_seconds=20, kill_seconds=5, seed=3, volatile=volatile)
     print(outcome)
     assert outcome.operations["CLAIM"], "nobody merged anything"
 
@@ -31,7 +31,7 @@ def test_the_command_shares_a_table_with_others_as_well(
 ) -> None:
     roles = ("maintain", "maintain", "replica")
     outcome = fight(
-        s3_server, flaky_s3, tmp_path, duration_seconds=24, kill_seconds=8, seed=5, volatile="changing", roles=roles
+        s3_server, flaky_s3, tmp_path, duration_seconds=40, kill_seconds=12, seed=5, volatile="changing", roles=roles
     )
     print(outcome)
     assert outcome.operations["CLAIM"], "nobody merged anything"
