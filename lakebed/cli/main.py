@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Protocol
 
 from lakebed.cli import exit_codes, logs
 from lakebed.cli.escapes import shown_lines
@@ -68,6 +68,14 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(exit_codes.WRONG_INPUT)
 
 
+class _Add(Protocol):
+    """Adds a command: its name, its help, the function that runs it, and parsers whose options it has too."""
+
+    def __call__(
+        self, name: str, text: str, command: Callable[[argparse.Namespace], int], *parents: argparse.ArgumentParser
+    ) -> _Parser: ...
+
+
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show stack traces")
@@ -95,6 +103,19 @@ def _parser() -> argparse.ArgumentParser:
         assert isinstance(sub, _Parser)
         return sub
 
+    _add_pipelines(add)
+    _add_tables(add, rows)
+    _add_simulate(add, rows)
+    _add_compaction(add, rows)
+    _add_mutations(add, rows)
+    _add_cleanup(add, rows)
+    _add_health(add, rows)
+    _add_servers(add)
+    _add_files(add)
+    return parser
+
+
+def _add_pipelines(add: _Add) -> None:
     run = add("run", "run a pipeline until it is stopped", _run)
     run.set_defaults(runs_on=True)
     run.add_argument("file", metavar="FILE", help="the pipeline file (lakebed docs pipeline)")
@@ -110,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     validate = add("validate", "check a pipeline file and say what it means", _validate)
     validate.add_argument("file", metavar="FILE", help="the pipeline file")
 
+
+def _add_tables(add: _Add, rows: argparse.ArgumentParser) -> None:
     query = add("query", "query the newest version of a table, tail included, in SQL", _query, rows)
     query.add_argument("path", metavar="PATH", help="the table")
     query.add_argument("sql", metavar="SQL", help="in DuckDB's dialect; the table's name is its folder's")
@@ -133,6 +156,9 @@ def _parser() -> argparse.ArgumentParser:
     clustering.add_argument("--png", metavar="FILE", help="draw the parts over the sort key, and their depth")
     settle = add("settle", "settle the tail of a table, so that every Delta reader sees it", _settle, rows)
     settle.add_argument("path", metavar="PATH", help="the table")
+
+
+def _add_simulate(add: _Add, rows: argparse.ArgumentParser) -> None:
     simulate = add(
         "simulate", "run the planner of merges over days of arrivals, made up or a table's own, in seconds", _simulate, rows
     )  # fmt: skip
@@ -156,10 +182,9 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument("--updates", type=_ratio, metavar="R", help="share of updates, 0 to 1 (default: 0)")
     simulate.add_argument("--plan-bytes-max", type=int, metavar="BYTES", help="lakebed.plan_bytes_max")
     simulate.add_argument("--png", metavar="FILE", help="draw write, read and space amplification over time")
-    _add_compaction(add, rows)
-    _add_mutations(lambda name, text, command: add(name, text, command, rows))
-    _add_cleanup(lambda name, text, command: add(name, text, command, rows))
-    _add_health(lambda name, text, command: add(name, text, command, rows))
+
+
+def _add_servers(add: _Add) -> None:
     exporter = add("exporter", "serve the gauges of tables to Prometheus, without a pipeline", _exporter)
     exporter.set_defaults(runs_on=True)
     exporter.add_argument("paths", nargs="+", metavar="PATH", help="the tables")
@@ -174,6 +199,9 @@ def _parser() -> argparse.ArgumentParser:
     ui.add_argument("--port", type=_some_port, default=9466, metavar="PORT", help="0: any (default: 9466)")
     ui.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
     ui.add_argument("--interval", type=_positive, default=2.0, metavar="SECONDS", help="from look to look (default: 2)")
+
+
+def _add_files(add: _Add) -> None:
     boards = add("dashboards", "write dashboards for Grafana and alert rules for Prometheus", _dashboards)
     boards.add_argument("--out", required=True, metavar="DIR", help="where to; files of an earlier call are replaced")
     boards.add_argument(
@@ -183,18 +211,19 @@ def _parser() -> argparse.ArgumentParser:
     docs.add_argument("page", nargs="?", metavar="PAGE", help="such as runbook, guides/faq or runbook#lakebedtailold")
     example = add("example", "print an example pipeline file, or list all examples", _example)
     example.add_argument("name", nargs="?", metavar="NAME", help="such as orders: lakebed example orders > orders.yml")
-    return parser
 
 
-def _add_health(add: Callable[[str, str, Callable[[argparse.Namespace], int]], _Parser]) -> None:
+def _add_health(add: _Add, rows: argparse.ArgumentParser) -> None:
     from lakebed.cli import health_commands as commands
 
     status = add(
-        "status", "show on one screen whether a table is healthy, and if not, why and what to do", commands.status
+        "status", "show on one screen whether a table is healthy, and if not, why and what to do", commands.status, rows
     )
-    doctor = add("doctor", "check a table's log and files against every invariant", commands.doctor)
-    claims = add("claims", "list which replica merges which parts of a table, and until when", commands.claims)
-    compactions = add("compactions", "list the newest merges of a table, and what each cost", commands.compactions)
+    doctor = add("doctor", "check a table's log and files against every invariant", commands.doctor, rows)
+    claims = add("claims", "list which replica merges which parts of a table, and until when", commands.claims, rows)
+    compactions = add(
+        "compactions", "list the newest merges of a table, and what each cost", commands.compactions, rows
+    )
     for command in (status, doctor, claims, compactions):
         command.add_argument("path", metavar="PATH", help="the table")
     looks = status.add_mutually_exclusive_group()
@@ -206,7 +235,7 @@ def _add_health(add: Callable[[str, str, Callable[[argparse.Namespace], int]], _
     )
 
 
-def _add_compaction(add: Callable[..., _Parser], rows: argparse.ArgumentParser) -> None:
+def _add_compaction(add: _Add, rows: argparse.ArgumentParser) -> None:
     from lakebed.cli import compaction_commands as commands
 
     plan = add("plan", "show what maintenance would do to a table now, and why", commands.plan, rows)
@@ -235,14 +264,14 @@ def _add_compaction(add: Callable[..., _Parser], rows: argparse.ArgumentParser) 
     )
 
 
-def _add_cleanup(add: Callable[[str, str, Callable[[argparse.Namespace], int]], _Parser]) -> None:
+def _add_cleanup(add: _Add, rows: argparse.ArgumentParser) -> None:
     from lakebed.cli import cleanup_commands as commands
 
     expire = add(
-        "expire-snapshots", "end old versions: delete their log files and data files", commands.expire_snapshots
+        "expire-snapshots", "end old versions: delete their log files and data files", commands.expire_snapshots, rows
     )
-    orphans = add("remove-orphan-files", "delete files that no version names", commands.remove_orphan_files)
-    vacuum = add("vacuum", "delete data files of old versions, and orphans", commands.vacuum)
+    orphans = add("remove-orphan-files", "delete files that no version names", commands.remove_orphan_files, rows)
+    vacuum = add("vacuum", "delete data files of old versions, and orphans", commands.vacuum, rows)
     age = "such as '7 days' (default: the table's delta.deletedFileRetentionDuration)"
     for command in (expire, orphans, vacuum):
         command.add_argument("path", metavar="PATH", help="the table")
@@ -262,25 +291,25 @@ def _add_cleanup(add: Callable[[str, str, Callable[[argparse.Namespace], int]], 
     )
 
 
-def _add_mutations(add: Callable[[str, str, Callable[[argparse.Namespace], int]], _Parser]) -> None:
+def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
     from lakebed.cli import mutation_commands as commands
 
     where = "a SQL expression in DuckDB's dialect over the columns; true means every row"
-    delete = add("delete", "delete rows", commands.delete)
-    update = add("update", "set columns of rows", commands.update)
+    delete = add("delete", "delete rows", commands.delete, rows)
+    update = add("update", "set columns of rows", commands.update, rows)
     update.add_argument(
         "--set", action="append", required=True, metavar="COLUMN=EXPRESSION", dest="assignments",
         help="what a column becomes, computed from the row as it was; may be given several times",
     )  # fmt: skip
     for command in (delete, update):
         command.add_argument("--where", required=True, help=where)
-    truncate = add("truncate", "take all rows out of a table", commands.truncate)
+    truncate = add("truncate", "take all rows out of a table", commands.truncate, rows)
     detach = add(
-        "detach-partition", "take a partition out of a table, to be attached again or dropped", commands.detach
+        "detach-partition", "take a partition out of a table, to be attached again or dropped", commands.detach, rows
     )
-    attach = add("attach-partition", "put a detached partition back", commands.attach)
-    drop = add("drop-detached", "give up a detached partition for good", commands.drop)
-    detached = add("detached", "list the detached partitions of a table", commands.detached)
+    attach = add("attach-partition", "put a detached partition back", commands.attach, rows)
+    drop = add("drop-detached", "give up a detached partition for good", commands.drop, rows)
+    detached = add("detached", "list the detached partitions of a table", commands.detached, rows)
     for command in (delete, update, truncate, detach, attach, drop, detached):
         command.add_argument("path", metavar="PATH", help="the table")
     detach.add_argument(

@@ -17,7 +17,8 @@ OnDataLoss = Literal["fail", "skip"]
 
 SENSITIVE = re.compile(r"password|secret|jaas|\.pem$|token|credential|sasl\.oauthbearer\.config", re.IGNORECASE)
 CONSUMER_ONLY = re.compile(
-    r"^(group\.|isolation\.|fetch\.|queued\.|enable\.auto|enable\.partition|auto\.|check\.crcs|max\.poll|session\.|max\.partition)"
+    r"^(group\.|isolation\.|fetch\.|queued\.|enable\.auto|enable\.partition|auto\.|check\.crcs|max\.poll|session\."
+    r"|max\.partition)"
 )
 
 CONSUMER_DEFAULTS: dict[str, Any] = {

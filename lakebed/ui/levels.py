@@ -1,12 +1,12 @@
 """The parts of a table as bars over its sort key, level by level. Pure.
 
-1. Every part is between two bounds of the sort key (``sortkey.ranges``). All bounds of a table, sorted, are the axis: a bar
-   reaches from the rank of its first bound to that of its last one, both included. Partitions are side by side.
-2. In a table without an order all parts overlap: there the axis is the versions whose rows they hold.
-3. Bars of a level that meet are put into different lanes, each into the first one that is free from its beginning on.
+1. A part has a lower and an upper bound of the sort key (``sortkey.ranges``). The axis is all bounds of the table, sorted. A bar
+   reaches from the rank of its lower bound to the rank of its upper bound, both included. Partitions are side by side.
+2. In a table without an order all parts overlap. Then the axis is the versions whose rows the parts hold.
+3. Bars of one level that overlap go into different lanes: each into the first lane that is free where the bar begins.
 
-Bars are columns of whole numbers, a place a part; a part's path and bounds are asked for one at a time. So 10,000 parts are
-half a megabyte.
+The bars are columns of whole numbers, with one entry per part. The page requests the path and the bounds of a part only when
+it shows them, so 10,000 parts take half a megabyte.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from lakebed.manifest.actions import ChangePart, Part, PartitionKey
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.plan import partition_order
 from lakebed.sortkey.ranges import Bound, Range
+from lakebed.sortkey.sort_key import SortTerm
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.ui.texts import cut
 from lakebed.view.clustering import readable
@@ -33,7 +34,7 @@ _End = tuple[tuple[tuple[str, bool, str], ...], Bound]
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """``document`` is the picture, ``part(index)`` has what the columns lack for the bar at an index."""
+    """``document`` is the layout; ``part(index)`` returns what the columns lack for the bar at an index."""
 
     document: dict[str, Any]
     part: Callable[[int], dict[str, Any]]
@@ -56,75 +57,46 @@ class _Bar:
         return (where, self.range.lower), (where, self.range.upper)
 
 
-def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: StatisticsCache | None = None) -> Levels:
-    """Of more than ``PARTS_MAX`` parts, the largest are shown.
+_Placed = tuple[int, int, int, str, _Bar]
+"""Level, first rank, last rank, path, bar. The path is unique, so sorting never compares bars."""
 
-    ``claimed``: paths that live claims name; ``statistics``: what was read of the parts' statistics before.
+
+def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: StatisticsCache | None = None) -> Levels:
+    """Lays out the parts; of more than ``PARTS_MAX`` parts, the largest.
+
+    ``claimed``: paths in live claims; ``statistics``: a cache of the parts' statistics.
     """
     statistics = StatisticsCache() if statistics is None else statistics
-    settings = snapshot.settings
-    order, terms = settings.order_by, snapshot.order_terms
-
-    def bar(part: Part | ChangePart, range_: Range) -> _Bar:
-        if isinstance(part, ChangePart):
-            state, versions = STATES.index("tail"), Range((part.version,), (part.version,))
-        else:
-            state = int(part.path in claimed)
-            if not state and order and part.sort_key_version != settings.sort_key_version:
-                state = STATES.index("other_order")
-            versions = Range((part.min_block,), (part.max_block,))
-        where = part.partition_key
-        return _Bar(part, where, range_ if terms else versions, state)
-
-    def bound_text(bound: Bound) -> str:
-        return cut(readable(bound, terms)[1:-1] if terms else f"version {bound[0]}")
-
-    everything: list[Part | ChangePart] = [*snapshot.tail.values(), *snapshot.parts.values()]
-    chosen = heapq.nlargest(PARTS_MAX, everything, key=lambda part: (part.bytes, part.path))
-    shown = chosen if len(everything) > PARTS_MAX else everything
-    bars = list(map(bar, shown, statistics.ranges([part.stats for part in shown], terms).ranges))
-    ends = sorted({end for each in bars for end in each.ends()})
+    terms = snapshot.order_terms
+    parts: list[Part | ChangePart] = [*snapshot.tail.values(), *snapshot.parts.values()]
+    shown = parts
+    if len(parts) > PARTS_MAX:
+        shown = heapq.nlargest(PARTS_MAX, parts, key=lambda part: (part.bytes, part.path))
+    ranges = statistics.ranges([part.stats for part in shown], terms).ranges
+    bars = [_bar(part, range_, snapshot, claimed) for part, range_ in zip(shown, ranges, strict=True)]
+    ends = sorted({end for bar in bars for end in bar.ends()})
     rank = {end: place for place, end in enumerate(ends)}
-    placed = sorted(
-        (each.level, rank[each.ends()[0]], rank[each.ends()[1]], each.part.path, each) for each in bars
-    )  # the path is unique, so bars are never compared
+    placed = sorted((bar.level, rank[bar.ends()[0]], rank[bar.ends()[1]], bar.part.path, bar) for bar in bars)
     groups, lanes = _groups(placed)
     document = {
         "version": snapshot.version,
-        "parts": len(everything),
-        "read_budget": settings.read_budget,
-        "axis": {
-            "kind": "sort_key" if terms else "versions",
-            "by": [cut(name) for name in order] if terms else [],
-            "points": len(ends),
-            "labels": [[place, bound_text(ends[place][1])] for place in _spread(len(ends))],
-            "partitions": _partitions(ends),
-        },
+        "parts": len(parts),
+        "read_budget": snapshot.settings.read_budget,
+        "axis": _axis(ends, snapshot),
         "groups": groups,
         "states": STATES,
-        "columns": {
-            "group": [number for number, group in enumerate(groups) for _ in range(group["parts"])],
-            "lane": lanes,
-            "first": [first for _, first, _, _, _ in placed],
-            "last": [last for _, _, last, _, _ in placed],
-            "rows": [each.part.rows for *_, each in placed],
-            "dead_rows": [each.part.dead_rows if isinstance(each.part, Part) else 0 for *_, each in placed],
-            "bytes": [each.part.bytes for *_, each in placed],
-            "min_block": [_blocks(each.part)[0] for *_, each in placed],
-            "max_block": [_blocks(each.part)[1] for *_, each in placed],
-            "state": [each.state for *_, each in placed],
-        },
+        "columns": _columns(placed, groups, lanes),
     }
 
     def part_at(index: int) -> dict[str, Any]:
-        each = placed[index][-1]
-        part = each.part
+        bar = placed[index][-1]
+        part = bar.part
         return {
             "version": snapshot.version,
             "path": cut(part.path),
-            "partition": _partition_text(tuple(partition_order(each.partition))),
-            "from": bound_text(each.range.lower),
-            "to": bound_text(each.range.upper),
+            "partition": _partition_text(tuple(partition_order(bar.partition))),
+            "from": _bound_text(bar.range.lower, terms),
+            "to": _bound_text(bar.range.upper, terms),
             "sort_key_version": part.sort_key_version,
             "deletes": part.deletes,
             "modified_ms": part.modified_ms,
@@ -133,8 +105,47 @@ def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: StatisticsCa
     return Levels(document, part_at)
 
 
-def _groups(placed: Sequence[tuple[int, int, int, str, _Bar]]) -> tuple[list[dict[str, Any]], list[int]]:
-    """A group a level, the tail first; and the lane of each bar."""
+def _bar(part: Part | ChangePart, range_: Range, snapshot: Snapshot, claimed: frozenset[str]) -> _Bar:
+    settings = snapshot.settings
+    if isinstance(part, ChangePart):
+        state, versions = STATES.index("tail"), Range((part.version,), (part.version,))
+    else:
+        state = int(part.path in claimed)
+        if not state and settings.order_by and part.sort_key_version != settings.sort_key_version:
+            state = STATES.index("other_order")
+        versions = Range((part.min_block,), (part.max_block,))
+    return _Bar(part, part.partition_key, range_ if snapshot.order_terms else versions, state)
+
+
+def _axis(ends: Sequence[_End], snapshot: Snapshot) -> dict[str, Any]:
+    terms = snapshot.order_terms
+    return {
+        "kind": "sort_key" if terms else "versions",
+        "by": [cut(name) for name in snapshot.settings.order_by] if terms else [],
+        "points": len(ends),
+        "labels": [[place, _bound_text(ends[place][1], terms)] for place in _spread(len(ends))],
+        "partitions": _partitions(ends),
+    }
+
+
+def _columns(placed: Sequence[_Placed], groups: Sequence[dict[str, Any]], lanes: list[int]) -> dict[str, list[int]]:
+    bars = [bar for *_, bar in placed]
+    return {
+        "group": [number for number, group in enumerate(groups) for _ in range(group["parts"])],
+        "lane": lanes,
+        "first": [first for _, first, _, _, _ in placed],
+        "last": [last for _, _, last, _, _ in placed],
+        "rows": [bar.part.rows for bar in bars],
+        "dead_rows": [bar.part.dead_rows if isinstance(bar.part, Part) else 0 for bar in bars],
+        "bytes": [bar.part.bytes for bar in bars],
+        "min_block": [_blocks(bar.part)[0] for bar in bars],
+        "max_block": [_blocks(bar.part)[1] for bar in bars],
+        "state": [bar.state for bar in bars],
+    }
+
+
+def _groups(placed: Sequence[_Placed]) -> tuple[list[dict[str, Any]], list[int]]:
+    """One group per level, the tail first; and the lane of each bar."""
     groups: list[dict[str, Any]] = []
     lanes: list[int] = []
     taken: list[tuple[int, int]] = []
@@ -159,19 +170,23 @@ def _groups(placed: Sequence[tuple[int, int, int, str, _Bar]]) -> tuple[list[dic
     return groups, lanes
 
 
+def _bound_text(bound: Bound, terms: tuple[SortTerm, ...]) -> str:
+    return cut(readable(bound, terms)[1:-1] if terms else f"version {bound[0]}")
+
+
 def _blocks(part: Part | ChangePart) -> tuple[int, int]:
     return (part.version, part.version) if isinstance(part, ChangePart) else (part.min_block, part.max_block)
 
 
 def _spread(count: int) -> list[int]:
-    """At most ``LABELS_MAX`` places, evenly spread, the first and the last among them."""
+    """At most ``LABELS_MAX`` ranks, evenly spread, including the first and the last."""
     if count <= LABELS_MAX:
         return list(range(count))
     return [round(number * (count - 1) / (LABELS_MAX - 1)) for number in range(LABELS_MAX)]
 
 
 def _partitions(ends: Sequence[_End]) -> list[list[Any]]:
-    """The first rank of each partition and what it is called; empty if there are none, or too many to show."""
+    """The first rank and the name of each partition; empty if there are no partitions, or too many to show."""
     starts = [place for place, (where, _) in enumerate(ends) if place == 0 or ends[place - 1][0] != where]
     if len(starts) > PARTITIONS_MAX or all(not where for where, _ in ends[:1]):
         return []

@@ -1,10 +1,11 @@
 """Serves the page and the answers over HTTP, read-only.
 
-- GET and HEAD only, and only of names in two dictionaries: files of the page, and answers. No path of a request is ever opened.
-- A ``Host`` that is neither an address, nor this machine's name, nor the one of the command line is refused: a page elsewhere
-  whose name was made to lead here (DNS rebinding) learns nothing.
-- The page may run its own scripts and talk to where it came from, nothing else: its Content-Security-Policy says so.
-- An answer has a tag; a client that has that one already gets 304.
+- Only GET and HEAD are served, and only paths that are keys of two dictionaries: files of the page, and answers. The server
+  never opens a path that a request contains.
+- A request is refused if its ``Host`` is neither an IP address, nor a name of this machine, nor the host of the command line.
+  So a foreign page whose domain was made to resolve to this server (DNS rebinding) gets no data.
+- The Content-Security-Policy lets the page run its own scripts and connect to its own origin, nothing else.
+- Each answer has an ETag. A client that already has the answer with this tag gets 304.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ Arguments = Mapping[str, Sequence[str]]
 
 
 class _Refused(Exception):
-    """What is answered in place of what was asked for."""
+    """A request that gets an error in place of an answer."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -69,7 +70,7 @@ class PageServer:
             )
         self.tables = Tables(paths, interval_seconds)
         try:
-            self._server = _Server((host, port), _handler(self.tables, host))
+            self._server = _Server((host, port), _Page(self.tables, host))
         except OSError as error:
             raise MissingPrerequisite(
                 f"the page can't be served on {host}:{port} ({error.strerror or error}); set --host and --port to a free port"
@@ -96,13 +97,14 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = CONNECTIONS_MAX
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, address: tuple[str, int], page: _Page) -> None:
+        self.page = page
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
-        super().__init__(address, handler)
+        super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread a connection, and no more than ``CONNECTIONS_MAX`` of them."""
+        """One thread per connection, and at most ``CONNECTIONS_MAX`` connections."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
             return
@@ -118,13 +120,13 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that closed its connection is no error."""
+        """Log the error, unless the browser only closed its connection."""
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             _logger.warning("a request failed", exc_info=True)
 
 
 def _files() -> dict[str, tuple[str, Answer]]:
-    """The page's files by the paths that they are asked for at."""
+    """The files of the page with their media types, by the path of their request."""
     found = {}
     for file in resources.files("lakebed.ui").joinpath("page").iterdir():
         ending = file.name.rsplit(".", 1)[-1]
@@ -133,107 +135,107 @@ def _files() -> dict[str, tuple[str, Answer]]:
     return found
 
 
-def _handler(tables: Tables, host: str) -> type[BaseHTTPRequestHandler]:
-    files = _files()
-    names = {"localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
-    answers: dict[str, Callable[[Arguments], Answer]] = {
-        "/api/tables": lambda arguments: tables.overview(),
-        "/api/table": lambda arguments: _table(tables, arguments),
-        "/api/levels": lambda arguments: _levels(tables, arguments),
-        "/api/timeline": lambda arguments: _timeline(tables, arguments),
-        "/api/part": lambda arguments: _part(tables, arguments),
-    }
+class _Page:
+    """The files and answers of the page, and the host names that it is served under."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = REQUEST_SECONDS_MAX
+    def __init__(self, tables: Tables, host: str) -> None:
+        self._names = {"localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+        self._files = _files()
+        self._answers: dict[str, Callable[[Arguments], Answer]] = {
+            "/api/tables": lambda arguments: tables.overview(),
+            "/api/table": lambda arguments: _table(tables, arguments),
+            "/api/levels": lambda arguments: _levels(tables, arguments),
+            "/api/timeline": lambda arguments: _timeline(tables, arguments),
+            "/api/part": lambda arguments: _part(tables, arguments),
+        }
 
-        def do_GET(self) -> None:
-            if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
-                self.close_connection = (
-                    True  # what it has sent along is not read, so it must not become the next request
-                )
-            try:
-                if not _is_allowed(self.headers.get_all("Host") or [], names):
-                    raise _Refused(
-                        HTTPStatus.MISDIRECTED_REQUEST,
-                        "this page answers to an address, to localhost and to this machine's name",
-                    )
-                kind, answer = self._found()
-            except _Refused as refused:
-                self._send(refused.status, _JSON, Answer({"error": str(refused)}))
-                return
-            sent = self.headers.get("If-None-Match", "")
-            if answer.tag in _TAG.findall(sent):
-                self._send(HTTPStatus.NOT_MODIFIED, kind, answer)
-            else:
-                self._send(HTTPStatus.OK, kind, answer)
+    def find(self, address: str) -> tuple[str, Answer]:
+        """The media type and the answer for the address of a request. Raises _Refused."""
+        try:
+            request = urlsplit(address)
+        except ValueError:
+            raise _Refused(HTTPStatus.BAD_REQUEST, "this is no address") from None
+        if request.path in self._files:
+            return self._files[request.path]
+        if request.path not in self._answers:
+            raise _Refused(HTTPStatus.NOT_FOUND, "there is nothing here; /api/tables lists the tables")
+        return _JSON, self._answers[request.path](parse_qs(request.query))
 
-        do_HEAD = do_GET
-
-        def do_POST(self) -> None:
-            self.close_connection = True  # what it has sent along is not read
-            self._send(HTTPStatus.METHOD_NOT_ALLOWED, _JSON, Answer({"error": "this page only answers GET and HEAD"}))
-
-        do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = do_POST
-
-        def _found(self) -> tuple[str, Answer]:
-            try:
-                asked = urlsplit(self.path)
-            except ValueError:
-                raise _Refused(HTTPStatus.BAD_REQUEST, "this is no address") from None
-            if asked.path in files:
-                return files[asked.path]
-            if asked.path not in answers:
-                raise _Refused(HTTPStatus.NOT_FOUND, "there is nothing here; /api/tables lists the tables")
-            return _JSON, answers[asked.path](parse_qs(asked.query))
-
-        def _send(self, status: HTTPStatus, kind: str, answer: Answer) -> None:
-            accepted = {item.split(";")[0].strip() for item in self.headers.get("Accept-Encoding", "").split(",")}
-            zipped = answer.zipped if "gzip" in accepted else None
-            body = answer.body if zipped is None else zipped
-            self.send_response(status)
-            for name, value in _HEADERS.items():
-                self.send_header(name, value)
-            if status in (HTTPStatus.OK, HTTPStatus.NOT_MODIFIED):
-                self.send_header("ETag", f'W/"{answer.tag}"')
-            if status is HTTPStatus.METHOD_NOT_ALLOWED:
-                self.send_header("Allow", "GET, HEAD")
-            if self.close_connection:
-                self.send_header("Connection", "close")
-            if status is not HTTPStatus.NOT_MODIFIED:
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                if zipped is not None:
-                    self.send_header("Content-Encoding", "gzip")
-            self.end_headers()
-            if self.command != "HEAD" and status is not HTTPStatus.NOT_MODIFIED:
-                self.wfile.write(body)
-
-        def version_string(self) -> str:
-            return "lakebed"
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Requests are not logged."""
-
-    return Handler
-
-
-def _is_allowed(hosts: Sequence[str], names: set[str]) -> bool:
-    """Whether a request's Host header names an address or one of the names."""
-    if len(hosts) != 1:
-        return False
-    name = hosts[0].strip().lower()
-    name = _PORT.sub("", name)
-    if name.startswith("[") and name.endswith("]"):
-        name = name[1:-1]
-    if name in names:
+    def is_allowed(self, hosts: Sequence[str]) -> bool:
+        """Whether the Host headers of a request are exactly one, with an IP address or a name of this machine."""
+        if len(hosts) != 1:
+            return False
+        name = hosts[0].strip().lower()
+        name = _PORT.sub("", name)
+        if name.startswith("[") and name.endswith("]"):
+            name = name[1:-1]
+        if name in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
         return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = REQUEST_SECONDS_MAX
+
+    def do_GET(self) -> None:
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # the body is not read, and must not be taken for the next request
+        try:
+            if not self.server.page.is_allowed(self.headers.get_all("Host") or []):
+                raise _Refused(
+                    HTTPStatus.MISDIRECTED_REQUEST,
+                    "this page answers to an address, to localhost and to this machine's name",
+                )
+            kind, answer = self.server.page.find(self.path)
+        except _Refused as refused:
+            self._send(refused.status, _JSON, Answer({"error": str(refused)}))
+            return
+        if answer.tag in _TAG.findall(self.headers.get("If-None-Match", "")):
+            self._send(HTTPStatus.NOT_MODIFIED, kind, answer)
+        else:
+            self._send(HTTPStatus.OK, kind, answer)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        self.close_connection = True  # the body is not read
+        self._send(HTTPStatus.METHOD_NOT_ALLOWED, _JSON, Answer({"error": "this page only answers GET and HEAD"}))
+
+    do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = do_POST
+
+    def _send(self, status: HTTPStatus, kind: str, answer: Answer) -> None:
+        accepted = {item.split(";")[0].strip() for item in self.headers.get("Accept-Encoding", "").split(",")}
+        zipped = answer.zipped if "gzip" in accepted else None
+        body = answer.body if zipped is None else zipped
+        self.send_response(status)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        if status in (HTTPStatus.OK, HTTPStatus.NOT_MODIFIED):
+            self.send_header("ETag", f'W/"{answer.tag}"')
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        if status is not HTTPStatus.NOT_MODIFIED:
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            if zipped is not None:
+                self.send_header("Content-Encoding", "gzip")
+        self.end_headers()
+        if self.command != "HEAD" and status is not HTTPStatus.NOT_MODIFIED:
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "lakebed"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not logged."""
 
 
 def _watched(tables: Tables, arguments: Arguments) -> Watched:
@@ -252,12 +254,12 @@ def _table(tables: Tables, arguments: Arguments) -> Answer:
 
 def _levels(tables: Tables, arguments: Arguments) -> Answer:
     seen, _ = _watched(tables, arguments).seen()
-    return _there(seen.levels if seen else None)
+    return _required(seen.levels if seen else None)
 
 
 def _timeline(tables: Tables, arguments: Arguments) -> Answer:
     seen, _ = _watched(tables, arguments).seen()
-    return _there(seen.timeline if seen else None)
+    return _required(seen.timeline if seen else None)
 
 
 def _part(tables: Tables, arguments: Arguments) -> Answer:
@@ -271,7 +273,7 @@ def _part(tables: Tables, arguments: Arguments) -> Answer:
     return Answer(seen.part(index))
 
 
-def _there(answer: Answer | None) -> Answer:
+def _required(answer: Answer | None) -> Answer:
     if answer is None:
         raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the table can't be read now, or not yet; /api/table says why")
     return answer

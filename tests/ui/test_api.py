@@ -381,7 +381,9 @@ def test_credentials_are_never_shown(
 ) -> None:
     monkeypatch.setattr(
         watch.Observer, "look",
-        lambda self: (_ for _ in ()).throw(InvalidInput("no answer from https://ann:s3cr3t@host/x?X-Amz-Signature=abc&secret=def")),
+        lambda self: (_ for _ in ()).throw(
+            InvalidInput("no answer from https://ann:s3cr3t@host/x?X-Amz-Signature=abc&secret=def")
+        ),
     )  # fmt: skip
     page = serve(orders, str(tmp_path / "x"))
     body = page.ask("/api/tables")[1].decode()

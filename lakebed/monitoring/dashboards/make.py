@@ -191,6 +191,12 @@ def _of_one_table() -> Dashboard:
     one = Tables('table="$table"')
     board = _board("lakebed-table", "lakebed: one table", "What happens in a table, from its changes to its merges.")
     board.with_variable(_table_variable())
+    for add_row in (_freshness, _ingest, _tail, _parts, _amplification, _merges, _conflicts):
+        add_row(board, one)
+    return board
+
+
+def _freshness(board: Dashboard, one: Tables) -> None:
     board.with_row(Row("Freshness"))
     stages = [
         Query(one.quantile(quantile, "lakebed_freshness_seconds", "stage"), f"{{{{stage}}}} p{round(100 * quantile)}")
@@ -204,6 +210,9 @@ def _of_one_table() -> Dashboard:
                Query(one.now("lakebed_backpressure_factor"), "factor"),
                Query(one.or_none(one.rate("lakebed_ingest_delay_seconds_total", "reason")), "waited {{reason}}")),
     ))  # fmt: skip
+
+
+def _ingest(board: Dashboard, one: Tables) -> None:
     board.with_row(Row("Ingest"))
     _add(board, (
         _graph("Rows", ROWS_A_SECOND, "Changes committed, settled, dead on arrival, and records that became no row.",
@@ -223,12 +232,18 @@ def _of_one_table() -> Dashboard:
                Query(one.now("lakebed_table_dead_rows"), "dead, still taking space"),
                Query(one.now("lakebed_quarantine_rows"), "in the quarantine")),
     ))  # fmt: skip
+
+
+def _tail(board: Dashboard, one: Tables) -> None:
     board.with_row(Row("Tail"))
     _add(board, (
         _graph("Rows", COUNT, "Rows of change parts not yet settled.", Query(one.now("lakebed_tail_rows"), "rows")),
         _graph("Parts", COUNT, "Change parts not yet settled.", Query(one.now("lakebed_tail_parts"), "parts")),
         _graph("Age", SECONDS, "Since the oldest of them was written.", Query(one.now("lakebed_tail_age_seconds"), "age")),
     ))  # fmt: skip
+
+
+def _parts(board: Dashboard, one: Tables) -> None:
     board.with_row(Row("Parts"))
     _add(board, (
         _stack("Parts by level", COUNT, "normal: of the base; materialized: on a local disk; volatile: merges that will be.",
@@ -245,6 +260,9 @@ def _of_one_table() -> Dashboard:
         _graph("Held versions", COUNT, "Versions that readers hold, so that cleanup leaves their files.",
                Query(one.now("lakebed_held_versions"), "versions")),
     ))  # fmt: skip
+
+
+def _amplification(board: Dashboard, one: Tables) -> None:
     board.with_row(Row("Amplification"))
     _add(board, (
         _graph("Write amplification", COUNT, "Bytes written ÷ ingested within the last hour, and what equal batches need.",
@@ -257,6 +275,9 @@ def _of_one_table() -> Dashboard:
                Query(one.now("lakebed_read_amplification"), "read"),
                Query(one.now("lakebed_space_amplification"), "space")),
     ))  # fmt: skip
+
+
+def _merges(board: Dashboard, one: Tables) -> None:
     board.with_row(Row("Merges"))
     _add(board, (
         _stack("Merges within an hour", COUNT, "claimed, replaced, overtaken: another replica was faster.",
@@ -277,6 +298,9 @@ def _of_one_table() -> Dashboard:
                Query(one.now("lakebed_compaction_lag_seconds"), "compaction lag"),
                Query(one.now("lakebed_claim_age_seconds"), "oldest claim")),
     ))  # fmt: skip
+
+
+def _conflicts(board: Dashboard, one: Tables) -> None:
     board.with_row(Row("Conflicts"))
     _add(board, (
         _stack("Conflicts within an hour", COUNT, "Who gave way, and what of the other commit stood in the way.",
@@ -287,7 +311,6 @@ def _of_one_table() -> Dashboard:
         _stack("Claims within an hour", COUNT, "",
                Query(one.or_none(one.added("lakebed_claim_changes_total", "result")), "{{result}}")),
     ))  # fmt: skip
-    return board
 
 
 # -- operations and cost -----------------------------------------------------------------------------------------------
@@ -309,6 +332,12 @@ def _of_operations() -> Dashboard:
         board.with_variable(
             TextBoxVariable(name).label(f"price of {label}").default_value(price).current(_chosen(price))
         )
+    for add_row in (_processes, _commits_and_sources, _object_store, _cost):
+        add_row(board, some)
+    return board
+
+
+def _processes(board: Dashboard, some: Tables) -> None:
     board.with_row(Row("Processes"))
     _add(board, (
         _graph("Versions of lakebed", COUNT, "Processes by the version that they run.",
@@ -334,6 +363,9 @@ def _of_operations() -> Dashboard:
         _graph("Orphans", BYTES, "Files without a name that maintenance would have deleted by now; listed once an hour.",
                Query(some.or_none(some.now("lakebed_orphan_bytes")), "{{table}}")),
     ))  # fmt: skip
+
+
+def _commits_and_sources(board: Dashboard, some: Tables) -> None:
     board.with_row(Row("Commits and sources"))
     _add(board, (
         _stack("Commits a second", COUNT, "To the log, by what for and how it ended.",
@@ -349,6 +381,9 @@ def _of_operations() -> Dashboard:
         _graph("Rows in the quarantine", COUNT, "Records that could not become rows.",
                Query(some.now("lakebed_quarantine_rows"), "{{table}}")),
     ))  # fmt: skip
+
+
+def _object_store(board: Dashboard, some: Tables) -> None:
     board.with_row(Row("Object store"))
     bad = some.rate("lakebed_store_requests_total", "result", where='result=~"throttled|denied|failed|no_answer"')
     _add(board, (
@@ -360,6 +395,9 @@ def _of_operations() -> Dashboard:
                Query(some.rate("lakebed_store_read_bytes_total"), "{{table}} read"),
                Query(some.rate("lakebed_store_written_bytes_total"), "{{table}} written")),
     ))  # fmt: skip
+
+
+def _cost(board: Dashboard, some: Tables) -> None:
     board.with_row(Row("Cost, estimated from the last hour and the prices above"))
     seconds = _DAYS_A_MONTH * 86400
     _add(board, (
@@ -373,7 +411,6 @@ def _of_operations() -> Dashboard:
                Query(f"{some.now('lakebed_log_written_bytes', 'by')} / on (table) group_left () "
                      f"{some.now('lakebed_log_window_seconds')} * 86400", "{{table}} {{by}}")),
     ))  # fmt: skip
-    return board
 
 
 def _billed(some: Tables, which: str, seconds: int, price: str) -> str:
