@@ -117,12 +117,12 @@ def run(spark: Any, args: argparse.Namespace, budget: int, volatile: str) -> lis
         internals_of(orders).compaction.close()
         amplification = (written.look() - before) / changed
         if volatile == "on":
-            log, storage, dead_rows = (
+            log, storage, deletion_vectors = (
                 internals_of(orders).log,
                 internals_of(orders).storage,
-                internals_of(orders).dead_rows,
+                internals_of(orders).deletion_vectors,
             )
-            replica = VolatileMerger(log, storage, dead_rows, internals_of(orders).compaction.volatile_base)
+            replica = VolatileMerger(log, storage, deletion_vectors, internals_of(orders).compaction.volatile_base)
             replica.upload_due(UploadRules(0, 0, 0, 0))
             replica.close()
         last = (written.look() - before) / changed

@@ -99,7 +99,7 @@ def measured(lake: lakebed.Table, workers: int, rounds: int) -> tuple[list[float
 
 def _settle(lake: lakebed.Table) -> None:
     inside = internals_of(lake)
-    done = settle(inside.log, inside.storage, inside.dead_rows, Nowhere, lambda part, records: None)
+    done = settle(inside.log, inside.storage, inside.deletion_vectors, Nowhere, lambda part, records: None)
     assert done.commits == 1
 
 

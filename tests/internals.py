@@ -19,9 +19,9 @@ def storage_of(table: Table) -> PartStorage:
     return internals_of(table).storage
 
 
-def dead_rows_of(table: Table) -> DeletionVectorCache:
+def deletion_vectors_of(table: Table) -> DeletionVectorCache:
     """The table's deletion vectors."""
-    return internals_of(table).dead_rows
+    return internals_of(table).deletion_vectors
 
 
 def compaction_of(table: Table) -> Compaction:

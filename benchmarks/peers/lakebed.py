@@ -81,7 +81,7 @@ class Lakebed:
             replica = VolatileMerger(
                 internals_of(table).log,
                 internals_of(table).storage,
-                internals_of(table).dead_rows,
+                internals_of(table).deletion_vectors,
                 internals_of(table).compaction.volatile_base,
             )
             replica.upload_due(UploadRules(0, 0, 0, 0))

@@ -117,14 +117,14 @@ class Merger:
         self,
         log: TableLog,
         storage: PartStorage,
-        dead_rows: DeletionVectorCache,
+        deletion_vectors: DeletionVectorCache,
         replica: str,
         clock: Callable[[], float] = time.time,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._log = log
         self._storage = storage
-        self._dead_rows = dead_rows
+        self._deletion_vectors = deletion_vectors
         self.replica = replica
         self._clock = clock
         self._lease_seconds = lease_seconds
@@ -297,7 +297,7 @@ class Merger:
     def sources(self, claim: Claim, snapshot: Snapshot) -> Sources:
         """The claim's sources at a snapshot that has them."""
         parts = tuple(snapshot.parts[path] for path in claim.sources)
-        return Sources(parts, {part.path: self._dead_rows.of(part) for part in parts})
+        return Sources(parts, {part.path: self._deletion_vectors.of(part) for part in parts})
 
     def kernel_sources(self, sources: Sources, snapshot: Snapshot) -> list[MergeSource]:
         """What the kernel is told of each source; deletes younger than the table's ``tombstone_retention`` are kept."""
@@ -371,7 +371,7 @@ class Merger:
         for part in sources.parts:
             now = snapshot.parts.get(part.path)
             if now is not None:
-                dead = self._dead_rows.of(now)
+                dead = self._deletion_vectors.of(now)
             else:
                 gone = snapshot.removed.get(part.path)
                 if gone is None or not gone.data_change:
@@ -396,7 +396,7 @@ class Merger:
                     carried += len(found)
                     dead_of[part.path] |= found
         kept = [part for part in merged if len(dead_of[part.path]) < part.rows or part.deletes]
-        vectors = self._dead_rows.write({part.path: dead_of[part.path] for part in kept if dead_of[part.path]})
+        vectors = self._deletion_vectors.write({part.path: dead_of[part.path] for part in kept if dead_of[part.path]})
         leaving = [snapshot.parts[part.path] for part in sources.parts if part.path in snapshot.parts]
         deletes_ms = max((part.newest_delete_ms for part in sources.parts if part.deletes), default=None)
         actions: list[Action] = [part.removed(now_ms, data_change=False) for part in leaving]

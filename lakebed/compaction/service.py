@@ -55,7 +55,7 @@ class Compaction:
         path: str,
         log: TableLog,
         storage: PartStorage,
-        dead_rows: DeletionVectorCache,
+        deletion_vectors: DeletionVectorCache,
         volatile_base: Path,
         reads: ReadCounts,
     ) -> None:
@@ -63,7 +63,7 @@ class Compaction:
         self._path = path
         self._log = log
         self._storage = storage
-        self._dead_rows = dead_rows
+        self._deletion_vectors = deletion_vectors
         self.volatile_base = volatile_base
         self._reads = reads
         self._compactor: Compactor | None = None
@@ -108,7 +108,7 @@ class Compaction:
         merger: Merger | VolatileMerger
         if settings.volatile and cluster is None:
             merger = self.volatile_merger = VolatileMerger(
-                self._log, self._storage, self._dead_rows, self.volatile_base, lease_seconds=self.lease_seconds
+                self._log, self._storage, self._deletion_vectors, self.volatile_base, lease_seconds=self.lease_seconds
             )
             chores |= {self._upload: UPLOAD_LOOK_SECONDS, merger.extend: self.lease_seconds / HEARTBEATS}
         else:
@@ -139,7 +139,9 @@ class Compaction:
 
     def merger(self) -> Merger:
         """Claims and commits merges of the table under a name of its own."""
-        return Merger(self._log, self._storage, self._dead_rows, _replica_name(), lease_seconds=self.lease_seconds)
+        return Merger(
+            self._log, self._storage, self._deletion_vectors, _replica_name(), lease_seconds=self.lease_seconds
+        )
 
     def local_kernel(self) -> LocalKernel:
         """Merges in this process."""

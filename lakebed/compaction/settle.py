@@ -74,7 +74,7 @@ _Step: TypeAlias = tuple[SettleResult | None, Snapshot]
 def settle(
     log: TableLog,
     storage: PartStorage,
-    dead_rows: DeletionVectorCache,
+    deletion_vectors: DeletionVectorCache,
     locator: Callable[[WriteSpec], KeyLocator],
     set_aside: Callable[[ChangePart, pa.Table], None],
     *,
@@ -91,7 +91,7 @@ def settle(
     settling = _Settling(
         log=log,
         storage=storage,
-        dead_rows=dead_rows,
+        deletion_vectors=deletion_vectors,
         locator=locator,
         set_aside=set_aside,
         changes_max=changes_max,
@@ -113,7 +113,7 @@ class _Settling:
 
     log: TableLog
     storage: PartStorage
-    dead_rows: DeletionVectorCache
+    deletion_vectors: DeletionVectorCache
     locator: Callable[[WriteSpec], KeyLocator]
     set_aside: Callable[[ChangePart, pa.Table], None]
     changes_max: int
@@ -132,8 +132,8 @@ class _Settling:
         found = self.locator(spec)
         read: list[Part | ChangePart] = [*change_parts, *snapshot.parts.values()]
         with naming_damaged(read, self.storage), naming_unreadable(part.path for part in read):
-            resolution = resolve(snapshot.parts, change_parts, spec, self.storage, self.dead_rows, found)
-        actions, step = _actions(snapshot, resolution, spec, self.storage, self.dead_rows)
+            resolution = resolve(snapshot.parts, change_parts, spec, self.storage, self.deletion_vectors, found)
+        actions, step = _actions(snapshot, resolution, spec, self.storage, self.deletion_vectors)
         _quarantine(resolution, spec, self.set_aside)
         access = ReadWriteSet(
             parts={path: snapshot.parts[path].partition_key for path in resolution.base_dead},
@@ -145,7 +145,7 @@ class _Settling:
             for path, keys in resolution.keys.items():
                 if path in committed.snapshot.parts:
                     found.learn(path, keys)
-            self.dead_rows.forget_removed(committed.snapshot.parts)
+            self.deletion_vectors.forget_removed(committed.snapshot.parts)
             self.log.checkpoint_if_due(committed.snapshot, self.checkpoint_slack)
             return replace(step, version=committed.version), committed.snapshot
 
@@ -196,7 +196,11 @@ def _quarantine(resolution: Resolution, spec: WriteSpec, set_aside: Callable[[Ch
 
 
 def _actions(
-    snapshot: Snapshot, resolution: Resolution, spec: WriteSpec, storage: PartStorage, dead_rows: DeletionVectorCache
+    snapshot: Snapshot,
+    resolution: Resolution,
+    spec: WriteSpec,
+    storage: PartStorage,
+    deletion_vectors: DeletionVectorCache,
 ) -> tuple[list[Action], SettleResult]:
     now_ms = int(time.time() * 1000)
     kept = [part for part in resolution.change_parts if resolution.keeps(part, spec)]
@@ -207,7 +211,7 @@ def _actions(
     }
     bitmaps: dict[str, BitMap64] = {path: dead for path, dead in resolution.base_dead.items() if path not in emptied}
     bitmaps |= {part.path: resolution.tail_dead[part.path] for part in kept if part.path in resolution.tail_dead}
-    vectors: Mapping[str, DeletionVector] = dead_rows.write(bitmaps)
+    vectors: Mapping[str, DeletionVector] = deletion_vectors.write(bitmaps)
     actions: list[Action] = []
     marked = 0
     for path, dead in resolution.base_dead.items():

@@ -32,7 +32,7 @@ class Settler:
         path: str,
         log: TableLog,
         storage: PartStorage,
-        dead_rows: DeletionVectorCache,
+        deletion_vectors: DeletionVectorCache,
         locator: Callable[[WriteSpec], KeyLocator],
         set_aside: Callable[[ChangePart, pa.Table], None],
     ) -> None:
@@ -40,7 +40,7 @@ class Settler:
         self._path = path
         self._log = log
         self._storage = storage
-        self._dead_rows = dead_rows
+        self._deletion_vectors = deletion_vectors
         self._locator = locator
         self._set_aside = set_aside
         self._lock = (
@@ -53,7 +53,12 @@ class Settler:
         """Settle the whole tail; ``locator`` takes the place of the usual one. Raises what ``settle`` raises."""
         found_by = locator or self._locator
         result = settle(
-            self._log, self._storage, self._dead_rows, found_by, self._set_aside, checkpoint_slack=checkpoint_slack
+            self._log,
+            self._storage,
+            self._deletion_vectors,
+            found_by,
+            self._set_aside,
+            checkpoint_slack=checkpoint_slack,
         )
         if result.commits or result.conflicts:
             events.emit(

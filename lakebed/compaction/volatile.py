@@ -78,7 +78,7 @@ class VolatileMerger:
     """Merges of one replica whose output stays on its local disk. Safe to use from several threads."""
 
     def __init__(
-        self, log: TableLog, storage: PartStorage, dead_rows: DeletionVectorCache, base: Path,
+        self, log: TableLog, storage: PartStorage, deletion_vectors: DeletionVectorCache, base: Path,
         clock: Callable[[], float] = time.time, lease_seconds: float = LEASE_SECONDS,
     ) -> None:  # fmt: skip
         """``base``: the table's folder for materialized parts on this host; the replica takes a free one of its subfolders."""
@@ -86,9 +86,9 @@ class VolatileMerger:
         self._folder = MaterializedFolder(folder)
         self._log = log
         self._storage = storage
-        self._dead_rows = dead_rows
+        self._deletion_vectors = deletion_vectors
         self._clock = clock
-        self._merger = Merger(log, storage, dead_rows, name, clock, lease_seconds)
+        self._merger = Merger(log, storage, deletion_vectors, name, clock, lease_seconds)
         self._lock = threading.Lock()
         self._held: dict[str, Materialized] = {}
         self._busy: set[str] = set()  # claims whose parts a merge or an upload is using
@@ -122,7 +122,7 @@ class VolatileMerger:
         """The table with materialized parts in place of their sources, and the paths that live claims list."""
         with self._lock:
             idle = [one for one in self._held.values() if one.claim.id not in self._busy]
-        seen, _ = overlay(snapshot, idle, self._dead_rows.of)
+        seen, _ = overlay(snapshot, idle, self._deletion_vectors.of)
         return seen, claimed_paths(snapshot, now_ms)
 
     def run(
@@ -154,11 +154,11 @@ class VolatileMerger:
             return claimed
         claim, snapshot = claimed
         try:
-            seen, stands = overlay(snapshot, chosen, self._dead_rows.of)
+            seen, stands = overlay(snapshot, chosen, self._deletion_vectors.of)
             if {id(substitute.of) for substitute in stands.values()} != {id(one) for one in chosen}:
                 raise Corrupt("a materialized part does not fit the table any more")
             inputs = [seen.parts[path] for path in (*normal, *stands)]
-            dead = {part.path: self._dead_rows.of(part) for part in inputs if part.path not in stands}
+            dead = {part.path: self._deletion_vectors.of(part) for part in inputs if part.path not in stands}
             dead |= {path: substitute.dead for path, substitute in stands.items()}
             read = self._merger.sources(claim, snapshot)
             kernel_sources = self._merger.kernel_sources(Sources(tuple(inputs), dead), snapshot)

@@ -66,7 +66,7 @@ class RowChecks:
         self._path = path
         self._progress = progress
         self._spec = write_spec_of(snapshot)
-        self._dead_rows = DeletionVectorCache(storage)
+        self._deletion_vectors = DeletionVectorCache(storage)
         self._known_bad = known_bad
         self._unreadable = set(known_bad)
         self.rows = 0
@@ -88,7 +88,7 @@ class RowChecks:
 
     def _part(self, part: Part | ChangePart) -> Iterator[Finding]:
         try:
-            dead = self._dead_rows.of(part) if isinstance(part, Part) else BitMap64()
+            dead = self._deletion_vectors.of(part) if isinstance(part, Part) else BitMap64()
         except Corrupt as error:
             self._unreadable.add(part.path)
             if _vector_file(part) not in self._known_bad:
@@ -273,7 +273,7 @@ class RowChecks:
                 connection.execute(f"create or replace temp table lakebed_keys as {live}")
                 for done, part in enumerate(base.values(), 1):
                     if part.live_rows:
-                        self._register(connection, [_scan_file(part, self._dead_rows.of(part))], schema)
+                        self._register(connection, [_scan_file(part, self._deletion_vectors.of(part))], schema)
                         connection.execute(f"insert into lakebed_keys {live}")
                     self._progress("keys of parts", done, len(base))
                 filled = " and ".join(f"{place} is not null" for place in alias.values())  # step 2 reports nulls
@@ -292,7 +292,7 @@ class RowChecks:
             rows = sorted(
                 (hit["part"], hit["row"])
                 for hit in hits
-                if hit["probe"] == probe and hit["row"] not in self._dead_rows.of(base[hit["part"]])
+                if hit["probe"] == probe and hit["row"] not in self._deletion_vectors.of(base[hit["part"]])
             )
             places = ", ".join(f"row {row:,} of {part}" for part, row in rows)
             said = ", ".join(f"{name} = {value!r}" for name, value in key.items())
@@ -309,7 +309,7 @@ class RowChecks:
         for piece in _pieces([part for part in tail if part.path not in self._unreadable]):
             try:
                 with naming_unreadable([*base, *(part.path for part in piece)]):
-                    resolve(base, piece, self._spec, self._storage, self._dead_rows, locator)
+                    resolve(base, piece, self._spec, self._storage, self._deletion_vectors, locator)
             except Corrupt as error:
                 what = f"the tail can't be settled: {error}"
                 yield critical("B2", piece[0].path, what, f"lakebed settle {self._path} shows whether it is repaired")

@@ -46,13 +46,15 @@ _ROW = "_lakebed_row"
 
 
 def mutate_unkeyed(
-    log: TableLog, storage: PartStorage, dead_rows: DeletionVectorCache, mutation: Mutation
+    log: TableLog, storage: PartStorage, deletion_vectors: DeletionVectorCache, mutation: Mutation
 ) -> MutationResult:
     """Run a mutation of a table without keys.
 
     Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed.
     """
-    mutating = _Mutating(log=log, storage=storage, dead_rows=dead_rows, mutation=mutation, started=time.perf_counter())
+    mutating = _Mutating(
+        log=log, storage=storage, deletion_vectors=deletion_vectors, mutation=mutation, started=time.perf_counter()
+    )
     return commit_loop(
         log, mutation.operation, mutating.build, discard=mutating.discard, repeatable=False
     )  # fmt: skip
@@ -68,7 +70,7 @@ class _Mutating:
 
     log: TableLog
     storage: PartStorage
-    dead_rows: DeletionVectorCache
+    deletion_vectors: DeletionVectorCache
     mutation: Mutation
     started: float
     spec: WriteSpec | None = None
@@ -86,7 +88,7 @@ class _Mutating:
             self.mutation.check(spec)
         listed = list(snapshot.parts.values())
         read = parts_that_may_match(connect(), listed, spec.schema, self.mutation.where, self.log.statistics)
-        dying = _dying(read, self.mutation, spec, self.storage, self.dead_rows, self.looked_at)
+        dying = _dying(read, self.mutation, spec, self.storage, self.deletion_vectors, self.looked_at)
         if self.mutation.assignments is not None and dying != self.written_for:
             self.discard()
             self.written = list(_write(dying, snapshot, self.mutation, spec, self.storage))
@@ -100,7 +102,7 @@ class _Mutating:
                 )
             )
         access = ReadWriteSet(parts={path: snapshot.parts[path].partition_key for path in dying})
-        actions = _actions(snapshot, dying, self.written, self.dead_rows)
+        actions = _actions(snapshot, dying, self.written, self.deletion_vectors)
 
         def result(committed: Committed) -> MutationResult:
             self.log.checkpoint_if_due(committed.snapshot, slack=2)
@@ -135,15 +137,15 @@ def _vector_bytes(actions: list[Action]) -> int:
 
 
 def _dying(
-    parts: Sequence[Part], mutation: Mutation, spec: WriteSpec, storage: PartStorage, dead_rows: DeletionVectorCache,
+    parts: Sequence[Part], mutation: Mutation, spec: WriteSpec, storage: PartStorage, deletion_vectors: DeletionVectorCache,
     looked_at: dict[str, BitMap64],
 ) -> dict[str, BitMap64]:  # fmt: skip
     """Live rows that match, by part. ``looked_at`` keeps the matches of parts, live or not: a file never changes."""
     out = {}
     for part in parts:
         if part.path not in looked_at:
-            looked_at[part.path] = _matches(part, dead_rows.of(part), mutation, spec, storage)
-        dying = looked_at[part.path] - dead_rows.of(part)
+            looked_at[part.path] = _matches(part, deletion_vectors.of(part), mutation, spec, storage)
+        dying = looked_at[part.path] - deletion_vectors.of(part)
         if dying:
             out[part.path] = dying
     return out
@@ -215,11 +217,13 @@ def _numbered(part: Part, schema: pa.Schema, storage: PartStorage) -> str:
 
 
 def _actions(
-    snapshot: Snapshot, dying: Mapping[str, BitMap64], written: list[WrittenPart], dead_rows: DeletionVectorCache
+    snapshot: Snapshot, dying: Mapping[str, BitMap64], written: list[WrittenPart], deletion_vectors: DeletionVectorCache
 ) -> list[Action]:
     now_ms = int(time.time() * 1000)
-    dead = {path: dead_rows.of(snapshot.parts[path]) | rows for path, rows in dying.items()}
-    vectors = dead_rows.write({path: rows for path, rows in dead.items() if len(rows) < snapshot.parts[path].rows})
+    dead = {path: deletion_vectors.of(snapshot.parts[path]) | rows for path, rows in dying.items()}
+    vectors = deletion_vectors.write(
+        {path: rows for path, rows in dead.items() if len(rows) < snapshot.parts[path].rows}
+    )
     actions: list[Action] = []
     for path in dying:
         part = snapshot.parts[path]

@@ -147,14 +147,14 @@ class Partitions:
         self,
         log: TableLog,
         storage: PartStorage,
-        dead_rows: DeletionVectorCache,
+        deletion_vectors: DeletionVectorCache,
         settle: Callable[[], object],
         locator: Callable[[WriteSpec], KeyLocator],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._log = log
         self._storage = storage
-        self._dead_rows = dead_rows
+        self._deletion_vectors = deletion_vectors
         self._settle = settle
         self._locator = locator
         self._clock = clock
@@ -210,8 +210,8 @@ class Partitions:
                 for path, row in self._dying(entry, part, snapshot.parts, spec):
                     dying.setdefault(path, set()).add(row)
             parts = {part.path: part for part in (*entry.parts, *snapshot.parts.values()) if part.path in dying}
-            vectors = self._dead_rows.write(
-                {path: self._dead_rows.of(parts[path]) | BitMap64(dying[path]) for path in parts}
+            vectors = self._deletion_vectors.write(
+                {path: self._deletion_vectors.of(parts[path]) | BitMap64(dying[path]) for path in parts}
             )
             marked = {path: part.marked(vectors[path]) for path, part in parts.items()}
             actions: list[Action] = [AddPart(marked.get(part.path, part)) for part in entry.parts]
@@ -347,7 +347,7 @@ class Partitions:
         self, entry: Detached, part: Part, base: Mapping[str, Part], spec: WriteSpec
     ) -> Iterator[tuple[str, int]]:
         """What must not live any more when a detached part comes back: paths and rows, of the part and of the base."""
-        dead = self._dead_rows.of(part)
+        dead = self._deletion_vectors.of(part)
         at = 0
         for batch in read_keys(part, spec, self._storage):
             rows = pa.Table.from_batches([batch])
@@ -382,7 +382,7 @@ class Partitions:
 
     def _live(self, hits: pa.Table, base: Mapping[str, Part]) -> npt.NDArray[np.bool_]:
         found = zip(hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True)
-        return np.fromiter((row not in self._dead_rows.of(base[path]) for path, row in found), bool, len(hits))
+        return np.fromiter((row not in self._deletion_vectors.of(base[path]) for path, row in found), bool, len(hits))
 
     def _refuse_live(self, hits: pa.Table, keys: pa.Table, base: Mapping[str, Part], whose: str) -> None:
         """B1. Raises InvalidInput naming a key that is live in the base."""

@@ -15,7 +15,7 @@ def run_mutation(
     path: str,
     log: TableLog,
     storage: PartStorage,
-    dead_rows: DeletionVectorCache,
+    deletion_vectors: DeletionVectorCache,
     rows_for_sql: RowsForSql,
     mutation: Mutation,
 ) -> MutationResult:
@@ -28,7 +28,7 @@ def run_mutation(
         if snapshot.settings.keys:
             result = mutate(log, storage, rows_for_sql, mutation)
         else:
-            result = mutate_unkeyed(log, storage, dead_rows, mutation)
+            result = mutate_unkeyed(log, storage, deletion_vectors, mutation)
     except BaseException as error:
         events.emit(events.MutationFailed(table=path, operation=operation, error=str(error)))
         raise

@@ -84,7 +84,7 @@ class Resolution:
 
 def resolve(
     base: Mapping[str, Part], change_parts: Sequence[ChangePart], spec: WriteSpec,
-    storage: PartStorage, dead_rows: DeletionVectorCache, locator: KeyLocator,
+    storage: PartStorage, deletion_vectors: DeletionVectorCache, locator: KeyLocator,
 ) -> Resolution:  # fmt: skip
     """The resolution of change parts (in order, oldest first) against the base. Reads parts; changes nothing."""
     if not change_parts:
@@ -96,18 +96,27 @@ def resolve(
     base_new: dict[str, _Rows] = {}
     late: npt.NDArray[np.bool_] = np.zeros(len(newest), dtype=bool)
     if hits is not None and len(hits):
-        base_new, late = _dying_rows(hits, newest, base, spec, dead_rows)
+        base_new, late = _dying_rows(hits, newest, base, spec, deletion_vectors)
     survives = ~late & (newest[_DELETED].to_numpy() == 0)
     completed: pa.Table | None = None
     incomplete_rows: Mapping[str, IncompleteRow] = {}
     if any(part.incomplete for part in change_parts):
         incomplete = survives & newest[_INCOMPLETE].to_numpy()
         completed, incomplete_rows = _complete(
-            np.flatnonzero(incomplete), newest, change_parts, base, hits, spec, storage=storage, dead_rows=dead_rows
+            np.flatnonzero(incomplete),
+            newest,
+            change_parts,
+            base,
+            hits,
+            spec,
+            storage=storage,
+            deletion_vectors=deletion_vectors,
         )
         survives &= ~incomplete
     tail_dead = _tail_dead(newest, survives, change_parts)
-    base_dead = {path: dead_rows.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()}
+    base_dead = {
+        path: deletion_vectors.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()
+    }
     keys_of_parts = _cut(tail, change_parts, spec)
     return Resolution(
         change_parts=tuple(change_parts),
@@ -163,7 +172,7 @@ def _newest(tail: pa.Table, spec: WriteSpec, parts: int) -> pa.Table:
 
 
 def _dying_rows(
-    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], spec: WriteSpec, dead_rows: DeletionVectorCache
+    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], spec: WriteSpec, deletion_vectors: DeletionVectorCache
 ) -> tuple[dict[str, _Rows], npt.NDArray[np.bool_]]:
     """Base rows that die, by part; and which of the newest changes are late, that is, older than what the base has."""
     probes = hits["probe"].to_numpy()
@@ -172,7 +181,7 @@ def _dying_rows(
     by_part = _by_part(hits["part"])
     live_at: dict[str, npt.NDArray[np.intp]] = {}
     for path, at in by_part.items():
-        dead = dead_rows.of(base[path])
+        dead = deletion_vectors.of(base[path])
         if len(dead):
             alive = BitMap64(rows[at].astype(np.uint64)) - dead
             live_at[path] = at[_among(rows[at], np.frombuffer(alive.to_array(), dtype=np.uint64).astype(np.int64))]
@@ -244,7 +253,7 @@ def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], spec: WriteSpec) ->
 
 def _complete(
     wanted: npt.NDArray[np.intp], newest: pa.Table, change_parts: Sequence[ChangePart], base: Mapping[str, Part],
-    hits: pa.Table | None, spec: WriteSpec, *, storage: PartStorage, dead_rows: DeletionVectorCache,
+    hits: pa.Table | None, spec: WriteSpec, *, storage: PartStorage, deletion_vectors: DeletionVectorCache,
 ) -> tuple[pa.Table | None, dict[str, IncompleteRow]]:  # fmt: skip
     """Whole rows for the keys whose newest change lacks values: what ``parts.unavailable_values`` makes of all that is known.
 
@@ -257,7 +266,7 @@ def _complete(
     pieces: list[pa.Table] = []
     if hits is not None:
         of_wanted = hits.filter(np.isin(hits["probe"].to_numpy(), wanted))
-        pieces = _known_rows(of_wanted, newest, base, spec, storage, dead_rows)
+        pieces = _known_rows(of_wanted, newest, base, spec, storage, deletion_vectors)
     from_base = sum(len(piece) for piece in pieces)
     tail_rows, of_part = _rows_of_keys(change_parts, keys, schema, spec, storage)
     pieces.append(tail_rows)
@@ -303,7 +312,7 @@ def _as_rows(piece: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _known_rows(
     hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], spec: WriteSpec, storage: PartStorage,
-    dead_rows: DeletionVectorCache,
+    deletion_vectors: DeletionVectorCache,
 ) -> list[pa.Table]:  # fmt: skip
     """What the base knows of the keys: their deletes first, then their live rows."""
     out = []
@@ -315,7 +324,7 @@ def _known_rows(
         out.append(known)
     rows = hits["row"].to_numpy()
     for path, at in _by_part(hits["part"]).items():
-        dead = dead_rows.of(base[path])
+        dead = deletion_vectors.of(base[path])
         live = [row for row in rows[at].tolist() if row not in dead]
         if live:
             found = _rows_at(path, base[path], live, spec, storage)

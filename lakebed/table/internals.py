@@ -78,7 +78,7 @@ class Internals:
         self.path = path
         self.log = log
         self.storage = open_part_storage(path)
-        self.dead_rows = DeletionVectorCache(self.storage)
+        self.deletion_vectors = DeletionVectorCache(self.storage)
         self.reads = ReadCounts(log)
         table_id = log.refresh().metadata.id
         self.locators = Locators(self.storage, cache_folder() / table_id)
@@ -86,7 +86,7 @@ class Internals:
         self.view = TableView(
             path,
             self.storage,
-            self.dead_rows,
+            self.deletion_vectors,
             self.locators.for_reading,
             reads=self.reads,
             statistics=log.statistics,
@@ -94,13 +94,17 @@ class Internals:
             local_folder=volatile,
         )
         self.tidy_up = BackgroundCleanup(log, self.storage)
-        self.compaction = Compaction(path, log, self.storage, self.dead_rows, volatile, self.reads)
-        self.settler = Settler(path, log, self.storage, self.dead_rows, self.locators.for_settling, self._set_aside)
+        self.compaction = Compaction(path, log, self.storage, self.deletion_vectors, volatile, self.reads)
+        self.settler = Settler(
+            path, log, self.storage, self.deletion_vectors, self.locators.for_settling, self._set_aside
+        )
         self._maintaining: tuple[Path, str, int] | None = None
 
     def partitions(self) -> Partitions:
         """What moves whole partitions in and out."""
-        return Partitions(self.log, self.storage, self.dead_rows, self.settler.settle, self.locators.for_settling)
+        return Partitions(
+            self.log, self.storage, self.deletion_vectors, self.settler.settle, self.locators.for_settling
+        )
 
     def sampler(self) -> Sampler:
         """Takes the figures of the table again and again, for gauges."""

@@ -351,4 +351,6 @@ class Table:
 
     def _mutate(self, mutation: Mutation) -> MutationResult:
         inside = self._internals
-        return run_mutation(self.path, inside.log, inside.storage, inside.dead_rows, inside.view.rows_for_sql, mutation)
+        return run_mutation(
+            self.path, inside.log, inside.storage, inside.deletion_vectors, inside.view.rows_for_sql, mutation
+        )

@@ -250,19 +250,19 @@ def read_version(path: str, version: _Version) -> Iterator[pa.RecordBatch]:
     if version.truncates:
         nothing = pa.table({field.name: pa.nulls(1, field.type) for field in version.spec.schema})
         yield from _told(nothing, pa.repeat(pa.scalar("truncate"), 1), version)
-    dead_rows = DeletionVectorCache(storage)
+    deletion_vectors = DeletionVectorCache(storage)
     for kind, there, elsewhere in (
         ("delete", version.before, version.after),
         ("upsert", version.after, version.before),
     ):
         for path, part in there.items():
-            dead, other = dead_rows.of(part), elsewhere.get(path)
-            if other is not None and dead_rows.of(other) <= dead:
+            dead, other = deletion_vectors.of(part), elsewhere.get(path)
+            if other is not None and deletion_vectors.of(other) <= dead:
                 continue  # every row that lives here lives there too
             table = reading.base(part)
             rows = _alive(dead, len(table))
             if other is not None:
-                rows &= ~_alive(dead_rows.of(other), len(table))
+                rows &= ~_alive(deletion_vectors.of(other), len(table))
             table = table.filter(pa.array(rows))
             yield from _told(table, pa.repeat(pa.scalar(kind), len(table)), version)
     for completed in version.completed:

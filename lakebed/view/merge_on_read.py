@@ -70,7 +70,7 @@ class TableView:
         self,
         root: str,
         storage: PartStorage,
-        dead_rows: DeletionVectorCache,
+        deletion_vectors: DeletionVectorCache,
         locator: Callable[[WriteSpec], KeyLocator],
         *,
         reads: ReadCounts,
@@ -83,7 +83,7 @@ class TableView:
         """
         self._root = root
         self._storage = storage
-        self._dead_rows = dead_rows
+        self._deletion_vectors = deletion_vectors
         self._locator = locator
         self._reads = reads
         self._statistics = statistics
@@ -306,7 +306,7 @@ class TableView:
         resolution = Resolution()
         if snapshot.tail:
             resolution = resolve(
-                snapshot.parts, snapshot.tail_in_order(), spec, self._storage, self._dead_rows, self._locator(spec)
+                snapshot.parts, snapshot.tail_in_order(), spec, self._storage, self._deletion_vectors, self._locator(spec)
             )  # fmt: skip
         local_parts = self._local_parts() if on_this_host else ()
         files = self._files(snapshot, resolution, spec, local_parts)
@@ -327,7 +327,7 @@ class TableView:
         self, snapshot: Snapshot, resolution: Resolution, spec: WriteSpec, local_parts: Sequence[Materialized]
     ) -> tuple[ScanFile, ...]:
         def dead_of(part: Part) -> BitMap64:
-            return resolution.base_dead.get(part.path) or self._dead_rows.of(part)
+            return resolution.base_dead.get(part.path) or self._deletion_vectors.of(part)
 
         seen, substitutes = overlay(snapshot, local_parts, dead_of)
         out = []
@@ -340,7 +340,7 @@ class TableView:
             if dead is None and part.deletion_vector:
                 if part.dead_rows == part.rows:
                     continue
-                dead = self._dead_rows.of(part)
+                dead = self._deletion_vectors.of(part)
             committed = part.deletion_vector if part.path not in resolution.base_dead else None
             out.append(
                 ScanFile(

@@ -26,7 +26,7 @@ from lakebed.manifest.claims import claims_of
 from lakebed.storage.s3_client import ATTEMPTS_MAX
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
-from tests.internals import compaction_of, dead_rows_of, log_of, storage_of
+from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 ROWS = 3000
@@ -89,7 +89,9 @@ def require_whole(table: lakebed.Table, rows: int = PARTS * ROWS) -> None:
 
 
 def replica(table: lakebed.Table) -> VolatileMerger:
-    return VolatileMerger(log_of(table), storage_of(table), dead_rows_of(table), compaction_of(table).volatile_base)
+    return VolatileMerger(
+        log_of(table), storage_of(table), deletion_vectors_of(table), compaction_of(table).volatile_base
+    )
 
 
 def merge(table: lakebed.Table, worker: Merger | VolatileMerger, inputs: list[str], level: int = 1) -> MergeOutcome:
@@ -233,7 +235,7 @@ def test_a_merge_parks_a_part_whose_file_is_gone_and_merges_the_others(
 ) -> None:
     second = paths(table)[1]
     Path(table.path, second).unlink()
-    worker = Merger(log_of(table), storage_of(table), dead_rows_of(table), "r1")
+    worker = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "r1")
     compactor = Compactor(table.path, log_of(table), worker, LocalKernel(storage_of(table), log_of(table).refresh))
     with pytest.raises(Corrupt, match=second):
         compactor.run_until_idle()

@@ -29,7 +29,7 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
-from tests.internals import compaction_of, dead_rows_of, log_of, storage_of, table_of
+from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of, table_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
 ALL = UploadRules(bytes_min=0, age_seconds=0, local_bytes_max=0, sources_max=0)
@@ -78,7 +78,7 @@ def files(table: lakebed.Table) -> set[str]:
 
 def merger(table: lakebed.Table, name: str = "r1", clock: Callable[[], float] | None = None) -> Merger:
     more = {"clock": clock} if clock else {}
-    return Merger(log_of(table), storage_of(table), dead_rows_of(table), name, **more)  # type: ignore[arg-type]
+    return Merger(log_of(table), storage_of(table), deletion_vectors_of(table), name, **more)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ def test_merging_until_nothing_is_left_ends_and_changes_no_row(table: lakebed.Ta
 def volatile(table: lakebed.Table, clock: Callable[[], float] | None = None) -> VolatileMerger:
     more = {"clock": clock} if clock else {}
     base = compaction_of(table).volatile_base
-    return VolatileMerger(log_of(table), storage_of(table), dead_rows_of(table), base, **more)  # type: ignore[arg-type]
+    return VolatileMerger(log_of(table), storage_of(table), deletion_vectors_of(table), base, **more)  # type: ignore[arg-type]
 
 
 def test_a_materialized_part_is_read_here_and_its_sources_everywhere_else_with_the_same_rows(
@@ -548,7 +548,9 @@ def test_a_dead_replica_whose_clock_was_a_year_ahead_keeps_nobody_from_its_parts
         ids = list(range(number, 200, 3))
         table.apply(pa.table({"id": ids, "v": [number] * len(ids)}, schema=schema))
         table.settle()
-    ahead = Merger(log_of(table), storage_of(table), dead_rows_of(table), "ahead", lambda: time.time() + 365 * 86_400)
+    ahead = Merger(
+        log_of(table), storage_of(table), deletion_vectors_of(table), "ahead", lambda: time.time() + 365 * 86_400
+    )
     assert isinstance(ahead.claim(list(log_of(table).refresh().parts), 1), tuple)
     assert table.status().claims_live == 0
     assert table.maintenance.compact().merges > 0

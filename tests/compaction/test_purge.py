@@ -13,7 +13,7 @@ from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.parts.changes import OP_COLUMN
-from tests.internals import dead_rows_of, log_of, storage_of
+from tests.internals import deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("seq", pa.int64())])
 
@@ -33,7 +33,7 @@ def compact(table: lakebed.Table, days: float) -> int:
     def clock() -> float:
         return time.time() + days * 86_400
 
-    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "r", clock)
+    merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "r", clock)
     kernel = LocalKernel(storage_of(table), log_of(table).refresh)
     done = Compactor(table.path, log_of(table), merger, kernel, clock=clock).run_until_idle()
     merger.close()

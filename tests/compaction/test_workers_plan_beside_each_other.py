@@ -21,7 +21,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
 from lakebed.sortkey.statistics_cache import StatisticsCache
-from tests.internals import dead_rows_of, log_of, storage_of
+from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.planning.tables import MB, ORDERED, part, table
 
 SECONDS_MAX = 60.0
@@ -85,7 +85,7 @@ def test_settling_and_looking_go_on_while_a_plan_is_made(tmp_path: Path, pool: T
     orders = lakebed.create(tmp_path / "orders", pa.schema([("id", pa.int64())]), keys=["id"])
     orders.apply(pa.table({"id": [1]}))
     planner = HeldPlanner()
-    merger = Merger(log_of(orders), storage_of(orders), dead_rows_of(orders), "test")
+    merger = Merger(log_of(orders), storage_of(orders), deletion_vectors_of(orders), "test")
     kernel = LocalKernel(storage_of(orders), log_of(orders).refresh)
     compactor = Compactor(orders.path, log_of(orders), merger, kernel, planner=planner)
     compactor.start()

@@ -31,7 +31,7 @@ from lakebed.manifest.table_log import Committed, commit_name
 from lakebed.parts import deletion_vector_cache
 from lakebed.parts.checksum import checksum_of
 from lakebed.version import ENGINE
-from tests.internals import dead_rows_of, log_of, storage_of
+from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.table.test_every_version_equals_the_oracle import make_world, step
 
 SCHEMA = pa.schema(
@@ -112,7 +112,9 @@ def put_a_key_in_twice(table: lakebed.Table) -> str:
 
 
 def leave_a_claim_behind(table: lakebed.Table) -> str:
-    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "gone", clock=lambda: time.time() - 3600)
+    merger = Merger(
+        log_of(table), storage_of(table), deletion_vectors_of(table), "gone", clock=lambda: time.time() - 3600
+    )
     claimed = merger.claim([base(table).path], 1)
     assert isinstance(claimed, tuple)
     return claimed[0].domain
@@ -120,7 +122,7 @@ def leave_a_claim_behind(table: lakebed.Table) -> str:
 
 def claim_by_a_clock_that_is_ahead(table: lakebed.Table) -> str:
     merger = Merger(
-        log_of(table), storage_of(table), dead_rows_of(table), "ahead", clock=lambda: time.time() + 20 * 3600
+        log_of(table), storage_of(table), deletion_vectors_of(table), "ahead", clock=lambda: time.time() + 20 * 3600
     )
     claimed = merger.claim([base(table).path], 1)
     assert isinstance(claimed, tuple)

@@ -18,7 +18,7 @@ from lakebed.compaction.merge import Merger
 from lakebed.health.finding import Severity
 from lakebed.health.status import Observer, Status
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
-from tests.internals import dead_rows_of, log_of, storage_of
+from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.waiting import outcome
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -98,7 +98,7 @@ def test_merges_that_nobody_does_are_told_with_the_planners_reason(tmp_path: Pat
 
 def test_merges_that_can_t_keep_up_are_told(tmp_path: Path) -> None:
     table = new_table(tmp_path, batches=5, read_budget="2")
-    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "busy")
+    merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "busy")
     claimed = merger.claim(table.inspect.parts()["path"].to_pylist()[:1], 1, volatile=True)
     assert isinstance(claimed, tuple)
     found = look(table)
@@ -183,7 +183,9 @@ def test_an_observer_sees_new_versions_and_new_faults_without_listing_again(tmp_
     version = observer.look().version
     add(table, 7)
     assert observer.look().version == version + 1
-    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "gone", clock=lambda: time.time() - 3600)
+    merger = Merger(
+        log_of(table), storage_of(table), deletion_vectors_of(table), "gone", clock=lambda: time.time() - 3600
+    )
     merger.claim(table.inspect.parts()["path"].to_pylist()[:1], 1)
     assert checks(observer.look()) == ["claim"]
 

@@ -12,7 +12,7 @@ from lakebed.compaction.merge import Merger, MergeResult
 from lakebed.ingest.batch_limit import BatchLimit
 from lakebed.planning import backpressure
 from lakebed.planning.backpressure import DELAY_SECONDS_MAX, Pressure, pressure
-from tests.internals import dead_rows_of, log_of, storage_of
+from tests.internals import deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -65,7 +65,7 @@ def test_small_parts_that_a_replica_works_on_slow_nobody(table: lakebed.Table, m
     for _ in range(10):
         add(table, 1)
         table.settle()
-    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "a replica")
+    merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "a replica")
     claimed = merger.claim(sorted(log_of(table).refresh().parts)[:6], level=1, volatile=True)
     assert not isinstance(claimed, MergeResult)
     assert pressure(log_of(table).refresh()) == Pressure(), "they stay in the log until their merge is uploaded"

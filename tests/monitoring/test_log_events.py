@@ -14,7 +14,7 @@ from lakebed import events
 from lakebed.compaction.merge import Merger
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.conflicts import ReadWriteSet
-from tests.internals import dead_rows_of, log_of, storage_of
+from tests.internals import deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
@@ -39,7 +39,7 @@ def merger(table: lakebed.Table, replica: str, late_seconds: float = 0) -> Merge
     return Merger(
         log_of(table),
         storage_of(table),
-        dead_rows_of(table),
+        deletion_vectors_of(table),
         replica,
         lambda: time.time() - late_seconds,
         lease_seconds=60,

@@ -31,7 +31,7 @@ from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.quoting import quote
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
-from tests.internals import dead_rows_of, log_of, storage_of
+from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
 from tests.oracle import Oracle, Row, in_order
 
@@ -391,7 +391,7 @@ def test_a_mutation_and_a_merge_of_the_same_parts_lose_nothing_of_each_other(tmp
             table.settle()
             return merged
 
-    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
+    merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "replica")
     result = merger.run(sorted(log_of(table).refresh().parts), 1, MutateMeanwhile())
     assert (result.outcome, result.carried_rows) == (MergeOutcome.COMPLETED, 4)
     assert values(table) == {0: 0, 2: 100, 3: 3, 4: 4, 6: 100, 7: 7}
@@ -404,7 +404,7 @@ def test_a_merge_that_commits_first_costs_a_mutation_nothing(tmp_path: Path, key
     other = lakebed.open(table.path)
 
     def merge() -> None:
-        merger = Merger(log_of(other), storage_of(other), dead_rows_of(other), "replica")
+        merger = Merger(log_of(other), storage_of(other), deletion_vectors_of(other), "replica")
         parts = sorted(log_of(other).refresh().parts)
         merger.run(parts, 1, LocalKernel(storage_of(other), log_of(other).refresh))
 

@@ -34,7 +34,7 @@ from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from lakebed.view.changes import read_version, versions_with_changes
 from tests.foreign.readers import delta_rs, own
-from tests.internals import dead_rows_of, log_of, storage_of
+from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
 from tests.operations.test_mutations import SCHEMA, batch, make, row, values
 from tests.oracle import Oracle, Row, in_order
@@ -187,7 +187,7 @@ def test_a_merge_of_parts_that_leave_meanwhile_brings_nothing_back(tmp_path: Pat
 
     snapshot = log_of(table).refresh()
     paths = sorted(part.path for part in snapshot.parts.values() if part.partition_values == EU)
-    merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
+    merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "replica")
     assert merger.run(paths, 1, LeaveMeanwhile()).outcome is MergeOutcome.OVERTAKEN
     assert values(table) == ({} if leave == "truncate" else {3: 3, 4: 4})
 
@@ -388,7 +388,7 @@ def merge_base(table: lakebed.Table) -> None:
     for region in ("eu", "us", None):
         paths = sorted(part.path for part in snapshot.parts.values() if part.partition_values == {"region": region})
         if len(paths) > 1:
-            merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
+            merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "replica")
             merger.run(paths, 1, LocalKernel(storage_of(table), log_of(table).refresh))
 
 

@@ -11,19 +11,19 @@ import lakebed
 from lakebed.manifest.actions import Part
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.storage.local_part_storage import LocalPartStorage
-from tests.internals import dead_rows_of
+from tests.internals import deletion_vectors_of
 
 
 def test_vectors_of_parts_that_left_the_base_are_let_go_and_can_be_read_again(tmp_path: Path) -> None:
-    dead_rows = DeletionVectorCache(LocalPartStorage(str(tmp_path)))
+    deletion_vectors = DeletionVectorCache(LocalPartStorage(str(tmp_path)))
     bitmaps = {f"{number}.parquet": BitMap64(range(number, 9000, 3)) for number in range(200)}
-    vectors = dead_rows.write(bitmaps)
+    vectors = deletion_vectors.write(bitmaps)
     parts = {path: Part(path=path, rows=9000, bytes=1, deletion_vector=vectors[path]) for path in bitmaps}
-    dead_rows.forget_removed(parts)
-    assert len(dead_rows.kept) == 200
-    dead_rows.forget_removed({path: parts[path] for path in list(parts)[:10]})
-    assert list(dead_rows.kept) == list(parts)[:10]
-    assert {path: dead_rows.of(part) for path, part in parts.items()} == bitmaps
+    deletion_vectors.forget_removed(parts)
+    assert len(deletion_vectors.kept) == 200
+    deletion_vectors.forget_removed({path: parts[path] for path in list(parts)[:10]})
+    assert list(deletion_vectors.kept) == list(parts)[:10]
+    assert {path: deletion_vectors.of(part) for path, part in parts.items()} == bitmaps
 
 
 def test_a_process_that_settles_and_merges_for_long_keeps_no_vectors_of_parts_that_are_gone(tmp_path: Path) -> None:
@@ -34,4 +34,4 @@ def test_a_process_that_settles_and_merges_for_long_keeps_no_vectors_of_parts_th
         table.settle()
         if number % 3 == 2:
             table.maintenance.compact()
-    assert len(dead_rows_of(table).kept) <= 2 * len(table.inspect.parts()) + 66
+    assert len(deletion_vectors_of(table).kept) <= 2 * len(table.inspect.parts()) + 66

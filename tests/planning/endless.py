@@ -23,7 +23,7 @@ from lakebed.planning.plan import MergePlan
 from lakebed.planning.planner import plan
 from lakebed.planning.rounds import round_plans
 from lakebed.settings import TableSettings, parse_depth, parse_hours
-from tests.internals import dead_rows_of, log_of, storage_of
+from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.planning.tables import MB, measure_of, stats, table
 
 HOUR_MS = 3_600_000
@@ -232,7 +232,7 @@ def real_merges_until_the_end(seed: int, folder: Path) -> int:
 
 def _merges(table: lakebed.Table, told: str) -> int:
     log, storage = log_of(table), storage_of(table)
-    merger = Merger(log, storage, dead_rows_of(table), "hunter")
+    merger = Merger(log, storage, deletion_vectors_of(table), "hunter")
     kernel = LocalKernel(storage, log.refresh)
     merges = 0
     while True:

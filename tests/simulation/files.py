@@ -234,12 +234,12 @@ def stats(rows: Sequence[Row], world: World) -> str:
 # -- what the kernels do ---------------------------------------------------------------------------------------------
 
 
-def live_rows(snapshot: Snapshot, storage: SimulatedStorage, dead_rows: DeletionVectorCache) -> list[Row]:
+def live_rows(snapshot: Snapshot, storage: SimulatedStorage, deletion_vectors: DeletionVectorCache) -> list[Row]:
     """The view of a snapshot."""
     rows = {
         row.key: row
         for part in snapshot.parts.values()
-        for dead in [dead_rows.of(part)]
+        for dead in [deletion_vectors.of(part)]
         for at, row in enumerate(storage.rows(part.path))
         if at not in dead
     }
@@ -250,7 +250,7 @@ def live_rows(snapshot: Snapshot, storage: SimulatedStorage, dead_rows: Deletion
 
 def resolve(
     base: Mapping[str, Part], change_parts: Sequence[ChangePart], spec: WriteSpec,
-    storage: PartStorage, dead_rows: DeletionVectorCache, locator: object,
+    storage: PartStorage, deletion_vectors: DeletionVectorCache, locator: object,
 ) -> Resolution:  # fmt: skip
     """See ``lakebed.parts.resolve``; there is no ``sequence_by`` here."""
     store = of(storage)
@@ -264,7 +264,7 @@ def resolve(
     }
     base_dead = {}
     for path, part in base.items():
-        dead = dead_rows.of(part)
+        dead = deletion_vectors.of(part)
         replaced = BitMap64(at for at, row in enumerate(store.rows(path)) if row.key in newest) - dead
         if replaced:
             base_dead[path] = dead | replaced

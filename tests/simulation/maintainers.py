@@ -202,9 +202,9 @@ def _check_overlay(cast: Cast, log: TableLog, storage: SimulatedStorage, merger:
     """B2: who reads materialized parts in place of their sources sees the same rows."""
     if not merger.held():
         return
-    snapshot, dead_rows = log.refresh(), DeletionVectorCache(storage)
-    seen, substitutes = overlay(snapshot, merger.held(), dead_rows.of)
-    shown = {row.key: row for row in live_rows(seen, storage, dead_rows)}
+    snapshot, deletion_vectors = log.refresh(), DeletionVectorCache(storage)
+    seen, substitutes = overlay(snapshot, merger.held(), deletion_vectors.of)
+    shown = {row.key: row for row in live_rows(seen, storage, deletion_vectors)}
     expected = cast.auditor.tables[snapshot.version]
     assert shown == expected, f"B2: the overlay of {snapshot.version} shows {shown}, not {expected}"
     cast.world.counts["overlay"] += bool(substitutes)

@@ -131,7 +131,7 @@ def an_upload_forgets_what_died_meanwhile(broken: pytest.MonkeyPatch) -> None:
     def forgetting(self: Merger, claim: Claim, sources: Any, merged: Any, read: Snapshot, **others: Any) -> Any:
         if others.get("operation") is Operation.UPLOAD:
             now = {part.path: read.parts.get(part.path, part) for part in sources.parts}
-            sources = replace(sources, dead={path: self._dead_rows.of(part) for path, part in now.items()})
+            sources = replace(sources, dead={path: self._deletion_vectors.of(part) for path, part in now.items()})
         return commit(self, claim, sources, merged, read, **others)
 
     broken.setattr(Merger, "commit", forgetting)

@@ -25,7 +25,7 @@ from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
-from tests.internals import compaction_of, dead_rows_of, log_of, storage_of
+from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
 from tests.oracle import Oracle, Row, in_order
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "40"))
@@ -114,7 +114,7 @@ def step(world: World, folder: Path) -> None:
         rows_stay(world, before)
     elif action == "merge":
         snapshot = log_of(table).refresh()
-        merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "somebody")
+        merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "somebody")
         merge_some(world, merger, *merger.planning_view(snapshot, snapshot.timestamp_ms))
     elif action == "volatile merge":
         replica = volatile_merger(world)
@@ -203,7 +203,7 @@ def volatile_merger(world: World) -> VolatileMerger:
     if world.replica is None:
         table = world.table
         base = compaction_of(table).volatile_base
-        world.replica = VolatileMerger(log_of(table), storage_of(table), dead_rows_of(table), base)
+        world.replica = VolatileMerger(log_of(table), storage_of(table), deletion_vectors_of(table), base)
     return world.replica
 
 

@@ -23,7 +23,7 @@ from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.errors import InvalidInput, StoreUnavailable
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.entries import Operation
-from tests.internals import compaction_of, dead_rows_of, log_of, storage_of
+from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("place", pa.int64()), ("value", pa.string())])
 SMALL_PARTS = {
@@ -261,7 +261,7 @@ def test_the_claim_of_a_replica_that_was_killed_is_waited_for_and_then_its_work_
 ) -> None:
     monkeypatch.setattr(recluster_job, "_WAIT_SECONDS", 0.05)
     table = filled.table
-    killed = Merger(log_of(table), storage_of(table), dead_rows_of(table), "killed", lease_seconds=1.0)
+    killed = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "killed", lease_seconds=1.0)
     killed.claim(sorted(log_of(table).refresh().parts)[:8], 1)
     waited: list[bool] = []
     result = table.maintenance.recluster(final=True, on_progress=lambda progress: waited.append(progress.waiting))
@@ -277,7 +277,7 @@ def test_a_part_that_another_merge_takes_meanwhile_is_planned_again_and_the_rest
             set(log_of(table).refresh().parts)
             - {path for c in claims_of(log_of(table).refresh().domains).values() for path in c.sources}
         )
-        merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "rival")
+        merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "rival")
         kernel = compaction_of(table).local_kernel()
         assert merger.run(free[:3], 1, kernel).outcome is MergeOutcome.COMPLETED
 
@@ -287,7 +287,9 @@ def test_a_part_that_another_merge_takes_meanwhile_is_planned_again_and_the_rest
 
 def test_outputs_that_stay_on_local_disk_for_a_while_keep_the_version_of_their_sort_key(filled: Filled) -> None:
     table = filled.table
-    replica = VolatileMerger(log_of(table), storage_of(table), dead_rows_of(table), compaction_of(table).volatile_base)
+    replica = VolatileMerger(
+        log_of(table), storage_of(table), deletion_vectors_of(table), compaction_of(table).volatile_base
+    )
     job = ReclusterJob(
         table.path,
         log_of(table),
@@ -306,7 +308,7 @@ def test_outputs_that_stay_on_local_disk_for_a_while_keep_the_version_of_their_s
     filled.check()
     replica.close()
     restarted = VolatileMerger(
-        log_of(table), storage_of(table), dead_rows_of(table), compaction_of(table).volatile_base
+        log_of(table), storage_of(table), deletion_vectors_of(table), compaction_of(table).volatile_base
     )
     restarted.close()
 

@@ -19,7 +19,7 @@ from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.view.changes import CHANGE_SEQUENCE, read_version, versions_with_changes
-from tests.internals import dead_rows_of, log_of, storage_of
+from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
 from tests.oracle import Row, in_order
 
@@ -228,5 +228,5 @@ def merge(table: lakebed.Table) -> None:
         paths.setdefault(str(part.partition_values), []).append(part.path)
     for some in paths.values():
         if len(some) > 1:
-            merger = Merger(log_of(table), storage_of(table), dead_rows_of(table), "replica")
+            merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "replica")
             merger.run(sorted(some), 1, LocalKernel(storage_of(table), log_of(table).refresh))

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import lakebed
 from lakebed.compaction.merge import Merger
 from lakebed.errors import InvalidInput
-from tests.internals import dead_rows_of, log_of, storage_of
+from tests.internals import deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 NAMES = ("claims", "clustering", "compactions", "detached", "detail", "mutations", "parts", "plan", "timeline")
@@ -31,9 +31,9 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
 
 def test_a_claim_tells_who_what_and_until_when(table: lakebed.Table) -> None:
     first, second, _ = table.inspect.parts()["path"].to_pylist()
-    log, storage, dead_rows = log_of(table), storage_of(table), dead_rows_of(table)
-    Merger(log, storage, dead_rows, "gone", clock=lambda: time.time() - 3600).claim([first], 1)
-    Merger(log, storage, dead_rows, "here").claim([second], 2, volatile=True)
+    log, storage, deletion_vectors = log_of(table), storage_of(table), deletion_vectors_of(table)
+    Merger(log, storage, deletion_vectors, "gone", clock=lambda: time.time() - 3600).claim([first], 1)
+    Merger(log, storage, deletion_vectors, "here").claim([second], 2, volatile=True)
     gone, here = table.inspect.claims().to_pylist()
     assert (gone["replica"], gone["kind"], gone["state"], gone["level"]) == ("gone", "merge", "expired", 1)
     assert (here["replica"], here["kind"], here["state"], here["level"]) == ("here", "volatile", "live", 2)
