@@ -1,4 +1,4 @@
-// How the table became what it is: small charts over the same time, a step a commit.
+// The history of the table as small charts over the same time, with one step per commit.
 
 import { clock, count, day, duration, h, ratio, svg } from "./dom.js";
 
@@ -9,26 +9,31 @@ const TOP = 8;
 const BOTTOM = 20;
 
 const CHARTS = [
-  { name: "write_amplification", title: "Write amplification", of: "bytes written ÷ ingested, over the hour before", told: ratio },
-  { name: "depth", title: "Depth", of: "parts over the deepest point", told: count, budget: true },
-  { name: "parts", title: "Parts", of: "in the base", told: count },
-  { name: "tail_parts", title: "Tail", of: "change parts not yet settled", told: count },
+  {
+    name: "write_amplification", title: "Write amplification", format: ratio,
+    subtitle: "bytes written ÷ ingested, over the hour before",
+  },
+  { name: "depth", title: "Depth", subtitle: "parts over the deepest point", format: count, budget: true },
+  { name: "parts", title: "Parts", subtitle: "in the base", format: count },
+  { name: "tail_parts", title: "Tail", subtitle: "change parts not yet settled", format: count },
 ];
 
 export class Curves {
   constructor() {
-    this.told = null;
+    this.data = null;
     this.note = h("p", { class: "quiet note" });
     this.charts = CHARTS.map((chart) => {
       const value = h("span", { class: "now" });
       const picture = svg("svg", { class: "curve", role: "img", height: HEIGHT });
-      const element = h("figure", { class: "chart" }, h("figcaption", {}, h("b", {}, chart.title), " ", h("span", { class: "quiet" }, chart.of), value), picture);
+      const subtitle = h("span", { class: "quiet" }, chart.subtitle);
+      const caption = h("figcaption", {}, h("b", {}, chart.title), " ", subtitle, value);
+      const element = h("figure", { class: "chart" }, caption, picture);
       picture.addEventListener("pointermove", (event) => this.point(event));
       picture.addEventListener("pointerleave", () => this.leave());
       return { ...chart, value, picture, element };
     });
     this.element = h("div", {}, h("div", { class: "charts" }, this.charts.map((chart) => chart.element)), this.note);
-    this.resized = new ResizeObserver(() => this.told && this.draw());
+    this.resized = new ResizeObserver(() => this.data && this.draw());
     this.resized.observe(this.element);
   }
 
@@ -36,21 +41,22 @@ export class Curves {
     this.resized.disconnect();
   }
 
-  update(told) {
-    this.told = told;
-    const curves = told.curves;
+  update(data) {
+    this.data = data;
+    const curves = data.curves;
     const commits = curves.version.length;
     const since = commits ? `${day(curves.at_ms[0])} ${clock(curves.at_ms[0])}` : "";
-    this.note.textContent = `From the ${count(commits)} newest commits of the log, since ${since}${told.is_whole ? "" : "; older ones are being read"}.`;
+    const more = data.is_whole ? "" : "; older ones are being read";
+    this.note.textContent = `From the ${count(commits)} newest commits of the log, since ${since}${more}.`;
     this.draw();
   }
 
   draw() {
-    const { curves, read_budget: budget } = this.told;
+    const { curves, read_budget: budget } = this.data;
     for (const chart of this.charts) {
       const values = curves[chart.name];
       const newest = values?.findLast((value) => value !== null);
-      chart.value.textContent = newest === undefined ? "not known" : chart.told(newest);
+      chart.value.textContent = newest === undefined ? "not known" : chart.format(newest);
       const width = Math.max(200, chart.picture.clientWidth || 480);
       chart.plot = plotted(curves.at_ms, values ?? [], width, chart.budget ? budget : null);
       chart.picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
@@ -60,7 +66,7 @@ export class Curves {
   }
 
   point(event) {
-    const { version, at_ms } = this.told.curves;
+    const { version, at_ms } = this.data.curves;
     if (!version.length) return;
     const chart = this.charts.find((each) => each.picture === event.currentTarget);
     const box = event.currentTarget.getBoundingClientRect();
@@ -68,8 +74,9 @@ export class Curves {
     let index = at_ms.findLastIndex((each) => each <= ms);
     index = Math.max(0, index);
     for (const each of this.charts) {
-      const value = this.told.curves[each.name]?.[index];
-      each.value.textContent = `${value === null || value === undefined ? "–" : each.told(value)} at version ${count(version[index])}, ${clock(at_ms[index])}`;
+      const value = this.data.curves[each.name]?.[index];
+      const text = value === null || value === undefined ? "–" : each.format(value);
+      each.value.textContent = `${text} at version ${count(version[index])}, ${clock(at_ms[index])}`;
       const x = each.plot.x(at_ms[index]);
       const line = each.picture.querySelector(".pointer") ?? each.picture.appendChild(svg("line", { class: "pointer" }));
       for (const [name, at] of [["x1", x], ["x2", x], ["y1", TOP], ["y2", HEIGHT - BOTTOM]]) line.setAttribute(name, at);
@@ -101,7 +108,8 @@ function bounded(values) {
 
 function nice(value) {
   const unit = 10 ** Math.floor(Math.log10(value));
-  return [1, 1.2, 1.6, 2, 3, 4, 6, 8, 10, 12].map((each) => Math.round(each * unit)).find((each) => each % 2 === 0 && each >= value * 1.02) ?? 20 * unit;
+  const candidates = [1, 1.2, 1.6, 2, 3, 4, 6, 8, 10, 12].map((each) => Math.round(each * unit));
+  return candidates.find((each) => each % 2 === 0 && each >= value * 1.02) ?? 20 * unit;
 }
 
 function drawing(chart, plot, width, budget) {
@@ -113,7 +121,8 @@ function drawing(chart, plot, width, budget) {
     out.push(svg("text", { class: "tick", x: LEFT - 6, y: y + 3.5, "text-anchor": "end" }, text));
   }
   for (const [ms, anchor] of moments(plot, width)) {
-    out.push(svg("text", { class: "tick", x: plot.x(ms), y: HEIGHT - 5, "text-anchor": anchor }, plot.span > 86400000 ? day(ms).slice(5) : clock(ms).slice(0, plot.span < 600000 ? 8 : 5)));
+    const text = plot.span > 86400000 ? day(ms).slice(5) : clock(ms).slice(0, plot.span < 600000 ? 8 : 5);
+    out.push(svg("text", { class: "tick", x: plot.x(ms), y: HEIGHT - 5, "text-anchor": anchor }, text));
   }
   if (chart.budget) {
     const y = plot.y(budget);
@@ -127,11 +136,14 @@ function drawing(chart, plot, width, budget) {
 function moments(plot, width) {
   const several = width > 360 ? 3 : 1;
   const out = [];
-  for (let place = 0; place <= several; place++) out.push([plot.first + (plot.span * place) / several, place === 0 ? "start" : place === several ? "end" : "middle"]);
+  for (let place = 0; place <= several; place++) {
+    const anchor = place === 0 ? "start" : place === several ? "end" : "middle";
+    out.push([plot.first + (plot.span * place) / several, anchor]);
+  }
   return out;
 }
 
-/** A path of steps; of the commits that fall on one pixel, the first, least, greatest and last value. */
+/** A path of steps. For commits on the same pixel it has the first, least, greatest and last value. */
 function steps(plot) {
   let path = "";
   let isDown = false;
@@ -166,5 +178,7 @@ function spoken(chart, values, newest) {
   if (!found.length) return `${chart.title}: no value`;
   const low = found.reduce((one, other) => Math.min(one, other));
   const high = found.reduce((one, other) => Math.max(one, other));
-  return `${chart.title}, ${chart.of}: now ${chart.told(newest)}, between ${chart.told(low)} and ${chart.told(high)} over ${duration((values.length && chart.plot.span / 1000) || 0)}`;
+  const span = duration((values.length && chart.plot.span / 1000) || 0);
+  const range = `between ${chart.format(low)} and ${chart.format(high)} over ${span}`;
+  return `${chart.title}, ${chart.subtitle}: now ${chart.format(newest)}, ${range}`;
 }

@@ -1,8 +1,8 @@
-// Elements and texts. Whatever comes from a table becomes text, never markup.
+// Elements and texts. Values of a table become text, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element. `props`: attributes; a function under `onclick` and the like is a listener; null and false are left out. */
+/** An element. `props` are attributes; a function, such as `onclick`, is a listener; null and false are left out. */
 export function h(tag, props, ...children) {
   return filled(document.createElement(tag), props, children);
 }
@@ -71,12 +71,12 @@ export function day(ms) {
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
 }
 
-// The server's clock, as its answers tell it: ages are by it.
+// How far the server's clock, as its answers report it, is ahead of ours. Ages use the server's clock.
 let offset = 0;
 
 export function setClock(serverMs) {
   const found = serverMs - Date.now();
-  // A Date header is cut to the second.
+  // A Date header has whole seconds.
   if (Math.abs(found - offset) > 1500) offset = Math.abs(found) < 2000 ? 0 : found;
 }
 
@@ -84,11 +84,13 @@ export function now() {
   return Date.now() + offset;
 }
 
-/** A text of the time since (or until) a moment, kept up to date by `tick`. */
+/** An element with the time since (or until) a moment; `tick` keeps it up to date. */
 export function age(ms, suffix = "") {
   if (ms === null || ms === undefined) return h("span", {}, "–");
   if (Number.isNaN(new Date(ms).getTime())) return h("span", { title: `${ms} ms` }, "beyond any date");
-  const element = h("time", { datetime: new Date(ms).toISOString(), title: `${day(ms)} ${clock(ms)}`, "data-ms": ms, "data-suffix": suffix });
+  const element = h("time", {
+    datetime: new Date(ms).toISOString(), title: `${day(ms)} ${clock(ms)}`, "data-ms": ms, "data-suffix": suffix,
+  });
   showAge(element);
   return element;
 }
@@ -103,7 +105,7 @@ export function tick() {
   for (const element of document.querySelectorAll("time[data-ms]")) showAge(element);
 }
 
-/** Replaces the children; the focus stays on what has the same `data-focus`. */
+/** Replaces the children; the focus stays on the element with the same `data-focus`. */
 export function replace(parent, ...children) {
   const focused = parent.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
   parent.replaceChildren(...children.flat(Infinity).filter(Boolean));
@@ -115,24 +117,28 @@ export function replace(parent, ...children) {
 
 const WORDS = { ok: "healthy", warning: "warning", critical: "critical" };
 
-/** How a table is, as a word with a mark of its colour. */
+/** The health of a table: a word, and a symbol in its colour. */
 export function health(table) {
   const severity = table.severity ?? "unknown";
   return h("span", { class: `health ${severity}` }, WORDS[severity] ?? "looking…");
 }
 
-/** What is wrong and what to do about it, a line each. */
+/** Each finding with its remedy, as a list; null without findings. */
 export function findings(table) {
-  const told = table.findings.map((finding) =>
+  const items = table.findings.map((finding) =>
     h("li", { class: `finding ${finding.severity}` },
-      h("p", {}, h("b", {}, `${finding.severity} · ${finding.check}`), finding.where ? [" ", h("span", { class: "path" }, finding.where)] : null, ": ", finding.what),
+      h("p", {}, h("b", {}, `${finding.severity} · ${finding.check}`),
+        finding.where ? [" ", h("span", { class: "path" }, finding.where)] : null, ": ", finding.what),
       h("p", { class: "remedy" }, h("span", { class: "quiet" }, "what to do: "), h("code", {}, finding.remedy))));
-  if (table.findings_more) told.push(h("li", { class: "quiet" }, `and ${count(table.findings_more)} more: lakebed status tells all`));
+  if (table.findings_more) {
+    items.push(h("li", { class: "quiet" }, `and ${count(table.findings_more)} more: lakebed status lists all`));
+  }
   if (table.error && !table.findings.some((finding) => finding.what === table.error)) {
-    told.unshift(h("li", { class: "finding critical" }, h("p", {}, h("b", {}, "not up to date"), ": ", table.error)));
+    items.unshift(h("li", { class: "finding critical" }, h("p", {}, h("b", {}, "not up to date"), ": ", table.error)));
   }
   if (table.is_late) {
-    told.unshift(h("li", { class: "finding warning" }, h("p", {}, h("b", {}, "late"), ": a look at it has taken more than 15 s; what is shown is older")));
+    const text = ": reading the table has taken more than 15 s; the page shows an older state";
+    items.unshift(h("li", { class: "finding warning" }, h("p", {}, h("b", {}, "late"), text)));
   }
-  return told.length ? h("ul", { class: "findings" }, told) : null;
+  return items.length ? h("ul", { class: "findings" }, items) : null;
 }

@@ -1,5 +1,5 @@
-// The parts as bars over the sort key, a lane where they meet, a band of lanes a level; below, how deep they lie.
-// Drag, or + and -, to look closer; arrow keys go from bar to bar.
+// Draws the parts as bars over the sort key, and below them the depth. Each level is a band; bars that overlap are in
+// different lanes of it. Dragging, + and - zoom; arrow keys go from bar to bar.
 
 import { bytes, count, counted, h, replace, share } from "./dom.js";
 
@@ -17,29 +17,38 @@ const DEAD_STEPS = 5;
 export class Levels {
   constructor(askPart) {
     this.askPart = askPart;
-    this.told = null;
+    this.data = null;
     this.chosen = -1;
     this.view = [0, 1];
     this.canvas = h("canvas", {
-      tabindex: "0", role: "img", "aria-describedby": "levels-told",
-      onpointermove: (event) => this.moved(event), onpointerleave: () => this.left(), onpointerdown: (event) => this.pressed(event),
-      onpointerup: (event) => this.released(event), ondblclick: () => this.whole(), onkeydown: (event) => this.key(event), onblur: () => this.choose(-1),
+      tabindex: "0", role: "img", "aria-describedby": "levels-description",
+      onpointermove: (event) => this.moved(event), onpointerleave: () => this.left(),
+      onpointerdown: (event) => this.pressed(event), onpointerup: (event) => this.released(event),
+      ondblclick: () => this.whole(), onkeydown: (event) => this.key(event), onblur: () => this.choose(-1),
     });
     this.tip = h("div", { class: "tip", hidden: true });
-    this.spoken = h("p", { class: "unseen", id: "levels-told", "aria-live": "polite" });
+    this.spoken = h("p", { class: "unseen", id: "levels-description", "aria-live": "polite" });
     this.legend = h("p", { class: "legend" });
     this.note = h("p", { class: "quiet note" });
     this.rows = h("tbody");
-    const button = (text, label, act) => h("button", { type: "button", class: "small", "aria-label": label, onclick: act }, text);
+    const button = (text, label, act) =>
+      h("button", { type: "button", class: "small", "aria-label": label, onclick: act }, text);
+    const head = ["Level", "Parts", "Rows", "Dead rows", "Dead", "Size", "Lanes"].map((title, place) =>
+      h("th", { scope: "col", class: place ? "number" : null }, title));
     this.element = h("div", {},
-      h("div", { class: "controls" }, this.legend, h("span", { class: "zoom" }, button("+", "look closer", () => this.zoom(0.5)), button("−", "look from further", () => this.zoom(2)), button("whole", "show the whole sort key", () => this.whole()))),
+      h("div", { class: "controls" }, this.legend,
+        h("span", { class: "zoom" },
+          button("+", "look closer", () => this.zoom(0.5)),
+          button("−", "look from further", () => this.zoom(2)),
+          button("whole", "show the whole sort key", () => this.whole()))),
       h("div", { class: "stage" }, this.canvas, this.tip), this.spoken, this.note,
-      h("div", { class: "wide" }, h("table", { class: "grid of-levels" }, h("caption", { class: "unseen" }, "Parts by level"),
-        h("thead", {}, h("tr", {}, ["Level", "Parts", "Rows", "Dead rows", "Dead", "Size", "Lanes"].map((name, place) => h("th", { scope: "col", class: place ? "number" : null }, name)))), this.rows)));
-    this.resized = new ResizeObserver(() => this.told && this.draw());
+      h("div", { class: "wide" },
+        h("table", { class: "grid of-levels" }, h("caption", { class: "unseen" }, "Parts by level"),
+          h("thead", {}, h("tr", {}, head)), this.rows)));
+    this.resized = new ResizeObserver(() => this.data && this.draw());
     this.resized.observe(this.canvas.parentElement);
     this.scheme = matchMedia("(prefers-color-scheme: dark)");
-    this.recoloured = () => this.told && (this.showLegend(), this.draw());
+    this.recoloured = () => this.data && (this.showLegend(), this.draw());
     this.scheme.addEventListener("change", this.recoloured);
   }
 
@@ -48,30 +57,34 @@ export class Levels {
     this.scheme.removeEventListener("change", this.recoloured);
   }
 
-  update(told) {
-    const before = this.told;
-    this.told = told;
+  update(data) {
+    const before = this.data;
+    this.data = data;
     this.parts = new Map();
-    if (!before || before.axis.points !== told.axis.points) this.view = [0, Math.max(1, told.axis.points)];
+    if (!before || before.axis.points !== data.axis.points) this.view = [0, Math.max(1, data.axis.points)];
     this.chosen = -1;
     this.tip.hidden = true;
     this.index();
     this.showLegend();
-    const { axis } = told;
-    const drawn = told.columns.first.length;
+    const { axis } = data;
+    const drawn = data.columns.first.length;
     this.note.textContent = [
-      axis.kind === "sort_key" ? `Along ${axis.by.join(", ")}: every bound of a part is one step, so distances are ranks, not values.` : "The table has no order that bounds are kept of, so parts are drawn over the versions whose rows they hold.",
-      drawn < told.parts ? `Drawn are the ${count(drawn)} largest of ${count(told.parts)} parts, and depth is that of these.` : "",
+      axis.kind === "sort_key"
+        ? `Along ${axis.by.join(", ")}: every bound of a part is one step, so distances are ranks, not values.`
+        : "The table has no order with known bounds, so parts are drawn over the versions whose rows they hold.",
+      drawn < data.parts
+        ? `Only the ${count(drawn)} largest of ${count(data.parts)} parts are drawn, and the depth counts only these.`
+        : "",
     ].join(" ");
-    this.canvas.setAttribute("aria-label", `Parts by level: ${told.groups.map((group) => `${name(group)} ${counted(group.parts, "part", "parts")}`).join(", ") || "none"}. Arrow keys go from part to part.`);
-    replace(this.rows, told.groups.map((group) => h("tr", {}, h("th", { scope: "row" }, name(group)),
-      [count(group.parts), count(group.rows), count(group.dead_rows), share(group.dead_rows, group.rows), bytes(group.bytes), count(group.lanes)].map((text) => h("td", { class: "number" }, text)))));
+    const levels = data.groups.map((group) => `${name(group)} ${counted(group.parts, "part", "parts")}`).join(", ");
+    this.canvas.setAttribute("aria-label", `Parts by level: ${levels || "none"}. Arrow keys go from part to part.`);
+    replace(this.rows, data.groups.map(row));
     this.draw();
   }
 
-  /** For each group and lane, its bars from left to right; and how many bars of the base cover each step of the axis. */
+  /** Collects the bars of each lane from left to right, and counts the bars of the base that cover each step of the axis. */
   index() {
-    const { columns, groups, axis } = this.told;
+    const { columns, groups, axis } = this.data;
     this.lanes = groups.map((group) => Array.from({ length: group.lanes }, () => []));
     const change = new Int32Array(axis.points + 1);
     columns.first.forEach((first, index) => {
@@ -92,7 +105,7 @@ export class Levels {
   }
 
   layout() {
-    const { groups } = this.told;
+    const { groups } = this.data;
     const lanes = groups.reduce((sum, group) => sum + group.lanes, 0) || 1;
     this.lane = Math.max(Math.min(LANE_MAX, BANDS_HEIGHT / lanes), Math.min(LANE_MIN, 1200 / lanes));
     let y = 4;
@@ -106,7 +119,7 @@ export class Levels {
   }
 
   hasDepth() {
-    return this.told.axis.kind === "sort_key";
+    return this.data.axis.kind === "sort_key";
   }
 
   x(step) {
@@ -154,7 +167,7 @@ export class Levels {
 
   paintBands(width) {
     const { pen, colours: colour } = this;
-    this.told.groups.forEach((group, place) => {
+    this.data.groups.forEach((group, place) => {
       const band = this.bands[place];
       pen.fillStyle = colour.band;
       pen.fillRect(LEFT, band.y, width - LEFT - RIGHT, band.height);
@@ -167,7 +180,7 @@ export class Levels {
         pen.fillText(count(group.parts), LEFT - 8, middle + 7);
       }
     });
-    for (const [step] of this.told.axis.partitions) {
+    for (const [step] of this.data.axis.partitions) {
       if (step <= this.view[0] || step >= this.view[1]) continue;
       pen.fillStyle = colour.rule;
       pen.fillRect(Math.round(this.x(step)), 0, 1, this.height - AXIS_HEIGHT);
@@ -176,7 +189,7 @@ export class Levels {
 
   paintBars() {
     const { pen, colours: colour } = this;
-    const { columns, states } = this.told;
+    const { columns, states } = this.data;
     const byColour = new Map();
     const [from, to] = this.view;
     let drawn = 0;
@@ -185,12 +198,16 @@ export class Levels {
       const last = columns.last[index] + 1;
       if (last < from || first > to) continue;
       const state = states[columns.state[index]];
-      const fill = state === "settled" ? colour.dead[deadStep(columns.dead_rows[index], columns.rows[index])] : colour[state];
+      const fill = state === "settled"
+        ? colour.dead[deadStep(columns.dead_rows[index], columns.rows[index])]
+        : colour[state];
       const band = this.bands[columns.group[index]];
       const left = Math.max(LEFT, this.x(first));
       const right = Math.min(LEFT + this.inner, this.x(last));
       const gap = right - left > 4 ? 1 : 0;
-      const box = [left, band.y + columns.lane[index] * this.lane, Math.max(0.75, right - left - gap), Math.max(0.75, this.lane - (this.lane > 3 ? 1 : 0))];
+      const top = band.y + columns.lane[index] * this.lane;
+      const height = Math.max(0.75, this.lane - (this.lane > 3 ? 1 : 0));
+      const box = [left, top, Math.max(0.75, right - left - gap), height];
       if (!byColour.has(fill)) byColour.set(fill, []);
       byColour.get(fill).push(box);
       drawn += 1;
@@ -209,16 +226,17 @@ export class Levels {
   }
 
   box(index) {
-    const { columns } = this.told;
+    const { columns } = this.data;
     const left = Math.max(LEFT, this.x(columns.first[index]));
     const right = Math.min(LEFT + this.inner, this.x(columns.last[index] + 1));
-    return { left, top: this.bands[columns.group[index]].y + columns.lane[index] * this.lane, width: Math.max(1, right - left), height: Math.max(1, this.lane - 1) };
+    const top = this.bands[columns.group[index]].y + columns.lane[index] * this.lane;
+    return { left, top, width: Math.max(1, right - left), height: Math.max(1, this.lane - 1) };
   }
 
   paintDepth(width) {
     const { pen, colours: colour, depthTop: top } = this;
     const bottom = top + DEPTH_HEIGHT;
-    const budget = this.told.read_budget;
+    const budget = this.data.read_budget;
     const most = Math.max(this.deepest, budget, 1) * 1.08;
     const y = (value) => bottom - (value / most) * DEPTH_HEIGHT;
     pen.fillStyle = colour.depth;
@@ -252,7 +270,7 @@ export class Levels {
   paintAxis() {
     const { pen, colours: colour } = this;
     const top = this.height - AXIS_HEIGHT;
-    const { labels, partitions } = this.told.axis;
+    const { labels, partitions } = this.data.axis;
     const apart = Math.min(TICK_PX, this.inner / 2 - 4);
     const tick = (step, text, y, edge) => {
       const x = this.x(step);
@@ -304,7 +322,7 @@ export class Levels {
     if (group < 0 || x < LEFT) return -1;
     const lane = Math.floor((y - this.bands[group].y) / this.lane);
     const step = this.stepAt(x);
-    const { first, last } = this.told.columns;
+    const { first, last } = this.data.columns;
     const slack = (1.5 / this.inner) * (this.view[1] - this.view[0]);
     for (const tried of [lane, lane - 1, lane + 1]) {
       const bars = this.lanes[group][tried] ?? [];
@@ -322,7 +340,7 @@ export class Levels {
   }
 
   moved(event) {
-    if (!this.told) return;
+    if (!this.data) return;
     const [x, y] = this.place(event);
     if (this.drag) {
       this.drag.to = Math.max(LEFT, Math.min(LEFT + this.inner, x));
@@ -339,7 +357,7 @@ export class Levels {
   }
 
   pressed(event) {
-    if (event.button !== 0 || !this.told) return;
+    if (event.button !== 0 || !this.data) return;
     const [x, y] = this.place(event);
     if (event.pointerType === "touch") {
       this.choose(this.at(x, y));
@@ -353,13 +371,13 @@ export class Levels {
   released() {
     const drag = this.drag;
     this.drag = null;
-    if (!drag || drag.to === undefined || Math.abs(drag.to - drag.from) < 6) return this.told && this.draw();
+    if (!drag || drag.to === undefined || Math.abs(drag.to - drag.from) < 6) return this.data && this.draw();
     const [left, right] = [drag.from, drag.to].sort((one, other) => one - other).map((x) => this.stepAt(x));
     this.look(left, right);
   }
 
   look(from, to) {
-    const points = Math.max(1, this.told.axis.points);
+    const points = Math.max(1, this.data.axis.points);
     const width = Math.min(points, Math.max(2, to - from));
     const start = Math.max(0, Math.min(points - width, from));
     this.view = [start, start + width];
@@ -368,22 +386,25 @@ export class Levels {
   }
 
   zoom(factor) {
-    if (!this.told) return;
+    if (!this.data) return;
     const [from, to] = this.view;
-    const middle = this.chosen >= 0 ? (this.told.columns.first[this.chosen] + this.told.columns.last[this.chosen] + 1) / 2 : (from + to) / 2;
+    const { first, last } = this.data.columns;
+    const middle = this.chosen >= 0 ? (first[this.chosen] + last[this.chosen] + 1) / 2 : (from + to) / 2;
     const half = ((to - from) / 2) * factor;
     this.look(middle - half, middle + half);
   }
 
   whole() {
-    if (this.told) this.look(0, this.told.axis.points);
+    if (this.data) this.look(0, this.data.axis.points);
   }
 
   key(event) {
-    if (!this.told || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!this.data || event.ctrlKey || event.metaKey || event.altKey) return;
     const acts = {
-      ArrowRight: () => this.go(1), ArrowLeft: () => this.go(-1), ArrowDown: () => this.goLane(1), ArrowUp: () => this.goLane(-1),
-      "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2), Escape: () => (this.choose(-1), this.whole()),
+      ArrowRight: () => this.go(1), ArrowLeft: () => this.go(-1),
+      ArrowDown: () => this.goLane(1), ArrowUp: () => this.goLane(-1),
+      "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2),
+      Escape: () => (this.choose(-1), this.whole()),
     };
     if (!acts[event.key]) return;
     event.preventDefault();
@@ -391,10 +412,10 @@ export class Levels {
   }
 
   go(by) {
-    const total = this.told.columns.first.length;
+    const total = this.data.columns.first.length;
     if (!total) return;
     if (this.chosen < 0) return this.show(0);
-    const { group, lane } = this.told.columns;
+    const { group, lane } = this.data.columns;
     const bars = this.lanes[group[this.chosen]][lane[this.chosen]];
     const next = bars[bars.indexOf(this.chosen) + by];
     if (next !== undefined) this.show(next);
@@ -402,7 +423,7 @@ export class Levels {
 
   goLane(by) {
     if (this.chosen < 0) return this.go(1);
-    const { group, lane, first, last } = this.told.columns;
+    const { group, lane, first, last } = this.data.columns;
     const rows = this.lanes.flatMap((lanes, number) => lanes.map((bars, place) => ({ number, place, bars })));
     const here = rows.findIndex((row) => row.number === group[this.chosen] && row.place === lane[this.chosen]);
     const bars = rows[here + by]?.bars;
@@ -413,37 +434,39 @@ export class Levels {
   }
 
   show(index) {
-    const { first, last } = this.told.columns;
+    const { first, last } = this.data.columns;
     const [from, to] = this.view;
-    if (last[index] + 1 <= from || first[index] >= to) this.look(first[index] - (to - from) / 2, first[index] + (to - from) / 2);
+    const half = (to - from) / 2;
+    if (last[index] + 1 <= from || first[index] >= to) this.look(first[index] - half, first[index] + half);
     this.choose(index);
     const box = this.box(index);
     this.putTip(Math.max(LEFT, Math.min(LEFT + this.inner, box.left + box.width / 2)), box.top + box.height);
   }
 
-  // -- what is told of a bar
+  // -- the description of a bar
 
   async choose(index, speak = true) {
     this.chosen = index;
     this.draw();
     this.tip.hidden = index < 0;
     if (index < 0) return;
-    const told = this.told;
-    this.tell(index, this.parts.get(index), speak);
+    const data = this.data;
+    this.describe(index, this.parts.get(index), speak);
     if (this.parts.has(index)) return;
-    await new Promise((resolve) => setTimeout(resolve, 40)); // a pointer that passes by asks nothing
-    if (this.chosen !== index || this.told !== told) return;
-    const value = await this.askPart(told.version, index);
-    if (!value || this.told !== told) return;
+    await new Promise((resolve) => setTimeout(resolve, 40)); // no request for a pointer that only passes by
+    if (this.chosen !== index || this.data !== data) return;
+    const value = await this.askPart(data.version, index);
+    if (!value || this.data !== data) return;
     this.parts.set(index, value);
-    if (this.chosen === index) this.tell(index, value, speak);
+    if (this.chosen === index) this.describe(index, value, speak);
   }
 
-  tell(index, part, speak) {
-    const { columns, states, groups } = this.told;
+  describe(index, part, speak) {
+    const { columns, states, groups } = this.data;
     const rows = columns.rows[index];
     const dead = columns.dead_rows[index];
-    const blocks = columns.min_block[index] === columns.max_block[index] ? `version ${count(columns.min_block[index])}` : `versions ${count(columns.min_block[index])} to ${count(columns.max_block[index])}`;
+    const [first, last] = [columns.min_block[index], columns.max_block[index]];
+    const blocks = first === last ? `version ${count(first)}` : `versions ${count(first)} to ${count(last)}`;
     const lines = [
       ["part", part?.path ?? "…"],
       part?.partition ? ["partition", part.partition] : null,
@@ -454,7 +477,8 @@ export class Levels {
       ["rows of", blocks],
       ["state", `${name(groups[columns.group[index]])}, ${STATES[states[columns.state[index]]]}`],
     ].filter(Boolean);
-    this.tip.replaceChildren(h("dl", { class: "told" }, lines.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", { class: key === "part" ? "path" : null }, value)))));
+    this.tip.replaceChildren(h("dl", { class: "facts" }, lines.map(([key, value]) =>
+      h("div", {}, h("dt", {}, key), h("dd", { class: key === "part" ? "path" : null }, value)))));
     if (speak && part) this.spoken.textContent = lines.map(([key, value]) => `${key} ${value}`).join(", ");
   }
 
@@ -468,7 +492,7 @@ export class Levels {
 
   showLegend() {
     const colour = colours();
-    const found = new Set(this.told.columns.state.map((state) => this.told.states[state]));
+    const found = new Set(this.data.columns.state.map((state) => this.data.states[state]));
     const mark = (fill) => {
       const element = h("i", { class: "mark" });
       element.style.background = fill;
@@ -476,15 +500,27 @@ export class Levels {
     };
     const items = [];
     if (found.has("settled")) items.push(h("span", {}, colour.dead.map(mark), ` settled, 0 to 100 % dead rows`));
-    for (const state of ["claimed", "other_order", "tail"]) if (found.has(state)) items.push(h("span", {}, mark(colour[state]), ` ${STATES[state]}`));
+    for (const state of ["claimed", "other_order", "tail"]) {
+      if (found.has(state)) items.push(h("span", {}, mark(colour[state]), ` ${STATES[state]}`));
+    }
     replace(this.legend, items);
   }
 }
 
-const STATES = { settled: "settled", claimed: "being merged", other_order: "not sorted by today's sort key", tail: "not yet settled" };
+const STATES = {
+  settled: "settled", claimed: "being merged", other_order: "not sorted by today's sort key", tail: "not yet settled",
+};
 
 function name(group) {
   return group.level < 0 ? "tail" : `level ${group.level}`;
+}
+
+function row(group) {
+  const cells = [
+    count(group.parts), count(group.rows), count(group.dead_rows), share(group.dead_rows, group.rows), bytes(group.bytes),
+    count(group.lanes),
+  ];
+  return h("tr", {}, h("th", { scope: "row" }, name(group)), cells.map((text) => h("td", { class: "number" }, text)));
 }
 
 function deadStep(dead, rows) {
@@ -506,7 +542,8 @@ function colours() {
   const style = getComputedStyle(document.documentElement);
   const of = (variable) => style.getPropertyValue(`--${variable}`).trim();
   return {
-    text: of("text"), quiet: of("quiet"), rule: of("rule"), axis: of("axis"), band: of("band"), depth: of("depth"), budget: of("budget"), drag: of("drag"),
-    claimed: of("claimed"), other_order: of("other-order"), tail: of("tail"), dead: Array.from({ length: DEAD_STEPS }, (_, step) => of(`dead-${step}`)),
+    text: of("text"), quiet: of("quiet"), rule: of("rule"), axis: of("axis"), band: of("band"), depth: of("depth"),
+    budget: of("budget"), drag: of("drag"), claimed: of("claimed"), other_order: of("other-order"), tail: of("tail"),
+    dead: Array.from({ length: DEAD_STEPS }, (_, step) => of(`dead-${step}`)),
   };
 }

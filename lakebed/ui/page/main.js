@@ -1,29 +1,29 @@
-// Which view is shown, and asking the server for what changed. Every answer has a tag; one that did not change is not sent again.
+// Shows a view and polls the server. Every answer has a tag; the server does not send an unchanged answer again.
 
 import { counted, clock, h, setClock, tick } from "./dom.js";
 import { Overview } from "./overview.js";
 import { TableView } from "./table.js";
 
 const POLL_MS = 2000;
-const KNOWN_MAX = 50;
-const known = new Map(); // of each address, its tag and its answer; those used last
+const ANSWERS_MAX = 50;
+const answers = new Map(); // the tag and the value of the newest answer, by address; those used last
 const main = document.getElementById("main");
 const state = document.getElementById("state");
 let view = null;
 let silentSince = null;
-let round = 0;
+let polls = 0;
 
-/** The answer at an address: the same object as the last time if it did not change, null if there is none. */
+/** The answer at an address: the same object as last time if it did not change; null if there is none. */
 async function ask(address) {
-  const last = known.get(address);
+  const last = answers.get(address);
   const headers = last ? { "If-None-Match": last.tag } : {};
   const answer = await fetch(address, { headers, cache: "no-store" });
   setClock(Date.parse(answer.headers.get("Date")));
   if (answer.status !== 304 && !answer.ok) return null;
   const found = answer.status === 304 ? last : { tag: answer.headers.get("ETag"), value: await answer.json() };
-  known.delete(address);
-  known.set(address, found);
-  if (known.size > KNOWN_MAX) known.delete(known.keys().next().value);
+  answers.delete(address);
+  answers.set(address, found);
+  if (answers.size > ANSWERS_MAX) answers.delete(answers.keys().next().value);
   return found.value;
 }
 
@@ -32,7 +32,7 @@ function route() {
   try {
     return found ? decodeURIComponent(found[1]) : null;
   } catch {
-    return found[1]; // nobody encoded that
+    return found[1]; // it was not encoded
   }
 }
 
@@ -47,11 +47,11 @@ function show() {
 }
 
 async function poll() {
-  const mine = ++round; // a later call takes over
+  const mine = ++polls; // a later call takes over
   if (document.visibilityState === "visible") {
     try {
       const tables = await ask("api/tables");
-      if (mine !== round) return;
+      if (mine !== polls) return;
       if (tables) {
         await view.update(tables);
         silentSince = null;
@@ -59,13 +59,13 @@ async function poll() {
         say(`${counted(tables.tables.length, "table", "tables")}, ${bad ? `${bad} not healthy` : "all healthy"}`);
       }
     } catch (error) {
-      if (mine !== round) return;
+      if (mine !== polls) return;
       if (!(error instanceof TypeError)) console.error(error);
       silentSince ??= Date.now();
       say(`no answer since ${clock(silentSince)}: what is shown is from then`, true);
     }
   }
-  if (mine === round) setTimeout(() => mine === round && poll(), POLL_MS);
+  if (mine === polls) setTimeout(() => mine === polls && poll(), POLL_MS);
 }
 
 function say(text, isBad = false) {

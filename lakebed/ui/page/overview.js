@@ -1,4 +1,4 @@
-// All tables, a row each: is it well, and if not, why.
+// All tables, one row each: whether the table is healthy, and if not, why.
 
 import { age, bytes, count, findings, h, health, ratio, replace } from "./dom.js";
 
@@ -18,39 +18,42 @@ const COLUMNS = [
 
 export class Overview {
   constructor() {
-    this.told = null; // what is shown
+    this.data = null; // the answer that is shown
     this.body = h("tbody");
     const head = COLUMNS.map(([name, isNumber]) => h("th", { scope: "col", class: isNumber ? "number" : null }, name));
     this.element = h("section", { class: "overview", "aria-label": "All tables" },
       h("h1", {}, "Tables"),
       h("div", { class: "wide" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, head)), this.body)),
       h("p", { class: "quiet note" },
-        "Write amplification is that of the last hour; the reference is what the best order of merges writes for equal batches of new rows that span the whole sort key; other batches may cost less. Depth counts runs of parts over the deepest point of the sort key."));
+        "Write amplification is that of the last hour. The reference is what the best order of merges writes for equal " +
+        "batches of new rows that span the whole sort key; other batches may cost less. Depth counts runs of parts over " +
+        "the deepest point of the sort key."));
   }
 
-  async update(told) {
-    if (told === this.told) return;
-    this.told = told;
-    replace(this.body, told.tables.map(rows));
+  async update(data) {
+    if (data === this.data) return;
+    this.data = data;
+    replace(this.body, data.tables.map(rows));
   }
 }
 
 function rows(table) {
   const figures = table.figures;
-  const name = h("a", { href: `#/table/${encodeURIComponent(table.path)}`, "data-focus": table.path, title: table.path }, table.name);
+  const address = `#/table/${encodeURIComponent(table.path)}`;
+  const name = h("a", { href: address, "data-focus": table.path, title: table.path }, table.name);
   const first = h("th", { scope: "row", "data-label": "Table" }, name, h("div", { class: "path quiet" }, table.path));
   const cells = figures
     ? [
-        count(figures.rows), bytes(figures.bytes), count(figures.parts), count(figures.tail_rows), age(figures.committed_ms),
-        over(figures.depth, figures.read_budget), ratio(figures.write_amplification), ratio(figures.write_amplification_reference),
-        bytes(figures.backlog_bytes),
+        count(figures.rows), bytes(figures.bytes), count(figures.parts), count(figures.tail_rows),
+        age(figures.committed_ms), over(figures.depth, figures.read_budget), ratio(figures.write_amplification),
+        ratio(figures.write_amplification_reference), bytes(figures.backlog_bytes),
       ]
     : COLUMNS.slice(2).map(() => "–");
-  const told = findings(table);
+  const list = findings(table);
   return [
-    h("tr", { class: told ? "with-findings" : null }, first, h("td", { "data-label": "Health" }, health(table)),
+    h("tr", { class: list ? "with-findings" : null }, first, h("td", { "data-label": "Health" }, health(table)),
       cells.map((cell, place) => h("td", { class: "number", "data-label": COLUMNS[place + 2][0] }, cell))),
-    told && h("tr", { class: "of-findings" }, h("td", { colspan: COLUMNS.length }, told)),
+    list && h("tr", { class: "of-findings" }, h("td", { colspan: COLUMNS.length }, list)),
   ];
 }
 

@@ -28,7 +28,7 @@ export class TableView {
     ];
     this.element = h("article", { class: "table-view" }, this.head, this.sections);
     for (const each of this.sections) each.hidden = true;
-    this.told = null; // what is shown
+    this.data = null; // the answer that is shown
     this.late = false;
   }
 
@@ -44,20 +44,22 @@ export class TableView {
   async update(tables) {
     const mine = tables.tables.find((table) => table.path === this.path);
     if (!mine) {
-      replace(this.head, h("p", { class: "crumbs" }, h("a", { href: "#/", "data-focus": "all" }, "All tables")), h("h1", {}, this.path),
-        h("p", { class: "notice" }, "This table is not shown here. lakebed ui was started with others."));
+      replace(this.head,
+        h("p", { class: "crumbs" }, h("a", { href: "#/", "data-focus": "all" }, "All tables")),
+        h("h1", {}, this.path),
+        h("p", { class: "notice" }, "This table is not shown here. lakebed ui was started with other tables."));
       return;
     }
     const table = await this.ask(this.addresses.table);
-    if (table && (table !== this.told || this.late !== mine.is_late)) {
-      this.told = table;
+    if (table && (table !== this.data || this.late !== mine.is_late)) {
+      this.data = table;
       this.late = mine.is_late;
       this.show(table, mine.is_late);
     }
     if (!table?.figures) return;
     const [levels, timeline] = await Promise.all([this.ask(this.addresses.levels), this.ask(this.addresses.timeline)]);
-    if (levels && levels !== this.levels.told) this.levels.update(levels);
-    if (timeline && timeline !== this.timeline.told) {
+    if (levels && levels !== this.levels.data) this.levels.update(levels);
+    if (timeline && timeline !== this.timeline.data) {
       this.curves.update(timeline);
       this.timeline.update(timeline);
     }
@@ -85,49 +87,63 @@ export class TableView {
 }
 
 function section(title, id, ...children) {
-  return h("section", { class: `block ${id}`, "aria-labelledby": `title-${id}` }, h("h2", { id: `title-${id}` }, title), children);
+  const heading = h("h2", { id: `title-${id}` }, title);
+  return h("section", { class: `block ${id}`, "aria-labelledby": heading.id }, heading, children);
 }
 
-function figures(told) {
-  const all = told.rows + told.dead_rows;
-  const levels = Object.entries(told.parts_by_level).map(([level, parts]) => `L${level} ${count(parts)}`).join("  ");
-  const reference = told.write_amplification_reference === null ? "nothing came in" : `reference ${ratio(told.write_amplification_reference)}, last ${duration(told.recent_seconds)}`;
+function figures(data) {
+  const all = data.rows + data.dead_rows;
+  const levels = Object.entries(data.parts_by_level).map(([level, parts]) => `L${level} ${count(parts)}`).join("  ");
+  const reference = data.write_amplification_reference === null
+    ? "nothing came in"
+    : `reference ${ratio(data.write_amplification_reference)}, last ${duration(data.recent_seconds)}`;
+  const tail = data.tail_parts
+    ? [`${counted(data.tail_parts, "part", "parts")}, `, age(data.tail_since_ms, " old")]
+    : ["empty"];
+  const merges = data.claims_live ? `${counted(data.claims_live, "merge runs", "merges run")}` : "no merge runs";
   const shown = [
-    ["Version", count(told.version), [age(told.committed_ms, " ago")]],
-    ["Rows", count(told.rows), [`${share(told.dead_rows, all)} dead`]],
-    ["Size", bytes(told.bytes), [`space ampl. ${ratio(told.space_amplification)}`]],
-    ["Parts", count(told.parts), [levels || "none"]],
-    ["Tail", count(told.tail_rows), told.tail_parts ? [`${counted(told.tail_parts, "part", "parts")}, `, age(told.tail_since_ms, " old")] : ["empty"]],
-    ["Depth", count(told.depth), [`read budget ${count(told.read_budget)}`], told.depth > 2 * told.read_budget],
-    ["Write ampl.", ratio(told.write_amplification), [reference]],
-    ["Backlog", bytes(told.backlog_bytes), [told.claims_live ? `${counted(told.claims_live, "merge runs", "merges run")}` : "no merge runs"]],
-    ["Quarantine", count(told.quarantined), [told.quarantined === 1 ? "record" : "records"], told.quarantined > 0],
-    ["Log", counted(told.log_files, "file", "files"), [`from version ${count(told.oldest_version)} on`]],
+    ["Version", count(data.version), [age(data.committed_ms, " ago")]],
+    ["Rows", count(data.rows), [`${share(data.dead_rows, all)} dead`]],
+    ["Size", bytes(data.bytes), [`space ampl. ${ratio(data.space_amplification)}`]],
+    ["Parts", count(data.parts), [levels || "none"]],
+    ["Tail", count(data.tail_rows), tail],
+    ["Depth", count(data.depth), [`read budget ${count(data.read_budget)}`], data.depth > 2 * data.read_budget],
+    ["Write ampl.", ratio(data.write_amplification), [reference]],
+    ["Backlog", bytes(data.backlog_bytes), [merges]],
+    ["Quarantine", count(data.quarantined), [data.quarantined === 1 ? "record" : "records"], data.quarantined > 0],
+    ["Log", counted(data.log_files, "file", "files"), [`from version ${count(data.oldest_version)} on`]],
   ];
   return shown.map(([name, value, more, isBeyond]) =>
-    h("div", {}, h("dt", {}, name), h("dd", { class: isBeyond ? "value beyond" : "value" }, value), h("dd", { class: "more" }, more)));
+    h("div", {}, h("dt", {}, name), h("dd", { class: isBeyond ? "value beyond" : "value" }, value),
+      h("dd", { class: "more" }, more)));
 }
 
 function grid(label, columns, rows) {
   const head = columns.map(([name, isNumber]) => h("th", { scope: "col", class: isNumber ? "number" : null }, name));
-  const body = rows.map((cells) => h("tr", {}, cells.map((cell, place) => h("td", { class: columns[place][1] ? "number" : columns[place][2] ?? null }, cell))));
+  const styles = columns.map(([, isNumber, style]) => (isNumber ? "number" : style ?? null));
+  const body = rows.map((cells) => h("tr", {}, cells.map((cell, place) => h("td", { class: styles[place] }, cell))));
   return h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label },
     h("table", { class: "grid" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
 }
 
 function merges(table) {
   if (!table.claims.length) return h("p", { class: "quiet" }, "No merge is under way: the log holds no claim.");
-  const columns = [["Claim", false], ["Replica", false], ["State", false], ["Into level", true], ["Parts", true], ["Rows", true], ["Size", true], ["Running for", true], ["Lease", true], ["Progress (estimate)", false, "progress-cell"]];
+  const columns = [
+    ["Claim", false], ["Replica", false], ["State", false], ["Into level", true], ["Parts", true], ["Rows", true],
+    ["Size", true], ["Running for", true], ["Lease", true], ["Progress (estimate)", false, "progress-cell"],
+  ];
   const rows = table.claims.map((claim) => [
     h("span", { class: "path", title: claim.id }, claim.id.slice(0, 8)), claim.replica, stateOf(claim), count(claim.level),
-    claim.left ? `${count(claim.parts)} + ${count(claim.left)} gone` : count(claim.parts), count(claim.rows), bytes(claim.bytes), age(claim.since_ms),
-    age(claim.lease_ms, claim.is_live ? " left" : " ago"), progress(claim),
+    claim.left ? `${count(claim.parts)} + ${count(claim.left)} gone` : count(claim.parts), count(claim.rows),
+    bytes(claim.bytes), age(claim.since_ms), age(claim.lease_ms, claim.is_live ? " left" : " ago"), progress(claim),
   ]);
   const weighed = table.merges_weighed;
   const note = weighed
-    ? `A running merge tells the log no progress. Estimated are the seconds that its bytes take at the rate of the newest ${counted(weighed, "merge", "merges")}, from claim to commit.`
-    : "A running merge tells the log no progress, and there is no earlier merge to estimate from.";
-  return [grid("Claims", columns, rows), h("p", { class: "quiet note" }, note), table.claims_more ? h("p", { class: "quiet" }, `and ${count(table.claims_more)} more`) : null];
+    ? "The log does not record the progress of a running merge. The estimate is the seconds that its bytes take at the " +
+      `rate of the newest ${counted(weighed, "merge", "merges")}, from claim to commit.`
+    : "The log does not record the progress of a running merge, and there is no earlier merge to estimate from.";
+  const more = table.claims_more ? h("p", { class: "quiet" }, `and ${count(table.claims_more)} more`) : null;
+  return [grid("Claims", columns, rows), h("p", { class: "quiet note" }, note), more];
 }
 
 function stateOf(claim) {
@@ -147,17 +163,22 @@ function showProgress(parent) {
     const elapsed = (now() - Number(element.dataset.since)) / 1000;
     const seconds = Number(element.dataset.seconds);
     element.firstChild.value = Math.min(1, elapsed / seconds);
-    element.lastChild.textContent = elapsed > seconds ? `longer than about ${duration(seconds)}` : `${duration(elapsed)} of about ${duration(seconds)}`;
+    element.lastChild.textContent = elapsed > seconds
+      ? `longer than about ${duration(seconds)}`
+      : `${duration(elapsed)} of about ${duration(seconds)}`;
   }
 }
 
-function plan(told) {
-  const columns = [["What", false], ["Partition", false], ["Into level", true], ["Parts", true], ["Rows", true], ["Dead", true], ["Reads", true], ["Writes", true], ["Depth", true], ["Why", false, "why"]];
-  const rows = told.plans.map((one) => [
-    one.kind, one.partition || "–", count(one.level), count(one.parts), count(one.rows), count(one.dead_rows), bytes(one.bytes_in), bytes(one.bytes_out),
-    `${count(one.depth_before)} → ${count(one.depth_after)}`, one.why,
+function plan(data) {
+  const columns = [
+    ["What", false], ["Partition", false], ["Into level", true], ["Parts", true], ["Rows", true], ["Dead", true],
+    ["Reads", true], ["Writes", true], ["Depth", true], ["Why", false, "why"],
+  ];
+  const rows = data.plans.map((one) => [
+    one.kind, one.partition || "–", count(one.level), count(one.parts), count(one.rows), count(one.dead_rows),
+    bytes(one.bytes_in), bytes(one.bytes_out), `${count(one.depth_before)} → ${count(one.depth_after)}`, one.why,
   ]);
-  const left = told.left.map((one) => h("li", {}, h("span", { class: "number" }, count(one.count)), " ", one.why));
+  const left = data.left.map((one) => h("li", {}, h("span", { class: "number" }, count(one.count)), " ", one.why));
   return [
     rows.length ? grid("Plans", columns, rows) : h("p", { class: "quiet" }, "Nothing: the plan is empty."),
     h("h3", {}, "Left alone"),

@@ -1,4 +1,4 @@
-// The newest commits, newest first; by operation; one opened tells all that the log says of it.
+// The commits, newest first, of all operations or of one. An opened row shows all that the log records of its commit.
 
 import { bytes, clock, count, counted, day, h, replace } from "./dom.js";
 
@@ -6,7 +6,7 @@ const SHOWN = 50;
 
 export class Timeline {
   constructor() {
-    this.told = null;
+    this.data = null;
     this.opened = new Set();
     this.shown = SHOWN;
     this.operation = "";
@@ -18,17 +18,17 @@ export class Timeline {
     this.element = h("div", {},
       h("p", { class: "controls" }, h("label", { for: "operation" }, "Operation"), this.select, this.note),
       h("div", { class: "wide" }, h("table", { class: "grid commits" },
-        h("thead", {}, h("tr", {}, head.map((name, place) => h("th", { scope: "col", class: [1, 2, 7].includes(place) ? null : "number" }, name)))), this.body)),
+        h("thead", {}, h("tr", {}, head.map(column))), this.body)),
       this.more);
   }
 
-  update(told) {
-    this.told = told;
+  update(data) {
+    this.data = data;
     const counts = new Map();
-    for (const commit of told.commits) counts.set(commit.operation, (counts.get(commit.operation) ?? 0) + 1);
+    for (const commit of data.commits) counts.set(commit.operation, (counts.get(commit.operation) ?? 0) + 1);
     if (this.operation && !counts.has(this.operation)) counts.set(this.operation, 0);
     const names = [...counts.keys()].sort();
-    this.select.replaceChildren(h("option", { value: "" }, `all (${count(told.commits.length)})`),
+    this.select.replaceChildren(h("option", { value: "" }, `all (${count(data.commits.length)})`),
       ...names.map((name) => h("option", { value: name }, `${name} (${count(counts.get(name))})`)));
     this.select.value = this.operation;
     this.draw();
@@ -51,45 +51,64 @@ export class Timeline {
   }
 
   draw() {
-    const found = this.told.commits.filter((commit) => !this.operation || commit.operation === this.operation);
+    const found = this.data.commits.filter((commit) => !this.operation || commit.operation === this.operation);
     replace(this.body, found.slice(0, this.shown).map((commit) => this.rows(commit)));
     this.more.hidden = found.length <= this.shown;
-    const from = this.told.commits.at(-1);
-    this.note.textContent = from ? `${counted(found.length, "commit", "commits")} since ${day(from.at_ms)} ${clock(from.at_ms)}` : "";
+    const from = this.data.commits.at(-1);
+    const commits = counted(found.length, "commit", "commits");
+    this.note.textContent = from ? `${commits} since ${day(from.at_ms)} ${clock(from.at_ms)}` : "";
   }
 
   rows(commit) {
     const isOpen = this.opened.has(commit.version);
     const id = `commit-${commit.version}`;
     const button = h("button", {
-      type: "button", class: "row", "aria-expanded": isOpen ? "true" : "false", "aria-controls": isOpen ? id : null, "data-focus": commit.version,
-      onclick: () => this.toggle(commit.version),
-    }, commit.operation || "(not told)");
+      type: "button", class: "row", "aria-expanded": isOpen ? "true" : "false", "aria-controls": isOpen ? id : null,
+      "data-focus": commit.version, onclick: () => this.toggle(commit.version),
+    }, commit.operation || "(unknown)");
+    const why = commit.parameters.why;
     return [
-      h("tr", {}, h("td", { class: "number" }, count(commit.version)), h("td", { class: "when", title: day(commit.at_ms) }, clock(commit.at_ms)), h("td", {}, button),
+      h("tr", {},
+        h("td", { class: "number" }, count(commit.version)),
+        h("td", { class: "when", title: day(commit.at_ms) }, clock(commit.at_ms)),
+        h("td", {}, button),
         h("td", { class: "number" }, changed(commit.parts_added, commit.parts_removed, commit.parts_marked)),
-        h("td", { class: "number" }, changed(commit.change_parts_added, commit.change_parts_settled)), h("td", { class: "number" }, commit.written_bytes ? bytes(commit.written_bytes) : "–"),
-        h("td", { class: "number" }, commit.ingested_rows ? count(commit.ingested_rows) : "–"), h("td", { class: "quiet" }, typeof commit.parameters.why === "string" ? commit.parameters.why : "")),
+        h("td", { class: "number" }, changed(commit.change_parts_added, commit.change_parts_settled)),
+        h("td", { class: "number" }, commit.written_bytes ? bytes(commit.written_bytes) : "–"),
+        h("td", { class: "number" }, commit.ingested_rows ? count(commit.ingested_rows) : "–"),
+        h("td", { class: "quiet" }, typeof why === "string" ? why : "")),
       isOpen && h("tr", { class: "details", id }, h("td", { colspan: 8 }, details(commit))),
     ];
   }
 }
 
+function column(name, place) {
+  return h("th", { scope: "col", class: [1, 2, 7].includes(place) ? null : "number" }, name);
+}
+
 function changed(added, removed, marked = 0) {
-  const told = [added ? `+${count(added)}` : "", removed ? `−${count(removed)}` : "", marked ? `${count(marked)} marked` : ""].filter(Boolean);
-  return told.join("  ") || "–";
+  const texts = [
+    added ? `+${count(added)}` : "", removed ? `−${count(removed)}` : "", marked ? `${count(marked)} marked` : "",
+  ];
+  return texts.filter(Boolean).join("  ") || "–";
 }
 
 function details(commit) {
-  const told = [
+  const marked = count(commit.parts_marked);
+  const entries = [
     ["time", `${day(commit.at_ms)} ${clock(commit.at_ms)}`],
     ["engine", commit.engine],
-    ["base parts", `${count(commit.parts_added)} added, ${count(commit.parts_removed)} removed, rows marked dead in ${count(commit.parts_marked)}`],
+    [
+      "base parts",
+      `${count(commit.parts_added)} added, ${count(commit.parts_removed)} removed, rows marked dead in ${marked}`,
+    ],
     ["change parts", `${count(commit.change_parts_added)} added, ${count(commit.change_parts_settled)} left the tail`],
     ...Object.entries(commit.parameters),
     ...Object.entries(commit.metrics),
   ];
-  return h("dl", { class: "told" }, told.filter(([, value]) => value !== "" && value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, text(value)))));
+  const known = entries.filter(([, value]) => value !== "" && value !== null);
+  return h("dl", { class: "facts" }, known.map(([name, value]) =>
+    h("div", {}, h("dt", {}, name), h("dd", {}, text(value)))));
 }
 
 function text(value) {
