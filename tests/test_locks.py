@@ -24,10 +24,10 @@ QUICK = {
     ("monitoring/progress.py", "_lock"): "figures",
     ("parts/deletion_vector_cache.py", "_lock"): "the vectors in memory",
     ("parts/read_counts.py", "_lock"): "counts in memory",
-    ("single_flight.py", "_lock"): "which run is under way, and which comes next",
+    ("single_flight.py", "_lock"): "which execution is under way, and which comes next",
     ("storage/counters.py", "_lock"): "counts of requests",
     ("storage/range_cache.py", "_lock"): "the blocks in memory, and those that are being fetched",
-    ("storage/s3_part_storage.py", "_lock"): "the readers of this process",
+    ("storage/remote_part_storage.py", "_lock"): "the readers of this process",
     ("ui/watch.py", "_changed"): "what was seen of a table last",
     ("view/merge_on_read.py", "_lock"): "the version that was resolved last, and which views show what",
 }
