@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 class Transported(Exception):
-    """Stands for an error on its way through DuckDB; its text is the line."""
+    """Carries an error through DuckDB; its text is the line."""
 
 
 def encode(error: LakebedError) -> str:
@@ -39,18 +39,18 @@ def encode(error: LakebedError) -> str:
 
 
 def decode(text: str) -> LakebedError | None:
-    """The error of the last line in a text, as ``encode`` wrote it; None if there is none. A class not known is Unexpected."""
+    """The error of the last line in a text, as ``encode`` wrote it; None if none. An unknown class becomes Unexpected."""
     decoder = json.JSONDecoder()
     for piece in reversed(text.split(MARKER)[1:]):
         try:
             document, _ = decoder.raw_decode(piece)
-            kind, said, data = document["class"], str(document["text"]), dict(document["data"])
+            kind, message, data = document["class"], str(document["text"]), dict(document["data"])
         except (ValueError, KeyError, TypeError):
             continue
         known = getattr(errors, kind, None)
         if not (isinstance(known, type) and issubclass(known, LakebedError)):
-            return Unexpected(f"{kind}: {said}")
-        error = known(said)
+            return Unexpected(f"{kind}: {message}")
+        error = known(message)
         for name in vars(error).keys() & data.keys():
             setattr(error, name, tuple(data[name]) if isinstance(data[name], list) else data[name])
         return error
@@ -59,7 +59,7 @@ def decode(text: str) -> LakebedError | None:
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Give an error of lakebed that leaves the block the line as a note."""
+    """Add the line, as a note, to an error of lakebed that leaves the block."""
     try:
         yield
     except LakebedError as error:
@@ -89,7 +89,7 @@ def from_spark() -> Iterator[None]:
         found = decode(str(error))
         if found is None:
             raise
-        # Whoever has to fix his input is not helped by the pages that Spark adds.
+        # Spark adds pages of text, which do not help to fix wrong input.
         raise found from (None if isinstance(found, InvalidInput) else error)
 
 

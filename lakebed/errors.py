@@ -21,8 +21,8 @@
     └── Unexpected            lakebed does not know this cause: read the message and the log
 
 An error has a text, for people, and data, for programs: ``table``, ``version`` and ``path``, and some classes have more. Data
-that nobody knows, or that does not apply, is None. Errors can be pickled and copied with their data. What travels through
-Spark or DuckDB, which pass on text alone, travels as ``error_transport`` writes it.
+that is unknown, or does not apply, is None. Errors can be pickled and copied with their data. Spark and DuckDB pass on text
+alone; ``error_transport`` carries errors through them.
 
 A conflict between two commits is not an error but a value: see ``lakebed.manifest.table_log``.
 """
@@ -54,7 +54,7 @@ class LakebedError(Exception):
         self.path = path
 
     def data(self) -> dict[str, object]:
-        """What is known of the error beside its text, by name."""
+        """The data of the error, by name."""
         return {name: value for name, value in vars(self).items() if value is not None and not name.startswith("_")}
 
     def with_text(self, text: str) -> Self:
@@ -90,7 +90,7 @@ class TableExists(LakebedError):
 
 
 class VersionNotFound(LakebedError):
-    """The version is newer than the table, or the log no longer keeps it. ``oldest``: that can be read, where it is known."""
+    """The version is newer than the table, or the log no longer keeps it. ``oldest``: the oldest that can be read, if known."""
 
     def __init__(
         self, text: str = "", *, oldest: int | None = None, newest: int | None = None, **where: Unpack[_Where]
@@ -182,4 +182,4 @@ class Cancelled(LakebedError):
 
 
 class Unexpected(LakebedError):
-    """Something failed that lakebed did not foresee: in Spark, in the environment, or in lakebed itself."""
+    """A failure that lakebed did not foresee: in Spark, in the environment, or in lakebed itself."""

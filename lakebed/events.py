@@ -1,4 +1,4 @@
-"""What happens, as typed values. The core emits them; who wants to know listens (metrics, a display, a user's code).
+"""Events, as typed values. The core emits them; metrics, a display or a user's code listens.
 
 from lakebed import events
 events.listen(print)
@@ -30,7 +30,7 @@ class BatchCommitted:
     commit_seconds: float
     attempts: int
     newest_event_seconds: float | None = None  # epoch seconds of the newest event in the batch
-    ignored: int = 0  # records that mean no change
+    ignored: int = 0  # records without a change
     query: str = ""  # with ``batch_id``: the transaction that the log remembers the batch by, if it has an id
     batch_id: int | None = None
     truncated: int = 0  # changes left out, since they are from before a truncate of the source
@@ -95,7 +95,7 @@ class ViewRefreshed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeBegan:
-    """A plan of the planner is being run. ``kind``: merge, purge, recluster or resort; ``level``: of the output.
+    """The work on a plan began. ``kind``: merge, purge, recluster or resort; ``level``: of the output.
 
     ``claim``: the id of the claim that will be taken, the same in ``ClaimChanged``, ``MergeEnded`` and in the log.
     """
@@ -111,7 +111,7 @@ class MergeBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeEnded:
-    """A merge ended: ``outcome`` is completed, or cancelled, or who was faster: claimed, replaced, overtaken.
+    """A merge ended. ``outcome``: completed, cancelled, or, if another was faster, claimed, replaced or overtaken.
 
     ``local``: its output is on the local disk for now.
     """
@@ -150,7 +150,7 @@ class MergeFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """A materialized part went into the object store, or (``outcome`` is not completed) was overtaken and deleted again."""
+    """A materialized part went into the object store, or (``outcome`` is not completed) was overtaken and deleted."""
 
     table: str
     outcome: str
@@ -167,7 +167,7 @@ class Uploaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationBegan:
-    """A delete or an update is being run. ``operation``: delete or update."""
+    """A delete or an update began. ``operation``: delete or update."""
 
     table: str
     operation: str
@@ -202,8 +202,8 @@ class MutationFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitEnded:
-    """A commit to a log ended. ``operation``: what the commit calls itself, such as SETTLE; ``result``: committed, conflicted
-    (another came first; ``conflict``: what of it stood in the way) or unknown (the store stayed silent).
+    """A commit to a log ended. ``operation``: its name in the log, such as SETTLE; ``result``: committed, conflicted
+    (another came first; ``conflict``: what in it conflicted) or unknown (the store did not answer).
     """
 
     table: str
@@ -255,10 +255,10 @@ class StoreRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMeasured:
-    """What a task took of the process that did it. ``kind``: write, merge or find.
+    """What a task used of its process. ``kind``: write, merge or find.
 
-    ``memory_bytes``: the most that the process ever had in memory; ``spilled_bytes``: the most that lay in its temporary folder
-    while the task ran, seen a few times a second.
+    ``memory_bytes``: the most that the process ever had in memory; ``spilled_bytes``: the most in its temporary folder while the
+    task ran, measured a few times a second.
     """
 
     table: str
@@ -282,7 +282,7 @@ class QueryChanged:
     """A streaming query of this process, or what does its work without Spark, changed. ``role``: ingest or maintain.
 
     ``state``: running; waiting (it failed, and starts again after ``pause_seconds``); failed (for a cause that never passes, or
-    too often in a row); stopped. ``error``: the class of what it failed with, ``reason``: what that says.
+    too often in a row); stopped. ``error``: the class of the error, ``reason``: its text.
     """
 
     table: str

@@ -1,4 +1,4 @@
-"""Why a streaming query of Spark ended, whether it starts again, and who learns of it.
+"""Why a streaming query of Spark ended, whether it starts again, and how that is reported.
 
 1. lakebed's own error is read back from Spark's (``error_transport``). Else Spark itself failed: where its text is one of
    ``SPARK_CAUSES``, the cause is known; any other is Unexpected.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 UNKNOWN_FAILURES_MAX = 5
 PAUSE_SECONDS_MAX = 30.0
 PROOF_SECONDS = 30
-"""A query that failed runs again when it has done some work, or was up for so long: its start alone proves nothing yet."""
+"""A query that failed counts as running again once it has done some work, or was up for so long: a start proves nothing."""
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception): ")
 _logger = logging.getLogger("lakebed.query")
 
@@ -61,7 +61,7 @@ SPARK_CAUSES: dict[str, Callable[[str], LakebedError]] = {
     "Futures timed out": _slow("a part of Spark did not answer another in time; is the machine or the network busy?"),
     "ExecutorLostFailure": _slow("Spark lost an executor"),
 }
-"""What Spark says of itself, as text alone: a part of it, and the error that it means for a query of a name."""
+"""Failures that Spark reports as text alone: a part of the text, and the error for a query of this name."""
 
 
 def failure_of(query: StreamingQuery, name: str) -> LakebedError | None:
@@ -90,9 +90,9 @@ class Restarts:
         self.has_started = False
         """Whether it ever started. An Unexpected error before that comes from how it was called."""
 
-    def pause_seconds(self, error: LakebedError, got_on: bool) -> float | None:
-        """How long to wait before the next start; None: there is none. ``got_on``: some work was done since the last failure."""
-        self._failures = 1 if got_on else self._failures + 1
+    def pause_seconds(self, error: LakebedError, made_progress: bool) -> float | None:
+        """How long to wait before the next start; None for no start. ``made_progress``: some work was done since the failure."""
+        self._failures = 1 if made_progress else self._failures + 1
         may_pass = isinstance(error, Unexpected) and self.has_started and self._failures <= UNKNOWN_FAILURES_MAX
         if not isinstance(error, Retry) and not may_pass:
             return None
@@ -169,6 +169,6 @@ _here_lock = threading.Lock()
 
 
 def unwell_here(table: str) -> list[Health]:
-    """What this process has started on a table (by its root) and what does not run now."""
+    """What this process has started on a table (by its root) and does not run now."""
     with _here_lock:
         return [health for (of, _), health in _here.items() if of == table and health.error is not None]

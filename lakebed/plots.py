@@ -1,4 +1,4 @@
-"""Pictures, for which matplotlib must be installed."""
+"""Writes pictures, for which matplotlib must be installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def save(figure: Figure, file: str) -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches that needs no screen; ``savefig`` it. Raises MissingPrerequisite."""
+    """An empty figure, its size in inches, that needs no screen; ``savefig`` it. Raises MissingPrerequisite."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

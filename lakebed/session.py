@@ -44,7 +44,7 @@ _EXCLUDED = (
     "io.netty:*",
 )
 PATIENCE = ("SPARK_AUTH_SOCKET_TIMEOUT", "120")
-"""A variable of the environment: seconds that Spark's Python half gives its other half to answer."""
+"""An environment variable: the seconds that Spark's Python side waits for an answer of its Java side."""
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
@@ -102,7 +102,7 @@ def settings(s3: bool) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": _CATALOG,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Delta's own state is read for its schema only: two tasks do, not fifty.
+        # Delta's own state is read for its schema only: two tasks are enough, not fifty.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.showConsoleProgress": "false",
         # A busy machine may take longer than 15 s to start a Python worker; that is no reason to end a stream.
@@ -171,7 +171,7 @@ def _complete(session: SparkSession) -> None:
             f"this Spark session lacks Delta's jars; start it with spark.jars.packages={DELTA_PACKAGE}, "
             f"spark.sql.extensions={_EXTENSION} and spark.sql.catalog.spark_catalog={_CATALOG}, or let lakebed.spark() build it"
         )
-    from lakebed.compaction.log_source import LogSource  # who does not use Spark need not wait for its import
+    from lakebed.compaction.log_source import LogSource  # only those who use Spark wait for its import
     from lakebed.view.changes import ChangesSource
 
     for source in (LogSource, ChangesSource):

@@ -64,7 +64,7 @@ class ReclusterDepth:
     is_percent: bool = False
 
     def of_level(self, parts: int) -> float:
-        """The depth allowed to a level of so many parts. A part lies over itself, so it is 1 at least."""
+        """The depth that a level of ``parts`` parts may have. A part lies over itself, so it is 1 at least."""
         return max(1.0, self.number / 100 * parts) if self.is_percent else self.number
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class TableSettings:
         return self.sort_key or self.keys
 
     def to_properties(self) -> dict[str, str]:
-        """The properties as they stand in the log: what differs from the defaults."""
+        """The properties as the log holds them: what differs from the defaults."""
         out: dict[str, str] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -138,7 +138,7 @@ _OF_CREATION = {
     "lakebed.keys": "keys", "lakebed.sequence_by": "sequence_by", "lakebed.sort_key": "sort_key",
     "lakebed.sort_key_version": "sort_key", "lakebed.sort_key_frame": "sort_key",
 }  # fmt: skip
-"""What is no property to set: written by lakebed, from arguments of these names."""
+"""Properties that users can't set: lakebed writes them, from arguments of these names."""
 
 
 def parse_settings(properties: Mapping[str, str]) -> TableSettings:
@@ -165,7 +165,7 @@ def read_settings(properties: Mapping[str, str]) -> TableSettings:
 
 
 def wrong_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """What is wrong with the properties that stand in a log, by name: those that would be refused today."""
+    """What is wrong with the properties in a log, by name: those that would be refused today."""
     wrong: dict[str, str] = {}
     for name, text in properties.items():
         try:
@@ -190,7 +190,7 @@ def retention_seconds(properties: Mapping[str, str]) -> int:
 
 
 def property_value(name: str, text: str | None) -> Any:
-    """The value that a property has by a text, or by default (None). A property of the user's own is its text.
+    """The value of a property for a text, its default for None. The value of a user's own property is its text.
 
     Raises InvalidInput naming the property, its value and what is accepted.
     """
@@ -399,7 +399,7 @@ _DELTA_VALUES: dict[str, Callable[[str], Any]] = {
 
 
 def column_names(names: Sequence[str], purpose: str) -> tuple[str, ...]:
-    """The names as a tuple; one name may stand alone. Raises InvalidInput."""
+    """The names as a tuple; a single name may be given alone. Raises InvalidInput."""
     if isinstance(names, str):
         return (names,)
     if not all(isinstance(name, str) for name in names):

@@ -36,25 +36,27 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()
 @pytest.mark.parametrize("error", [Retry("x"), errors.StoreUnavailable("x"), Contention("x")])
 def test_what_passes_is_tried_again_without_end_later_each_time(error: LakebedError) -> None:
     restarts = Restarts()
-    pauses = [restarts.pause_seconds(error, got_on=False) for _ in range(3000)]
+    pauses = [restarts.pause_seconds(error, made_progress=False) for _ in range(3000)]
     assert pauses[:7] == [1, 2, 4, 8, 16, PAUSE_SECONDS_MAX, PAUSE_SECONDS_MAX]
     assert set(pauses[5:]) == {PAUSE_SECONDS_MAX}
-    assert restarts.pause_seconds(error, got_on=True) == 1
+    assert restarts.pause_seconds(error, made_progress=True) == 1
 
 
 def test_what_nobody_knows_is_tried_again_a_bounded_number_of_times_in_a_row() -> None:
     restarts = Restarts()
-    assert restarts.pause_seconds(Unexpected("x"), got_on=False) is None, "it could not even be started"
+    assert restarts.pause_seconds(Unexpected("x"), made_progress=False) is None, "it could not even be started"
     restarts.has_started = True
     for _ in range(3):
-        tries = [restarts.pause_seconds(Unexpected("x"), got_on=number == 0) for number in range(UNKNOWN_FAILURES_MAX)]
+        tries = [
+            restarts.pause_seconds(Unexpected("x"), made_progress=number == 0) for number in range(UNKNOWN_FAILURES_MAX)
+        ]
         assert None not in tries
-    assert restarts.pause_seconds(Unexpected("x"), got_on=False) is None
+    assert restarts.pause_seconds(Unexpected("x"), made_progress=False) is None
 
 
 @pytest.mark.parametrize("kind", [Corrupt, InvalidInput, DataLoss, MissingPrerequisite, errors.QuarantineRefused])
 def test_what_never_passes_is_not_tried_again(kind: type[LakebedError]) -> None:
-    assert Restarts().pause_seconds(kind("x"), got_on=True) is None
+    assert Restarts().pause_seconds(kind("x"), made_progress=True) is None
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_what_never_passes_is_not_tried_again(kind: type[LakebedError]) -> None:
 def test_what_spark_says_when_something_was_slow_or_lost_passes(text: str) -> None:
     error = failure_in(text, "maintain")
     assert isinstance(error, Retry) and "the maintain query failed: " in str(error)
-    assert Restarts().pause_seconds(error, got_on=False) == 1
+    assert Restarts().pause_seconds(error, made_progress=False) == 1
 
 
 def test_an_error_of_lakebed_goes_before_what_spark_says() -> None:

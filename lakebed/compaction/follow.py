@@ -38,7 +38,7 @@ class MaintenanceCycle:
             try:
                 self._step()
             except Retry as error:
-                pause = restarts.pause_seconds(error, got_on=False) or 0.0
+                pause = restarts.pause_seconds(error, made_progress=False) or 0.0
                 self._health.waits(error, pause)
                 self._compactor.wake()
                 self._stop.wait(pause)
@@ -63,7 +63,7 @@ def follow(path: str, log: TableLog, step: Callable[[], None], compactor: Compac
             try:
                 version = log.refresh().version
             except Retry as error:
-                pause = restarts.pause_seconds(error, got_on=False) or 0.0
+                pause = restarts.pause_seconds(error, made_progress=False) or 0.0
                 health.waits(error, pause)
                 stop.wait(pause)
                 continue

@@ -129,9 +129,9 @@ class Maintenance:
         try:
             self._query = self._start()
         except LakebedError as error:
-            return self._failed(error, got_on=False)
+            return self._failed(error, made_progress=False)
         except Exception as error:
-            return self._failed(failure_in(str(error), QUERY), got_on=False)
+            return self._failed(failure_in(str(error), QUERY), made_progress=False)
         self._restarts.has_started = True
         if self._failure is None:
             self._health.runs()  # after a failure, a cycle or time has to show it
@@ -150,11 +150,11 @@ class Maintenance:
                 return None
         except Exception as gone:  # the JVM does not answer
             error = failure_in(str(gone), QUERY)
-        return self._failed(error, got_on=self._cycle.done > self._cycles_before)
+        return self._failed(error, made_progress=self._cycle.done > self._cycles_before)
 
-    def _failed(self, error: LakebedError, got_on: bool) -> float | None:
+    def _failed(self, error: LakebedError, made_progress: bool) -> float | None:
         self._failure = error
-        pause = self._restarts.pause_seconds(error, got_on)
+        pause = self._restarts.pause_seconds(error, made_progress)
         if pause is None:
             self._error = error
             self._health.failed(error)

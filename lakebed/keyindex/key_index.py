@@ -5,8 +5,8 @@ It makes a settle cost what the batch costs. It is a cache, never the truth: wha
 
 Invariants
 - A part is in `parts` exactly when all of its rows can be found. Parts are immutable, so adding one twice adds it once.
-- The catalog, a small JSON file replaced in one step, names every run with its length and checksum. A run that is
-  missing or differs is dropped with every part that had rows in it; a file that is not named is deleted.
+- The catalog, a small JSON file replaced in one step, lists every run with its length and checksum. A run that is
+  missing or differs is dropped with every part that had rows in it; a file that is not listed is deleted.
   Nothing waits for the disk (no fsync): after a power cut the checksums find what did not reach it.
 - One process uses a folder, guarded by a lock; a second one gets a fresh temporary folder of its own.
 - A disk that refuses a write costs speed, not correctness: the index logs a warning, is empty from then on, and refuses
@@ -96,7 +96,7 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """The index at one set of parts, all that a look-up needs; it stays as it is.
+    """The index at one set of parts: all that a lookup needs. Immutable.
 
     `codes[i]` maps the ordinals of run i to places in `names`, removed parts to -1.
     """
@@ -180,7 +180,7 @@ class KeyIndex:
         return state if not self._abandoned and state.parts.keys() == parts else None
 
     def sync(self, parts: Collection[str], read_keys: Callable[[str], Rows]) -> IndexState | None:
-        """Make `self.parts` equal to `parts`: forget what left, and read and add what came. Returns the index as it is then, None
+        """Make `self.parts` equal to `parts`: drop removed parts, read and add new ones. Returns the index as it is then, None
         if it was abandoned.
 
         `read_keys` returns a part's key and payload columns in file order, as a table or batch by batch. When it
@@ -258,7 +258,7 @@ class KeyIndex:
         return result
 
     def close(self) -> None:
-        """Give the folder free for another process; the index is empty from then on."""
+        """Release the folder for another process; the index is empty from then on."""
         with self._mutation:
             self._abandoned = True
             self._state = _state({}, ())
@@ -322,7 +322,7 @@ class KeyIndex:
             self._replace(self._state.parts, kept + merged)
 
     def _replace(self, parts: Mapping[str, int], placed: Sequence[_Placed]) -> None:
-        """Make this the state: first in the catalog, then in memory; then delete the files of runs that left."""
+        """Make this the state: first in the catalog, then in memory; then delete the files of removed runs."""
         kept = tuple(p for p in placed if p.live)
         _write_catalog(self._folder, self._identity(), parts, kept)
         before = {p.run.file.name for p in (*self._state.placed, *placed)}
@@ -368,7 +368,7 @@ class KeyIndex:
         return _only_whole_parts(parts, placed)
 
     def _sweep(self) -> None:
-        """Delete what the state does not name: runs of a process that died before it wrote them into the catalog."""
+        """Delete files that the state does not list: runs of a process that died before it wrote them into the catalog."""
         named = {placed.run.file.name for placed in self._state.placed}
         for path in self._folder.iterdir():
             if path.name not in named and path.suffix in (SUFFIX, TEMPORARY_SUFFIX):
@@ -378,9 +378,10 @@ class KeyIndex:
 
 
 def runs_to_merge(placed: Sequence[_Placed], bytes_max: int) -> list[_Placed]:
-    """Which runs to merge next into one of at most `bytes_max`: none, if none pay. Smaller ones go first.
+    """Which runs to merge next into one of at most `bytes_max`: none, if no merge is worth it. Smaller ones go first.
 
-    Pays: `FANOUT` runs of one tier (tiers are a factor FANOUT apart in size), or a run of which less than half is live.
+    A merge is worth it for `FANOUT` runs of one tier (tiers are a factor FANOUT apart in size), and for a run of which less
+    than half is live.
     """
     tiers: dict[int, list[_Placed]] = {}
     for run in sorted(placed, key=lambda p: (p.live_bytes, p.run.file.name)):
@@ -480,7 +481,7 @@ def _read_catalog(
 
 
 def _claim_folder(folder: Path) -> tuple[Path, Callable[[], object]]:
-    """Lock `folder`, or a fresh temporary one when another process has it; with what gives it free again."""
+    """Lock `folder`, or a new temporary one when another process has it; returns it with the function that releases it."""
     lock = lock_folder(folder)
     if lock is None:
         own = Path(tempfile.mkdtemp(prefix="keys-", dir=process_folder()))

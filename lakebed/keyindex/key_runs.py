@@ -53,7 +53,7 @@ class StorageFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """A run as the catalog knows it; `parts` maps a part's id to how many of its rows are here, in ordinal order."""
+    """A run as the catalog describes it; `parts` maps a part's id to how many of its rows are here, in ordinal order."""
 
     name: str
     bytes: int
@@ -187,7 +187,7 @@ class RunBuilder:
             self._bytes += bytes_
 
     def append_run(self, run: Run, live: Iterable[str]) -> None:
-        """Add the rows of `run` that belong to the parts of `live`; the caller sees to it that they fit one run."""
+        """Add the rows of `run` that belong to the parts of `live`; the caller ensures that they fit one run."""
         kept = set(live)
         ordinals = np.zeros(len(run.file.parts), np.uint16)
         keep = np.zeros(len(run.file.parts), bool)
@@ -231,7 +231,7 @@ class RunBuilder:
 def _search(words: Words, fence: Words, sought: Words) -> Positions:
     """The first position of a word not below each of `sought`, none of which is above the last word."""
     block = np.searchsorted(fence, sought)
-    # Whatever stands before `at` is smaller than what is sought; the answer is at most FENCE beyond.
+    # Every word before `at` is smaller than what is sought; the answer is at most FENCE beyond.
     at = np.maximum(block.astype(np.int64) - 1, 0) * FENCE
     last = len(words) - 1
     step = FENCE // 2

@@ -9,7 +9,7 @@ Algorithm
 1. `encode` casts every key column to the table's type and then to a form in which equality is equality of bits:
    int64 for integers, dates, timestamps, booleans and normalized floats; binary for strings; decimal128 for decimals.
 2. `words` takes the only column when the key is exact, else lets DuckDB hash the encoded columns: vectorized, some
-   12 ms a million uuid strings. The hash belongs to a version of DuckDB, so `identity` names it.
+   12 ms a million uuid strings. The hash belongs to a version of DuckDB, so `identity` includes it.
 """
 
 from __future__ import annotations

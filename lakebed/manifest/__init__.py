@@ -1,1 +1,1 @@
-"""The log of a table: what stands in it, how it is read, and how a commit gets into it. No engine."""
+"""The log of a table: what it holds, how it is read, and how a commit is added to it. No engine."""

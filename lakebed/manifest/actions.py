@@ -1,7 +1,7 @@
-"""The actions of a commit, and the parts that they are about: typed values. ``commit_codec`` has their JSON.
+"""The actions of a commit and the parts that they concern, as typed values. ``commit_codec`` converts them to and from JSON.
 
-Only standard actions carry state: other readers ignore unknown ones and lose them at their next checkpoint. What Delta has no
-action for is an entry, a ``domainMetadata`` (``entries``).
+Only standard actions carry state: other readers ignore unknown ones and lose them at their next checkpoint. State for
+which Delta has no action is an entry, a ``domainMetadata`` (``entries``).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Part:
 
     ``path`` is relative to the table's root (or absolute) and not url-encoded. ``rows`` counts physical rows, dead ones
     included. ``deletes`` counts the delete rows among them, all dead, kept as tombstones; ``deletes_ms`` is when the
-    newest of them was written, if that was before the part. ``has_op_column`` says that the file has the hidden column
-    that tells deletes from upserts. ``stats`` is Delta's statistics JSON. ``passes``: see ``manifest.passes``.
-    ``spelling`` is the path as another writer spelled it in the log, if we would spell it otherwise: readers compare the text.
+    newest of them was written, if that was before the part. ``has_op_column``: the file has the hidden column
+    that distinguishes deletes from upserts. ``stats`` is Delta's statistics JSON. ``passes``: see ``manifest.passes``.
+    ``spelling`` is the path as another writer spelled it in the log, if lakebed would not spell it so: readers compare the text.
     ``checksum`` is the CRC-32 of the whole file; None for a file that others wrote.
     """
 
@@ -66,7 +66,7 @@ class Part:
 
     @property
     def live_bytes(self) -> float:
-        """What the live rows take, if all rows take the same; all bytes where the number of rows is not known."""
+        """Bytes of the live rows, if all rows are of equal size; all bytes where the number of rows is unknown."""
         return self.bytes * max(0, self.live_rows) / self.rows if self.rows > 0 else float(self.bytes)
 
     @property
@@ -79,7 +79,7 @@ class Part:
         return is_native_file(self.path)
 
     def removed(self, now_ms: int, data_change: bool = True) -> RemovePart:
-        """What takes the part out of the base."""
+        """The action that removes the part from the base."""
         return RemovePart(
             path=self.path,
             deleted_ms=now_ms,
@@ -102,7 +102,7 @@ def partition_key(values: Mapping[str, str | None]) -> PartitionKey:
 
 
 def part_domain(path: str) -> str:
-    """The name under which the log has a change part."""
+    """The name of a change part's entry in the log."""
     return PART + path.rsplit("/", 1)[-1].removesuffix(".parquet")
 
 
@@ -187,7 +187,7 @@ class RemoveChangePart:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Which features a reader and a writer must know."""
+    """The features that a reader and a writer must support."""
 
     min_reader_version: int
     min_writer_version: int
@@ -211,7 +211,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The newest batch that an application committed: what makes a replayed batch recognisable (invariant M3)."""
+    """The newest batch that an application committed. By it a replayed batch is recognised (invariant M3)."""
 
     app_id: str
     version: int
@@ -229,12 +229,12 @@ class Domain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitInfo:
-    """What a commit says of itself. It is no state: checkpoints do not keep it, and another tool may rewrite or drop it.
+    """A commit's description of itself. It is not state: checkpoints do not keep it, and another tool may rewrite or drop it.
 
-    Identity and time count: ``commit_id``, ``timestamp_ms``, ``table`` (the id of the table that the commit was made for),
-    ``parent`` (the digest of the commit that it follows) and ``attempt`` (how often it was sent before). They tell lakebed's
-    commits from those of another log or another time. The rest is for people; what a commit is follows from its other actions
-    (``commit_kind``).
+    lakebed relies on identity and time: ``commit_id``, ``timestamp_ms``, ``table`` (the id of the table that the commit was made
+    for), ``parent`` (the digest of the commit that it follows) and ``attempt`` (how often it was sent before). They distinguish
+    lakebed's commits from those of another log or another time. The rest is for people; the kind of a commit follows from its
+    other actions (``commit_kind``).
     """
 
     operation: str
@@ -256,7 +256,7 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One version of the log. ``digest``: of its file's bytes, what tells it from every other; "" before it is written."""
+    """One version of the log. ``digest``: of its file's bytes, different for every commit; "" before it is written."""
 
     version: int
     actions: tuple[Action, ...]
@@ -273,12 +273,12 @@ class Commit:
 
 
 def is_native_file(path: str) -> bool:
-    """Whether lakebed wrote the file, in the table or on a local disk: nobody else names files so."""
+    """Whether lakebed wrote the file, in the table or on a local disk: only lakebed gives files such names."""
     return path.startswith("_lakebed/") or "/_lakebed/" in path
 
 
 def at_version(action: Action, version: int) -> Action:
-    """The action as it reads when its commit becomes ``version``: a new part's place in the order is the commit's."""
+    """The action in a commit that becomes ``version``: a new part gets its place in the order from the commit."""
     if isinstance(action, AddChangePart):
         return AddChangePart(replace(action.part, version=version))
     if isinstance(action, AddPart) and action.part.min_block < 0:

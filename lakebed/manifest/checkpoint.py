@@ -1,8 +1,8 @@
 """Checkpoints: a snapshot in one Parquet file, as every Delta reader expects it (Delta PROTOCOL.md, "Checkpoints").
 
-A row holds one action, in the column that the action is named by. We write the classic single-file kind and read that,
-and the classic kind in several files that other writers make of large tables. The file's key-value metadata says which commit
-the state is of (its digest, and its time): a checkpoint that another table left behind is not taken for this one's.
+A row holds one action, in the column named after it. We write the classic kind in a single file. We read that, and the
+classic kind in several files, which other writers make of large tables. The file's key-value metadata records which commit the
+state is of (its digest, and its time), so a checkpoint that another table left behind is not mistaken for one of this table.
 """
 
 from __future__ import annotations
@@ -131,12 +131,12 @@ def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
         )
         at += len(rows)
     out = io.BytesIO()
-    said = {
+    key_values = {
         _DIGEST: snapshot.digest,
         _TIMESTAMP: str(snapshot.timestamp_ms),
         entries.CHECKPOINT_CHECKSUM: _CHECKSUM + ZEROS,
     }
-    schema = _SCHEMA.with_metadata(said)
+    schema = _SCHEMA.with_metadata(key_values)
     rows = pa.table([arrays[name] for name in _SCHEMA.names], schema=schema)
     pq.write_table(rows, out, compression="zstd")
     return with_checksum(out.getvalue(), _CHECKSUM), total
@@ -156,8 +156,8 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
             ).read(use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Corrupt(f"the checkpoint of version {version} can't be read: {error}", version=version) from error
-        said = table.schema.metadata or {}
-        digest, timestamp_ms = said.get(_DIGEST, b"").decode(), int(said.get(_TIMESTAMP, 0))
+        key_values = table.schema.metadata or {}
+        digest, timestamp_ms = key_values.get(_DIGEST, b"").decode(), int(key_values.get(_TIMESTAMP, 0))
         if "sidecar" in table.column_names and table["sidecar"].null_count < len(table):
             raise Unsupported(
                 "the table has a v2 checkpoint with sidecars; drop the feature v2Checkpoint first", version=version
@@ -210,17 +210,17 @@ def _add_row(part: Part) -> dict[str, Any]:
 def _rows(column: pa.ChunkedArray, known: pa.StructType) -> Iterator[dict[str, Any]]:
     """The values of a struct column without nulls. Field by field, which is several times quicker than row by row.
 
-    Of fields that are not ``known`` only the statistics are read that stand where their text should be.
+    Fields that are not ``known`` are skipped, except statistics kept as a struct where their text is missing.
     """
     stored = {field.name for field in column.type}
     names = [field.name for field in known if field.name in stored]
     for chunk in column.chunks:
         fields = {name: _values(chunk.field(name)) for name in names}
         if "stats_parsed" in stored and None in fields.get("stats", [None]):
-            told = fields.get("stats", [None] * len(chunk))
+            texts = fields.get("stats", [None] * len(chunk))
             fields["stats"] = [
                 parsed if text is None else text
-                for text, parsed in zip(told, _statistics(chunk.field("stats_parsed")), strict=True)
+                for text, parsed in zip(texts, _statistics(chunk.field("stats_parsed")), strict=True)
             ]
         for values in zip(*fields.values(), strict=True):
             yield dict(zip(fields, values, strict=True))
@@ -236,22 +236,22 @@ def _statistics(array: pa.StructArray) -> list[str | None]:
         rows = pa.StructArray.from_arrays(
             [array.field(name) for name in without], without, mask=array.is_null()
         ).to_pylist()
-    return [None if row is None else orjson.dumps(_told(row)).decode() for row in rows]
+    return [None if row is None else orjson.dumps(_json_value(row)).decode() for row in rows]
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """The type with the zone that Arrow does not give a time of Spark's old kind (INT96)."""
+    """The type with a time zone for times of Spark's old kind (INT96), which Arrow leaves without one."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
     return pa.timestamp(_INT96_UNIT, "UTC") if kind == pa.timestamp(_INT96_UNIT) else kind
 
 
-def _told(value: Any) -> Any:
-    """A value of statistics as it stands in their text; of what can't be told, nothing."""
+def _json_value(value: Any) -> Any:
+    """A value of statistics in the form that their text has; None for a value that the text can't express."""
     match value:
         case dict():
-            told = {name: _told(item) for name, item in value.items()}
-            return {name: item for name, item in told.items() if item is not None}
+            fields = {name: _json_value(item) for name, item in value.items()}
+            return {name: item for name, item in fields.items() if item is not None}
         case datetime.datetime():
             return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         case datetime.date():

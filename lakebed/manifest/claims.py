@@ -48,15 +48,15 @@ class Claim:
         return CLAIM + self.id
 
     def is_live(self, now_ms: int) -> bool:
-        """Whether the lease holds."""
+        """Whether the lease has not ended."""
         return now_ms < self.lease_ms <= now_ms + LEASE_MS_MAX
 
     def to_action(self) -> Domain:
-        """What puts the claim into the log, or extends its lease."""
+        """The action that adds the claim to the log, or extends its lease."""
         return Domain(self.domain, self._configuration())
 
     def ended(self) -> Domain:
-        """What takes the claim out of the log. It keeps the description: what a commit was may follow from it."""
+        """The action that removes the claim from the log. It keeps the description: the kind of a commit may follow from it."""
         return Domain(self.domain, self._configuration(), removed=True)
 
     def _configuration(self) -> str:
@@ -68,7 +68,7 @@ class Claim:
 
 
 def claim_of(domain: str, configuration: str) -> Claim | None:
-    """The claim that an entry of the log states, None if it states something else."""
+    """The claim in an entry of the log, None if the entry is something else."""
     if not domain.startswith(CLAIM):
         return None
     value = orjson.loads(configuration)
@@ -90,6 +90,6 @@ def claims_of(domains: Mapping[str, str]) -> dict[str, Claim]:
 
 
 def claimed_paths(snapshot: Snapshot, now_ms: int) -> frozenset[str]:
-    """Paths of the parts that live claims name."""
+    """Paths of the parts that live claims have as sources."""
     live = (claim for claim in claims_of(snapshot.domains).values() if claim.is_live(now_ms))
     return frozenset(path for claim in live for path in claim.sources)

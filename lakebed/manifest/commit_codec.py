@@ -28,14 +28,14 @@ from lakebed.manifest.actions import (
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.embedded_checksum import ZEROS, require_whole, with_checksum
 
-# At the start of a line, where no text can stand.
+# At the start of a line, where no text of a value can occur.
 _CHECKSUM = f'\n{{"commitInfo":{{"{entries.COMMIT_CHECKSUM}":"'.encode()
 _NO_COLUMNS = '{"type":"struct","fields":[]}'
 _PATH_SAFE = "/!$&'()*+,;=:@-._~"
 
 
 def encode_commit(actions: tuple[Action, ...]) -> bytes:
-    """A commit file: a JSON object a line. A ``commitInfo`` begins with the checksum of the file."""
+    """A commit file: one JSON object per line. A ``commitInfo`` begins with the checksum of the file."""
     lines = []
     for action in actions:
         line = to_json(action)
@@ -47,9 +47,9 @@ def encode_commit(actions: tuple[Action, ...]) -> bytes:
 
 
 def decode_commit(version: int, data: bytes) -> Commit:
-    """The commit of a file's bytes; actions that state nothing for us are left out. Raises ValueError if it is no whole one.
+    """The commit in a file; actions without state for lakebed are left out. Raises ValueError if the file is not whole.
 
-    A commit has at least one action (Delta's rule), and one of lakebed's the bytes that it was written with.
+    A whole commit has at least one action (Delta's rule); one of lakebed's has the bytes that it was written with.
     """
     require_whole(b"\n" + data, _CHECKSUM)
     lines = [orjson.loads(line) for line in data.splitlines() if line.strip()]
@@ -61,7 +61,7 @@ def decode_commit(version: int, data: bytes) -> Commit:
 
 
 def digest_of(data: bytes) -> str:
-    """What tells a commit's file from every other."""
+    """The digest of a commit's file, which identifies it."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -91,7 +91,7 @@ def to_json(action: Action) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any]) -> Action | None:
-    """The action of one JSON object; None for one that states nothing for us (``cdc``, an unknown one)."""
+    """The action of one JSON object; None for one without state for lakebed (``cdc``, an unknown one)."""
     name, body = next(iter(value.items()))
     if body is None:
         return None
@@ -298,12 +298,12 @@ def metadata_from_json(body: Mapping[str, Any]) -> Metadata:
 
 
 def encode_path(path: str) -> str:
-    """A path as it stands in the log: a url-encoded relative reference."""
+    """A path as the log holds it: a url-encoded relative reference."""
     return urllib.parse.quote(path, safe=_PATH_SAFE)
 
 
 def decode_path(path: str) -> str:
-    """The path that a reference in the log stands for."""
+    """The path that a reference in the log encodes."""
     return urllib.parse.unquote(path) if "%" in path else path
 
 

@@ -1,14 +1,14 @@
-"""What a commit is, told by its actions alone.
+"""The kind of a commit, which follows from its actions alone.
 
-``commitInfo`` is for people: another tool may rewrite or drop it, and checkpoints do not keep it. So nothing is decided by what
-it says of the operation, its parameters or its metrics. Only identity and time count there (see ``CommitInfo``).
+``commitInfo`` is for people: another tool may rewrite or drop it, and checkpoints do not keep it. So no decision
+rests on its operation, its parameters or its metrics. Only its identity and time are used (see ``CommitInfo``).
 
-Where the actions of two operations would be the same, one of them leaves an entry:
+Where the actions of two operations would be the same, an entry distinguishes them:
 
 - A settle and a truncate both take change parts out of the tail. A truncate writes the entry ``lakebed.truncated``.
 - An update of a table without keys and the replacement of a partition both put new rows in the place of old ones. The latter
   writes the entry ``lakebed.replaced``.
-- A change part of a mutation says so (``ChangePart.mutation``).
+- A change part records whether a mutation wrote it (``ChangePart.mutation``).
 - A claim that ends keeps its description in the action that ends it, so an upload differs from a merge.
 """
 
@@ -53,18 +53,18 @@ class CommitKind(Enum):
     ATTACH_PARTITION = "attach partition"
     DROP_DETACHED = "drop detached"
     CLAIM = "claim"  # made, extended or given back
-    LEASE = "lease"  # a reader holds a version, or no longer
+    LEASE = "lease"  # a reader begins or stops holding a version
     EXPIRE = "expire"
     OTHER = "other"
 
 
 def truncated(version: int) -> Domain:
-    """The entry of a commit that takes everything out of the table: which version did so last."""
+    """The entry of a commit that empties the table: the version that did so last."""
     return Domain(TRUNCATED, orjson.dumps({"version": version}).decode())
 
 
 def replaced(version: int, partition: Mapping[str, str | None]) -> Domain:
-    """The entry of a commit that replaces a partition: which version did so last, and which partition."""
+    """The entry of a commit that replaces a partition: the version that did so last, and the partition."""
     return Domain(REPLACED, orjson.dumps({"version": version, "partition": dict(partition)}).decode())
 
 
@@ -79,7 +79,7 @@ def settles(commit: Commit) -> bool:
 
 
 def ended_claim(commit: Commit) -> Claim | None:
-    """The claim that the commit completed or gave back; None if it ended none."""
+    """The claim that the commit completed or abandoned; None if it ended none."""
     for action in commit.actions:
         if isinstance(action, Domain) and action.removed and action.configuration:
             claim = claim_of(action.domain, action.configuration)
@@ -142,7 +142,7 @@ def _kind_of_entries(commit: Commit) -> CommitKind:
     """The kind of a commit that changes no part."""
     entries = [action.domain for action in commit.actions if isinstance(action, Domain)]
     if any(isinstance(action, Transaction) for action in commit.actions):
-        return CommitKind.APPEND  # of a batch that held nothing
+        return CommitKind.APPEND  # of an empty batch
     for prefix, kind in (
         (DETACHED, CommitKind.DROP_DETACHED),
         (CLAIM, CommitKind.CLAIM),

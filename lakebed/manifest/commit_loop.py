@@ -1,17 +1,18 @@
-"""Committing until it stands: the one loop of every operation that commits.
+"""The commit loop: every operation that commits uses it, and tries again after a conflict.
 
-1. ``build`` gets the newest snapshot. It answers what to commit on it (``Proposal``), that there is nothing to commit
-   (``Finished``), or that the table is not ready for it yet (``NotYet``). It may raise: then the operation ends with that.
-2. The proposal is committed. If the commit stands, the operation ends with the proposal's result.
-3. Another commit stands in the way: nothing of ours was committed, and step 1 builds again on the newest snapshot. What an
-   attempt keeps for the next one (files written, rows looked up) is the builder's affair.
-4. Nobody knows whether the commit stands (the store stayed silent): StoreUnavailable. It says whether the operation may be
-   repeated at once (what stands is found, and not done twice) or whether its user must look into the timeline first.
-5. After ``ATTEMPTS_MAX`` attempts: Contention. Each attempt that was lost is another commit that the table won.
+1. ``build`` gets the newest snapshot. It returns what to commit on it (``Proposal``), that there is nothing to commit
+   (``Finished``), or that the table is not ready for it yet (``NotYet``). It may raise: then the operation ends with that error.
+2. The proposal is committed. If this succeeds, the operation ends with the proposal's result.
+3. If another commit conflicts, nothing of ours was committed, and step 1 builds again on the newest snapshot. The builder
+   decides what an attempt keeps for the next one (files written, rows looked up).
+4. If nobody knows whether the commit succeeded (the store did not answer): StoreUnavailable. The error says whether the operation
+   may be repeated at once (a commit that succeeded is found, and not made twice) or whether its user must look into the
+   timeline first.
+5. After ``ATTEMPTS_MAX`` attempts: Contention. For each attempt that we lost, another commit of the table succeeded.
 
 The loop serves both classes of operation (see ``table_log``). *Act first, then commit*: the builder writes files under new names;
-``discard`` deletes those that no commit names, when the operation ends and each of its commits was certainly refused. *Read
-first, commit, then act*: the proposal's ``result`` touches files, and is called only when the commit stands.
+``discard`` deletes those that no commit refers to, when the operation ends and each of its commits was certainly refused. *Read
+first, commit, then act*: the proposal's ``result`` touches files, and is called only after the commit succeeded.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ R = TypeVar("R")
 class Proposal(Generic[R]):
     """What to commit on the snapshot that the builder was given. ``access``: what it read or replaces.
 
-    ``result``: what the operation ends with, once the commit stands. ``parameters`` and ``metrics`` are for people.
+    ``result`` returns what the operation ends with; it is called after the commit succeeded.
+    ``parameters`` and ``metrics`` are for people.
     """
 
     actions: Sequence[Action]
@@ -87,8 +89,8 @@ def commit_loop(
     """Commit what ``build`` proposes; returns its result.
 
     ``first``: the snapshot of the first attempt (default: the newest); ``newest``: how to get the others (default:
-    ``log.refresh``); ``discard``: deletes files that no commit names; ``repeatable``: whether doing the operation again is safe
-    when nobody knows whether it was done. Raises Contention, StoreUnavailable, and what ``build`` raises.
+    ``log.refresh``); ``discard``: deletes files that no commit refers to; ``repeatable``: whether it is safe to repeat the
+    operation when nobody knows whether it was done. Raises Contention, StoreUnavailable, and what ``build`` raises.
     """
     started = time.perf_counter()
     newest = newest or log.refresh
@@ -139,7 +141,7 @@ def _built(
 ) -> Proposal[R] | Finished[R] | NotYet:
     try:
         return build(snapshot)
-    except Retry:  # a store that does not answer deletes nothing either: the cleanup will
+    except Retry:  # a store that does not answer can't delete either: the cleanup will
         raise
     except LakebedError:
         if discard is not None:

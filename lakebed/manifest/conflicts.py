@@ -1,4 +1,4 @@
-"""Whether a commit that somebody else made first stands in the way of ours.
+"""Whether a commit that somebody else made first conflicts with ours.
 
 A commit that replaces parts read a snapshot. The commits between that snapshot and the newest are checked one by one:
 
@@ -6,7 +6,7 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
 2. A change of metadata or protocol: what we wrote may not fit any more.
 3. For a commit that looked keys up: parts with new rows joined the base, so a key may live where we did not look. For one
    that read the changes (a mutation): change parts joined the tail, or rows left the table otherwise than by a settle.
-4. What both touched, by the table's scope: the same part, the same partition, or anything in the table.
+4. What both changed, by the table's scope: the same part, the same partition, or anything in the table.
 5. Claims: another claim on the same parts, or somebody who ended or took over the claim that ours rests on.
 
 A blind append reads nothing, so only 1 and 2 can stop it.
@@ -36,7 +36,7 @@ from lakebed.manifest.commit_kind import is_append, kind_of, settles
 
 
 class ConflictKind(Enum):
-    """What of the other commit stands in the way."""
+    """What in the other commit conflicts with ours."""
 
     BATCH = "batch"
     METADATA = "metadata"
@@ -48,7 +48,7 @@ class ConflictKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The commit that came first, and what of it conflicts."""
+    """The commit that came first, and what in it conflicts."""
 
     version: int
     kind: ConflictKind
@@ -79,7 +79,7 @@ BLIND = ReadWriteSet()
 
 
 def find_conflict(access: ReadWriteSet, batch: Transaction | None, scope: str, winner: Commit) -> Conflict | None:
-    """What of a commit that came first conflicts with ours, None if nothing does. Pure."""
+    """What in a commit that came first conflicts with ours, None if nothing does. Pure."""
     replaces = bool(access.parts or access.change_parts or access.whole_table)
     partitions = set(access.parts.values())
     gone = _removed_for_good(winner) if access.claimed else frozenset()

@@ -1,6 +1,6 @@
 """Deletion vectors: which rows of a part are dead, as Delta's readers expect them (Delta PROTOCOL.md, "Deletion Vectors").
 
-A vector is a 64-bit roaring bitmap of row positions. It stands either inline in the log (base 85) or in a file that
+A vector is a 64-bit roaring bitmap of row positions. It is stored either inline in the log (base 85) or in a file that
 holds the vectors of one commit: a version byte, then for each vector its length, its data, and a checksum.
 """
 
@@ -28,7 +28,7 @@ _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionVector:
-    """Where a vector stands: ``storage`` is "u" (file named by a uuid), "i" (inline) or "p" (absolute path)."""
+    """Where a vector is stored: ``storage`` is "u" (file named by a uuid), "i" (inline) or "p" (absolute path)."""
 
     storage: str
     path_or_inline: str
@@ -92,7 +92,7 @@ def decode(data: bytes) -> BitMap64:
 
 
 def inline(dead: BitMap64) -> DeletionVector:
-    """A vector that stands in the log itself."""
+    """A vector that is stored in the log itself."""
     data = encode(dead)
     return DeletionVector(
         storage="i", path_or_inline=encode_z85(data), offset=None, bytes=len(data), dead_rows=len(dead)
@@ -102,7 +102,7 @@ def inline(dead: BitMap64) -> DeletionVector:
 def pack(vectors: Sequence[BitMap64]) -> tuple[str, bytes, list[DeletionVector]]:
     """One file for all vectors of a commit: its path, its bytes, and a descriptor for each vector.
 
-    It stands in a folder that no foreign cleanup looks into: one that knows nothing of vectors would delete the file.
+    It is in a folder that other programs' cleanups ignore: one without support for vectors would delete the file.
     """
     name = uuid.uuid4()
     encoded_name = _FOLDER + encode_z85(name.bytes)  # Delta allows a prefix there: the folder below the root

@@ -1,7 +1,7 @@
-"""The vocabulary of the log: every name of lakebed's that stands in it.
+"""The vocabulary of the log: every name of lakebed's in it.
 
-Only standard actions carry state: other readers ignore unknown ones and lose them at their next checkpoint. What Delta has no
-action for is an *entry*: a ``domainMetadata`` whose name begins with ``lakebed.``.
+Only standard actions carry state: other readers ignore unknown ones and lose them at their next checkpoint. State for
+which Delta has no action is an *entry*: a ``domainMetadata`` whose name begins with ``lakebed.``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMED_BATCH = "lakebed.batch."
 APPLIED = "lakebed.apply"
 """Batches of ``apply`` whose ids are numbers."""
 
-# Tags of an ``add``: what a part is beside what Delta knows of it (``Part``).
+# Tags of an ``add``: properties of a part that Delta has no field for (``Part``).
 LEVEL_TAG = "lakebed.level"
 MIN_BLOCK_TAG = "lakebed.min_block"
 MAX_BLOCK_TAG = "lakebed.max_block"
@@ -44,7 +44,7 @@ DELETES_MS_TAG = "lakebed.deletes_ms"
 OP_COLUMN_TAG = "lakebed.op_column"
 CHECKSUM_TAG = "lakebed.crc32"
 
-# Members of ``commitInfo``: whose commit it is, and what it follows.
+# Members of ``commitInfo``: the identity of a commit, and the commit that it follows.
 COMMIT_CHECKSUM = "lakebedChecksum"
 COMMIT_TABLE = "lakebedTable"
 COMMIT_PARENT = "lakebedParent"
@@ -57,9 +57,9 @@ CHECKPOINT_CHECKSUM = "lakebed.checksum"
 
 
 class Operation(StrEnum):
-    """What a commit was made for: a name for people, in ``commitInfo``, in metrics and in messages.
+    """The operation that made a commit: a name for people, in ``commitInfo``, in metrics and in messages.
 
-    Nothing is decided by the name that a log holds. What a commit is follows from its actions.
+    No decision rests on the name in a log. The kind of a commit follows from its actions.
     """
 
     CREATE = "CREATE TABLE"

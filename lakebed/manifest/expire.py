@@ -1,4 +1,4 @@
-"""Ending versions, in a commit, before anything is deleted (see ``leases``)."""
+"""Expire versions by a commit, before anything is deleted (see ``leases``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def expire_before(log: TableLog, version: int, now_ms: int) -> Snapshot:
     """A snapshot in which all versions before this one have expired, and no lease has ended that is still in the log.
 
-    Whoever comes later can't hold an older version. Raises Contention, StoreUnavailable (it may be repeated).
+    From then on no reader can begin to hold an older version. Raises Contention, StoreUnavailable (it may be repeated).
     """
 
     def build(snapshot: Snapshot) -> Proposal[Snapshot] | Finished[Snapshot]:

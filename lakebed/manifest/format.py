@@ -1,7 +1,8 @@
 """The version of the format that a table is written in: one number, a property of the table, checked when a log is loaded.
 
-A change of what stands in the log or in files, and what it means, raises the number. This version of lakebed reads its own format
-and no other: a table of another format is refused with what to do. Tables that are not lakebed's have no such number.
+A change of the content of the log or of files, or of its interpretation, raises the number. This version of
+lakebed reads its own format and no other: it refuses a table of another format and says what to do. Tables that are not
+lakebed's have no such number.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from lakebed.settings import FORMAT_PROPERTY
 from lakebed.version import __version__
 
 GATE_FEATURE = "lakebed"
-"""The writer feature of lakebed's tables: other programs do not know it, so they do not write."""
+"""The writer feature of lakebed's tables: other programs do not support it, so they do not write."""
 FORMAT = 2
 _FIRST = 1  # of tables from before the number was written
 

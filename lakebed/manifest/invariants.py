@@ -1,8 +1,8 @@
-"""The invariants, each with its id, its text and, where a commit can be held against it, its predicate.
+"""The invariants, each with its id, its text and, where a commit can be checked against it, its predicate.
 
 1. A writer checks a commit before it is written (``require_sound``): one that would break an invariant is refused as Corrupt.
-2. A reader checks each commit that it reads of a table that only lakebed writes (``report_violations``). It reads on: the commit
-   is a version of the table, and whoever watches learns of it.
+2. A reader checks each commit that it reads of a table that only lakebed writes (``report_violations``). It goes on reading: the
+   commit is a version of the table, and the violation is reported.
 3. Both emit ``events.InvariantViolated``, which is counted as ``lakebed_invariant_violations_total``.
 4. The tests' auditors and ``lakebed doctor`` use the same predicates.
 
@@ -51,9 +51,9 @@ class Violation:
 
 
 def violations(before: Snapshot, commit: Commit) -> list[Violation]:
-    """Everything that the commit breaks; empty for a sound one.
+    """The invariants that the commit breaks; empty for a sound commit.
 
-    The cost depends on the commit's size. A commit that settles also costs a look at the tail, one that claims at all claims.
+    The cost depends on the commit's size. For a commit that settles, the tail is read too; for one that claims, all claims.
     """
     return [
         Violation(one.id, detail) for one in INVARIANTS.values() if one.check for detail in one.check(before, commit)
@@ -61,7 +61,7 @@ def violations(before: Snapshot, commit: Commit) -> list[Violation]:
 
 
 def require_sound(before: Snapshot, commit: Commit, table: str) -> None:
-    """Raises Corrupt, naming the invariants, if the commit would break one. ``table``: what the event calls the table."""
+    """Raises Corrupt, naming the invariants, if the commit would break one. ``table``: its root, for the event."""
     found = violations(before, commit)
     if found:
         _emit(found, table, commit.version, "write")
@@ -75,11 +75,11 @@ def require_sound(before: Snapshot, commit: Commit, table: str) -> None:
 
 
 def report_violations(before: Snapshot, commit: Commit, table: str) -> None:
-    """Tell listeners and the log what a commit that was read breaks."""
+    """Report which invariants a commit that was read breaks, by events and in the log."""
     try:
         found = violations(before, commit)
     except (ValueError, KeyError, TypeError):
-        return  # an entry that can't be read: whoever needs it says so, and so does lakebed doctor
+        return  # an entry that can't be read: whoever needs it raises, and lakebed doctor reports it
     if found:
         _emit(found, table, commit.version, "read")
 
@@ -122,7 +122,7 @@ def _base_changes_add_up(before: Snapshot, commit: Commit) -> Iterator[str]:
         if earlier and part.path not in removed and (data_change or not same_dead_rows):
             yield f"{part.path} is added but is in the base already"  # but for its statistics alone
         if earlier and part.path in removed and same_dead_rows:
-            yield f"{part.path} is removed and added with the same dead rows: some readers would take it for gone"
+            yield f"{part.path} is removed and added with the same dead rows: some readers would treat it as removed"
         if part.deletion_vector and not 0 < part.deletion_vector.dead_rows <= part.rows:
             yield f"{part.path} has {part.rows} rows but {part.deletion_vector.dead_rows} dead ones"
         if earlier and earlier.dead_rows > part.dead_rows:
@@ -155,7 +155,7 @@ def _claimed_parts_are_in_the_base(before: Snapshot, commit: Commit) -> Iterator
     for claim in _claims_added(before, commit):
         for path in claim.sources:
             if path not in before.parts:
-                yield f"claim {claim.id} names {path}, which is not in the base"
+                yield f"claim {claim.id} has the source {path}, which is not in the base"
 
 
 def _rearranging_keeps_the_live_rows(before: Snapshot, commit: Commit) -> Iterator[str]:
@@ -210,7 +210,7 @@ INVARIANTS: dict[str, Invariant] = {
         Invariant(
             "M4",
             "A commit is acknowledged, and read as a version, only on the log that it was made for. No clock "
-            "decides that: while the version that was read is in the log, no name after it was ever free again.",
+            "decides that: while the version that was read is in the log, no later name ever became free again.",
         ),
         Invariant(
             "M5",
@@ -225,7 +225,8 @@ INVARIANTS: dict[str, Invariant] = {
         ),
         Invariant(
             "M7",
-            "What a commit is follows from its actions: its `commitInfo` gives identity and time, and decides nothing.",
+            "The kind of a commit follows from its actions: its `commitInfo` gives identity and time, and decides "
+            "nothing.",
         ),
         Invariant("B1", "A key is live at most once in the base."),
         Invariant("B2", "Base ⊖ tail ⊕ newest tail rows = the change stream applied in order."),
@@ -236,8 +237,8 @@ INVARIANTS: dict[str, Invariant] = {
         ),
         Invariant(
             "B4",
-            "Whoever applies the change rows in their order (with the sequence, where there is one) has the "
-            "table; what lacks values, once it is settled.",
+            "Applying the change rows in their order (with the sequence, where there is one) gives the table; a "
+            "change that lacks values is among them once it is settled.",
         ),
         Invariant(
             "B5",
@@ -265,46 +266,47 @@ INVARIANTS: dict[str, Invariant] = {
         Invariant("P4", "No part is a source of two claims.", _part_is_claimed_once),
         Invariant(
             "S1",
-            "Within a part rows are in the order of the sort key whose version the part tells, and its bounds "
+            "Within a part rows are in the order of the sort key whose version the part records, and its bounds "
             "hold for every live row.",
         ),
         Invariant("S2", "A merge preserves the live rows, also those that change while it runs."),
         Invariant(
             "E1",
-            "Merges end: every merge that is given out lowers a measure that is bounded below and rests on no "
-            "statistics.",
+            "Merges end: every merge that is planned lowers a measure that is bounded below and does not depend "
+            "on statistics.",
         ),
         Invariant(
             "G1",
-            "A file is deleted only if no version within retention and no held version names it, nor the tail, a "
-            "claim or a detached part of these; an empty live set means stop, unless the log has the commit that "
-            "emptied the table. Files without a name go only when the store's own clock calls them older than "
-            "writing takes; no property lowers that.",
+            "A file is deleted only if no version within retention and no held version refers to it, nor does the "
+            "tail, a claim or a detached part of these; an empty live set means stop, unless the log has the "
+            "commit that emptied the table. Files without a name go only when the store's own clock calls them "
+            "older than writing takes; no property lowers that.",
         ),
         Invariant("F1", "A part is what its writer wrote before anything is made of it."),
-        Invariant("F2", "No file is left out by a bound that does not hold for all its values."),
+        Invariant("F2", "No file is skipped because of a bound that does not hold for all its values."),
         Invariant(
             "N1",
-            "A name of the user's never stands where a name of ours does: queries call columns `c0`, `c1`, …; "
-            "elsewhere ours begin with `_lakebed_`, which no column may.",
+            "User names and internal names never meet: queries call columns `c0`, `c1`, …; elsewhere internal "
+            "names begin with `_lakebed_`, which no column name may.",
         ),
         Invariant(
             "U1",
-            "One row in, one row out: an expression of a user's gives one value for each live row, and fails on "
-            "no dead one.",
+            "One row in, one row out: a user's expression gives one value for each live row, and fails on no dead one.",
         ),
         Invariant("U2", "Users' SQL reaches the table it is for and nothing else, unless `allow_files` says so."),
-        Invariant("D1", "Every record is change rows, a quarantined record, a truncate, or counted; none raises."),
+        Invariant(
+            "D1", "Every record becomes change rows, a quarantined record or a truncate, or is counted; none raises."
+        ),
         Invariant(
             "D4",
             "What a record becomes depends on it, the schema and the settings, not on the records beside it: what "
-            "the reading by columns accepts, the reading one by one reads to the same bits.",
+            "decoding by columns accepts, decoding record by record decodes to the same bits.",
         ),
         Invariant(
             "D5",
             "A record is left out for a truncate only if all that is known (offset in its partition, place in the "
-            "source's log, clock) says that it came before. A truncate that an earlier batch did takes nothing "
-            "out.",
+            "source's log, clock) says that it came before. A truncate that an earlier batch applied leaves "
+            "nothing out.",
         ),
     )
 }

@@ -1,11 +1,11 @@
-"""What cleanups and readers of old versions tell each other, as entries of the log.
+"""How cleanups and readers of old versions coordinate, by entries of the log.
 
 - A reader's *lease*, ``lakebed.lease.<uuid>``: until when it needs a version.
-- The *mark*, ``lakebed.expired``: versions before it have expired, and their files may be gone. It only moves forward.
+- The *first unexpired version*, ``lakebed.expired``: older versions have expired, and their files may be gone. It only grows.
 
-A cleanup commits the mark before it deletes anything, a reader commits its lease before it reads, and each gives way to the
-other's commit. So one of them always comes first: the cleanup sees the lease and leaves the version alone, or the reader
-sees the mark and is refused.
+A cleanup commits this version before it deletes anything, and a reader commits its lease before it reads. The two commits
+conflict, so one of them always comes first: the cleanup sees the lease and leaves the version alone, or the reader sees that
+the version has expired and is refused.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Lease:
         return now_ms < self.until_ms
 
     def to_action(self) -> Domain:
-        """What puts the lease into the log."""
+        """The action that adds the lease to the log."""
         return Domain(self.domain, orjson.dumps({"version": self.version, "until_ms": self.until_ms}).decode())
 
     def ended(self) -> Domain:
-        """What takes the lease out of the log."""
+        """The action that removes the lease from the log."""
         return Domain(self.domain, "", removed=True)
 
 
@@ -61,13 +61,13 @@ def leased_versions(domains: Mapping[str, str], now_ms: int) -> frozenset[int]:
 
 
 def first_unexpired(domains: Mapping[str, str]) -> int:
-    """The mark: files of versions before this one may be gone."""
+    """The oldest version that has not expired: files of versions before it may be gone."""
     text = domains.get(EXPIRED)
     return int(orjson.loads(text)["before"]) if text else 0
 
 
 def expired_before(version: int) -> Domain:
-    """What moves the mark to a version."""
+    """The action that lets all versions before this one expire."""
     return Domain(EXPIRED, orjson.dumps({"before": version}).decode())
 
 

@@ -1,9 +1,9 @@
-"""The names of a log: its commit files and checkpoints, and which of them belong together.
+"""The file names of a log: its commit files and checkpoints, and which of them belong together.
 
 A cleanup deletes commit files one after the other, oldest first, and only below a checkpoint. So those that belong to the log
-reach without a gap from its oldest checkpoint (or version 0) up to the newest commit. A writer that was asleep meanwhile may
-put its commit under a name below them that became free; it takes it back when it has noticed (see ``table_log``), and until
-then, or if it dies, it is no version of the table: nothing leads from it to what is kept.
+reach without a gap from its oldest checkpoint (or version 0) up to the newest commit. A writer that paused meanwhile may put
+its commit under a lower name that became free. It deletes the commit once it notices (see ``table_log``). Until then, or if the
+writer dies, that commit is no version of the table: no chain of commits leads from it to those that are kept.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Reads the log of one table: the newest version, old ones, and which commits are versions of the table at all.
 
-A cleanup deletes commit files one after the other, oldest first. So while the commit of a version is in the log, no name after
-it was ever free again, and the files with these names are what was committed there. Hence the steps:
+A cleanup deletes commit files one after the other, oldest first. So while the commit of a version is in the log, no later
+name ever became free again, and the files with these names are what was committed there. Hence the steps:
 
-1. Start from a known state: the newer of the newest checkpoint (it says which commit it is of) and the state that this reader
-   knows, else version 0.
+1. Start from the newer of two states: the newest checkpoint (it records which commit it is of) and the snapshot that this
+   reader has. If there is neither, start from version 0.
 2. Read the commits after it one by one. Each must have been made on the one before (``follows``).
 3. If there were any, check that the commit of the state in step 1 is still in the log. If it is not, start again.
 
-So no clock decides what is read, and a reader that slept for a year sees no commit that is not one. A writer that slept as
-long may have put its commit under a name that a cleanup had freed, without having noticed yet (``table_log``). A commit also
-says for which table it was made. Commits and checkpoints that an earlier table left in the same place are ignored.
+So no clock decides what is read. Even a reader that paused for a year reads only versions of the table: a writer that paused
+as long may have put its commit under a name that a cleanup had freed, and not have noticed yet (``table_log``). A commit
+also records for which table it was made. Commits and checkpoints that an earlier table left in the same place are ignored.
 
 The newest snapshot is published by one reference, which threads read without a lock. Threads that ask for it at the same time
 share a read (``single_flight``), and no lock is held while the store is read.
@@ -42,7 +42,7 @@ LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck"})
 _RELIST_SECONDS = 60.0
 _LOAD_ATTEMPTS_MAX = 5
-_ENABLED = "delta.inCommitTimestampEnablementVersion"  # from this version on times of commits grow
+_ENABLED = "delta.inCommitTimestampEnablementVersion"  # from this version on the times of commits grow
 
 
 class LogReader:
@@ -53,7 +53,7 @@ class LogReader:
     ):
         self.store = store
         self.statistics = StatisticsCache()
-        """What was read of the statistics of parts, of all versions; those of parts that left are forgotten now and then."""
+        """Parsed statistics of parts, of all versions; those of removed parts are dropped now and then."""
         self.clock = clock
         self.sleep = sleep
         self._newest: Snapshot | None = None
@@ -62,7 +62,7 @@ class LogReader:
         self._listed_at = 0.0
         self._lock = threading.Lock()  # of _newest while it is replaced; nothing is read under it
         self._refreshing = SingleFlight[Snapshot]()
-        self.root = str(getattr(store, "root", ""))  # what events and errors call the table
+        self.root = str(getattr(store, "root", ""))  # how events and errors refer to the table
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -76,11 +76,10 @@ class LogReader:
         return self._newest
 
     def refresh(self) -> Snapshot:
-        """The newest snapshot. Costs one read of a missing name when nothing is new, one more of a known one when something is.
+        """The newest snapshot. It costs one read of a missing name if nothing is new; else also one of an existing name.
 
-        That the log went on elsewhere meanwhile is noticed at the next commit, or when the log is listed, once a minute: that
-        another table was made in this one's place, or that all versions after the known one were cleaned up already. Raises
-        TableNotFound, Corrupt.
+        Two changes are noticed only at the next commit, or when the log is listed, once a minute: another table was made in
+        this one's place, or all versions after the one in memory were cleaned up already. Raises TableNotFound, Corrupt.
 
         One thread reads at a time; those that ask meanwhile share what is read after it. Commits do not wait for it.
         """
@@ -89,32 +88,32 @@ class LogReader:
     def _read_newest(self) -> Snapshot:
         before = known = self._newest
         if known is None or not 0 <= self.clock() - self._listed_at <= _RELIST_SECONDS:
-            if known is not None and not self._stands(known):
+            if known is not None and not self._is_in_log(known):
                 known, self._checkpointed = None, -1
             known = self._without_expired(self._load(None, known))
         for _ in range(_LOAD_ATTEMPTS_MAX):
             newest = self._forward(known)
             if newest is not None:
                 with self._lock:
-                    if self._newest is before:  # else a commit was faster: what it left here stands in the log
+                    if self._newest is before:  # else a commit was faster: its snapshot is in the log
                         self._newest = newest
                 return newest
             self._checkpointed = -1
             known = self._without_expired(self._load(None, None))
         raise StoreUnavailable("the log changed faster than it could be read", table=self.root)
 
-    def _refresh_anew(self) -> Snapshot:
-        """The newest snapshot, when what was known has left the log."""
+    def _refresh_from_store(self) -> Snapshot:
+        """The newest snapshot, read again from the store: the one in memory is no longer in the log."""
         with self._lock:
             self._newest, self._checkpointed = None, -1
         return self.refresh()
 
     def _forward(self, known: Snapshot) -> Snapshot | None:
-        """The newest snapshot, from a known one on; None if that is not in the log any more."""
+        """The newest snapshot, read from a known one on; None if that is no longer in the log."""
         newest = known
         while (commit := self.read_commit(newest.version + 1)) is not None and follows(newest, commit):
             newest = self._applied(newest, commit)
-        return newest if (newest is known and commit is None) or self._stands(known) else None
+        return newest if (newest is known and commit is None) or self._is_in_log(known) else None
 
     def _applied(self, snapshot: Snapshot, commit: Commit) -> Snapshot:
         """The snapshot after a commit of others. An invariant that the commit breaks is reported; reading goes on."""
@@ -122,8 +121,8 @@ class LogReader:
             report_violations(snapshot, commit, self.root)
         return apply(snapshot, commit)
 
-    def _stands(self, snapshot: Snapshot) -> bool:
-        """Whether the snapshot's commit is in the log: then no name after it was ever free again. One not known is."""
+    def _is_in_log(self, snapshot: Snapshot) -> bool:
+        """Whether the snapshot's commit is in the log: then no later name ever became free again. True if it has no digest."""
         try:
             return not snapshot.digest or digest_of(self.store.read(commit_name(snapshot.version))) == snapshot.digest
         except FileNotFoundError:
@@ -136,8 +135,8 @@ class LogReader:
             return newest
         if version > newest.version:
             newest = self.refresh()
-        if version > newest.version and not self._stands(newest):
-            newest = self._refresh_anew()
+        if version > newest.version and not self._is_in_log(newest):
+            newest = self._refresh_from_store()
         if not 0 <= version <= newest.version:
             raise VersionNotFound(
                 f"there is no version {version}: the newest is {newest.version}",
@@ -159,7 +158,7 @@ class LogReader:
         """
         newest, oldest = self.refresh(), self.oldest_version()
         if oldest > newest.version:
-            newest, oldest = self._refresh_anew(), self.oldest_version()
+            newest, oldest = self._refresh_from_store(), self.oldest_version()
         if oldest > newest.version:
             raise VersionNotFound("the log was cleaned while it was read; ask again", table=self.root)
         ordered = min(newest.version, max(oldest, _number(newest.metadata.configuration.get(_ENABLED))))
@@ -230,7 +229,7 @@ class LogReader:
             yield commit
 
     def _without_expired(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot without what nobody needs any more; nor are statistics of parts that left kept."""
+        """The snapshot without what nobody needs any more. Statistics of removed parts are dropped too."""
         self.statistics.keep(statistics_of(snapshot))
         return without_expired(snapshot, self.now_ms())
 
@@ -239,9 +238,9 @@ class LogReader:
     def _load(self, version: int | None, known: Snapshot | None) -> Snapshot:
         """The snapshot at a version, None for the newest, from the nearest checkpoint. ``known`` may serve as start.
 
-        As for any reader, the commits after the start count if that is still there when they were read.
+        The commits after the start count only if the start is still in the log once they were read.
         """
-        others: set[int] = set()  # checkpoints of a table that lay here before
+        others: set[int] = set()  # checkpoints of an earlier table in this place
         for _ in range(_LOAD_ATTEMPTS_MAX):
             files = self._files_of(version)
             usable = [v for v in files.checkpoints if v not in others and (version is None or v <= version)]
@@ -262,20 +261,20 @@ class LogReader:
             except FileNotFoundError as missing:
                 self._require_no_gap(str(missing), version)
                 continue
-            if (found is not first or first is not known) and not self._stands(first):
+            if (found is not first or first is not known) and not self._is_in_log(first):
                 if base is not None and self._is_of_another(base, first):
                     others.add(base)
                     self._checkpointed = -1
                     continue
                 if first.version in files.commits:
-                    continue  # a cleanup went by
+                    continue  # a cleanup ran meanwhile
             require_readable(found.protocol)
             require_format(found.protocol, found.metadata, self.root)
             return found
         raise StoreUnavailable("the log changed faster than it could be read", table=self.root)
 
     def _files_of(self, version: int | None) -> LogFiles:
-        """What is listed from the checkpoint on that the hint names, or of all, if it is of no use."""
+        """The files from the checkpoint on that the hint refers to; all files if the hint is of no use."""
         start = 0 if version is not None else max(self._hint(), 0)
         files = self._files(start)
         if start and start not in files.checkpoints:
@@ -285,7 +284,7 @@ class LogReader:
         return files
 
     def _start(self, files: LogFiles, base: int | None, known: Snapshot | None) -> Snapshot:
-        """The newest of what is known and the checkpoint; version 0 if there is neither. Raises FileNotFoundError."""
+        """The newer of the known snapshot and the checkpoint; version 0 if there is neither. Raises FileNotFoundError."""
         if known is not None and (base is None or known.version >= base):
             return known
         if base is not None:
@@ -296,7 +295,7 @@ class LogReader:
         return apply(None, commit)
 
     def _walk(self, snapshot: Snapshot, files: LogFiles, version: int | None) -> Snapshot:
-        """From a snapshot on to a version, None for the newest that is listed. Raises FileNotFoundError, VersionNotFound."""
+        """The snapshot at a version (None: the newest listed), from an earlier one. Raises FileNotFoundError, VersionNotFound."""
         last = version if version is not None else max(files.commits, default=-1)
         for number in range(snapshot.version + 1, last + 1):
             commit = self.read_commit(number)
@@ -320,7 +319,7 @@ class LogReader:
         return snapshot
 
     def _require_no_gap(self, missing: str, version: int | None) -> None:
-        """A commit is missing: a cleanup went by (list again), or the log is damaged, or the version is too old."""
+        """A commit is missing: a cleanup ran meanwhile (list again), or the log is damaged, or the version is too old."""
         files = self._files(0)
         names = list(map(commit_name, files.commits))
         if names and files.commits[0] > 0 and not files.checkpoints:
@@ -350,7 +349,7 @@ class LogReader:
         return replace(snapshot, timestamp_ms=commit.timestamp_ms, digest=commit.digest) if commit else snapshot
 
     def _is_of_another(self, base: int, checkpoint: Snapshot) -> bool:
-        """Whether a checkpoint that lies here is of a table that lay here before."""
+        """Whether a checkpoint is of an earlier table in this place."""
         if base != checkpoint.version:
             return False
         commit = self.read_commit(base)
@@ -379,7 +378,7 @@ class LogReader:
         return commit.timestamp_ms
 
     def now_ms(self) -> int:
-        """What the log's clock says, in epoch milliseconds."""
+        """The time of the log's clock, in epoch milliseconds."""
         return int(self.clock() * 1000)
 
 

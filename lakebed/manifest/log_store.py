@@ -4,8 +4,8 @@ A log needs three things of a store: read one object, put one object only if its
 point on. ``put_if_absent`` is the only synchronisation between writers, so it must be atomic (invariant M1): see
 ``lakebed.manifest.store_probe``.
 
-A put has three outcomes. It landed; somebody else's object has the name; or nobody knows (the answer was lost), which
-the store reports as ``StoreUnavailable`` and the caller settles by reading the name back.
+A put has three outcomes. It succeeded; somebody else's object has the name; or nobody knows (the answer was lost), which
+the store reports as ``StoreUnavailable`` and the caller resolves by reading the name back.
 """
 
 from __future__ import annotations

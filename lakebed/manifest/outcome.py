@@ -1,4 +1,4 @@
-"""How a commit ends: it stands, another commit stood in its way, or the store did not say."""
+"""How a commit ends: it succeeded, another commit conflicted with it, or the store did not answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakebed.manifest.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The commit stands as this version; ``snapshot`` is the table at it. ``attempts``: how many versions were tried."""
+    """The commit is this version; ``snapshot`` is the table at it. ``attempts``: how many versions were tried."""
 
     version: int
     snapshot: Snapshot
@@ -20,7 +20,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Conflicted:
-    """Another commit came first and stands in the way; nothing of ours was committed. ``snapshot`` is at that commit."""
+    """Another commit came first and conflicts with ours; nothing of ours was committed. ``snapshot`` is at that commit."""
 
     conflict: Conflict
     snapshot: Snapshot
@@ -28,7 +28,7 @@ class Conflicted:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The store stayed silent: the commit may or may not stand as this version."""
+    """The store did not answer: the commit may or may not be this version."""
 
     version: int
     commit_id: str

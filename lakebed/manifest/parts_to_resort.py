@@ -9,7 +9,7 @@ from lakebed.manifest.snapshot import Snapshot
 def parts_to_resort(snapshot: Snapshot) -> list[Part]:
     """The parts of the base that an earlier sort key sorted; none in a table without an order.
 
-    Parts of an order that is not known (another writer's) are left as they are until the table's order is changed.
+    Parts whose order is unknown (another writer's) are left as they are until the table's order is changed.
     """
     settings = snapshot.settings
     if not settings.order_by:

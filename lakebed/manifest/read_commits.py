@@ -1,4 +1,4 @@
-"""Reading a long range of the log: several commits at once, since an object store answers each after a while."""
+"""Reads a long range of the log: several commits at once, since each request to an object store takes a while."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What takes parts out of the base for good, with nothing in their place: truncate, detach, replace a partition.
+"""The actions that remove parts from the base for good, for truncate, detach and the replacement of a partition.
 
-A claim that names such a part ends in the same commit (P1): its merge finds the claim gone and drops its output.
+A claim on such a part ends in the same commit (P1): its merge finds the claim gone and drops its output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lakebed.manifest.snapshot import Snapshot
 
 
 def removals(snapshot: Snapshot, parts: Iterable[Part], now_ms: int) -> list[Action]:
-    """The removal of these parts of the base, and the end of every claim that names one of them."""
+    """The removal of these parts of the base, and the end of every claim on one of them."""
     going = {part.path: part for part in parts}
     actions: list[Action] = [part.removed(now_ms) for part in going.values()]
     claims = claims_of(snapshot.domains).values()
@@ -23,7 +23,7 @@ def removals(snapshot: Snapshot, parts: Iterable[Part], now_ms: int) -> list[Act
 
 
 def all_removals(snapshot: Snapshot, now_ms: int) -> list[Action]:
-    """The removal of all base parts and of the tail, in the commit of the next version, and the entry that says so."""
+    """The removal of all base parts and of the tail, in the commit of the next version, and the entry that records it."""
     actions = removals(snapshot, snapshot.parts.values(), now_ms)
     actions += [RemoveChangePart(domain) for domain in snapshot.tail]
     return [*actions, truncated(snapshot.version + 1)]

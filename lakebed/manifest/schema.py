@@ -1,9 +1,9 @@
-"""Schemas: between Arrow (what lakebed computes with) and Delta's JSON (what the log holds).
+"""Converts schemas between Arrow (which lakebed computes with) and Delta's JSON (which the log holds).
 
 Every Delta primitive type has exactly one Arrow type here, so that a table read back is what was written:
 ``timestamp`` is ``timestamp[us, UTC]``, ``timestamp_ntz`` is ``timestamp[us]``; strings and binaries of any Arrow layout
-become plain ones. Types that Delta lacks (unsigned integers, times, durations) are refused by name, never widened in
-silence.
+become plain ones. Types that Delta lacks (unsigned integers, times, durations) are refused by name, never widened
+silently.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TAKEN_NAMES = {
     "_commit_version": "the rows of changes()",
     "_commit_timestamp": "the rows of changes()",
     "_tmp_metadata_row_index": "Spark's reader of Parquet",
-    "_metadata": "Spark, whose Delta reader takes it for what it adds by itself",
+    "_metadata": "Spark, whose Delta reader takes it for a column that it adds itself",
 }
 _FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
 PRIMITIVES: dict[str, pa.DataType] = {
@@ -46,7 +46,7 @@ _NAMES = {arrow: name for name, arrow in PRIMITIVES.items()}
 
 
 class SparkSchema(Protocol):
-    """What is used of pyspark's StructType, without importing Spark."""
+    """The part of pyspark's StructType that is used, without importing Spark."""
 
     def json(self) -> str: ...
 
@@ -106,7 +106,7 @@ def check_columns(names: Iterable[str], schema: pa.Schema, purpose: str) -> None
 
 
 def _check_fields(kind: pa.DataType, path: str) -> None:
-    """Of the structs at any depth below a column."""
+    """Checks the structs at any depth below a column."""
     if pa.types.is_struct(kind):
         if not kind.num_fields:
             raise InvalidSchema(f"column {path!r} is a struct without fields, which no Parquet file can hold")

@@ -4,7 +4,7 @@ Invariant M2: ``apply`` is the only way state changes, so replaying commits from
 
 1. A commit's actions are folded into copies of the maps that it touches; the other maps are shared with the old value.
 2. A part whose path is added again with another deletion vector replaces the old one.
-3. Parts whose path left the base are remembered in ``removed`` until they expire: what a cleanup must know of.
+3. Parts whose path left the base are remembered in ``removed`` until they expire: a cleanup needs them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NAMED_BATCH_RETENTION_MS = 7 * 86_400_000
 class Snapshot:
     """A table at one version. ``parts`` is the base by path, ``tail`` the change parts by domain.
 
-    ``digest`` is that of the version's commit file, "" if it is not known: which history the version is of.
+    ``digest`` is that of the version's commit file, "" if it is unknown; it identifies the history that the version is of.
     """
 
     version: int
@@ -84,7 +84,7 @@ class Snapshot:
         return transaction.version if transaction else -1
 
     def keeps_deletes(self, part: Part, now_ms: int) -> bool:
-        """Whether deletes of a part still outweigh late events: within ``lakebed.tombstone_retention`` a merge keeps them."""
+        """Whether deletes of a part still win against late changes: within ``lakebed.tombstone_retention`` a merge keeps them."""
         if not part.deletes or self.settings.sequence_by is None:
             return False
         return part.newest_delete_ms >= now_ms - self.settings.tombstone_retention_seconds * 1000
@@ -161,18 +161,18 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
 
 
 def follows(snapshot: Snapshot, commit: Commit) -> bool:
-    """Whether the commit of the next version was made on this very one. One of another writer does not tell."""
+    """Whether the commit of the next version was made on this one; also True if another writer did not record that."""
     info = commit.info
     parent = info.parent if info else ""
     return not parent or not snapshot.digest or parent == snapshot.digest
 
 
 def without_expired(snapshot: Snapshot, now_ms: int) -> Snapshot:
-    """The snapshot without what nobody needs any more: parts removed long ago, and batches named by a text of their own.
+    """The snapshot without what nobody needs any more: parts removed long ago, and old batches whose ids are texts.
 
-    What was removed is remembered for as long as a commit that was under way may ask, and a cleanup needs to find it without
-    listing (``_REMOVED_SECONDS``); at several commits a second a week of it would outgrow all else. Numbered batches stay for
-    good: a stream may rest for as long as it likes.
+    Removed parts are kept while a commit under way may ask for them and a cleanup needs to find them without a listing
+    (``_REMOVED_SECONDS``); at several commits a second, a week of them would outgrow all else. Numbered batches stay for good:
+    a stream may pause for any time.
     """
     shortest, longest = _REMOVED_SECONDS
     seconds = min(longest, max(shortest, 3 * snapshot.settings.log_retention_seconds))

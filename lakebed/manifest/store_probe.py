@@ -1,4 +1,4 @@
-"""Does a store keep its word that only one writer can take a name? Asked by racing it, once, before a table trusts it.
+"""Tests by a race whether only one writer can take a name in a store, once, before a table relies on the store.
 
 Some servers that speak S3 ignore ``If-None-Match``, and some check it and then write, with a gap between: a second put
 reveals the first kind, only a race the second. A store that passes is not proven atomic; one that fails is proven not.
@@ -38,7 +38,7 @@ def probe(store: LogStore, contestants: int = 8, rounds: int = 4) -> None:
             try:
                 store.delete(name)
             except Retry:
-                break  # a leftover of a few bytes under _lakebed/ harms nobody
+                break  # a leftover of a few bytes under _lakebed/ is harmless
 
 
 def _refuses_a_second_put(store: LogStore, name: str) -> None:
@@ -72,8 +72,8 @@ def _one_winner(store: LogStore, name: str, contestants: int, pool: ThreadPoolEx
     unknown = [number for number, won in enumerate(outcomes) if won is None]
     if len(winners) > 1:
         raise UnsafeStore(
-            f"{_root(store)}: {len(winners)} of {contestants} writers that put one name at once were all told that they"
-            " won (its put-if-absent checks first and writes later); use a store with atomic conditional writes",
+            f"{_root(store)}: {len(winners)} of {contestants} writers that put one name at once were all answered that"
+            " they won (its put-if-absent checks first and writes later); use a store with atomic conditional writes",
             table=_root(store),
         )
     if not winners and not unknown:
@@ -96,7 +96,7 @@ def _one_winner(store: LogStore, name: str, contestants: int, pool: ThreadPoolEx
     allowed = winners or unknown
     if held not in [_body(number) for number in allowed]:
         raise UnsafeStore(
-            f"{_root(store)}: after a race the object does not hold the bytes of the writer that was told it won; use"
+            f"{_root(store)}: after a race the object does not hold the bytes of the writer that won; use"
             " another store",
             table=_root(store),
         )

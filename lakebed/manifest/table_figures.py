@@ -1,6 +1,6 @@
-"""The figures of a table at one version, counted once for all who show them: ``status``, the gauges, the page and ``detail``.
+"""The figures of a table at one version, counted once for all that show them: ``status``, the gauges, the page, ``detail``.
 
-Pure, from the snapshot alone. What takes the planner, the commits of the last hour or a listing of files is added by
+Pure, from the snapshot alone. Figures that need the planner, the commits of the last hour or a listing of files are added by
 ``health.status`` and ``health.sampler``.
 """
 
@@ -21,7 +21,7 @@ class TableFigures:
     """Counts at one version. ``rows`` are live rows of the base; ``dead_rows`` still take space in it.
 
     ``bytes`` are those of the files of base and tail; ``live_bytes``: what live rows take of them. ``committed_at``: epoch
-    seconds. Ages are in seconds; None where there is nothing to be of an age. ``unsorted_parts``: parts of the base that are not,
+    seconds. Ages are in seconds; None where there is nothing to measure. ``unsorted_parts``: parts of the base that are not,
     as far as is known, sorted by the table's sort key. ``compaction_lag_seconds``: since the oldest level-0 part that no live
     claim covers was written. ``volatile_claims``: live claims whose output is on some replica's disk. ``version`` is -1 if none
     can be read.
@@ -64,7 +64,7 @@ class TableFigures:
         return self.bytes / self.live_bytes if self.live_bytes else 1.0
 
     def as_fields(self) -> dict[str, Any]:
-        """By name, to build what says more of the table."""
+        """The fields by name, to build a type with more of them."""
         return {each.name: getattr(self, each.name) for each in fields(TableFigures)}
 
 

@@ -1,22 +1,23 @@
 """The log of one table: committing, checkpoints, cleanup. What reads it is in ``log_reader``.
 
 Commit, in steps:
-1. The caller gives the snapshot that it read, its actions, and what it touched (see ``conflicts``).
-2. The actions become the next version's file, checked against the invariants, put under that version's name if absent.
-3. The put landed: Committed. The name is taken: read what took it. Ours (a lost answer): Committed. Another's: if it
-   conflicts, Conflicted; else go on with the next version.
-4. The put's outcome is unknown: read the name back; while nothing is there, put the commit again. Only if the store
-   stays silent is the outcome Unknown, and it stays safe to replay the batch: its id is in the commit.
-5. The put landed. Before anybody is told, read the commit of the version that the caller gave: it must be the one that he
-   read. Files of the log are deleted one after the other, oldest first, so no later name was ever free again, and ours follows
-   what it was made on. If it is not there any more, the writer slept for long, or another table lies here now: look whether the
-   log goes on from our commit. If it doesn't, ours is no version of the table, and we delete it; nobody took it for one.
+1. The caller gives the snapshot that it read, its actions, and its read-write set (see ``conflicts``).
+2. The actions become the next version's file. It is checked against the invariants, and put under that version's name if absent.
+3. The put succeeded: go to step 5. The name is taken: read the commit there. If it is ours (the answer was lost), go to step 5.
+   If it is another's and conflicts, the outcome is Conflicted; else go on with the next version.
+4. The put's outcome is unknown: read the name back; while nothing is there, put the commit again. Only if the store does
+   not answer is the outcome Unknown. Replaying the batch is still safe: its id is in the commit.
+5. Our commit is written. Before the caller gets an answer, read the commit of the version that it gave: it must be the one that
+   it read. If so, the outcome is Committed: files of the log are deleted one after the other, oldest first, so no later name
+   ever became free again, and our commit follows the one it was made on. If that is gone, the writer paused for long, or another
+   table is here now: check whether the log leads on from our commit. If it doesn't, ours is no version of the table, and we
+   delete it; no reader took it for one.
 
-Step 5 needs no clock: whoever cleans up too early makes others do their work again, and nothing is lost.
+Step 5 needs no clock: a cleanup that comes too early makes others repeat their work, and nothing is lost.
 
-A log is written by two classes of operation. *Act first, then commit* (apply, settle): files carry uuid names, so they
-are right whatever happens; a conflict means refresh, rebase, retry. *Read first, commit, then act* (truncate, cleanup):
-the newest snapshot decides, and files are touched only after the commit stands. Nothing here waits for a lock.
+A log is written by two classes of operation. *Act first, then commit* (apply, settle): files have uuid names, so they
+are valid whatever happens; a conflict means refresh, rebase, retry. *Read first, commit, then act* (truncate, cleanup):
+the newest snapshot decides, and files are touched only after the commit succeeded. Nothing here waits for a lock.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _logger = logging.getLogger("lakebed.log")
 _ATTEMPTS_MAX = 10_000  # versions that others may take before ours; each one is progress of the table
 _UNKNOWN_ATTEMPTS_MAX = 8
 _STRANGE_ATTEMPTS_MAX = 8
-_NEWEST_KEPT = 2  # commit files that no cleaning takes: a log always tells its newest version by itself
+_NEWEST_KEPT = 2  # commit files that no cleanup deletes: the log itself always shows its newest version
 
 WRITER_FEATURES = frozenset(
     {"deletionVectors", "timestampNtz", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", GATE_FEATURE}
@@ -70,7 +71,7 @@ WRITER_FEATURES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """The name is another's. ``certain``: no attempt of ours can have stood under it before."""
+    """Another commit has the name. ``certain``: no attempt of ours can have had it before."""
 
     certain: bool
 
@@ -110,8 +111,8 @@ class TableLog(LogReader):
     ) -> Outcome:
         """Commit actions that were worked out on the snapshot ``read``. ``batch`` is checked and recorded (M3).
 
-        Raises Corrupt if the commit would break an invariant, Unsupported if the table's protocol is beyond us, TableReplaced
-        if another table lies here now.
+        Raises Corrupt if the commit would break an invariant, Unsupported if lakebed lacks a feature that the table
+        needs, TableReplaced if another table is here now.
         """
         started = time.perf_counter()
         outcome, attempts = self._commit(read, actions, info, access, batch)
@@ -161,13 +162,13 @@ class TableLog(LogReader):
                 return replace(outcome, attempts=attempt) if isinstance(outcome, Committed) else outcome, attempt
             winner = self.read_commit(version)
             if winner is None or not follows(known, winner):
-                if not self._stands(read):
-                    return self._left(read, version, commit_id, landed), attempt
+                if not self._is_in_log(read):
+                    return self._without_read_version(read, version, commit_id, landed), attempt
                 strange += 1
                 if strange > _STRANGE_ATTEMPTS_MAX:
                     raise Corrupt(
-                        f"{commit_name(version)} does not follow version {known.version} of this table: a writer of a table "
-                        "that lay here before left it behind; if no such writer runs any more, move the file out of the log",
+                        f"{commit_name(version)} does not follow version {known.version} of this table: a writer of an "
+                        "earlier table in this place left it behind; if no such writer runs now, move the file out of the log",
                         table=self.root,
                         version=version,
                         path=commit_name(version),
@@ -177,16 +178,16 @@ class TableLog(LogReader):
             conflict = find_conflict(access, batch, scope, winner)
             known = self._applied(known, winner)
             if conflict:
-                if not self._stands(read):
-                    return self._left(read, version, commit_id, landed), attempt
-                self._learn(known)
+                if not self._is_in_log(read):
+                    return self._without_read_version(read, version, commit_id, landed), attempt
+                self._publish(known)
                 return Conflicted(conflict, known), attempt
         raise Contention(f"{_ATTEMPTS_MAX} versions were taken by others, one after the other", table=self.root)
 
     def _put(self, commit: Commit) -> Commit | _Taken | Unknown:
-        """The commit as it lies under its version's name.
+        """Put the commit under its version's name; returns it as it is there.
 
-        Each attempt has bytes of its own: one that lands late, when its name is free again, is not taken for the one that stood.
+        Each attempt has bytes of its own: one that arrives late, when its name is free again, differs from the stored one.
         """
         name, [info, *actions] = commit_name(commit.version), commit.actions
         assert isinstance(info, CommitInfo)
@@ -199,10 +200,10 @@ class TableLog(LogReader):
                     return replace(sent, digest=digest_of(data))
                 if attempt == 0:
                     return _Taken(True)
-                # After an uncertain attempt the name may be taken by ourselves.
+                # After an uncertain attempt the name may be taken by a commit of ours.
                 found = self.read_commit(commit.version)
                 if found is None:
-                    cause = "it was taken, perhaps by ourselves, and has left the log"
+                    cause = "the name was taken, perhaps by this commit, and is gone from the log"
                     break
                 return found if _is(found, info.commit_id) else _Taken(False)
             except StoreUnavailable as error:
@@ -217,31 +218,31 @@ class TableLog(LogReader):
         return Unknown(commit.version, info.commit_id, cause)
 
     def _verified(self, read: Snapshot, known: Snapshot, ours: Commit) -> Outcome:
-        """Step 5: whether our commit, which lies under its name, is a version of the table."""
+        """Step 5: whether our commit, which is under its name, is a version of the table."""
         assert ours.info is not None
         try:
-            if read.digest and self._stands(read):
+            if read.digest and self._is_in_log(read):
                 snapshot = apply(known, ours)
-                self._learn(snapshot)
+                self._publish(snapshot)
                 return Committed(ours.version, snapshot)
             if self._is_alone(ours):
                 self._take_back(ours)
                 raise TableNotFound("the table was dropped while it was open; nothing was written", table=self.root)
             now = self._load(None, None)
-            stands = self._leads_to(now, ours)
-            if stands:
-                self._begin_anew(now)
+            is_version = self._leads_to(now, ours)
+            if is_version:
+                self._replace_newest(now)
                 return Committed(ours.version, apply(known, ours))
-            if stands is False:
+            if is_version is False:
                 self._take_back(ours)
-            return self._left(read, ours.version, ours.info.commit_id, _Taken(stands is False))
+            return self._without_read_version(read, ours.version, ours.info.commit_id, _Taken(is_version is False))
         except StoreUnavailable as error:
             return Unknown(ours.version, ours.info.commit_id, str(error))
 
     def _leads_to(self, now: Snapshot, ours: Commit) -> bool | None:
-        """Whether the log goes on from our commit to its newest version. None if nobody can tell any more.
+        """Whether the log leads from our commit to its newest version. None if that can't be decided any more.
 
-        While ours is there, so are all that came after it, if it is a version of the table.
+        If our commit is a version of the table, all later ones are there as long as it is.
         """
         digest, leads = ours.digest, True
         if ours.version > now.version:
@@ -253,7 +254,7 @@ class TableLog(LogReader):
             commit = self.read_commit(version)
             parent = commit.info.parent if commit and commit.info else ""
             if commit and not parent:
-                return None  # of a writer that does not tell
+                return None  # its writer does not record it
             if commit is None or parent != digest:
                 leads = False
                 break
@@ -263,10 +264,10 @@ class TableLog(LogReader):
         found = self.read_commit(ours.version)
         return False if not leads and found is not None and found.digest == ours.digest else None
 
-    def _left(self, read: Snapshot, version: int, commit_id: str, taken: _Taken) -> Outcome:
-        """What to say when the version that was read has left the log. Raises TableReplaced."""
+    def _without_read_version(self, read: Snapshot, version: int, commit_id: str, taken: _Taken) -> Outcome:
+        """The outcome when the version that was read is no longer in the log. Raises TableReplaced."""
         now = self._load(None, None)
-        self._begin_anew(now)
+        self._replace_newest(now)
         if now.metadata.id != read.metadata.id:
             raise TableReplaced(
                 "another table was made in this one's place while it was open; nothing was written to it: if it is the one you "
@@ -274,30 +275,30 @@ class TableLog(LogReader):
                 table=self.root,
             )
         if not taken.certain:
-            return Unknown(version, commit_id, "it may have stood, and have been cleaned up already")
-        what = f"version {read.version} has left the log meanwhile"
+            return Unknown(version, commit_id, "it may have been committed, and cleaned up already")
+        what = f"version {read.version} is no longer in the log"
         return Conflicted(Conflict(now.version, ConflictKind.METADATA, what), now)
 
     def _is_alone(self, ours: Commit) -> bool:
-        """Whether our commit is all there is of a log."""
+        """Whether our commit is the only one in the log, without a checkpoint."""
         files = self._files(0)
         return list(files.commits) == [ours.version] and not files.checkpoints
 
     def _take_back(self, ours: Commit) -> None:
         """Delete a commit of ours that is no version of the table. Nobody else deletes it above the log, so it is still ours."""
-        if self._stands_as(ours):
+        if self._is_written(ours):
             self.store.delete(commit_name(ours.version))
 
-    def _stands_as(self, commit: Commit) -> bool:
+    def _is_written(self, commit: Commit) -> bool:
         found = self.read_commit(commit.version)
         return found is not None and found.digest == commit.digest
 
-    def _learn(self, snapshot: Snapshot) -> None:
+    def _publish(self, snapshot: Snapshot) -> None:
         with self._lock:
             if self._newest is None or snapshot.version > self._newest.version:
                 self._newest = snapshot
 
-    def _begin_anew(self, snapshot: Snapshot) -> None:
+    def _replace_newest(self, snapshot: Snapshot) -> None:
         with self._lock:
             self._newest = snapshot
             self._times.clear()
@@ -311,27 +312,29 @@ class TableLog(LogReader):
     def checkpoint_if_due(self, snapshot: Snapshot, slack: int = 1) -> None:
         """Write the checkpoint of a snapshot that was just committed, if one is due.
 
-        What was committed stands, so a failure is no error of whoever committed: a later commit tries again.
+        The commit has succeeded, so a failure here is no error of its writer: a later commit tries again.
         """
         if not self.checkpoint_is_due(snapshot, slack):
             return
         try:
             self.write_checkpoint(snapshot)
         except LakebedError as error:
-            _logger.warning("version %d of %s stands, its checkpoint failed: %s", snapshot.version, self.root, error)
+            _logger.warning(
+                "version %d of %s is committed, but its checkpoint failed: %s", snapshot.version, self.root, error
+            )
 
     def write_checkpoint(self, snapshot: Snapshot) -> None:
-        """Write the snapshot's checkpoint and the hint that names it. Two writers write the same state: no harm.
+        """Write the snapshot's checkpoint and the hint that refers to it. Two writers do no harm: they write the same state.
 
-        One whose version has left the log is not written; nor does it stay, if that happens meanwhile: another table may lie
-        here now.
+        If the version is no longer in the log, no checkpoint is written; if it is deleted meanwhile, so is the checkpoint:
+        another table may be here now.
         """
-        if not self._stands(snapshot):
+        if not self._is_in_log(snapshot):
             return
         snapshot = self._without_expired(snapshot)
         data, actions = encode_checkpoint(snapshot)
         is_new = self.store.put_if_absent(checkpoint_name(snapshot.version), data)
-        if not self._stands(snapshot):
+        if not self._is_in_log(snapshot):
             if is_new:
                 self.store.delete(checkpoint_name(snapshot.version))
             return
@@ -353,15 +356,15 @@ class TableLog(LogReader):
         now_ms = self.now_ms() if now_ms is None else now_ms
         try:
             return self.clean_before(self.version_at(now_ms - retention_seconds * 1000), now_ms)
-        except VersionNotFound:  # all is within, or another cleanup was faster
+        except VersionNotFound:  # all versions are within retention, or another cleanup was faster
             return 0
 
     def clean_before(self, version: int, now_ms: int | None = None) -> int:
         """Delete commits and checkpoints that neither a version from this one on nor a leased one needs; returns how many.
 
-        The newest checkpoint at or before these versions stays, and everything after it, the two newest commits at least; what
-        is older goes, one file after the other, oldest first: step 5 of a commit rests on that, and a crash in between leaves a
-        log without gaps. The mark moves first (``leases``), so that no reader begins to hold what is about to go.
+        The newest checkpoint at or before these versions stays, and everything after it, the two newest commits at least; older
+        files are deleted one after the other, oldest first: step 5 of a commit rests on that, and a crash in between leaves a
+        log without gaps. The versions expire first (``leases``), so that no reader begins to hold one that is about to go.
         """
         now_ms = self.now_ms() if now_ms is None else now_ms
         newest = self.refresh()
@@ -382,12 +385,12 @@ class TableLog(LogReader):
     def _checkpoint_before(self, version: int, now: Snapshot, now_ms: int) -> int:
         """The newest checkpoint at or before a version and all that are leased, 0 for none.
 
-        It is read: what comes before it goes only if it holds that, and is of this table.
+        It is read first: older files are deleted only if it holds their state, and is of this table.
         """
         first = min([version, *leased_versions(now.domains, now_ms)])
         checkpoints = self._files(0).checkpoints
         for each in sorted((each for each in checkpoints if each <= first), reverse=True):
-            if self._stands(self._read_checkpoint(each, checkpoints[each])):
+            if self._is_in_log(self._read_checkpoint(each, checkpoints[each])):
                 return each
         return 0
 
@@ -401,7 +404,7 @@ def _is(commit: Commit, commit_id: str) -> bool:
 
 
 def _protocol_of(actions: Sequence[Action]) -> Protocol | None:
-    """The protocol that a commit brings: it is held against the table as it makes it."""
+    """The protocol that a commit sets: the commit is checked against the table as it makes it."""
     return next((action for action in actions if isinstance(action, Protocol)), None)
 
 

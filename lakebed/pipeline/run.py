@@ -219,7 +219,7 @@ class _Run:
         redacted = error.with_text(self._pipeline.document.redact(str(error)))
         self._progress.failed(str(redacted))
         batches = self._progress.figures().batches
-        pause = self._restarts.pause_seconds(error, got_on=batches > self._batches_at_failure)
+        pause = self._restarts.pause_seconds(error, made_progress=batches > self._batches_at_failure)
         self._batches_at_failure = batches
         if pause is None:
             self._health.failed(redacted)

@@ -1,12 +1,12 @@
 """How well parts are clustered, level by level: overlaps, depth, and the deepest ranges. Pure.
 
-What a part must read together with others: its *overlaps* are how many other parts its range meets, its *depth* is how many
-parts, itself included, cover the deepest point within its range. Averages are over parts. So defined by Snowflake's
-``SYSTEM$CLUSTERING_INFORMATION`` and Databend's ``clustering_information``, whose figures these are, for parts.
+The *overlaps* of a part are how many other parts its range meets. Its *depth* is how many parts, itself included, cover the
+deepest point within its range. Averages are over parts. Snowflake's ``SYSTEM$CLUSTERING_INFORMATION`` and Databend's
+``clustering_information`` define these figures so; here they count parts.
 
-1. Ranges lie on the line of their sorted ends, closed; how many cover each end is a running sum. O(n log n).
-2. A part's depth is the maximum of that within its range: a table of maxima over windows of powers of two, each answer being the
-   greater of two windows that cover the range.
+1. The ends of the ranges are sorted; ranges are closed. How many ranges cover each end is a running sum. O(n log n).
+2. A part's depth is the maximum of that within its range. A table holds the maxima over windows of powers of two; the depth is
+   the greater maximum of two windows that cover the range.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EXACT_UP_TO = 16
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A part on the line of its partition. ``sorted``: its rows are known to be in the order of the sort key."""
+    """A part and its range in its partition. ``sorted``: its rows are known to be in the order of the sort key."""
 
     level: int
     partition: object
@@ -46,7 +46,7 @@ class DeepRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clustering:
-    """``constant``: parts whose rows all have one sort key. ``unsorted``: order or range not known.
+    """``constant``: parts whose rows all have one sort key. ``unsorted``: order or range unknown.
 
     ``histogram``: parts by depth; depths over 16 are counted under the next power of two.
     """
@@ -75,7 +75,7 @@ def clustering(parts: Sequence[Placed]) -> Clustering:
         meetings += sum(overlaps(ranges))
         line = _Line(ranges)
         depths += line.depths()
-        deepest += [DeepRange(partition, stretch, deep) for stretch, deep in line.deepest()]
+        deepest += [DeepRange(partition, found, deep) for found, deep in line.deepest()]
     deepest.sort(key=lambda found: -found.depth)
     return Clustering(
         parts=len(parts),
@@ -131,7 +131,7 @@ class _Line:
         return depths
 
     def deepest(self) -> list[tuple[Range, int]]:
-        """The deepest stretches of neighbouring points of equal depth, deepest first; only those deeper than one."""
+        """The deepest ranges of neighbouring points of equal depth, deepest first; only those deeper than one."""
         edges = np.flatnonzero(np.diff(self._covers)) + 1
         starts = np.concatenate(([0], edges))
         ends = np.concatenate((edges, [len(self._covers)])) - 1

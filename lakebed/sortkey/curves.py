@@ -2,9 +2,9 @@
 
 A point is one coordinate a dimension, each of ``bits`` bits. Both curves pass every point of the grid once.
 
-1. Z-order: the coordinates' bits take turns, the highest first. Monotone in every coordinate.
+1. Z-order: the coordinates' bits are interleaved, the highest first. Monotone in every coordinate.
 2. Hilbert: the coordinates are transformed by John Skilling's algorithm ("Programming the Hilbert curve", AIP Conference
-   Proceedings 707, 2004) so that their bits, taking turns, are the number. Points that follow each other are neighbours.
+   Proceedings 707, 2004) so that their interleaved bits are the number. Points that follow each other are neighbours.
 
 Own code: the package that numbers points of Hilbert's curve takes 35 times as long
 (docs/adr/0010-own-code-where-a-library-exists.md).

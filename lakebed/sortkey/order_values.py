@@ -3,12 +3,12 @@
 1. Truncations are arithmetic on days and microseconds since 1970.
 2. A bucket hashes a value's bytes as Iceberg does: whole numbers, dates and times as eight bytes, little endian; a decimal's
    digits as few bytes as hold them, big endian; texts and binaries as they are.
-3. A curve scales each column to a grid, 63 bits shared evenly: null is 0, NaN the last coordinate, values lie between. What is
+3. A curve scales each column to a grid, 63 bits shared evenly: null is 0, NaN the last coordinate, values lie between. A value
    outside the column's frame counts as its end. The scale is linear from end to end; of a text it is that of the number which
    the first eight bytes after the ends' common prefix make. A column without a frame is scaled over its whole type, floating
    point and texts by their leading bits. So a greater value never has a smaller coordinate.
 
-What a dictionary holds is evaluated once.
+The values of a dictionary are evaluated once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lakebed.sortkey.sort_key import CURVE_BITS, Edges, SortTerm
 _DAY_US = 86_400_000_000
 _HOUR_US = 3_600_000_000
 _SIGN_BIT = np.uint64(1 << 63)
-_WORD_DIGITS = 18  # decimals of so many fit into 64 bits
+_WORD_DIGITS = 18  # decimals of at most these digits fit into 64 bits
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999
 
 _Unsigned = npt.NDArray[np.uint64]
@@ -222,7 +222,7 @@ def _leading(numbers: _Unsigned, bits: int) -> Numbers:
 
 
 def _of_floats(numbers: npt.NDArray[np.float64], edges: Edges | None, bits: int) -> Numbers:
-    """NaN as anything."""
+    """Coordinates of floating point numbers; that of NaN is arbitrary."""
     if edges is None:
         words = (numbers + 0.0).view(np.uint64)  # no negative zero
         return _leading(np.where(words & _SIGN_BIT, ~words, words | _SIGN_BIT), bits)
@@ -283,7 +283,7 @@ def _of_decimals(words: Numbers, kind: pa.DataType, ends: Edges, bits: int) -> N
 
 
 def _less(upper: Numbers, lower: _Unsigned, number: int) -> npt.NDArray[np.bool_]:
-    """Are the 128-bit numbers less than this one?"""
+    """Whether the 128-bit numbers are less than this one."""
     top, rest = number >> 64, np.uint64(number % (1 << 64))
     is_less: npt.NDArray[np.bool_] = (upper < top) | ((upper == top) & (lower < rest))
     return is_less

@@ -1,13 +1,13 @@
 """Ranges of parts over the sort key, and their depth: how many of them cover a point.
 
-1. A part's range is two flat tuples over the leading terms of the sort key, made from its statistics: what no row is before,
-   and what no row is after. A value is (1, value), NaN (1.25, None), a null (0, None) where nulls are first and (1.5, None)
-   where they are last; a bound that is missing ends the lower tuple and puts (2,), above everything, into the upper. Values of
-   a descending term are mirrored, so that the greatest comes first: numbers negated, NaN (0.5, None), bytes see
+1. A part's range is two flat tuples over the leading terms of the sort key, made from its statistics: no row is before the
+   lower one, and none after the upper one. A value is (1, value), NaN (1.25, None), a null (0, None) where nulls are first and
+   (1.5, None) where they are last; a bound that is missing ends the lower tuple and puts (2,), above everything, into the upper.
+   Values of a descending term are mirrored, so that the greatest comes first: numbers negated, NaN (0.5, None), bytes see
    ``MirroredBytes``.
-2. Statistics of parts that we sorted have the first and the last key (``ORDER_BOUNDS``). Of other parts column-wise bounds
-   are put side by side: they hold, but reach far where the first column's values change. They also bound functions that grow
-   with their column.
+2. Statistics of parts that we sorted have the first and the last key (``ORDER_BOUNDS``). For other parts the bounds
+   of the columns are combined: they hold, but are wide where the first column's values change. They also bound functions that
+   grow with their column.
 3. Depth: a sweep over the ends of the ranges, sorted once; ranges are closed. O(n log n).
 """
 
@@ -86,7 +86,7 @@ class Depth:
 
 
 class MirroredBytes(bytes):
-    """Bytes whose order is that of the plain ones turned round.
+    """Bytes that sort in the reverse order of the plain ones.
 
     A zero byte becomes 00 FF, 00 00 marks the end, and all is complemented: a text's beginning comes after the text.
     """
@@ -100,7 +100,7 @@ class MirroredBytes(bytes):
 
 
 class MirroredMoment(int):
-    """A point in time whose order is turned round: microseconds before 1970."""
+    """A point in time that sorts in reverse order: microseconds before 1970."""
 
     @classmethod
     def of(cls, plain: datetime.datetime) -> MirroredMoment:
@@ -182,7 +182,7 @@ def _placed(value: Any, term: SortTerm) -> Bound:
 
 
 def mirrored(value: Any) -> Any:
-    """The mirrored value of a descending term: of two values, that of the greater one is less."""
+    """The mirrored value of a descending term: the greater of two values has the lesser mirrored value."""
     if isinstance(value, bytes):
         return MirroredBytes.of(value)
     if isinstance(value, datetime.datetime):

@@ -1,10 +1,10 @@
-"""What the rows of a part are sorted by: terms such as ``region``, ``date(ts) desc`` or ``zorder(x, y)``, parsed and checked.
+"""Sort keys: terms that rows are sorted by, such as ``region``, ``date(ts) desc`` or ``zorder(x, y)``, parsed and checked.
 
 A term is a column or a function of columns, a direction and a place for nulls:
 
     column | function ( … )    [ asc | desc ]    [ nulls first | nulls last ]
 
-- As in Spark, ``asc`` puts nulls first and ``desc`` nulls last where nothing is said; NaN counts as greater than any number.
+- As in Spark, ``asc`` puts nulls first and ``desc`` nulls last by default; NaN counts as greater than any number.
 - ``date(ts)``, ``year(ts)``, ``month(ts)``, ``day(ts)``, ``hour(ts)``: years, months, days or hours since 1970, in UTC, as
   Iceberg's partition transforms count them, so they grow with time; ``date`` is ``day`` as a date.
 - ``substr(x, start, length)``: characters of a text, bytes of a binary; the first is 1.
@@ -81,7 +81,7 @@ class SortTerm:
 
     @property
     def is_plain(self) -> bool:
-        """Is it a column itself?"""
+        """Whether the term is a column itself."""
         return not self.function
 
     @property
@@ -284,7 +284,7 @@ class _Parser:
 
 
 def _unfit(function: str, kind: pa.DataType) -> str:
-    """What a function takes, if this type is none of it."""
+    """The types that a function takes, as text; "" if this type is one of them."""
     is_text = pa.types.is_string(kind) or pa.types.is_binary(kind)
     if function == "hour":
         return "" if pa.types.is_timestamp(kind) else "a timestamp"
@@ -307,7 +307,7 @@ class _HasStats(Protocol):
 
 
 class HasParts(Protocol):
-    """What of a snapshot a frame is made of: the parts of the base."""
+    """The part of a snapshot that a frame is made from: the parts of the base."""
 
     @property
     def parts(self) -> Mapping[str, _HasStats]: ...

@@ -1,6 +1,6 @@
 """Delta's statistics of a part, and their bounds in the form in which values of a type are compared.
 
-A bound holds for every row of a part but need not be a value of it: strings are cut, timestamps lie on milliseconds.
+A bound holds for every row of a part but need not be a value of it: strings are truncated, timestamps are in whole milliseconds.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""A cache of what the statistics of a table's parts say. All versions of the table share it.
+"""A cache of the parsed statistics of a table's parts. All versions of the table share it.
 
-Plans are made, and parts left out, after every commit, and a commit changes few of many parts. So a text of statistics is
-parsed when it is first met, and not again while its part is in the table.
+After every commit plans are made and reads skip parts, but a commit changes only few parts. So a text of statistics is parsed
+when it is first needed, and not again while its part is in the table.
 
 1. Each text has a number. For each column that was asked for there are two arrays by number, with its least and its greatest
    value. For each order that was asked for there is a list of ranges.
 2. The ends of an order's ranges are kept sorted. New ends are placed by bisection, and all ranks behind them move up in one
    addition. So ranges of the same order are compared as whole numbers.
-3. When texts of other parts than the live ones are more than ``SPARE_SHARE`` of these and ``SPARE_TEXTS`` besides, they are
-   dropped (``keep``). An order by a whole number takes some 320 bytes a part, a column twice its value.
+3. Texts of parts that are no longer live are dropped (``keep``) when they are more than ``SPARE_TEXTS`` plus the share
+   ``SPARE_SHARE`` of the live ones. An order by a whole number takes some 320 bytes a part, a column twice its value.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StatisticsCache:
         return len(self._now.texts)
 
     def bounds(self, texts: Iterable[str | None], field: pa.Field) -> tuple[pa.Array, pa.Array]:
-        """What no value of a column is below, and above, for each text; null where that is not known."""
+        """The lower and the upper bounds of a column for each text; null where unknown."""
         now = self._now
         numbers = self._numbered(now, texts)
         key = field.name, field.type
@@ -70,7 +70,7 @@ class StatisticsCache:
         return Ranked([ranges[number] for number in numbers.tolist()], lower[numbers], upper[numbers])
 
     def keep(self, live: Collection[str | None]) -> None:
-        """Forget what is not among these texts, once it is much; not while others read: the next call is soon enough."""
+        """Drop texts that are not among these, once there are many; not while others read: the next call is soon enough."""
         now = self._now
         if len(now.texts) <= len(live) * (1 + SPARE_SHARE) + SPARE_TEXTS:
             return
@@ -87,7 +87,7 @@ class StatisticsCache:
             if (few := order.of(now.texts, numbers)) is None:
                 return
             after.orders[terms] = few
-        # Others go on with the numbering that they began with; what they add to it meanwhile is read again when it is met.
+        # Other threads go on with the numbering that they began with; what they add to it is read again when it is needed.
         with self._lock:
             if self._now is now:
                 self._now = after
@@ -105,7 +105,7 @@ class StatisticsCache:
 
 @dataclass(slots=True)
 class _Numbering:
-    """Texts by number, numbers by text, and what was read of the texts by number. Only grows."""
+    """Texts by number, numbers by text, and what was parsed of the texts, by number. Only grows."""
 
     texts: list[str | None] = field(default_factory=list)
     numbers: dict[str | None, int] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class _Numbering:
 
 
 def _made(known: dict[Any, Any], key: object, value: Any, count_max: int) -> Any:
-    """The one that was made first goes if there are too many."""
+    """Add a value and return it; the one added first is dropped if there are too many."""
     if len(known) >= count_max:
         del known[next(iter(known))]
     known[key] = value
@@ -230,7 +230,7 @@ class _Order:
         places = [bisect_left(self._ends, end) for end in ends]
         is_new = [place == len(self._ends) or self._ends[place] != end for place, end in zip(places, ends, strict=True)]
         where = np.array([place for place, new in zip(places, is_new, strict=True) if new], dtype=np.int64)
-        before = np.cumsum(is_new) - is_new  # of each end, how many new ones stand before it
+        before = np.cumsum(is_new) - is_new  # of each end, how many new ones are before it
         rank = dict(zip(ends, (np.array(places, dtype=np.int64) + before).tolist(), strict=True))
         lower = np.fromiter((rank[item.lower] for item in ranges), np.int64, len(ranges))
         upper = np.fromiter((rank[item.upper] for item in ranges), np.int64, len(ranges))

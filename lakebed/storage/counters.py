@@ -1,8 +1,8 @@
 """How many requests a store made and how many bytes they carried, by operation: what an object store bills.
 
-``StoreCounters`` is an immutable value (picklable, so a task can send it home; mergeable, so a job can add them up; one
-can be taken from another, so an operation can say what it cost). ``RequestCounter`` is the live count behind it. Every
-attempt counts, also one that failed: it was paid for.
+``StoreCounters`` is an immutable value (picklable, so a task can send it to the driver; values can be added, so a
+job can sum them up, and subtracted, so an operation can report its cost). ``RequestCounter`` is the live count behind it. Every
+attempt counts, also one that failed: it is billed too.
 """
 
 from __future__ import annotations

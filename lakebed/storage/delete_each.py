@@ -1,4 +1,4 @@
-"""Many deletions where a store has no request for many."""
+"""Deletes many files in a store that has no request for many."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lakebed.errors import LakebedError
 
 
 def delete_each(delete: Callable[[str], None], paths: Iterable[str]) -> dict[str, LakebedError]:
-    """Delete one after the other; returns why, for each that could not be."""
+    """Delete one after the other; returns the error of each that could not be deleted."""
     failed: dict[str, LakebedError] = {}
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""Objects as DuckDB reads them: an fsspec file system over ranges, without a request that a read does not need."""
+"""Objects as DuckDB reads them: an fsspec file system over ranges that makes no needless request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakebed.error_transport import as_text
 from lakebed.errors import Unsupported
 
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
-HOST = "table"  # DuckDB grants access below a place, and a scheme alone is none
+HOST = "table"  # DuckDB grants access to what is below a place, and a scheme alone is not a place
 
 
 class Ranges(Protocol):
@@ -27,13 +27,13 @@ class Ranges(Protocol):
 
 
 class RangeFile:
-    """What DuckDB reads an object through: a position in a file of ``Ranges``."""
+    """An object as DuckDB reads it: a file of ``Ranges`` and a position in it."""
 
     def __init__(self, reader: Ranges, path: str) -> None:
         self._reader, self._path, self._at = reader, path, 0
 
     def seekable(self) -> bool:
-        """DuckDB asks, and prefetches whole column chunks then."""
+        """True, so that DuckDB prefetches whole column chunks."""
         return True
 
     @as_text()

@@ -5,8 +5,8 @@ Invariants
 - A result never depends on the machine: the time zone is UTC, and no extension is looked for or downloaded.
 - A forked child never touches a database of its parent: DuckDB's threads do not survive a fork.
 - What DuckDB keeps of every query until its database is closed is bounded, however long the process lives.
-- No database finds Python's variables by their names. One for users' SQL (`connect_sealed`) reads files in given folders and
-  no others, loads nothing, and its settings stay.
+- No database finds Python's variables by their names. A database for users' SQL (`connect_sealed`) reads files in given
+  folders and no others, loads nothing, and its settings stay.
 
 Algorithm
 1. `connect` looks for a database with the same limits in this process, or makes one in memory.
@@ -39,9 +39,9 @@ from lakebed.storage.process_folders import process_folder
 
 MEMORY_BYTES_MAX = 1 << 30
 CURSORS_MAX = 2_000
-"""Of one database. For each Arrow table that a query is given, a few hundred bytes stay in it (DuckDB 2.0)."""
+"""Cursors of one database. For each Arrow table given to a query, a few hundred bytes stay in it (DuckDB 2.0)."""
 SEALED_MAX = 16
-"""Databases for users' SQL. An idle one takes some 4 MB, opening one some 20 ms."""
+"""Databases for users' SQL. An idle one takes some 4 MB; opening one takes some 20 ms."""
 WILDCARDS = str.maketrans({letter: f"[{letter}]" for letter in "*?["})
 
 
@@ -52,7 +52,7 @@ class _Database:
 
 
 _Limits = tuple[int, int, str, tuple[str, ...] | None]  # the last: what users' SQL may read
-_databases: OrderedDict[_Limits, _Database] = OrderedDict()  # used last, last
+_databases: OrderedDict[_Limits, _Database] = OrderedDict()  # the one used last is last
 _cursors: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
 _guard = threading.Lock()
 
@@ -82,7 +82,7 @@ def connect_sealed(folders: Iterable[str] = ()) -> duckdb.DuckDBPyConnection:
 
 
 def connect_alone() -> duckdb.DuckDBPyConnection:
-    """Return the connection of a database that nobody else uses, with the limits of ``connect``: for SQL that may do all."""
+    """Return the connection of a database that nobody else uses, with the limits of ``connect``: for unrestricted SQL."""
     return _open(MEMORY_BYTES_MAX, _processors(), str(process_folder() / "duckdb"), None)
 
 
@@ -118,7 +118,7 @@ def _open(
             "python_enable_replacements": False,
         },
     )
-    # Options of built-in extensions are known only once those are loaded, so they can't stand in the config above.
+    # Options of built-in extensions are known only once those are loaded, so they can't be in the config above.
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     if folders is not None:
         # A url is compared as it is written, and in ours what DuckDB takes for a wildcard is escaped.
@@ -127,7 +127,7 @@ def _open(
         database.execute(f"SET GLOBAL allowed_directories = [{listed}]")
         database.execute("SET GLOBAL enable_external_access = false")
         database.execute("SET GLOBAL lock_configuration = true")
-    # No parquet_metadata_cache: parts come and go, and it forgets no footer as long as the process lives.
+    # No parquet_metadata_cache: parts come and go, and it keeps each footer as long as the process lives.
     return database
 
 
@@ -142,7 +142,7 @@ def _forget_inherited() -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
     _databases.clear()
     _cursors.clear()
-    _guard = threading.Lock()  # another thread of the parent may have held it
+    _guard = threading.Lock()  # another thread of the parent may have held the old one
 
 
 if hasattr(os, "register_at_fork"):
@@ -150,7 +150,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _close_all() -> None:
-    """DuckDB complains of what is still open when the interpreter is gone."""
+    """Close all databases: DuckDB complains of those still open when the interpreter ends."""
     for database in _databases.values():
         database.connection.close()
     _databases.clear()

@@ -1,7 +1,7 @@
 """Errors of DuckDB and Arrow when a file can't be read or written, as errors of lakebed that name the file and what to do.
 
 An error of lakebed that passed through DuckDB is read back (``error_transport``). Others are recognised by DuckDB's classes.
-Where one class stands for several causes, its text decides: these texts are DuckDB's own, and all of them are in this module.
+Where one class has several causes, its text decides: these texts are DuckDB's own, and all of them are in this module.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _FAILED_IN_STREAM = re.compile(r"^(Conversion|Out of Range|Invalid Input) Error"
 
 @contextmanager
 def naming_unreadable(paths: Iterable[str]) -> Iterator[None]:
-    """Raises Corrupt for the first of the paths that a DuckDB error names; the error of the store if that failed."""
+    """Raises Corrupt for the first of the paths that a DuckDB error names; the store's own error if the store failed."""
     try:
         yield
     except duckdb.Error as error:
-        said = _without_query(error)
+        text = _without_query(error)
         raise_own(error)
         if isinstance(error, _OF_FILES) or type(error) is duckdb.Error:
             for path in paths:
-                if path in said:
+                if path in text:
                     raise Corrupt(
                         f"{path} can't be read ({reason(error)}); it is missing or damaged: restore the file",
                         path=path,
@@ -59,22 +59,22 @@ def naming_unwritable(place: str, temporary: str) -> Iterator[None]:
         raise _unwritable(place, reason(error)) from error
 
 
-def _unwritable(place: str, said: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{place!r} could not be written ({said}); check the disk and its free space", path=place)
+def _unwritable(place: str, cause: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{place!r} could not be written ({cause}); check the disk and its free space", path=place)
 
 
 def is_missing_file(error: Exception) -> bool:
-    """Whether a query failed since a file that it reads is not there."""
+    """Whether a query failed because a file that it reads is missing."""
     return isinstance(error, FileNotFoundError) or (isinstance(error, duckdb.Error) and _NO_SUCH_FILE in str(error))
 
 
 def is_out_of_room(error: duckdb.Error) -> bool:
-    """Whether a query failed since memory or a disk is full."""
+    """Whether a query failed because memory or a disk is full."""
     return isinstance(error, duckdb.OutOfMemoryException) or _DISK_FULL in str(error)
 
 
 def is_failed_stream(error: OSError) -> bool:
-    """Whether a value of a row made a query fail after its first batch: Arrow's reader then raises DuckDB's text as OSError."""
+    """Whether a value in a row made a query fail after its first batch: Arrow's reader then raises DuckDB's text as OSError."""
     return _FAILED_IN_STREAM.match(str(error)) is not None
 
 

@@ -166,7 +166,7 @@ class LocalPartStorage:
 
 @contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Turns what a failing disk says into an error that names the path; a missing file stays FileNotFoundError."""
+    """Turns an error of the disk into one that names the path; a missing file stays FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Where the data files of a table live (parts, deletion vectors), on the same root as its log.
 
 Invariants
-- A file appears under its path whole and durable, or not at all: a commit may name it as soon as the write returned.
+- A file appears under its path whole and durable, or not at all: a commit may refer to it once the write has returned.
 - Files are immutable and their names are never used again, so what was read once may be kept (see ``range_cache``).
 - Paths are relative to the root, with ``/``, as a human reads them: not percent-encoded, as they are in the log.
 - A storage is a small picklable value: tasks get it, and open what they need in their own process.
@@ -41,7 +41,7 @@ class PartStorage(Protocol):
         ...
 
     def duckdb_url(self, path: str) -> str:
-        """What ``read_parquet`` takes for a file, on a connection that was attached; ``file://…`` is a file elsewhere."""
+        """What ``read_parquet`` takes for a file, on a connection that was attached; ``file://…`` is a file outside the root."""
         ...
 
     @property
@@ -78,7 +78,7 @@ class PartStorage(Protocol):
         ...
 
     def forget(self, path: str) -> None:
-        """The next read asks the store: nothing of the file is taken from memory."""
+        """Drop the file from memory, so that the next read asks the store."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -96,7 +96,7 @@ class PartStorage(Protocol):
     def list(self, prefix: str = "") -> Iterator[tuple[str, int, float]]:
         """All files whose path begins with ``prefix``: (path, bytes, modified in epoch seconds), in no order.
 
-        Also what a crashed writer left behind: a vacuum wants to see everything.
+        Includes files that a crashed writer left behind: a vacuum needs to see them.
         """
         ...
 

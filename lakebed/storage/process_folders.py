@@ -37,10 +37,10 @@ def lock_folder(folder: Path) -> int | None:
 
 
 def process_folder() -> Path:
-    """The folder of this process in the system's temporary folder; it goes when the process does."""
+    """The folder of this process in the system's temporary folder; it is deleted when the process ends."""
     top = tempfile.gettempdir()
     with _guard:
-        is_missing = top not in _own or not _own[top][0].exists()  # some systems clear away what is old
+        is_missing = top not in _own or not _own[top][0].exists()  # some systems delete old files there
         if is_missing:
             while True:
                 folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -50,7 +50,7 @@ def process_folder() -> Path:
             _own[top] = folder, lock
         own, _ = _own[top]
     if is_missing:
-        _remove_abandoned(Path(top))  # they may be large: nobody waits for it but who came first
+        _remove_abandoned(Path(top))  # they may be large: only the first caller waits for it
     return own
 
 
@@ -100,9 +100,9 @@ def _remove_own() -> None:
 def _forget_inherited() -> None:
     global _guard
     for _, lock in _own.values():
-        os.close(lock)  # the parent's stays locked: the lock is freed when the last that share it close it
+        os.close(lock)  # the parent's folder stays locked: the lock is freed when all who share it have closed it
     _own.clear()
-    _guard = threading.Lock()  # another thread of the parent may have held it
+    _guard = threading.Lock()  # another thread of the parent may have held the old one
 
 
 atexit.register(_remove_own)

@@ -3,12 +3,12 @@
 Invariants: what is kept never exceeds ``bytes_max``; a block in flight is awaited, not asked for twice; a file that was
 forgotten (deleted) is never served from memory by a read that begins later.
 
-1. A file is first met by its tail: one request for the last ``TAIL_BYTES`` gives its size, its Parquet footer, and the
+1. The first request for a file asks for its end: the last ``TAIL_BYTES`` give its size, its Parquet footer, and the
    whole of a small file.
-2. After that reads are cut at multiples of ``BLOCK_BYTES``. Blocks that are neither kept nor in flight are fetched in
+2. Later reads are cut at multiples of ``BLOCK_BYTES``. Blocks that are neither kept nor in flight are fetched in
    as few requests as there are gaps, each one range.
-3. Blocks are kept least recently used first out. A run longer than a part of the memory is passed through and not kept:
-   a merge reads everything once and must not push out what settles read again and again.
+3. The least recently used block is evicted first. A read longer than a part of the memory is passed on and not kept:
+   a merge reads everything once and must not evict what settles read repeatedly.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BlockCache:
         return self._bytes
 
     def size(self, file: str) -> int | None:
-        """The file's size, if it was met."""
+        """The file's size, if it is known."""
         with self._lock:
             return self._sizes.get(file)
 
@@ -87,16 +87,16 @@ class BlockCache:
         return b"".join(pieces)
 
     def meet(self, file: str, fetch_tail: FetchTail) -> int:
-        """Fetch a file's tail unless another thread is doing it; its size."""
-        mark = (file, -1)
+        """The file's size; fetches the file's last bytes first, unless they were fetched or another thread is doing it."""
+        tail_key = (file, -1)
         mine: Future[bytes] = Future()
         with self._lock:
             known = self._sizes.get(file)
             if known is not None:
                 return known
-            others = self._in_flight.get(mark)
+            others = self._in_flight.get(tail_key)
             if others is None:
-                self._in_flight[mark] = mine
+                self._in_flight[tail_key] = mine
         if others is not None:
             return int(others.result())
         try:
@@ -110,7 +110,7 @@ class BlockCache:
             return size
         finally:
             with self._lock:
-                self._in_flight.pop(mark, None)
+                self._in_flight.pop(tail_key, None)
 
     def _blocks_of(self, file: str, wanted: range, size: int, fetch: Fetch) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
@@ -128,7 +128,7 @@ class BlockCache:
                 else:
                     missing[number] = self._in_flight[key] = Future()
         try:
-            for first, last in _runs(list(missing)):
+            for first, last in _without_gaps(list(missing)):
                 data = memoryview(fetch(file, first * BLOCK_BYTES, min((last + 1) * BLOCK_BYTES, size)))
                 keep = len(data) <= self.bytes_max // 8
                 for number in range(first, last + 1):
@@ -159,8 +159,8 @@ class BlockCache:
             self._bytes -= len(gone)
 
 
-def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """Ascending numbers as runs without gaps: (first, last)."""
+def _without_gaps(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """Ascending numbers as sequences without gaps: (first, last)."""
     at = 0
     while at < len(numbers):
         end = at

@@ -50,7 +50,7 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True, slots=True)
 class RemotePartStorage:
-    """``PartStorage`` over a bucket and a prefix. ``objects``: what sends the requests, but for a cache between."""
+    """``PartStorage`` over a bucket and a prefix. ``objects`` sends the requests; reads go through a cache first."""
 
     place: S3Root
     objects: S3Objects = field(compare=False)
@@ -180,7 +180,7 @@ class CachedObjects:
         return f"{self.objects.root}/{path}"
 
     def meet(self, path: str) -> int:
-        """The file's size, at the cost of its tail if it is new."""
+        """The file's size; of a new file this fetches the last bytes."""
         return self._cache.meet(self.key(path), lambda _, length: self.objects.read_tail(path, length))
 
     def read(self, path: str, start: int, length: int) -> bytes:
@@ -200,7 +200,7 @@ class CachedObjects:
             self._cache.insert_tail(self.key(path), data, len(data))
 
     def forget(self, path: str) -> None:
-        """The next read asks the store."""
+        """Drop the file from the cache, so that the next read asks the store."""
         self._cache.forget(self.key(path))
 
     def delete(self, path: str) -> None:

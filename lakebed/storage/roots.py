@@ -1,11 +1,11 @@
-"""What the user calls a table's root, taken apart once, so that every store and every reader means the same place.
+"""Parses the root that a user gives for a table, once, so that every store and every reader uses the same place.
 
 1. ``s3://bucket/prefix`` (also spelled ``s3a://`` or ``s3n://``, as Spark users do) is a prefix in a bucket.
 2. Anything without a scheme, and ``file:`` in any number of slashes, is a local path; it becomes absolute. As in Spark,
    ``%`` stands for itself: only paths *inside* a log are percent-encoded.
 3. Every other scheme is refused.
 
-A new object store is known here, by its scheme, and nowhere else: ``open_objects`` opens what sends its requests.
+A new object store is added here, by its scheme, and nowhere else: ``open_objects`` opens the client that sends its requests.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class S3Root:
 
 
 def parse_root(root: str | os.PathLike[str]) -> LocalRoot | S3Root:
-    """The place a root names. Raises InvalidInput for an empty or broken one, Unsupported for an unknown scheme."""
+    """The place that a root refers to. Raises InvalidInput for an empty or broken one, Unsupported for an unknown scheme."""
     text = os.fspath(root)
     if not text or "\0" in text:
         raise InvalidInput(f"the table path {text!r} is empty or holds a NUL; give a folder or s3://bucket/prefix")
@@ -79,7 +79,7 @@ def parse_root(root: str | os.PathLike[str]) -> LocalRoot | S3Root:
             raise InvalidInput(f"the table path {text!r} names no valid bucket; it is written s3://bucket/prefix")
         parts = [part for part in prefix.split("/") if part]
         if any(part in (".", "..") for part in parts):
-            raise InvalidInput(f"the table path {text!r} holds . or .., which an object key can't mean")
+            raise InvalidInput(f"the table path {text!r} holds . or .., which have no meaning in an object key")
         return S3Root(bucket, "/".join(parts))
     if "//" not in rest[:2]:
         return _local(text)  # a colon in a file name is no scheme
@@ -91,14 +91,14 @@ def parse_root(root: str | os.PathLike[str]) -> LocalRoot | S3Root:
 def open_objects(place: S3Root) -> S3Objects:
     """The objects below a root in an object store. Raises MissingPrerequisite without the store's client."""
     try:
-        from lakebed.storage.s3_objects import S3Objects  # boto3 is wanted only by those who use S3
+        from lakebed.storage.s3_objects import S3Objects  # only those who use S3 need boto3
     except ModuleNotFoundError as error:
         raise MissingPrerequisite(f"{place} needs boto3: pip install 'lakebed[s3]'") from error
     return S3Objects(place)
 
 
 def spark_path(path: str) -> str:
-    """A path as Spark spells it: it knows S3 as ``s3a://`` only."""
+    """A path as Spark spells it: Spark knows S3 as ``s3a://`` only."""
     return re.sub(r"^s3n?://", "s3a://", path)
 
 

@@ -1,4 +1,4 @@
-"""One S3 client for a process, and one way to retry: whoever talks to S3 here does it through this module.
+"""One S3 client for a process, and one way to retry: every request to S3 goes through this module.
 
 Invariants: every request that is sent is counted, also a failed one; a request is sent a bounded number of times; an
 error that no retry can cure names the bucket and what to check.
@@ -84,7 +84,7 @@ def s3_client() -> Any:
     identity = tuple(os.environ.get(name) for name in names)
     client = _clients.get(identity)
     if client is None:
-        with _lock:  # one thread makes it, which may ask for credentials; those who wait need the same one
+        with _lock:  # one thread makes the client, which may ask for credentials; the others wait for it
             client = _clients.get(identity)
             if client is None:
                 client = _clients[identity] = _new_client()
@@ -160,24 +160,24 @@ def with_retries(
 
 
 def backoff_seconds(attempt: int) -> float:
-    """A wait before the next attempt: doubling, bounded, and spread so that writers who met do not meet again."""
+    """A wait before the next attempt: doubling, bounded, and spread so that writers that collided do not collide again."""
     longest = min(_BACKOFF_LONGEST_SECONDS, _BACKOFF_FIRST_SECONDS * 2.0**attempt)
     return longest * (0.5 + random.random() / 2)
 
 
 def is_transient(error: Exception) -> bool:
-    """May the same request succeed a moment later?"""
+    """Whether the same request may succeed a moment later."""
     if isinstance(error, ClientError):
         return code_of(error) in _TRANSIENT_CODES or status_of(error) in (409, 429, 500, 502, 503, 504)
     if isinstance(error, SSLError):
-        return False  # a certificate does not mend itself
+        return False  # a wrong certificate stays wrong
     if isinstance(error, (EndpointError, HTTPClientError, ResponseStreamingError, IncompleteReadError, HTTPError)):
         return True  # no connection, a time-out, a connection that broke, a short body
     return isinstance(error, (ConnectionError, TimeoutError))
 
 
 def result_of(error: Exception) -> str:
-    """What an error answer says, in a word: see ``events.StoreRequested``."""
+    """The result of a failed request, in a word: see ``events.StoreRequested``."""
     if not isinstance(error, ClientError):
         return "no_answer"
     code, status = code_of(error), status_of(error)
@@ -191,7 +191,7 @@ def result_of(error: Exception) -> str:
 
 
 def never_arrived(error: Exception) -> bool:
-    """Is it certain that the server did not act on the request: no connection was made, or it says so itself?
+    """Whether the server certainly did not act on the request: no connection was made, or the server says so.
 
     409 is S3's answer to a conditional put that met another one in flight: it refuses to decide, and stores nothing.
     """

@@ -10,7 +10,7 @@ incomplete uploads removes those.
 ``put_if_absent``:
 1. PutObject with ``If-None-Match: *``, retried here and nowhere else, a bounded number of times.
 2. 200: ours. 412: taken, by another if every earlier attempt was certainly refused.
-3. An attempt whose fate is unknown (time-out, broken connection, 5xx) may have landed, now or a little later. If a
+3. An attempt whose outcome is unknown (time-out, broken connection, 5xx) may have landed, now or a little later. If a
    later attempt answers 200, it had not, and ours holds the name. If a later one answers 412, the object there may be
    our own: StoreUnavailable, and the caller reads the name back to see whose it is.
 """
@@ -55,7 +55,7 @@ _UPLOADS_AT_ONCE = 3
 class S3Objects:
     """The objects below a bucket and a prefix; paths are relative to it, with ``/``.
 
-    Picklable: what it holds is a place, and a count that starts anew. Every method raises StoreUnavailable when the store
+    Picklable: it holds a place, and a counter that starts again at zero. Every method raises StoreUnavailable when the store
     does not answer, InvalidInput when it refuses, MissingPrerequisite without credentials (``s3_client.explain``).
     """
 
@@ -129,10 +129,9 @@ class S3Objects:
                 client.put_object(Bucket=self.place.bucket, Key=key, Body=data, IfNoneMatch="*")
             except (ClientError, BotoCoreError, HTTPError, OSError) as error:
                 self._counter.count("put_if_absent", failures=1, bytes_written=len(data))
-                said = result_of(error)
                 events.emit(
                     events.StoreRequested(
-                        table=self.root, operation="put_if_absent", result=said, bytes_written=len(data)
+                        table=self.root, operation="put_if_absent", result=result_of(error), bytes_written=len(data)
                     )
                 )
                 if isinstance(error, ClientError) and status_of(error) == 412:
@@ -259,7 +258,7 @@ class S3Objects:
         return {path: error for path, error in failed.items() if error is not None}
 
     def _why_not_deleted(self, answer: dict[str, str]) -> LakebedError | None:
-        """What the store says of one object of many; None if it is not there any more."""
+        """The error that the store reports for one object of several; None if the object is gone."""
         error = ClientError({"Error": {"Code": answer["Code"], "Message": answer.get("Message", "")}}, "DeleteObjects")
         if is_transient(error):
             return StoreUnavailable(
@@ -306,7 +305,7 @@ class S3Objects:
             request["ContinuationToken"] = answer["NextContinuationToken"]
 
     def now(self) -> float:
-        """The time that the server's answer tells: the end of that second."""
+        """The time in the server's answer: the end of that second."""
 
         def send(client: Any, _: dict[str, str]) -> tuple[str, int, int]:
             request = {"Bucket": self.place.bucket, "Prefix": self.place.key(""), "MaxKeys": 1}

@@ -1,7 +1,7 @@
-"""Rows set aside on local disk, stretch by stretch: the first pass of an external sort by distribution.
+"""Rows set aside on local disk, bucket by bucket: the first pass of an external distribution sort.
 
-A stretch is a file in Arrow's stream format, compressed with lz4; each table added is written as it is, with the dictionaries
-that its values need. So memory is what one table takes, and disk about what the rows take compressed.
+A bucket is a file in Arrow's stream format, compressed with lz4; each table added is written as it is, with the dictionaries
+that its values need. So it takes the memory of one table, and about the disk space of the compressed rows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lakebed.errors import StoreUnavailable
 from lakebed.storage.process_folders import process_folder
 
 SPILL_BUCKETS_MAX = 500  # each is an open file while rows come in
-SPILL_BUCKETS_PREFIX = "stretches-"
+SPILL_BUCKETS_PREFIX = "spill-buckets-"
 
 
 class SpillBuckets:
-    """``count`` files in a folder of their own, which goes when the context ends."""
+    """``count`` files in a folder of their own, which is deleted when the context ends."""
 
     def __init__(self, schema: pa.Schema, count: int) -> None:
         self._schema = schema
@@ -53,7 +53,7 @@ class SpillBuckets:
         self._stack.close()
 
     def add(self, number: int, rows: pa.Table) -> None:
-        """Append rows to a stretch. Raises StoreUnavailable for a full disk."""
+        """Append rows to a bucket. Raises StoreUnavailable for a full disk."""
         try:
             self._writers[number].write_table(rows)
         except OSError as error:
@@ -68,7 +68,7 @@ class SpillBuckets:
             raise _no_room(self._folder, error) from error
 
     def read(self, number: int, columns: Sequence[str]) -> pa.Table:
-        """The rows of a stretch in the order in which they came."""
+        """The rows of a bucket in the order in which they came."""
         with pa.memory_map(str(self._file(number))) as file:
             return pa.ipc.open_stream(file).read_all().select(list(columns))
 

@@ -1,4 +1,4 @@
-"""What one open table works with. For the rooms above (the pipeline), for tests and benchmarks: not public, it may change.
+"""The log, storage and caches of one open table. For the rooms above, tests and benchmarks: not public, it may change.
 
 ``internals_of(table)`` gives the log, the storage and the caches that ``table`` itself uses.
 """
@@ -51,7 +51,7 @@ _CHECKPOINT_LOOK_SECONDS = 5.0
 
 
 def internals_of(table: Table) -> Internals:
-    """What the table works with."""
+    """The log, storage and caches of the table."""
     return table._internals
 
 
@@ -101,13 +101,13 @@ class Internals:
         self._maintaining: tuple[Path, str, int] | None = None
 
     def partitions(self) -> Partitions:
-        """What moves whole partitions in and out."""
+        """Moves whole partitions out of the table and back in."""
         return Partitions(
             self.log, self.storage, self.deletion_vectors, self.settler.settle, self.locators.for_settling
         )
 
     def sampler(self) -> Sampler:
-        """Takes the figures of the table again and again, for gauges."""
+        """Samples the figures of the table regularly, for gauges."""
         return Sampler(self.path, self.log, volatile_folder())
 
     # -- ingest --------------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Internals:
 
         place = checkpoint
         if place is None:
-            # What the query remembers is the last version seen, of no use to others, and a query needs it for itself.
+            # The query's checkpoint holds the last version seen: of no use to others, and each query needs its own.
             if self._maintaining is None:
                 self._maintaining = replica_folder(cache_folder() / "maintain" / self.log.refresh().metadata.id)
             place = f"file://{self._maintaining[0]}/checkpoint"
@@ -158,14 +158,14 @@ class Internals:
         follow(self.path, self.log, self.step, self.compactor(), stop)
 
     def step(self, spark: SparkSession | None = None) -> None:
-        """One round of maintenance: settle if it is due, refresh the views; tidy the index when idle."""
+        """One maintenance cycle: settle if it is due, refresh the views; tidy the key index when idle."""
         settled = self.settler.settle_if_due(spark)
         self.view.refresh(self.log.refresh())
         if not settled:
             self.locators.tidy()
 
     def compactor(self, spark: SparkSession | None = None) -> Compactor:
-        """What merges, cleans up, and settles what becomes due with time, in the background; not started yet."""
+        """A compactor, not started yet: it merges, cleans up, and settles what becomes due with time, in the background."""
         log_retention_seconds = self.log.refresh().settings.log_retention_seconds
         chores: dict[Callable[[], object], float] = {
             self.tidy: max(60.0, min(_TIDY_SECONDS, log_retention_seconds / 2)),
@@ -175,12 +175,12 @@ class Internals:
         return self.compaction.in_background(spark, chores)
 
     def checkpoint(self) -> None:
-        """Write a checkpoint if one is due; of many parts that takes seconds, for which settling does not wait."""
+        """Write a checkpoint if one is due. With many parts this takes seconds; settling does not wait for it."""
         if self.log.newest is not None:  # the cycle and the compactor keep it fresh
             self.log.checkpoint_if_due(self.log.newest)
 
     def tidy(self) -> None:
-        """The hourly chore (or twice in the log's retention): delete what no kept version needs."""
+        """Delete what no kept version needs; done hourly (or twice in the log's retention)."""
         clean_log(self.log, self.storage)
         while self.tidy_up.run_once() == DELETIONS_MAX:
             pass

@@ -45,9 +45,9 @@ class TableMaintenance:
     ) -> ReclusterResult:  # fmt: skip
         """Sort parts of the base together, so that fewer of them lie over a point of the sort key; returns what it did.
 
-        One round makes the lowest level that is deeper than ``lakebed.recluster_depth`` as shallow as that; ``final``: rounds
+        One call makes the lowest level that is deeper than ``lakebed.recluster_depth`` as shallow as that; ``final``: go on
         until every level is, and every part is sorted by the table's sort key. ``where``: only parts that may hold such rows.
-        It can be stopped at any time (Ctrl-C, ``stop``), and goes on where it was when called again. ``dry_run`` estimates.
+        It can be stopped at any time (Ctrl-C, ``stop``), and continues from there when called again. ``dry_run`` estimates.
         Raises InvalidInput (no sort key, wrong ``where``), StoreUnavailable (no room on disk), Contention, Corrupt.
         """
         job = ReclusterJob(
@@ -65,7 +65,7 @@ class TableMaintenance:
     # -- cleaning up ---------------------------------------------------------------------------------------------------
 
     def hold(self, version: int, seconds: float) -> AbstractContextManager[int]:
-        """Keep a version from being cleaned up for so many seconds, or until the ``with`` block ends, for a long reader.
+        """Keep a version from being cleaned up for ``seconds``, or until the ``with`` block ends, for a long reader.
 
         Raises VersionNotFound if it has expired.
         """
@@ -79,13 +79,13 @@ class TableMaintenance:
         self, older_than: str | timedelta | None = None, retain_last: int = 1, dry_run: bool = True,
         allow_short_retention: bool = False,
     ) -> pa.Table:  # fmt: skip
-        """End versions older than ``older_than`` but the newest ``retain_last``: delete their log files and data files.
+        """Expire versions older than ``older_than`` except the newest ``retain_last``: delete their log files and data files.
 
         ``older_than``: ``"7 days"`` or a timedelta, by default ``delta.deletedFileRetentionDuration`` (7 days); less than
         an hour only with ``allow_short_retention``. Returns a row a file: path, bytes, reason (``log``; ``expired``: of a
-        version that ended; ``orphan``: no kept version names it; ``temporary``: a crashed writer's), modified. A dry run,
-        the default, only tells. Raises InvalidInput, Corrupt (no version names a file, and the log does not tell how the
-        table became empty), Contention, StoreUnavailable.
+        version that expired; ``orphan``: no kept version refers to it; ``temporary``: a crashed writer's), modified. A dry run,
+        the default, only reports. Raises InvalidInput, Corrupt (no version refers to a file, and the log does not record how
+        the table became empty), Contention, StoreUnavailable.
         """
         seconds = interval_seconds(older_than)
         return cleanup.expire_snapshots(self._log, self._storage, seconds, retain_last, dry_run, allow_short_retention)
@@ -93,7 +93,7 @@ class TableMaintenance:
     def remove_orphan_files(
         self, older_than: str | timedelta | None = None, dry_run: bool = True, allow_short_retention: bool = False
     ) -> pa.Table:
-        """Delete files that no version within retention names and that are older than ``older_than`` (default: 3 days).
+        """Delete files that no version within retention refers to and that are older than ``older_than`` (default: 3 days).
 
         The age is what protects files of writers that have not committed yet. Otherwise like ``expire_snapshots``.
         """
@@ -103,7 +103,7 @@ class TableMaintenance:
     def vacuum(
         self, retention: str | timedelta | None = None, dry_run: bool = True, allow_short_retention: bool = False
     ) -> pa.Table:
-        """Delete data files that only versions older than ``retention`` name, and orphans; the log stays as it is.
+        """Delete data files that only versions older than ``retention`` refer to, and orphans; the log stays as it is.
 
         Those versions can't be read any more. Otherwise like ``expire_snapshots``.
         """

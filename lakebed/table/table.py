@@ -178,8 +178,8 @@ class Table:
         """Commit one batch of changes; returns the version.
 
         ``changes``: the table's columns plus those that ``apply_as_deletes`` (a SQL expression such as ``"op = 'd'"``)
-        and ``sequence_by`` name; other columns are ignored. A column comes in the table's type, or in one whose values can mean
-        one thing only in it (``parts.exact_cast``). Later rows of a key win unless ``sequence_by`` says otherwise.
+        and ``sequence_by`` refer to; other columns are ignored. A column comes in the table's type, or in one whose values
+        convert to it in one way only (``parts.exact_cast``). Later rows of a key win unless ``sequence_by`` says otherwise.
         ``except_column_list``: columns of the changes that are not taken over (they become null).
         ``batch_id``: a batch with this id is committed once: numbers must increase, over all writers of the table; a text is
         remembered for seven days. A replay writes nothing and returns the newest version. Raises InvalidChanges (nothing was
@@ -220,8 +220,8 @@ class Table:
     def delete(self, where: str) -> MutationResult:
         """Delete the rows for which ``where`` (one SQL expression in DuckDB's dialect over a row's columns) is true.
 
-        With keys the rows become deletes at the end of the tail: the delete holds for the version that was read, newer
-        changes stand. Without keys they are marked dead where they lie. Raises InvalidInput, Contention, StoreUnavailable.
+        With keys the rows become deletes at the end of the tail: the delete holds for the version that was read, and
+        newer changes are kept. Without keys they are marked dead in place. Raises InvalidInput, Contention, StoreUnavailable.
         """
         return self._mutate(Mutation.of(where))
 
@@ -251,16 +251,16 @@ class Table:
         return self._internals.partitions().attach(name)
 
     def drop_detached(self, name: str) -> int:
-        """Give up a detached partition; returns how many files were deleted.
+        """Drop a detached partition; returns how many files were deleted.
 
-        While a version from before the detach can still be read, they are left to the cleanup.
+        While a version from before the detach can still be read, the files are left to the cleanup.
         """
         return self._internals.partitions().drop(name)
 
     def replace_partition(self, partition: Mapping[str, Any], rows: pa.Table) -> int:
         """Put ``rows`` in place of a partition's rows in one commit; returns the version.
 
-        Raises InvalidInput for rows of another partition, or with keys that stand twice, are live elsewhere, or
+        Raises InvalidInput for rows of another partition, or with keys that occur twice, are live elsewhere, or
         were deleted with a newer sequence.
         """
         return self._internals.partitions().replace(partition, rows)
@@ -275,17 +275,17 @@ class Table:
     def maintain(
         self, spark: SparkSession, *, checkpoint: str | None = None, trigger: Mapping[str, Any] | None = None
     ) -> Maintenance:
-        """Start the sibling streaming query; returns what stops it, waits for it and tells how it does, as a StreamingQuery.
+        """Start the maintenance query; returns a handle to stop it, wait for it and see its state, like a StreamingQuery.
 
         It follows the log, settles the tail and refreshes views; merges run beside it in threads that end with it. If the query
-        fails for a cause that passes, it is started again; log, metrics and ``status`` tell. Raises LakebedError for one that
-        does not pass.
+        fails for a cause that may pass, it is started again; the log, the metrics and ``status`` report it. Raises LakebedError
+        for a cause that does not pass.
         """
         return self._internals.maintain(spark, checkpoint, trigger)
 
     def set_sort_key(self, columns: Sequence[str]) -> int:
         """Change what parts are sorted by; returns the version. No row is moved: new parts are sorted so from now on, and the
-        older ones are sorted bit by bit by running maintenance, or at once by ``maintenance.recluster(final=True)``. With the
+        older ones are sorted step by step by running maintenance, or at once by ``maintenance.recluster(final=True)``. With the
         property ``lakebed.count_reads`` maintenance begins with those that are read most.
 
         ``columns`` as for ``create``; none: by the keys again. The same sort key again changes nothing. Raises InvalidInput.
@@ -298,9 +298,9 @@ class Table:
         """The table at one version, tail included, as a DataFrame that stays at that version.
 
         ``timestamp``: epoch seconds, or an ISO text (UTC without an offset); the newest version committed until then.
-        Raises Corrupt, naming the file, if one is missing or damaged that the tail needs. Files that only a query reads
-        are looked at by Spark when it runs: it raises its own error then (FAILED_READ_FILE), which names the file, and its
-        advice to refresh does not help: ``to_arrow`` says what to do.
+        Raises Corrupt, naming the file, if one is missing or damaged that the tail needs. Spark reads
+        the other files when the query runs. It then raises its own error (FAILED_READ_FILE), which names the file. Its advice
+        to refresh does not help; ``to_arrow`` says what to do.
         """
         return self._internals.view.dataframe(spark, snapshot_at(self._internals.log, version, timestamp))
 
@@ -342,7 +342,7 @@ class Table:
 
         Columns: the table's, then ``_change_type`` (``upsert``, ``delete``, or ``truncate`` without values),
         ``_change_sequence`` if what orders the changes is no column of the table, ``_commit_version``, ``_commit_timestamp``.
-        A change that lacks values its source did not send stands, whole, in the version that settles it.
+        A change with unavailable values is listed, complete, in the version that settles it.
         As a stream: ``spark.readStream.format("lakebed_changes").option("path", …)``.
         """
         from lakebed.view.changes import changes_dataframe

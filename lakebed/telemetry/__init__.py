@@ -1,1 +1,1 @@
-"""What a task cost and which requests it made, measured where it runs and sent home with its result."""
+"""What a task cost and which requests it made, measured where it runs and returned with its result."""

@@ -1,10 +1,10 @@
-"""What a task takes of its process: memory, and disk for rows that do not fit into it.
+"""What a task uses of its process: memory, and disk for rows that do not fit into it.
 
 with measured(table, "merge"):
     ...
 
-1. A thread adds up, a few times a second, what the process has spilled: DuckDB's temporary files and the stretches of merges.
-2. At the end the most of it is told (``events.TaskMeasured``), with the most memory that the process ever had.
+1. A thread adds up, a few times a second, what the process has spilled: DuckDB's temporary files and the spill buckets of merges.
+2. At the end the maximum is reported (``events.TaskMeasured``), with the most memory that the process ever had.
 
 A process that does several things at once, such as one that settles while it merges, is measured as a whole.
 """
@@ -29,7 +29,7 @@ _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 @contextmanager
 def measured(table: str, kind: str) -> Iterator[None]:
-    """Measure the block, also one that fails. ``table``: its root; ``kind``: what the events call it."""
+    """Measure the block, also one that fails. ``table``: its root; ``kind``: its name in the events."""
     started = time.perf_counter()
     folder = process_folder()
     done = threading.Event()
@@ -57,7 +57,7 @@ def measured(table: str, kind: str) -> Iterator[None]:
 
 
 def spilled_bytes(folder: Path) -> int:
-    """Bytes of rows that a process has put aside in its temporary folder; files that go meanwhile are left out."""
+    """Bytes of rows that a process has put aside in its temporary folder; files deleted meanwhile are left out."""
     total = 0
     for place in [folder / "duckdb", *folder.glob(f"{SPILL_BUCKETS_PREFIX}*")]:
         try:

@@ -1,8 +1,8 @@
-"""What a Spark task asks of an object store and takes of its machine, told where the metrics are: it comes with its result.
+"""Counts a Spark task's requests to an object store and what it uses of its machine. They reach the metrics with its result.
 
-with counted() as requests:     # in the task
+with counted() as requests:            # in the task
     ...
-tell(requests.to_json())        # in the driver
+report_requests(requests.to_json())    # in the driver
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakebed import events
 
 
 class TaskRequests:
-    """Listens. Requests are added up by table, operation and result."""
+    """A listener that adds up requests by table, operation and result."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str, str], list[int]] = {}
@@ -32,7 +32,7 @@ class TaskRequests:
             self._measured.append(event)
 
     def to_json(self) -> str:
-        """What ``tell`` takes."""
+        """The text that ``report_requests`` takes."""
         names = ("table", "operation", "result", "bytes_read", "bytes_written", "requests")
         requests = [dict(zip(names, (*key, *sums), strict=True)) for key, sums in self._sums.items()]
         return json.dumps({"process": _process(), "requests": requests, "measured": list(map(asdict, self._measured))})
@@ -50,12 +50,12 @@ def counted() -> Iterator[TaskRequests]:
 
 
 def report_requests(text: str) -> None:
-    """Emit what a task counted; a task in this very process was heard already."""
-    told = json.loads(text)
-    if told["process"] != _process():
-        for values in told["requests"]:
+    """Emit what a task counted; the events of a task in this process were emitted already."""
+    counts = json.loads(text)
+    if counts["process"] != _process():
+        for values in counts["requests"]:
             events.emit(events.StoreRequested(**values))
-        for values in told["measured"]:
+        for values in counts["measured"]:
             events.emit(events.TaskMeasured(**values))
 
 

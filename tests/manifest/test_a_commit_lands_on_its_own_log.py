@@ -331,12 +331,12 @@ def what_is_new_is_not_looked_at_again(broken: pytest.MonkeyPatch) -> None:
 
 
 def a_winner_is_not_looked_at_again(broken: pytest.MonkeyPatch) -> None:
-    substitutes = TableLog._stands
+    is_in_log = TableLog._is_in_log
 
     def in_verified_alone(self: TableLog, snapshot: Snapshot) -> bool:
-        return substitutes(self, snapshot) if sys._getframe(1).f_code.co_name != "_commit" else True
+        return is_in_log(self, snapshot) if sys._getframe(1).f_code.co_name != "_commit" else True
 
-    broken.setattr(TableLog, "_stands", in_verified_alone)
+    broken.setattr(TableLog, "_is_in_log", in_verified_alone)
 
 
 def a_cleanup_deletes_the_newest_first(broken: pytest.MonkeyPatch) -> None:
