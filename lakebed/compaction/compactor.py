@@ -4,13 +4,13 @@
    those that live claims list, that this process merges, or that are parked. The planner leaves these out.
 2. The worker takes the first plan that shares no part with what other workers took since step 1, and that still fits beside
    it. Then it runs the plan and starts again with step 1. If no plan is left because others were faster, it plans again. If
-   there is no plan at all, it sleeps. Replicas do not know each other. The first that claims the parts has the plan, and the
+   there is no plan at all, it sleeps. Replicas do not know each other. The first that claims the parts gets the plan, and the
    planners of the others see the claim.
 3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` failures its parts are parked for an hour, and
    this is reported. A part that is corrupt is parked alone, after the first failure. So no failure repeats without end.
 
-Nothing is planned, read or written under the lock. Whoever settles calls ``wake`` after each cycle, and a plan of many parts
-takes seconds; so neither a plan nor a merge delays a settle.
+Nothing is planned, read or written under the lock. The thread that settles calls ``wake`` after each cycle, and planning many
+parts takes seconds. So neither planning nor a merge delays a settle.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Compactor:
             thread.start()
 
     def wake(self) -> None:
-        """Tell the workers that the table changed, so that they plan at once. Returns at once."""
+        """Let the workers plan at once, because the table changed. Does not wait for them."""
         with self._wake:
             self._wake_calls += 1
             self._wake.notify_all()
@@ -360,19 +360,19 @@ class Compactor:
         return result
 
     def release(self, number: int) -> None:
-        """Take the plan with this number off the running ones."""
+        """Remove the plan with this number from the running ones."""
         with self._lock:
             self._shared.running.pop(number, None)
 
     def _failed(self, plan: MergePlan, error: Exception) -> bool:
-        """Note when the parts may be planned again; returns whether they are parked."""
-        named = [path for path in plan.inputs if isinstance(error, Corrupt) and path in (error.part, error.path)]
+        """Record when the parts may be planned again; returns whether they are parked."""
+        corrupt = [path for path in plan.inputs if isinstance(error, Corrupt) and path in (error.part, error.path)]
         now = self._clock()
         parked = False
         with self._lock:
-            for path in named or plan.inputs:
+            for path in corrupt or plan.inputs:
                 failures = self._shared.failures.setdefault(path, _Failures())
-                failures.count = FAILURES_MAX if named and not isinstance(error, Retry) else failures.count + 1
+                failures.count = FAILURES_MAX if corrupt and not isinstance(error, Retry) else failures.count + 1
                 parked = failures.count >= FAILURES_MAX
                 pause = PARKED_SECONDS if parked else min(BACKOFF_SECONDS_MAX, 2.0**failures.count)
                 failures.not_before = now + pause

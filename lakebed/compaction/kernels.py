@@ -52,7 +52,7 @@ class LocalKernel:
 class SparkKernel:
     """Merges as Spark jobs of one task. ``root`` is the table's: sources are read there, and the output goes there.
 
-    A merge is asked whether to stop before it begins, and not while it runs.
+    A merge can be cancelled before it begins, but not while it runs.
     """
 
     spark: SparkSession

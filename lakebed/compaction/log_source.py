@@ -3,7 +3,7 @@
     spark.readStream.format("lakebed_log").option("path", "lake/orders").load()
 
 The offset is the newest version that was returned. If commits after it have expired, the stream goes on with the oldest commit
-that is kept; whoever reads the stream gets the rest from a snapshot.
+that is kept; the reader of the stream gets the rest from a snapshot.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Maintenance:
             return self._failed(failure_in(str(error), QUERY), made_progress=False)
         self._restarts.has_started = True
         if self._failure is None:
-            self._health.runs()  # after a failure, a cycle or time has to show it
+            self._health.runs()  # after a failure only time, or a cycle that succeeds, shows that
         return None
 
     def _until_it_fails(self) -> float | None:

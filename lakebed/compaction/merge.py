@@ -8,8 +8,8 @@
    rows are in the output, and the output joins the base with them marked dead. The sources leave in the same commit. If a settle
    commits first, step 3 runs again. That takes milliseconds, and neither the settle nor the merge loses work.
 4. If the claim is gone, or another commit replaced a source, the new files are deleted. A file is deleted only if every commit
-   that lists it was certainly refused. If the store's answer to one was lost, that commit may stand, and a later version may
-   have merged or detached its parts. Then the files are left to the cleanup, which knows all kept versions.
+   that lists it was certainly refused. If the store's answer to one was lost, that commit may have succeeded, and a later
+   version may have merged or detached its parts. Then the files are left to the cleanup, which knows all kept versions.
 
 Invariants: P1, P3 and P4 by the checks of the log; S1 by the kernel; S2: what is live in the sources at the commit is live in
 the output.
@@ -62,14 +62,14 @@ class MergeKernel(Protocol):
 
 
 def no_progress(rows: int) -> None:
-    """Nobody asks how far a merge is."""
+    """Ignores the progress of a merge."""
 
 
 class MergeOutcome(Enum):
     """How a merge ended."""
 
     COMPLETED = "completed"
-    CLAIMED = "claimed"  # another live claim names a source
+    CLAIMED = "claimed"  # another live claim lists a source
     REPLACED = "replaced"  # a source left the base
     OVERTAKEN = "overtaken"  # the lease ended and another replica took the sources
     CANCELLED = "cancelled"  # the replica stops
@@ -140,9 +140,9 @@ class Merger:
     ) -> MergeResult:  # fmt: skip
         """Merge these parts into parts of ``level``.
 
-        ``predicted``: what the plan said; the commit repeats it beside what it came to (``Table.compactions``).
-        ``claim_id``: what the claim is to be called (default: a new uuid).
-        Raises what the kernel raises (the claim is given back first), Contention, StoreUnavailable (whether the output was
+        ``predicted``: the figures of the plan; the commit repeats them beside the actual ones (``Table.compactions``).
+        ``claim_id``: the id of the claim (default: a new uuid).
+        Raises what the kernel raises (the claim is released first), Contention, StoreUnavailable (whether the output was
         committed may be unknown, so its files are left to the cleanup; the claim expires by itself).
         """
         started = time.perf_counter()
@@ -176,7 +176,7 @@ class Merger:
     ) -> _Claimed:  # fmt: skip
         """A claim on the parts and the snapshot at its commit; or why there is none. Raises StoreUnavailable, Contention.
 
-        ``ending``: claims of our own that it takes the place of.
+        ``ending``: claims of this replica that the new one replaces.
         """
         wanted, ours = frozenset(paths), {other.id for other in ending}
         claim_id = claim_id or str(uuid.uuid4())
@@ -203,7 +203,7 @@ class Merger:
             taken_over = any(other.id not in ours for other in rivals)
 
             def result(committed: Committed) -> _Claimed:
-                self._tell("taken_over" if taken_over else "taken", committed.version, claim)
+                self._emit("taken_over" if taken_over else "taken", committed.version, claim)
                 return claim, committed.snapshot
 
             access = ReadWriteSet(claimed=wanted, domains=frozenset(other.domain for other in rivals))
@@ -216,7 +216,7 @@ class Merger:
     def heartbeat(self, claim: Claim, restoring: Sequence[Claim] = ()) -> Iterator[None]:
         """Extends the claim's lease while the block runs. A heartbeat that fails is tried again at the next one.
 
-        ``restoring``: claims that come back in its place if ``close`` gives it back.
+        ``restoring``: claims that are restored in its place if ``close`` releases it.
         """
         done = threading.Event()
 
@@ -252,9 +252,9 @@ class Merger:
         return commit_loop(self._log, Operation.EXTEND_CLAIM, build)
 
     def abandon(self, claim: Claim, restoring: Sequence[Claim] = (), result: str = "abandoned") -> None:
-        """Take the claim out of the log, if it is still there; ``restoring``: claims that come back in its place.
+        """Remove the claim from the log, if it is still there; ``restoring``: claims that are restored in its place.
 
-        ``result``: what the event says (``events.ClaimChanged``). Raises StoreUnavailable, Contention: the claim then expires by
+        ``result``: that of the event (``events.ClaimChanged``). Raises StoreUnavailable, Contention: the claim then expires by
         itself.
         """
 
@@ -270,12 +270,12 @@ class Merger:
             return Proposal(
                 actions=[claim.ended(), *restored],
                 access=access,
-                result=lambda committed: self._tell(result, committed.version, claim),
+                result=lambda committed: self._emit(result, committed.version, claim),
             )
 
         commit_loop(self._log, Operation.ABANDON_CLAIM, build)
 
-    def _tell(self, result: str, version: int, claim: Claim) -> None:
+    def _emit(self, result: str, version: int, claim: Claim) -> None:
         events.emit(
             events.ClaimChanged(
                 table=self._storage.root, result=result, version=version, claim=claim.id, replica=claim.replica
@@ -283,7 +283,7 @@ class Merger:
         )
 
     def tidy(self) -> None:
-        """Take claims out of the log whose replica has not been heard of for two leases, whoever it was but us.
+        """Remove claims of other replicas from the log if their leases ended at least one lease ago.
 
         Nobody needs them any more: a replica that comes back so late does its work again.
         """
@@ -300,7 +300,7 @@ class Merger:
         return Sources(parts, {part.path: self._deletion_vectors.of(part) for part in parts})
 
     def kernel_sources(self, sources: Sources, snapshot: Snapshot) -> list[MergeSource]:
-        """What the kernel is told of each source; deletes younger than the table's ``tombstone_retention`` are kept."""
+        """What the kernel needs to know of each source; deletes younger than the table's ``tombstone_retention`` are kept."""
         now_ms = int(self._clock() * 1000)
         return [
             MergeSource(
@@ -318,10 +318,10 @@ class Merger:
         self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], read: Snapshot, *,
         operation: Operation = Operation.MERGE, predicted: Mapping[str, object] | None = None, tried_before: bool = False,
     ) -> MergeResult:  # fmt: skip
-        """Put the output in place of the sources. If that can't be, its files are deleted (step 4).
+        """Put the output in place of the sources. If that is not possible, its files are deleted (step 4).
 
-        To be called again when it raised StoreUnavailable, then with ``tried_before``: a commit that stands after all is
-        found if it is not long ago, and no file is deleted.
+        After StoreUnavailable call it again, with ``tried_before``. If the earlier commit succeeded after all, it is found,
+        unless it is long ago. No file is deleted then.
         """
         attempts = 0
 
@@ -342,7 +342,7 @@ class Merger:
                 parts={part.path: part.partition_key for part in sources.parts if part.path in snapshot.parts},
                 domains=frozenset([claim.domain]),
             )
-            said = {"claim": claim.id, "replica": claim.replica, "level": claim.level, **(predicted or {})}
+            parameters = {"claim": claim.id, "replica": claim.replica, "level": claim.level, **(predicted or {})}
             cost = {
                 "rowsIn": sum(part.rows - len(sources.dead[part.path]) for part in sources.parts),
                 "rowsOut": sum(action.part.live_rows for action in actions if isinstance(action, AddPart)),
@@ -352,7 +352,7 @@ class Merger:
                 actions=actions,
                 access=access,
                 result=lambda committed: replace(result, version=committed.version, conflicts=conflicts),
-                parameters=said,
+                parameters=parameters,
                 metrics=_metrics(result) | cost,
             )
 
@@ -434,7 +434,7 @@ class Merger:
 
 
 def _found(claim: Claim, sources: Sources, merged: Sequence[MergedPart], snapshot: Snapshot) -> MergeResult:
-    """The result of a commit that stood though the store did not say so; nothing of it may be deleted."""
+    """The result of a commit that succeeded although the store did not confirm it; none of its files may be deleted."""
     return MergeResult(
         outcome=MergeOutcome.COMPLETED,
         claim=claim.id,

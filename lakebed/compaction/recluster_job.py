@@ -4,7 +4,7 @@
 2. The estimate says how much will be read and written, and whether there is room for it.
 3. The next round is planned on the newest snapshot, and its first group is merged like any other merge (claim, kernel, commit:
    ``compaction.merge``). Then the rest is planned again. So if another replica claimed a group first, or replaced one of its
-   parts, only the planning was in vain. Deletes that are committed meanwhile are carried over.
+   parts, only the planning was wasted. Deletes that are committed meanwhile are carried over.
 4. With ``final`` it goes on until no level is above its threshold and every part is sorted by the table's sort key. It waits for
    parts that others have claimed. Without ``final`` it ends after one round.
 
@@ -43,7 +43,7 @@ _WAIT_SECONDS = 2.0
 class ReclusterProgress:
     """How far a job is: rows written, plans begun, and how many of both were estimated when it began.
 
-    ``waiting``: parts that are left are claimed by others.
+    ``waiting``: others have claimed the parts that are left.
     """
 
     rounds: int
@@ -59,9 +59,9 @@ class ReclusterProgress:
 class ReclusterResult:
     """What a job did, or with ``estimated`` will do. ``version`` is the newest one then.
 
-    Depths are averages over the parts of each level. ``gave_way``: merges that others' claims or commits came before.
-    ``finished``: it was not stopped. What is deeper than its threshold even so (``depth_after``) is a matter of the next round,
-    or of parts so large that not even two fit into ``lakebed.plan_bytes_max``.
+    Depths are averages over the parts of each level. ``gave_way``: merges that were given up because others claimed
+    or committed first. ``finished``: it was not stopped. Levels that are still deeper than their threshold (``depth_after``)
+    are left to the next round, or have parts so large that not even two fit into ``lakebed.plan_bytes_max``.
     """
 
     version: int
@@ -141,7 +141,7 @@ class ReclusterJob:
         )
 
     def run(self, merger: MergeWorker, kernel: MergeKernel) -> ReclusterResult:
-        """Raises what a merge fails with, and StoreUnavailable if there is no room. What was committed stands."""
+        """Raises the error of a merge that fails, and StoreUnavailable if there is no room. What was committed stays."""
         self._estimate = self.estimate()
         self._require_room()
         before = self._depths(self._log.refresh())
@@ -153,9 +153,9 @@ class ReclusterJob:
             self._results += compactor.run_until_idle()
             if self._stop() or not self._final or not self._is_anything_left(merger):
                 break
-            self._tell(waiting=True)  # claims stand in the way, or did until a moment ago
+            self._report(waiting=True)  # claims block the rest, or did until a moment ago
             time.sleep(_WAIT_SECONDS)
-        self._tell()
+        self._report()
         newest = self._log.refresh()
         done = [result for result in self._results if result.outcome is MergeOutcome.COMPLETED]
         return ReclusterResult(
@@ -178,7 +178,7 @@ class ReclusterJob:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _seen(self, snapshot: Snapshot) -> Snapshot:
-        """The table with those parts alone that the job is about."""
+        """The table with only the parts that the job covers."""
         parts = [part for part in snapshot.parts.values() if part.max_block <= self._until]
         if self._where is not None:
             parts = parts_that_may_match(connect(), parts, snapshot.schema, self._where, self._log.statistics)
@@ -216,9 +216,9 @@ class ReclusterJob:
         if self._stop():
             raise Cancelled("the merge stops because its job was stopped")
         self._rows_of_plan = rows
-        self._tell()
+        self._report()
 
-    def _tell(self, waiting: bool = False) -> None:
+    def _report(self, waiting: bool = False) -> None:
         self._on_progress(
             ReclusterProgress(
                 rounds=self._rounds,
@@ -248,13 +248,13 @@ class ReclusterJob:
 
 
 def _round_of(plan: MergePlan) -> tuple[MergeKind, int]:
-    """What tells the plans of one round from those of another."""
+    """What distinguishes the plans of one round from those of another."""
     return plan.kind, plan.level if plan.kind is MergeKind.RECLUSTER else 0
 
 
 @dataclass(frozen=True, slots=True)
 class _WatchedKernel:
-    """A kernel that says when a merge begins, and how far it is."""
+    """A kernel that reports when a merge begins, and how far it is."""
 
     kernel: MergeKernel
     begin: Callable[[], None]

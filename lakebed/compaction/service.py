@@ -77,7 +77,7 @@ class Compaction:
         return plan(snapshot, claimed, now_ms, reads=reads, statistics=self._log.statistics)
 
     def compact(self) -> CompactResult:
-        """Merge in this process until the planner finds nothing more. Raises what a merge fails with."""
+        """Merge in this process until the planner finds nothing more. Raises the error of a merge that fails."""
         started = time.perf_counter()
         merger = self.merger()
         compactor = Compactor(self._path, self._log, merger, self.local_kernel(), reads=self._reads.of)
@@ -94,7 +94,7 @@ class Compaction:
         )
 
     def recluster(self, job: ReclusterJob) -> ReclusterResult:
-        """Run a job in this process. Raises what a merge fails with."""
+        """Run a job in this process. Raises the error of a merge that fails."""
         return job.run(self.merger(), self.local_kernel())
 
     def in_background(self, spark: SparkSession | None, chores: Mapping[Callable[[], object], float]) -> Compactor:
@@ -157,9 +157,9 @@ class Compaction:
             sources_max=8 * settings.read_budget,
         )
         for result in self.volatile_merger.upload_due(rules):
-            self._tell_upload(result)
+            self._emit_upload(result)
 
-    def _tell_upload(self, result: MergeResult) -> None:
+    def _emit_upload(self, result: MergeResult) -> None:
         events.emit(
             events.Uploaded(
                 table=self._path,

@@ -109,7 +109,7 @@ def settle(
 
 @dataclass(slots=True, kw_only=True)
 class _Settling:
-    """Settles the oldest change parts up to the version ``until``, a commit each. ``attempts``: commits that were tried."""
+    """Settles change parts up to the version ``until``, oldest first, commit by commit. ``attempts``: commits that were tried."""
 
     log: TableLog
     storage: PartStorage
@@ -153,7 +153,7 @@ class _Settling:
 
 
 def _plus(result: SettleResult, step: SettleResult) -> SettleResult:
-    """What was settled, with one commit more."""
+    """The result, with one more commit added."""
     return replace(
         result,
         version=step.version,

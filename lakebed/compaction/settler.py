@@ -43,9 +43,8 @@ class Settler:
         self._deletion_vectors = deletion_vectors
         self._locator = locator
         self._set_aside = set_aside
-        self._lock = (
-            threading.Lock()
-        )  # two threads would settle the same changes; nobody waits for it who does not settle
+        # Without it two threads would settle the same changes. Only threads that settle wait for it.
+        self._lock = threading.Lock()
 
     def settle(
         self, locator: Callable[[WriteSpec], KeyLocator] | None = None, checkpoint_slack: int = 1
@@ -79,9 +78,9 @@ class Settler:
         return result
 
     def settle_if_due(self, spark: SparkSession | None = None) -> bool:
-        """Settle if the planner says so; returns whether something was settled. With a session, tasks find very many keys.
+        """Settle if the planner says so; returns whether something was settled. With a session, Spark tasks find very many keys.
 
-        For maintenance, which writes checkpoints in a thread of its own: one is written here only when that has come late.
+        For maintenance, which writes checkpoints in a thread of its own: one is written here only if that thread is late.
         """
         with self._lock:  # a tail that waits may become due while a batch is looked at
             now_ms = int(time.time() * 1000)
@@ -92,5 +91,5 @@ class Settler:
     def wide_locator(
         self, spark: SparkSession, keys_min: int = SPARK_LOOKUP_KEYS_MIN
     ) -> Callable[[WriteSpec], KeyLocator]:
-        """Finds ``keys_min`` keys and more by Spark tasks, fewer as usual."""
+        """Finds keys by Spark tasks if there are at least ``keys_min``, and as usual if there are fewer."""
         return lambda spec: SparkKeyLocator(self._locator(spec), spark, spec, self._path, keys_min)

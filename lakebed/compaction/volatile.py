@@ -7,7 +7,7 @@
    below. Its commit also ends the claims of the materialized parts.
 4. A part is uploaded when a rule says so: by size, by age, because the local disk is full, or because other readers still read
    many parts in its place. It is copied into the object store and committed in place of all normal parts that it covers, and
-   only then do these leave. If the commit does not stand, the object is deleted; if that is not certain, the cleanup decides.
+   only then do these leave. If the commit fails, the object is deleted. If that is not certain, the cleanup decides.
 5. When the replica starts again, it takes up what is on its disk and still claimed. It releases its other claims.
 
 At each of these steps, deletion vectors that the sources got meanwhile are mapped onto the output by row provenance.
@@ -60,7 +60,7 @@ class UploadRules:
     sources_max: int
 
     def due(self, held: Sequence[Materialized], now_ms: int) -> list[Materialized]:
-        """Those that are due, in the order in which to upload them. Pure."""
+        """The parts that are due, in the order in which to upload them. Pure."""
         chosen = [
             one
             for one in held
@@ -131,7 +131,7 @@ class VolatileMerger:
     ) -> MergeResult:  # fmt: skip
         """Merge parts of ``planning_view`` into a materialized part. Raises what the kernel raises.
 
-        ``predicted`` is told nobody: what is uploaded in the end comes from the plans of several merges.
+        ``predicted`` is not reported: an upload is the result of several merges, each with its own plan.
         """
         started = time.perf_counter()
         chosen = self._take(paths)
@@ -154,19 +154,19 @@ class VolatileMerger:
             return claimed
         claim, snapshot = claimed
         try:
-            seen, stands = overlay(snapshot, chosen, self._deletion_vectors.of)
-            if {id(substitute.of) for substitute in stands.values()} != {id(one) for one in chosen}:
+            seen, substitutes = overlay(snapshot, chosen, self._deletion_vectors.of)
+            if {id(substitute.of) for substitute in substitutes.values()} != {id(one) for one in chosen}:
                 raise Corrupt("a materialized part does not fit the table any more")
-            inputs = [seen.parts[path] for path in (*normal, *stands)]
-            dead = {part.path: self._deletion_vectors.of(part) for part in inputs if part.path not in stands}
-            dead |= {path: substitute.dead for path, substitute in stands.items()}
+            inputs = [seen.parts[path] for path in (*normal, *substitutes)]
+            dead = {part.path: self._deletion_vectors.of(part) for part in inputs if part.path not in substitutes}
+            dead |= {path: substitute.dead for path, substitute in substitutes.items()}
             read = self._merger.sources(claim, snapshot)
             kernel_sources = self._merger.kernel_sources(Sources(tuple(inputs), dead), snapshot)
             with self._merger.heartbeat(claim, restoring=[one.claim for one in chosen]):
                 output = self._folder.storage_of(claim)
                 merged = kernel.merge(kernel_sources, write_spec_of(snapshot), output, progress)
             ordinals = {path: ordinal for ordinal, path in enumerate(claim.sources)}
-            below = [_below(part.path, ordinals, stands.get(part.path)) for part in inputs]
+            below = [_below(part.path, ordinals, substitutes.get(part.path)) for part in inputs]
             parts = tuple(replace(part, provenance=part.provenance.compose(below)) for part in merged)
             place = str(self._folder.folder / claim.id)
             now_ms = int(self._clock() * 1000)
@@ -208,7 +208,7 @@ class VolatileMerger:
         )
 
     def upload_due(self, rules: UploadRules) -> list[MergeResult]:
-        """Upload what the rules call due. Raises StoreUnavailable; what was committed stands."""
+        """Upload what is due by the rules. Raises StoreUnavailable; what was committed stays."""
         now_ms = int(self._clock() * 1000)
         with self._lock:
             idle = [one for one in self._held.values() if one.claim.id not in self._busy]
@@ -230,7 +230,9 @@ class VolatileMerger:
             self._merger.abandon(one.claim)
             raise
         snapshot = self._log.refresh()
-        if one.claim.domain in snapshot.domains:  # else it is over, and the objects may be of the table by now
+        if (
+            one.claim.domain in snapshot.domains
+        ):  # else the claim has ended, and the objects may belong to the table by now
             for part in one.parts:
                 self._storage.write_file(part.path, _copier(one.local_path(part)))
         tried_before = one.claim.id in self._tried
@@ -256,14 +258,14 @@ class VolatileMerger:
                     self._forget(one)
 
     def tidy(self) -> None:
-        """Remove files that were left for readers long enough, and claims of replicas that are gone (``Merger.tidy``)."""
+        """Remove files that were kept for readers long enough, and claims of replicas that are gone (``Merger.tidy``)."""
         self._merger.tidy()
         with self._lock:
-            known = set(self._held) | self._busy
+            in_use = set(self._held) | self._busy
         in_flight = {
             claim.id for claim in claims_of(self._log.refresh().domains).values() if claim.replica == self.replica
         }
-        self._folder.sweep(lambda name: name in known or name in in_flight)
+        self._folder.sweep(lambda name: name in in_use or name in in_flight)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

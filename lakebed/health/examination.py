@@ -1,4 +1,4 @@
-"""The doctor checks every invariant that can be checked on a real table, and names what breaks it.
+"""The doctor checks every invariant that can be checked on a real table, and reports what breaks it.
 
 1. The log (``log_checks``): all commits and checkpoints that are kept.
 2. The files of the newest version that can be read (``file_checks``), and files that no version refers to.
@@ -63,7 +63,7 @@ def examine(path: str, deep: bool = False, progress: Progress = _no_progress) ->
 def examine_log(
     path: str, log: TableLog, storage: PartStorage, deep: bool = False, progress: Progress = _no_progress
 ) -> Examination:
-    """``examine``, of a log object that nobody else uses. ``path``: what findings call the table."""
+    """``examine``, of a log object that nobody else uses. ``path``: the table's path in findings."""
     started = time.perf_counter()
     if not any(log.versions()):
         raise TableNotFound(f"there is no table at {path}", table=path)

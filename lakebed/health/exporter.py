@@ -1,7 +1,7 @@
 """The gauges of many tables, without a pipeline. The exporter holds no state and writes nothing.
 
-1. Each table has a thread, which opens it and takes its figures every ``interval_seconds``. If that fails, the log says why, once
-   for each new reason. The next attempt opens the table anew, unless the store just did not answer.
+1. Each table has a thread, which opens it and takes its figures every ``interval_seconds``. If that fails, it logs the reason,
+   once for each new one. The next attempt opens the table anew, unless the store just did not answer.
 2. An attempt that takes too long can't be cut short: until it ends, ``lakebed_table_up`` is 0. No other table waits for it.
 """
 
@@ -62,20 +62,20 @@ class Exporter:
 
     def _follow(self, root: str) -> None:
         sampler: Sampler | None = None
-        said = ""
+        reported = ""
         while not self._done.is_set():
             self._began[root] = time.monotonic()
             try:
                 sampler = sampler or self._sampler(root)
                 self._metrics.observe(root, sampler.sample())
-                said = ""
+                reported = ""
             except Exception as error:  # whatever is wrong with one table, the others go on
                 sampler = sampler if isinstance(error, Retry) else None
                 self._metrics.down(root)
                 now = "there is no table" if isinstance(error, TableNotFound) else str(error)
-                if now != said:
-                    said = now
-                    _logger.warning("%s: %s", root, said, exc_info=not isinstance(error, LakebedError))
+                if now != reported:
+                    reported = now
+                    _logger.warning("%s: %s", root, reported, exc_info=not isinstance(error, LakebedError))
             del self._began[root]
             self._done.wait(self._interval_seconds)
 

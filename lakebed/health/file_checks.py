@@ -1,6 +1,6 @@
 """Checks of files: those that a version refers to are there and as large as the log says; others are orphans.
 
-The table is listed once; memory holds the files that the version refers to. The cleanup itself says which files are orphans.
+The table is listed once; memory holds the files that the version refers to. The cleanup itself decides which files are orphans.
 """
 
 from __future__ import annotations
@@ -31,49 +31,51 @@ class _Referred:
 
 def look_at_files(snapshot: Snapshot, storage: PartStorage) -> list[Finding]:
     """G1: files of base, tail, deletion vectors and detached partitions that are missing, or of another size."""
-    named, unreadable = _referred_by(snapshot)
-    sizes = dict.fromkeys(named, -1)
-    for path, size, _ in storage.list(_FOLDER if all(path.startswith(_FOLDER) for path in named) else ""):
+    referred, unreadable = _referred_by(snapshot)
+    sizes = dict.fromkeys(referred, -1)
+    for path, size, _ in storage.list(_FOLDER if all(path.startswith(_FOLDER) for path in referred) else ""):
         if path in sizes:
             sizes[path] = size
-    compared = [finding for path in named for finding in _compared(path, named[path], sizes[path], snapshot, storage)]
+    compared = [
+        finding for path in referred for finding in _compared(path, referred[path], sizes[path], snapshot, storage)
+    ]
     return [*unreadable, *compared]
 
 
-def _compared(path: str, said: _Referred, size: int, snapshot: Snapshot, storage: PartStorage) -> Iterator[Finding]:
+def _compared(path: str, expected: _Referred, size: int, snapshot: Snapshot, storage: PartStorage) -> Iterator[Finding]:
     if size < 0:  # the listing may spell its path in another way
         try:
             size = storage.size(path)
         except FileNotFoundError:
             yield critical(
-                "G1", path, f"the file is missing; version {snapshot.version} needs it: it is {said.what}",
+                "G1", path, f"the file is missing; version {snapshot.version} needs it: it is {expected.what}",
                 f"restore {path} from a copy of the store; versions before it can be read (table.to_arrow(version=…))",
             )  # fmt: skip
             return
-    if said.bytes is not None and size != said.bytes:
+    if expected.bytes is not None and size != expected.bytes:
         yield critical(
-            "file", path, f"the file has {size:,} bytes and the log says {said.bytes:,}: it was cut off or replaced",
+            "file", path, f"the file has {size:,} bytes and the log says {expected.bytes:,}: it was cut off or replaced",
             f"restore {path} from a copy of the store",
         )  # fmt: skip
 
 
 def _referred_by(snapshot: Snapshot) -> tuple[dict[str, _Referred], list[Finding]]:
     """Files by their paths, and a finding for each part whose deletion vector has a path that can't be read."""
-    named: dict[str, _Referred] = {}
+    referred: dict[str, _Referred] = {}
     for part in snapshot.tail_in_order():
-        named[part.path] = _Referred(f"a change part of version {part.version}", part.bytes)
-    unreadable = [*_add(named, snapshot.parts.values(), "a part of the base")]
+        referred[part.path] = _Referred(f"a change part of version {part.version}", part.bytes)
+    unreadable = [*_add(referred, snapshot.parts.values(), "a part of the base")]
     with suppress(ValueError, KeyError, TypeError):  # ``state_findings`` reports such an entry
         for one in detached_of(snapshot).values():
-            unreadable += _add(named, one.parts, f"a part of the detached partition {one.name}")
-    return named, unreadable
+            unreadable += _add(referred, one.parts, f"a part of the detached partition {one.name}")
+    return referred, unreadable
 
 
-def _add(named: dict[str, _Referred], parts: Iterable[Part], what: str) -> Iterator[Finding]:
+def _add(referred: dict[str, _Referred], parts: Iterable[Part], what: str) -> Iterator[Finding]:
     for part in parts:
         if "://" in part.path:  # another table's file, where this storage can't look
             continue
-        named[part.path] = _Referred(what, part.bytes)
+        referred[part.path] = _Referred(what, part.bytes)
         try:
             vector = part.deletion_vector.file_path() if part.deletion_vector else None
         except Corrupt as error:
@@ -84,7 +86,7 @@ def _add(named: dict[str, _Referred], parts: Iterable[Part], what: str) -> Itera
             )  # fmt: skip
             continue
         if vector is not None:
-            named[vector] = _Referred(f"the deletion vector of {part.path}")
+            referred[vector] = _Referred(f"the deletion vector of {part.path}")
 
 
 def look_for_orphans(log: TableLog, storage: PartStorage, path: str) -> Iterator[Finding]:

@@ -68,7 +68,7 @@ class LogLook:
 
 
 def look_at_log(log: TableLog, path: str, every_commit: bool, progress: Progress) -> LogLook:
-    """All commits and checkpoints, or those that the newest version is made of. Raises StoreUnavailable."""
+    """Check all commits and checkpoints, or those that the newest version is made of. Raises StoreUnavailable."""
     commits, checkpoints = log.versions()
     look = LogLook(version=max(commits, default=-1))
     look.findings += _names(commits, checkpoints, path)
@@ -170,7 +170,7 @@ class _Replay:
     def _violations(self, before: Snapshot, commit: Commit) -> list[Violation]:
         try:
             return list(violations(before, commit))
-        except (ValueError, KeyError, TypeError) as error:  # an entry of ours that somebody else wrote
+        except (ValueError, KeyError, TypeError) as error:  # an entry of ours that another program wrote
             return [Violation("M1", f"it has an entry that can't be read: {error}")]
 
     def _foreign(self, commit: Commit) -> Iterator[Finding]:
@@ -206,7 +206,7 @@ class _Replay:
         )
         try:
             stored = self._log.read_checkpoint(version)
-        except FileNotFoundError:  # a cleanup went by
+        except FileNotFoundError:  # a cleanup deleted it
             return
         except (Corrupt, ValueError, KeyError, TypeError) as error:
             self._look.findings.append(critical("M2", name, f"the checkpoint can't be read: {error}", remedy))
@@ -230,7 +230,7 @@ class _Replay:
         if version not in self._commits:
             return None
         try:
-            return self._log.read_commit(version)  # None: a cleanup went by
+            return self._log.read_commit(version)  # None: a cleanup deleted it
         except Corrupt as error:
             return error
 
@@ -292,7 +292,10 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         require_format(snapshot.protocol, snapshot.metadata, path)
     except Unsupported as error:
         yield critical(
-            "gate", "", str(error), "nothing is wrong with the table; do as said, or use that version of lakebed"
+            "gate",
+            "",
+            str(error),
+            "nothing is wrong with the table; do what the message says, or use that version of lakebed",
         )
     for name, wrong in wrong_properties(snapshot.metadata.configuration).items():
         remedy = f"lakebed.open({path!r}).set_properties({{{name!r}: …}})"
@@ -305,21 +308,21 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         what = f"an entry of lakebed's in version {snapshot.version} can't be read: {error!r}"
         yield critical("M1", "", what, f"look at lakebed timeline {path} for who wrote it")
         return
-    named: dict[str, str] = {}
+    claims_by_source: dict[str, str] = {}
     for claim in sorted(claims.values(), key=lambda claim: (claim.since_ms, claim.id)):
         for source in claim.sources:
-            if source in named:
+            if source in claims_by_source:
                 yield critical(
-                    "P4", source, f"the part is a source of two claims, {named[source]} and {claim.id}",
+                    "P4", source, f"the part is a source of two claims, {claims_by_source[source]} and {claim.id}",
                     "stop all maintenance for five minutes, so that both claims expire, and start it again",
                 )  # fmt: skip
-            named[source] = claim.id
+            claims_by_source[source] = claim.id
         late_seconds = (now_ms - claim.lease_ms) / 1000
         if late_seconds > LEASE_SECONDS:
             yield warning(
                 "claim", claim.domain,
                 f"the claim of {claim.replica} on {len(claim.sources)} parts was left behind: its lease ended "
-                f"{late_seconds:,.0f} s ago, and nobody has taken it out, so nobody maintains the table",
+                f"{late_seconds:,.0f} s ago, and nobody has removed it, so nobody maintains the table",
                 f"lakebed maintain {path}",
             )  # fmt: skip
         if -late_seconds > LEASE_SECONDS + _CLOCKS_DIFFER_SECONDS:

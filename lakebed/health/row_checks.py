@@ -107,13 +107,13 @@ class RowChecks:
         except Corrupt as error:
             self._unreadable.add(part.path)
             yield critical("file", part.path, str(error), _RESTORE.format(part.path))
-        except duckdb.Error as error:  # whatever failed, it was this file
+        except duckdb.Error as error:  # whatever failed, this file caused it
             self._unreadable.add(part.path)
             yield critical("file", part.path, str(damaged(part.path, reason(error))), _RESTORE.format(part.path))
 
-    def _bad_vector(self, part: Part | ChangePart, said: str) -> Finding:
+    def _bad_vector(self, part: Part | ChangePart, reason: str) -> Finding:
         vector = _vector_file(part)
-        what = f"the deletion vector of {part.path} is bad, so which of its rows are dead is not known: {said}"
+        what = f"the deletion vector of {part.path} is bad, so which of its rows are dead is not known: {reason}"
         remedy = _RESTORE.format(vector) if vector else "read an older version, and write the table anew from it"
         return critical("vector", vector or part.path, what, remedy)
 
@@ -164,12 +164,12 @@ class RowChecks:
         for at, field in enumerate(fields):
             filled = found.column(1 + 3 * at)[0].as_py()
             empty = live - filled
-            said = nulls.get(field.name)
-            if isinstance(said, int) and (
-                empty > said or filled > part.rows - said
+            expected = nulls.get(field.name)
+            if isinstance(expected, int) and (
+                empty > expected or filled > part.rows - expected
             ):  # of a struct Delta counts its leaves
                 yield self._wrong_statistics(
-                    part, field.name, f"{said:,} nulls, but {empty:,} of {live:,} live rows are null"
+                    part, field.name, f"{expected:,} nulls, but {empty:,} of {live:,} live rows are null"
                 )
             if empty and not field.nullable and isinstance(part, Part):
                 what = f"the column {field.name!r} is NOT NULL, and {empty:,} live rows have no value"
@@ -180,8 +180,8 @@ class RowChecks:
                     yield self._wrong_statistics(part, field.name, broken)
 
     def _wrong_statistics(self, part: Part | ChangePart, column: str, what: str) -> Finding:
-        said = f"its statistics of {column!r} are wrong, so queries may leave rows out: they say {what}"
-        return critical("S1", part.path, said, self._write_anew())
+        what = f"its statistics of {column!r} are wrong, so queries may leave rows out: they say {what}"
+        return critical("S1", part.path, what, self._write_anew())
 
     def _write_anew(self) -> str:
         """The command that sorts and writes every part anew, with its statistics: no command does so for a single part."""
@@ -247,9 +247,9 @@ class RowChecks:
         if ORDER_BOUNDS not in stats or stats[ORDER_BOUNDS]["columns"] != [term.name for term in terms]:
             return
         from_key = key_at(rows, 0, terms)
-        said = range_of(part.stats, terms)
+        recorded = range_of(part.stats, terms)
         found = range_of(with_order_bounds('{"numRecords":1}', terms, from_key, from_key), terms)
-        if said.lower > found.upper if end == 0 else said.upper < found.lower:
+        if recorded.lower > found.upper if end == 0 else recorded.upper < found.lower:
             what = f"the {'last' if end else 'first'} sort key in its statistics is not that of its rows"
             yield critical("S1", part.path, what, self._write_anew())
 
@@ -295,8 +295,8 @@ class RowChecks:
                 if hit["probe"] == probe and hit["row"] not in self._deletion_vectors.of(base[hit["part"]])
             )
             places = ", ".join(f"row {row:,} of {part}" for part, row in rows)
-            said = ", ".join(f"{name} = {value!r}" for name, value in key.items())
-            what = f"the key {said} is live {len(rows)} times: {places}"
+            values = ", ".join(f"{name} = {value!r}" for name, value in key.items())
+            what = f"the key {values} is live {len(rows)} times: {places}"
             if probe + 1 == _DUPLICATES_SHOWN and total > _DUPLICATES_SHOWN:
                 what += f"; and {total - _DUPLICATES_SHOWN:,} more keys"
             remedy = "apply the right row of that key again (table.apply), and settle: every older one dies"

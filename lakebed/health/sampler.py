@@ -157,7 +157,7 @@ class Sampler:
             orphans = overdue(self._log, storage)
             size = sum(size for _, size, _ in storage.list(""))
             self._stored = Stored(size, len(orphans), sum(file.bytes for file in orphans))
-        except (LakebedError, OSError) as error:  # the next sample says what is wrong with the table
+        except (LakebedError, OSError) as error:  # the next sample reports what is wrong with the table
             _logger.warning("%s can't be listed: %s", self._path, error)
             self._stored = None
         finally:

@@ -56,7 +56,7 @@ _PLANS_SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status(TableFigures):
-    """The figures of one moment, and what is wrong.
+    """The figures at one moment, and what is wrong.
 
     ``age_seconds``: since the newest commit. ``materialized_parts``: such outputs of volatile claims on this host. ``will_do``
     and ``waits``: what the planner says. ``waiting_parts``: parts of the base that an earlier sort key sorted, and that
@@ -133,7 +133,7 @@ class Observer:
             seen = {(finding.check, finding.where) for finding in examined}
             findings = [*examined, *(each for each in findings if (each.check, each.where) not in seen)]
         if any(finding.check == "M1" and not finding.where for finding in findings):
-            snapshot = None  # entries of ours that can't be read: no figure could be trusted
+            snapshot = None  # entries of ours can't be read: no figure could be trusted
         status = Status(path=self._path) if snapshot is None else self._figures(snapshot, slow)
         if snapshot is not None:
             findings += self._judged(status, snapshot, slow)
@@ -228,7 +228,7 @@ class Observer:
         is_old = (status.tail_age_seconds or 0) > LEASE_SECONDS
         is_due = is_old and reason_to_settle(snapshot, earlier_ms, self._log.statistics)
         if is_due and (why := self._was_due(snapshot, earlier_ms)):
-            what = f"the tail should have been settled {LEASE_SECONDS:.0f} s ago ({why}); nobody does, or can't keep up"
+            what = f"the tail should have been settled {LEASE_SECONDS:.0f} s ago ({why}); nobody settles, or it can't keep up"
             yield warning("tail", "", what, f"{maintain} (or, once: lakebed settle {path})")
         pressed = pressure(snapshot)
         if pressed.factor > 1:

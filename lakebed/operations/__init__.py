@@ -1,1 +1,1 @@
-"""What a user asks of a table by a verb: create, delete, update, partitions, holds, sort keys, cleanup."""
+"""Operations that users call on a table: create, delete, update, partitions, holds, sort keys, cleanup."""

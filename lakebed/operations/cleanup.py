@@ -1,23 +1,25 @@
 """Cleanup: delete files that no version within retention needs, and nothing else.
 
-Invariant G1: a file goes only if no version within retention and no version that a reader holds names it, nor the tail, a
-claim or a detached part of such a version. If nothing at all is named, nothing is deleted, unless the log tells how the
-table became empty: the last of its commits that took something away had a version with rows before it, and none after.
+Invariant G1: a file is deleted only if no version within retention and no version that a reader holds refers to it. The tail,
+the claims and the detached parts of such a version count too. If no file at all is referred to, nothing is deleted, unless the
+log shows how the table became empty: the last of its commits that removed something had a version with rows before it, and none
+after.
 
-1. *Within retention* are the version that was current at the horizon and all after it, and the newest N.
-2. Collect what these versions, and those that readers hold, name: parts, deletion vectors, and every file that an entry of
-   lakebed's in the log mentions. A snapshot gives it for the oldest version, the commits after it give the rest.
-3. List the table's files, and hold each against that set; only what may go is kept in memory. A file goes as *expired* if
-   the oldest kept version remembers its removal. Any other file without a name may be of a writer that has not committed
-   yet, so it goes (*orphan*, *temporary*) only when it is older than writing takes, and than the oldest claim under way: by
-   the clock of the store, which stamped it. How long writing may take is a constant, whatever the table's properties say.
-   What readers tell planners (``parts.read_counts``) is of use for an hour, and then goes as *temporary*.
-4. Read first, commit, then act: move the mark (``manifest.leases``), which ends older versions for readers. What the
-   commits up to the mark's own name, and what the leases among them hold, stays.
-5. Expired log files go first, oldest first (a checkpoint was written before), then the others. Whatever dies in between
-   leaves files that the next cleanup finds; a reader of an old version is told that it has expired.
+1. *Within retention* are the version that was current at the horizon, all versions after it, and the newest N.
+2. Collect the files that these versions, and those that readers hold, refer to: parts, deletion vectors, and every file that
+   an entry of lakebed's in the log mentions. A snapshot gives them for the oldest version, the commits after it give the rest.
+3. List the table's files, and compare each with that set; only candidates for deletion are kept in memory. A file is
+   *expired* if the oldest kept version remembers its removal. Any other file that nothing refers to may belong to a writer
+   that has not committed yet. So it is deleted (*orphan*, *temporary*) only when it is older than writing takes, and older
+   than the oldest claim under way, by the clock of the store, which stamped it. How long writing may take is a constant,
+   whatever the table's properties say. Counts of reads (``parts.read_counts``) are of use for an hour; after that they are
+   deleted as *temporary*.
+4. Read first, commit, then act: commit the oldest version that stays readable (``manifest.leases``), so that readers refuse
+   older ones. Files that commits up to that one refer to, and files of versions that leases among them hold, stay.
+5. Delete expired log files first, oldest first (a checkpoint was written before), then the others. After a crash in between,
+   the next cleanup finds the files that are left; a reader of an old version gets an error that it has expired.
 
-A running maintenance does this in small rounds (``BackgroundCleanup``).
+A running maintenance does this in small steps (``BackgroundCleanup``).
 """
 
 from __future__ import annotations
@@ -71,17 +73,17 @@ _logger = logging.getLogger("lakebed.cleanup")
 class LiveSet:
     """What a cleanup must leave alone. Paths are relative to the table's root.
 
-    ``first``: the oldest version within retention; ``newest``: the snapshot that was read; ``named``: files that kept
-    versions name; ``removed``: files whose removal ``first`` remembers; ``unnamed_before_ms``: other files younger than
-    this stay (epoch milliseconds); ``everywhere``: the table has files of other writers, anywhere below its root;
+    ``first``: the oldest version within retention; ``newest``: the snapshot that was read; ``referenced``: files that
+    kept versions refer to; ``removed``: files whose removal ``first`` remembers; ``unreferenced_before_ms``: other files younger
+    than this stay (epoch milliseconds); ``everywhere``: the table has files of other writers, anywhere below its root;
     ``now_ms``: the time that ages are judged by; ``reads_before_ms``: counts of reads younger than this stay.
     """
 
     first: int
     newest: Snapshot
-    named: AbstractSet[str]
+    referenced: AbstractSet[str]
     removed: AbstractSet[str]
-    unnamed_before_ms: int
+    unreferenced_before_ms: int
     everywhere: bool
     now_ms: int = 0
     reads_before_ms: int = 0
@@ -89,7 +91,7 @@ class LiveSet:
 
 @dataclass(frozen=True, slots=True)
 class DeletionCandidate:
-    """A file that may go, and why: expired, orphan, temporary or log."""
+    """A file that may be deleted, and why: expired, orphan, temporary or log."""
 
     path: str
     bytes: int
@@ -165,7 +167,7 @@ def remove_orphan_files(
 
 
 def overdue(log: TableLog, storage: PartStorage) -> list[DeletionCandidate]:
-    """Files without a name that a running maintenance (``BackgroundCleanup``) would have deleted by now, oldest first.
+    """Unreferenced files that a running maintenance (``BackgroundCleanup``) would have deleted by now, oldest first.
 
     Lists the table. Raises Corrupt as a cleanup does, Contention, StoreUnavailable.
     """
@@ -174,21 +176,21 @@ def overdue(log: TableLog, storage: PartStorage) -> list[DeletionCandidate]:
         log, storage, log.now_ms(), retention_seconds=seconds, write_seconds=WRITE_SECONDS_MAX, every_commit=False
     )
     then_ms = log.now_ms() - int(_OVERDUE_SECONDS * 1000)
-    first = _current_at(log, then_ms - seconds * 1000)  # the mark may have moved since, and no listing come after it
+    first = _current_at(log, then_ms - seconds * 1000)  # versions may have expired since, without a listing after that
     if first < live.newest.version:
         oldest = log.read_commit(first)
         then_ms = min(then_ms, oldest.timestamp_ms if oldest else 0)
-    before_ms = min(live.unnamed_before_ms, then_ms - WRITE_SECONDS_MAX * 1000)
-    live = replace(live, unnamed_before_ms=before_ms, reads_before_ms=before_ms)
+    before_ms = min(live.unreferenced_before_ms, then_ms - WRITE_SECONDS_MAX * 1000)
+    live = replace(live, unreferenced_before_ms=before_ms, reads_before_ms=before_ms)
     return [file for file in _look(log, storage, live) if file.reason != "expired"]
 
 
 class BackgroundCleanup:
-    """What a running maintenance deletes of its table, in rounds of at most ``DELETIONS_MAX`` files. Call ``run_once`` hourly.
+    """What a running maintenance deletes of its table, at most ``DELETIONS_MAX`` files at a time. Call ``run_once`` hourly.
 
-    A round deletes files of parts whose removal has expired; it lists nothing, or only counts of reads while there are any to
-    come. Once a day a round also lists the table, and deletes what has no name. No round reads the commits of the whole
-    retention: instead of that, a file without a name must be older than the oldest kept version by as long as writing may take.
+    A call deletes files of parts whose removal has expired. It lists nothing, or only counts of reads while there may be new
+    ones. Once a day a call also lists the table, and deletes unreferenced files. No call reads the commits of the whole
+    retention. Instead, an unreferenced file must be older than the oldest kept version by as long as writing may take.
     """
 
     def __init__(self, log: TableLog, storage: PartStorage, clock: Callable[[], float] = time.monotonic) -> None:
@@ -199,11 +201,11 @@ class BackgroundCleanup:
         self._gone: frozenset[str] = frozenset()
 
     def list_next(self) -> None:
-        """Let the next round list the table, as the first one of a process does."""
+        """Let the next call of ``run_once`` list the table, as the first one of a process does."""
         self._listed_at = None
 
     def run_once(self) -> int:
-        """One round; returns how many files were deleted. ``DELETIONS_MAX`` of them: there may be more."""
+        """Returns how many files were deleted. If there were ``DELETIONS_MAX`` of them, there may be more."""
         seconds = _retention(self.log, None, True)
         now_ms = time_of_cleaning(self.log, self._storage)
         live = _live_set(
@@ -244,7 +246,7 @@ def _retention(log: TableLog, seconds: int | None, allow_short: bool) -> int:
 
 
 def _write_seconds(asked: int | None) -> int:
-    """How old a file without a name must be. The table's property is about versions: only who calls may ask for less."""
+    """How old an unreferenced file must be. The table's property is about versions: only the caller may ask for less."""
     return WRITE_SECONDS_MAX if asked is None else min(asked, WRITE_SECONDS_MAX)
 
 
@@ -252,7 +254,7 @@ def _require_long(seconds: int, allow_short: bool) -> None:
     if seconds < 0 or (seconds < RETENTION_SECONDS_MIN and not allow_short):
         raise InvalidInput(
             f"{seconds} seconds is a short retention: files of writers that have not committed yet, and of readers at work, "
-            f"would go; keep {RETENTION_SECONDS_MIN} seconds or more, or set allow_short_retention if nobody else is at work"
+            f"would be lost; keep {RETENTION_SECONDS_MIN} seconds or more, or set allow_short_retention if nobody else is at work"
         )
 
 
@@ -283,26 +285,26 @@ def _live_set(
         raise Contention(
             f"version {first} left the log while it was cleaned up; clean up again", table=log.root, version=first
         ) from None
-    unnamed_before_ms = now_ms - write_seconds * 1000
-    named = set(_named_by(oldest)) | set(_named_by(newest))
+    unreferenced_before_ms = now_ms - write_seconds * 1000
+    referenced = set(_referenced_by(oldest)) | set(_referenced_by(newest))
     if every_commit or first == newest.version:
-        named.update(_named_since(log, first, newest.version))
+        referenced.update(_referenced_since(log, first, newest.version))
     else:
-        unnamed_before_ms = min(unnamed_before_ms, oldest.timestamp_ms - write_seconds * 1000)
-    named.update(_named_by_held(log, leased_versions(newest.domains, now_ms), first))
+        unreferenced_before_ms = min(unreferenced_before_ms, oldest.timestamp_ms - write_seconds * 1000)
+    referenced.update(_referenced_by_held(log, leased_versions(newest.domains, now_ms), first))
     under_way = [  # by the clock of who claimed, which may be a day off
         claim.since_ms - LEASE_MS_MAX
         for claim in claims_of(newest.domains).values()
-        if claim.lease_ms >= unnamed_before_ms - LEASE_MS_MAX
+        if claim.lease_ms >= unreferenced_before_ms - LEASE_MS_MAX
     ]
     spell = _Spelling(storage)
     removed = {path for action in oldest.removed.values() for path in (action.path, _vector(action.deletion_vector))}
     return LiveSet(
         first=first,
         newest=newest,
-        named=frozenset(map(spell, named)),
+        referenced=frozenset(map(spell, referenced)),
         removed=frozenset(map(spell, filter(None, removed))),
-        unnamed_before_ms=min([unnamed_before_ms, *under_way]),
+        unreferenced_before_ms=min([unreferenced_before_ms, *under_way]),
         everywhere=_CONVERTED in newest.metadata.configuration,
         now_ms=now_ms,
         reads_before_ms=now_ms - WINDOW_SECONDS * 1000,
@@ -323,33 +325,33 @@ def _current_at(log: TableLog, horizon_ms: int) -> int:
         return log.oldest_version()
 
 
-def _named_by_held(log: TableLog, versions: Iterable[int], before: int) -> Iterator[str]:
-    """Files that those of the held versions name that lie before one."""
+def _referenced_by_held(log: TableLog, versions: Iterable[int], before: int) -> Iterator[str]:
+    """Files that held versions before ``before`` refer to."""
     for version in versions:
         if version < before:
             with suppress(VersionNotFound):  # it has left the log: nobody can read it any more
-                yield from _named_by(log.at_version(version))
+                yield from _referenced_by(log.at_version(version))
 
 
-def _named_since(log: TableLog, after: int, last: int) -> Iterator[str]:
-    """Files that the commits after a version name. Raises Contention if one is gone."""
+def _referenced_since(log: TableLog, after: int, last: int) -> Iterator[str]:
+    """Files that the commits after a version refer to. Raises Contention if one is gone."""
     for commit in commits_since(log, after, last):
-        yield from _named_by_commit(commit)
+        yield from _referenced_by_commit(commit)
 
 
-def _named_by(snapshot: Snapshot) -> Iterator[str]:
-    """All files that a version names."""
+def _referenced_by(snapshot: Snapshot) -> Iterator[str]:
+    """All files that a version refers to."""
     for part in snapshot.parts.values():
         yield part.path
         yield from filter(None, [_vector(part.deletion_vector)])
     for change_part in snapshot.tail.values():
         yield change_part.path
     for domain, text in snapshot.domains.items():
-        yield from _named_by_entry(domain, text)
+        yield from _referenced_by_entry(domain, text)
 
 
-def _named_by_commit(commit: Commit) -> Iterator[str]:
-    """Files that a commit names for the first time."""
+def _referenced_by_commit(commit: Commit) -> Iterator[str]:
+    """Files that a commit refers to for the first time."""
     for action in commit.actions:
         match action:
             case AddPart(part, _):
@@ -358,13 +360,13 @@ def _named_by_commit(commit: Commit) -> Iterator[str]:
             case AddChangePart(part):
                 yield part.path
             case Domain(domain, text, False):
-                yield from _named_by_entry(domain, text)
+                yield from _referenced_by_entry(domain, text)
             case _:
                 pass
 
 
-def _named_by_entry(domain: str, text: str) -> Iterator[str]:
-    """Files that an entry of lakebed's mentions, under whatever name: claims, detached parts, what is still to come."""
+def _referenced_by_entry(domain: str, text: str) -> Iterator[str]:
+    """Files that an entry of lakebed's mentions, under whatever key: claims, detached parts, kinds of entries yet to come."""
     if not domain.startswith(PREFIX):
         return
     try:
@@ -394,7 +396,7 @@ def _vector(vector: DeletionVector | None) -> str | None:
 
 
 class _Spelling:
-    """Paths as the listing spells them: relative to the root, also where the log names them absolutely."""
+    """Paths as the listing spells them: relative to the root, also where the log has absolute ones."""
 
     def __init__(self, storage: PartStorage) -> None:
         root = storage.root.rstrip("/")
@@ -413,7 +415,7 @@ class _Spelling:
 
 
 def _look(log: TableLog, storage: PartStorage, live: LiveSet) -> list[DeletionCandidate]:
-    """The table's files that may go, oldest first."""
+    """The table's files that may be deleted, oldest first."""
     found: list[DeletionCandidate] = []
     tables: set[str] = set()
     prefixes = [""] if live.everywhere else [f"{_FOLDER}/", _LOG_TEMPORARIES]
@@ -425,17 +427,17 @@ def _look(log: TableLog, storage: PartStorage, live: LiveSet) -> list[DeletionCa
         if reason:
             found.append(DeletionCandidate(path, size, reason, modified_ms))
     own = [file for file in found if tables.isdisjoint(_folders_above(file.path))]
-    _require_names(log, live, own)
+    _require_references(log, live, own)
     return sorted(own, key=lambda file: (file.modified_ms or 0, file.path))
 
 
-def _require_names(log: TableLog, live: LiveSet, candidates: Sequence[DeletionCandidate]) -> None:
-    """G1: an empty live set means stop, not "delete all", unless the log tells how it became empty."""
-    once = [file for file in candidates if file.reason != "temporary"]  # those that a version may have named
-    if once and not live.named and not _was_emptied(log, live.newest):
+def _require_references(log: TableLog, live: LiveSet, candidates: Sequence[DeletionCandidate]) -> None:
+    """G1: an empty live set means stop, not "delete all", unless the log shows how it became empty."""
+    once = [file for file in candidates if file.reason != "temporary"]  # those that a version may have referred to
+    if once and not live.referenced and not _was_emptied(log, live.newest):
         raise Corrupt(
-            f"no version that is kept names a file, but {len(once)} files lie in the table, such as {once[0].path}, and "
-            "the log does not tell how the table became empty; nothing was deleted. If these files are not needed, put a "
+            f"no version that is kept refers to a file, but {len(once)} files lie in the table, such as {once[0].path}, and "
+            "the log does not show how the table became empty; nothing was deleted. If these files are not needed, put a "
             "row into the table, or delete them by hand",
             table=log.root,
             version=live.newest.version,
@@ -443,7 +445,7 @@ def _require_names(log: TableLog, live: LiveSet, candidates: Sequence[DeletionCa
 
 
 def _was_emptied(log: TableLog, newest: Snapshot) -> bool:
-    """Whether the newest commit that took something away took all there was. What it took must still be readable."""
+    """Whether the newest commit that removed something removed all there was. What it removed must still be readable."""
     for version in range(newest.version, 0, -1):
         commit = log.read_commit(version)
         if commit is None:
@@ -458,38 +460,38 @@ def _was_emptied(log: TableLog, newest: Snapshot) -> bool:
 
 
 def reason_to_go(path: str, modified_ms: int, live: LiveSet) -> str | None:
-    """Why a file may go, None if it stays. Pure."""
+    """Why a file may be deleted, None if it stays. Pure."""
     folders = path.split("/")[:-1]
     name = path.rsplit("/", 1)[-1]
     in_log = LOG_FOLDER in folders and not path.startswith(_LOG_TEMPORARIES)
-    if path in live.named or in_log or path.startswith(_STREAMS):
+    if path in live.referenced or in_log or path.startswith(_STREAMS):
         return None
     if folders == READS_FOLDER.split("/") and not name.startswith(TEMPORARY_PREFIX):
         return "temporary" if modified_ms < live.reads_before_ms else None
     if name.startswith(TEMPORARY_PREFIX):
-        return "temporary" if modified_ms < live.unnamed_before_ms else None
+        return "temporary" if modified_ms < live.unreferenced_before_ms else None
     if not _is_data_file(path):
         return None
     if path in live.removed:
         return "expired"
     is_hidden = folders != [_FOLDER] and any(each.startswith((".", "_")) for each in (*folders, name))
-    if is_hidden or modified_ms >= live.unnamed_before_ms:
+    if is_hidden or modified_ms >= live.unreferenced_before_ms:
         return None
     return "orphan"
 
 
 def _known(log: TableLog, live: LiveSet, gone: Collection[str]) -> list[DeletionCandidate]:
-    """What may go as expired, without listing anything."""
+    """Expired files, found without listing anything."""
     sizes = {action.path: action.bytes or 0 for action in live.newest.removed.values()}
     paths = sorted(path for path in live.removed - set(gone) if not path.startswith("/") and "://" not in path)
-    found = [(path, reason_to_go(path, live.unnamed_before_ms, live)) for path in paths]
+    found = [(path, reason_to_go(path, live.unreferenced_before_ms, live)) for path in paths]
     candidates = [DeletionCandidate(path, sizes.get(path, 0), reason, None) for path, reason in found if reason]
-    _require_names(log, live, candidates)
+    _require_references(log, live, candidates)
     return candidates
 
 
 def _old_reads(storage: PartStorage, live: LiveSet) -> list[DeletionCandidate]:
-    """What readers told planners long ago."""
+    """Counts of reads that are too old to be of use."""
     found = ((path, size, int(modified * 1000)) for path, size, modified in storage.list(f"{READS_FOLDER}/"))
     return [
         DeletionCandidate(path, size, reason, modified_ms)
@@ -520,12 +522,12 @@ def _folders_above(path: str) -> set[str]:
 def _expire(
     log: TableLog, storage: PartStorage, live: LiveSet, candidates: Sequence[DeletionCandidate], always: bool = False
 ) -> tuple[Snapshot, list[DeletionCandidate]]:
-    """Expire versions if a file may go (or ``always``); returns the snapshot after that, and what may still go."""
+    """Expire versions if a file may be deleted (or ``always``); returns the snapshot after that, and the files to delete."""
     now = expire_before(log, live.first if candidates or always else 0, live.now_ms)
-    named = set(_named_since(log, live.newest.version, now.version))
+    referenced = set(_referenced_since(log, live.newest.version, now.version))
     held_before = {lease.version for lease in leases_of(live.newest.domains)}
-    named.update(_named_by_held(log, leased_versions(now.domains, live.now_ms) - held_before, live.first))
-    spelled = set(map(_Spelling(storage), named))
+    referenced.update(_referenced_by_held(log, leased_versions(now.domains, live.now_ms) - held_before, live.first))
+    spelled = set(map(_Spelling(storage), referenced))
     return now, [file for file in candidates if file.path not in spelled]
 
 
@@ -542,8 +544,8 @@ def _log_files(log: TableLog, storage: PartStorage, floor: int) -> list[Deletion
     names = log.files_before(floor)
     if not names:
         return []
-    known = {path: (size, int(modified * 1000)) for path, size, modified in storage.list(f"{LOG_FOLDER}/")}
-    return [DeletionCandidate(name, *known[name][:1], "log", known[name][1]) for name in names if name in known]
+    found = {path: (size, int(modified * 1000)) for path, size, modified in storage.list(f"{LOG_FOLDER}/")}
+    return [DeletionCandidate(name, *found[name][:1], "log", found[name][1]) for name in names if name in found]
 
 
 def _delete(storage: PartStorage, candidates: Iterable[DeletionCandidate]) -> list[DeletionCandidate]:

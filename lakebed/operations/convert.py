@@ -1,4 +1,4 @@
-"""Adopting a Delta table that others wrote: its files stay, its log goes on, and from then on only lakebed writes to it."""
+"""Adopts a Delta table that others wrote: its files stay, its log goes on, and from then on only lakebed writes to it."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Par
     kept = {name: value for name, value in snapshot.metadata.configuration.items() if not name.startswith(PREFIX)}
     configuration = enablement | kept | required_properties() | settings.to_properties()
     actions: list[Action] = [replace(snapshot.metadata, configuration=configuration)]
-    # Added again without being removed: a reader that meets both for one file in one version takes it for gone.
+    # Added again without being removed: a reader that meets both for one file in one version treats the file as removed.
     actions += [AddPart(part, False) for part in counted]
     return actions
 
 
 def _checked(snapshot: Snapshot, storage: PartStorage) -> list[Part]:
-    """Parts of which the log does not tell the right number of rows, with it: deletion vectors need it.
+    """Parts whose number of rows is missing or wrong in the log, with the right one: deletion vectors need it.
 
     Every footer is read. Raises Corrupt naming a file that is missing, damaged or not as long as the log says; Unsupported.
     """
@@ -122,34 +122,36 @@ def _rows_of(parts: Sequence[Part], storage: PartStorage) -> list[int]:
     files = f"[{', '.join(map(file_literal, urls))}]"
     try:
         footers = f"select file_name, num_rows, file_size_bytes from parquet_file_metadata({files})"
-        told = {url: (rows, size) for url, rows, size in connection.execute(footers).fetchall()}
+        found = {url: (rows, size) for url, rows, size in connection.execute(footers).fetchall()}
         odd = connection.execute(
             f"select file_name, name, type = 'INT64' from parquet_schema({files}) "
             f"where type = 'INT64' and logical_type like {_NANOS} or starts_with(lower(name), {literal(RESERVED_PREFIX)})"
         ).fetchall()
     except duckdb.Error as error:
         raise_own(error)
-        if len(parts) > 1:  # one after the other, to name the one
+        if len(parts) > 1:  # one after the other, to find the one that fails
             return [rows for part in parts for rows in _rows_of([part], storage)]
         raise damaged(parts[0].path, reason(error)) from error
     for part, url in zip(parts, urls, strict=True):
-        if told[url][1] != part.bytes:
-            raise damaged(part.path, f"it has {told[url][1]:,} bytes and the log says {part.bytes:,}")
+        if found[url][1] != part.bytes:
+            raise damaged(part.path, f"it has {found[url][1]:,} bytes and the log says {part.bytes:,}")
     for url, column, is_nanos in odd:
         where = f"the column {column!r} of {storage.path_of_url(url)}"
         if is_reserved(column):
             if not is_native_file(storage.path_of_url(url)):
-                raise Unsupported(f"{where} has a name that only lakebed gives; write the file anew without it first")
+                raise Unsupported(
+                    f"{where} has a name that is reserved for lakebed; write the file anew without it first"
+                )
         elif is_nanos:
             raise Unsupported(
                 f"{where} is in nanoseconds, which Spark does not read and a table can't hold; write the file anew in "
                 "microseconds first"
             )
-    return [told[url][0] for url in urls]
+    return [found[url][0] for url in urls]
 
 
 def check_unique(rows: pa.Table, keys: Sequence[str]) -> None:
-    """Raises InvalidInput naming a key that is null, or that stands twice."""
+    """Raises InvalidInput naming a key that is null, or that is there twice."""
     for name in keys:
         if rows[name].null_count:
             raise InvalidInput(f"the column {name!r} can't be a key: it is null in {rows[name].null_count} rows")

@@ -1,4 +1,4 @@
-"""What version 0 of a table says, and what an adopted Delta table must say from then on."""
+"""Version 0 of a table, and the settings that an adopted Delta table gets."""
 
 from __future__ import annotations
 
@@ -197,10 +197,10 @@ def check_adoptable_partitions(snapshot: Snapshot) -> None:
 
 def _check_partitioning(partition_by: Sequence[str], schema: pa.Schema) -> None:
     if len(partition_by) == len(schema):
-        raise InvalidSchema("partition_by names every column; at least one must be left in the files")
+        raise InvalidSchema("partition_by lists every column; at least one must be left in the files")
     for name in partition_by:
         kind = schema.field(name).type
         if pa.types.is_floating(kind) or pa.types.is_binary(kind):
             raise InvalidSchema(
-                f"partition_by names the column {name!r}, which is {kind}; a partition needs a value that text can hold exactly"
+                f"partition_by lists the column {name!r}, which is {kind}; a partition needs a value that text can hold exactly"
             )

@@ -1,8 +1,8 @@
-"""A reader's hold on an old version: no cleanup takes it away while the hold lasts (see ``manifest.leases``).
+"""A reader's hold on an old version: no cleanup deletes its files while the hold lasts (see ``manifest.leases``).
 
 1. Read the newest snapshot: the version must be there and unexpired.
-2. Commit a lease; a cleanup that came first starts this over.
-3. At the end take the lease out. If that fails it ends by itself, and the next cleanup takes it out.
+2. Commit a lease. If a cleanup commits first, start again with step 1.
+3. At the end remove the lease. If that fails, it ends by itself, and the next cleanup removes it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """DELETE and UPDATE … WHERE on a table with keys: the rows that match become changes at the end of the tail.
 
-Nothing is marked and nothing rewritten, so a mutation stands in the way of no settle and no merge, and they not in its.
+It marks and rewrites nothing. So it blocks no settle and no merge, and none of them blocks it.
 
-1. The view at the newest version is read (tail included), but for parts whose bounds say that no row matches; rows that
+1. The view at the newest version is read (tail included), except parts whose bounds show that no row matches. Rows that
    match become deletes, or whole new rows. They are written as change parts of about a million rows: memory is bounded by
    that, not by the table.
-2. The parts are committed as the newest changes. The mutation is serialised where it read: what came since is newer.
-3. So if change parts came in between, the keys in them are left out of ours: their whole rows stand. With ``sequence_by``
-   a change that is older than the row it meets is late and does not count.
-4. If rows came that lack values, or rows left the table (truncate, detach), the mutation is worked out again at the newest
+2. The parts are committed as the newest changes. The mutation is serialised at the version that it read: what came since is
+   newer.
+3. So if change parts came in between, their keys are left out of ours, and the whole rows that they brought stay. With
+   ``sequence_by`` a change that is older than the row it meets is late and does not count.
+4. If rows came that lack values, or rows left the table (truncate, detach), the mutation is computed again at the newest
    version.
 
 With ``sequence_by`` each change carries its row's own sequence: it wins by coming later, and any newer event still wins.
@@ -92,7 +93,7 @@ class RowsForSql(Protocol):
 def mutate(log: TableLog, storage: PartStorage, rows_for_sql: RowsForSql, mutation: Mutation) -> MutationResult:
     """Run a mutation of a table with keys.
 
-    Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed.
+    Raises InvalidInput, Contention; StoreUnavailable, after which the timeline shows whether it was committed.
     """
     mutating = _Mutating(
         log=log, storage=storage, rows_for_sql=rows_for_sql, mutation=mutation, started=time.perf_counter()
@@ -104,7 +105,7 @@ def mutate(log: TableLog, storage: PartStorage, rows_for_sql: RowsForSql, mutati
 
 @dataclass(slots=True, kw_only=True)
 class _Mutating:
-    """A mutation under way. ``pending``: what was worked out on the snapshot ``read`` and lost to other commits."""
+    """A mutation under way. ``pending``: what was computed on the snapshot ``read``, while others committed first."""
 
     log: TableLog
     storage: PartStorage
@@ -209,7 +210,7 @@ def unsettled_mutations(log: TableLog) -> pa.Table:
 
 
 def discard(parts: Sequence[WrittenPart], storage: PartStorage) -> None:
-    """Delete files that no commit names; what can't be deleted now is the cleanup's."""
+    """Delete files that no commit lists; what can't be deleted now is left to the cleanup."""
     storage.delete_many([part.path for part in parts])
 
 
@@ -246,7 +247,7 @@ def _write(
 def _rebased(
     pending: _Pending, log: TableLog, read: Snapshot, newest: Snapshot, spec: WriteSpec, storage: PartStorage
 ) -> _Pending | None:
-    """Steps 3 and 4: what is left of the mutation after the commits since; None if it must be worked out again."""
+    """Steps 3 and 4: what is left of the mutation after the commits since; None if it must be computed again."""
     try:
         commits = list(log.commits(read.version + 1, newest.version))
     except VersionNotFound:

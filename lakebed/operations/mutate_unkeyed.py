@@ -1,12 +1,12 @@
-"""DELETE and UPDATE … WHERE on a table without keys: rows die where they lie, new ones come as level-0 parts.
+"""DELETE and UPDATE … WHERE on a table without keys: rows are marked dead in their parts, new ones come as level-0 parts.
 
-Act first, then commit: vectors and parts carry new names.
+Files are written first, then committed: vectors and parts have new names.
 
 1. For each base part whose bounds do not rule it out, the positions of rows that match are found (one scan of the columns
-   that ``where`` names).
+   that ``where`` uses).
 2. Those not dead yet are marked in the part's deletion vector; for an update, their new rows are written.
 3. One commit: marked parts are removed and added with the new vector, parts without a live row leave, new ones join.
-   On a conflict (somebody marked or replaced one of the parts) only parts that were not looked at are looked at now.
+   On a conflict (another commit marked or replaced one of the parts) only parts that were not read yet are read.
 
 Parts under a claim are marked like others: the merge carries the dead rows over to its output. A part that was appended
 meanwhile is no conflict: the mutation is serialised before it.
@@ -50,7 +50,7 @@ def mutate_unkeyed(
 ) -> MutationResult:
     """Run a mutation of a table without keys.
 
-    Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed.
+    Raises InvalidInput, Contention; StoreUnavailable, after which the timeline shows whether it was committed.
     """
     mutating = _Mutating(
         log=log, storage=storage, deletion_vectors=deletion_vectors, mutation=mutation, started=time.perf_counter()

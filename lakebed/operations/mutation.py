@@ -1,4 +1,4 @@
-"""A mutation as its user states it: which rows, and what becomes of them; checked before anything is read.
+"""A mutation as the user states it: which rows, and their new values, if any. It is checked before anything is read.
 
 Expressions are SQL in DuckDB's dialect over the table's columns; those of ``update`` see the row as it was.
 """
@@ -29,7 +29,7 @@ CHUNK_BYTES = 256 << 20
 class MutationResult:
     """What a mutation did; ``version`` is its commit's, or the newest seen if no row matched.
 
-    ``rows``: rows deleted or updated; ``rows_left``: rows that matched and were left as others changed them meanwhile;
+    ``rows``: rows deleted or updated; ``rows_left``: rows that matched, but that others had changed meanwhile;
     ``parts_marked``: base parts with new dead rows; ``parts_added``: change parts (tables with keys), or level-0 parts;
     ``parts_read``: those that the bounds of their columns did not rule out.
     """
@@ -80,7 +80,7 @@ class Mutation:
 
     @property
     def parameters(self) -> dict[str, object]:
-        """What the commit says of the mutation."""
+        """What the commit records of the mutation."""
         parameters: dict[str, object] = {"predicate": self.where.text}
         if self.assignments is not None:
             parameters["set"] = {name: value.text for name, value in self.assignments.items()}
@@ -91,7 +91,7 @@ class Mutation:
         check_condition(self.where, spec.schema)
         with connect_sealed() as connection, registered(connection, "lakebed_nothing", spec.schema.empty_table()):
             if self.assignments is not None and not self.assignments:
-                raise InvalidInput("set names no column; write for example {'status': \"'paid'\"}")
+                raise InvalidInput("set assigns no column; write for example {'status': \"'paid'\"}")
             for name, value in (self.assignments or {}).items():
                 self._check_column(name, spec)
                 kind = sql_type(spec.schema.field(name).type)
@@ -100,26 +100,30 @@ class Mutation:
 
     def _check_column(self, name: str, spec: WriteSpec) -> None:
         if name not in spec.schema.names:
-            raise InvalidInput(f"set names {name!r}, which is no column of the table{suggest(name, spec.schema.names)}")
+            raise InvalidInput(
+                f"set assigns {name!r}, which is no column of the table{suggest(name, spec.schema.names)}"
+            )
         if name in spec.keys:
-            raise InvalidInput(f"set names {name!r}, a key: a key stays; delete the row and apply one with the new key")
+            raise InvalidInput(
+                f"set assigns {name!r}, a key: a key never changes; delete the row and apply one with the new key"
+            )
         if name == spec.sequence_by:
-            raise InvalidInput(f"set names {name!r}, which orders the changes (sequence_by): only changes bring it")
+            raise InvalidInput(f"set assigns {name!r}, which orders the changes (sequence_by): only changes bring it")
 
     @contextmanager
     def mistakes(self, paths: Iterable[str]) -> Iterator[None]:
-        """Turns what is wrong with the user's expressions, on some row of these files, into InvalidInput that names them."""
+        """Turns what is wrong with the user's expressions, on some row of these files, into InvalidInput that quotes them."""
         values = {name: value.text for name, value in (self.assignments or {}).items()}
-        told = f"where={self.where.text!r}" + (f", set={values!r}" if values else "")
+        given = f"where={self.where.text!r}" + (f", set={values!r}" if values else "")
         try:
-            with mistakes(told, paths):
+            with mistakes(given, paths):
                 yield
         except InvalidChanges as error:
-            raise InvalidInput(f"{told}: {error}") from None
+            raise InvalidInput(f"{given}: {error}") from None
 
 
 def in_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows in tables of about ``CHUNK_ROWS`` rows or ``CHUNK_BYTES``: what is held at once, whatever comes."""
+    """The rows in tables of about ``CHUNK_ROWS`` rows or ``CHUNK_BYTES``: so much is in memory at once."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -2,16 +2,17 @@
 
 Detached parts are an entry of the log, ``lakebed.detached.<uuid>``: their files stay where they are, with their dead rows.
 
-1. The tail is settled first, so that it holds no row of the partition (truncate takes the tail along instead).
+1. The tail is settled first, so that it holds no row of the partition (truncate removes the tail instead).
 2. Read the newest snapshot, commit on condition that it still is the newest: whatever came in between, a change or a
-   merge, starts over with step 1. That is what makes step 3's answers true at the commit.
+   merge, starts over with step 1. So what step 3 found still holds at the commit.
 3. Attach and replace look the keys of what joins up: one that is live in the base is refused (B1). With ``sequence_by`` a row
-   that lost against a delete does not come live, for no change could reach it any more, the delete being newer than each:
-   attach marks it dead, as the delete would have if the partition had been there; replace refuses it, since its rows are
-   said to be right. And the deletes that come back with a partition mark older rows of the base that came meanwhile.
+   that lost against a delete does not become live: the delete is newer than any change that could still correct the row.
+   Attach marks the row dead, as the delete would have done if the partition had been there. Replace refuses it, because its
+   rows are declared to be right. And the deletes that come back with a partition mark older rows of the base that came
+   meanwhile.
 4. Claims on parts that leave end in the same commit.
-5. Files are touched only after the commit stands: ``drop`` deletes them if all versions that name them have expired (G1),
-   and leaves them to the cleanup else.
+5. Files are touched only after the commit succeeded: ``drop`` deletes them if all versions that refer to them have expired
+   (G1); otherwise it leaves them to the cleanup.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ PartitionValues = dict[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """The actions that a snapshot asks for, and what to say of them."""
+    """The actions for a snapshot, and what the commit records of them."""
 
     actions: Sequence[Action]
     metrics: Mapping[str, int]
@@ -160,7 +161,7 @@ class Partitions:
         self._clock = clock
 
     def truncate(self) -> int:
-        """Take everything out of the table, the tail included; returns the version."""
+        """Remove everything from the table, the tail included; returns the version."""
 
         def change(snapshot: Snapshot) -> _Change:
             rows = sum(part.live_rows for part in snapshot.parts.values()) + sum(p.rows for p in snapshot.tail.values())
@@ -177,7 +178,7 @@ class Partitions:
         def change(snapshot: Snapshot) -> _Change:
             values, parts = self._find(snapshot, partition)
             if not parts:
-                raise InvalidInput(f"there is no partition {_spell(values)}; {_known(snapshot)}")
+                raise InvalidInput(f"there is no partition {_spell(values)}; {_partitions_there(snapshot)}")
             now = self._now_ms()
             version = snapshot.version + 1  # a commit that touches the whole table is the next one or none
             entry = Detached(
@@ -303,7 +304,7 @@ class Partitions:
         self, operation: Operation, change: Callable[[Snapshot], _Change], discard: Callable[[], None] | None = None,
         settles: bool = True,
     ) -> int:  # fmt: skip
-        """Steps 1 and 2, until a commit stands; returns the version."""
+        """Steps 1 and 2, until a commit succeeds; returns the version."""
 
         def newest() -> Snapshot:
             if settles:
@@ -337,11 +338,11 @@ class Partitions:
         return values, parts
 
     def _entry(self, snapshot: Snapshot, name: str) -> Detached:
-        known = detached_of(snapshot)
-        if name not in known:
-            listed = ", ".join(known) or "nothing is detached"
+        detached = detached_of(snapshot)
+        if name not in detached:
+            listed = ", ".join(detached) or "nothing is detached"
             raise InvalidInput(f"there is no detached partition {name!r}; there are: {listed}")
-        return known[name]
+        return detached[name]
 
     def _dying(
         self, entry: Detached, part: Part, base: Mapping[str, Part], spec: WriteSpec
@@ -392,7 +393,7 @@ class Partitions:
             raise InvalidInput(f"{whose} has the key {key}, which is live in the table; delete one of the two")
 
     def _delete(self, entry: Detached, after: Snapshot) -> int:
-        """The files of parts; deletion vectors lie in files that other parts share, so they are the cleanup's."""
+        """Delete the files of parts. Deletion vectors lie in files that other parts share, so they are left to the cleanup."""
         held = min(leased_versions(after.domains, self._now_ms()), default=entry.version)
         if min(first_unexpired(after.domains), held) < entry.version:
             return 0
@@ -409,7 +410,7 @@ class Partitions:
 def _newer_deletes(hits: pa.Table, sequences: pa.ChunkedArray, wins_ties: Mapping[str, bool]) -> npt.NDArray[np.bool_]:
     """Which hits are deletes that outweigh the rows looked up, whose sequences are given.
 
-    A delete often carries the sequence of the row that it deletes. Then the later of the two counts: ``wins_ties`` tells whether
+    A delete often carries the sequence of the row that it deletes. Then the later of the two counts: ``wins_ties`` says whether
     a part's deletes are.
     """
     own = sequences.take(hits["probe"])
@@ -424,7 +425,7 @@ def _yes(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def partition_values(partition: Mapping[str, Any], spec: WriteSpec) -> PartitionValues:
-    """The values as they stand in the log. A text is read as the column's type; an empty one means null.
+    """The values as the log has them. A text is read as the column's type; an empty one means null.
 
     Raises InvalidInput.
     """
@@ -474,7 +475,7 @@ def _spell(values: Mapping[str, str | None]) -> str:
     return ", ".join(f"{name}={'' if value is None else value}" for name, value in values.items())
 
 
-def _known(snapshot: Snapshot) -> str:
+def _partitions_there(snapshot: Snapshot) -> str:
     spelled = sorted({_spell(part.partition_values) for part in snapshot.parts.values()})
     listed = "; ".join(spelled[:10]) or "none"
     return f"there are: {listed}" + (f", and {len(spelled) - 10} more" if len(spelled) > 10 else "")

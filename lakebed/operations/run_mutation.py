@@ -1,4 +1,4 @@
-"""Deleting and updating rows: the way of tables with keys or of those without, and what listeners are told."""
+"""Deletes and updates rows, of a table with keys or without, and emits the events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run_mutation(
     rows_for_sql: RowsForSql,
     mutation: Mutation,
 ) -> MutationResult:
-    """Run a mutation. Raises InvalidInput, Contention; StoreUnavailable, when the timeline tells whether it was committed."""
+    """Run it. Raises InvalidInput, Contention; StoreUnavailable, after which the timeline shows whether it was committed."""
     snapshot = log.refresh()
     require_writable(snapshot.protocol)
     operation = mutation.operation.lower()

@@ -1,4 +1,4 @@
-"""Changing properties of a table that may change."""
+"""Changes those properties of a table that may change."""
 
 from __future__ import annotations
 

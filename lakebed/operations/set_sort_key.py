@@ -1,8 +1,8 @@
-"""Changing a table's sort key: the next version of it in the table's properties, and nothing else.
+"""Changes a table's sort key: the next version of it in the table's properties, and nothing else.
 
-It takes effect for who reads the table's properties from then on. What others had begun by then (a batch, a settle, a merge)
-still commits, in the old order: each part tells the version of the sort key that sorted its rows. Parts of an earlier one are
-sorted later, by maintenance or a recluster job.
+It applies to all work that begins after it. A batch, a settle or a merge that had begun before still commits, in the old order:
+each part records the version of the sort key that sorted its rows. Parts of an earlier one are sorted later, by maintenance or
+a recluster job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 
 
 def set_sort_key(log: TableLog, sort_key: Sequence[str]) -> int:
-    """Make this the table's sort key; returns the version that says so, the newest one if it was so already.
+    """Make this the table's sort key; returns the version that sets it, or the newest one if it was set already.
 
     Raises InvalidInput, Contention, StoreUnavailable.
     """

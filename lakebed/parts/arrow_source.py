@@ -22,7 +22,7 @@ _Read = tuple[pa.Table, Rows]
 
 
 class ArrowSource:
-    """One file. ``path`` is its name in errors."""
+    """One file. Errors show it as ``path``."""
 
     def __init__(self, path: str, url: str, is_verified: bool = False) -> None:
         """Reads the footer. ``is_verified``: the file is known to be what was written. Raises Corrupt."""
@@ -37,7 +37,7 @@ class ArrowSource:
         self.group_rows_max = max(counts, default=0)
 
     def suits(self, schema: pa.Schema, constants: Mapping[str, str | None]) -> bool:
-        """Does it hold the columns of this schema, but for ``constants``, in these types, or lack them? None may be nested."""
+        """Whether each column of this schema but ``constants`` has its type in the file or is missing. None may be nested."""
         stored = {field.name.lower(): field for field in self._schema}
         for field in schema:
             found = stored.get(field.name.lower())
@@ -48,7 +48,7 @@ class ArrowSource:
         return True
 
     def read(self, columns: Sequence[str], dictionaries: Sequence[str], rows: Rows, keeps: bool) -> Iterator[_Read]:
-        """Stretches of the file and where in them the rows are; ``rows`` are ascending. Columns that it lacks are left out.
+        """Pieces of the file and where in them the rows are; ``rows`` are ascending. Columns that it lacks are left out.
 
         ``keeps``: the last row group stays in memory, for the next call with the same columns.
         """
@@ -88,10 +88,10 @@ class ArrowSource:
 
 
 def is_local(url: str) -> bool:
-    """Can Arrow open it?"""
+    """Whether Arrow can open it."""
     return os.path.isabs(url)
 
 
-def damaged(path: str, said: str) -> Corrupt:
+def damaged(path: str, reason: str) -> Corrupt:
     """The error for a file that can't be read."""
-    return Corrupt(f"{path} can't be read ({said}); it is missing or damaged: restore the file", path=path, part=path)
+    return Corrupt(f"{path} can't be read ({reason}); it is missing or damaged: restore the file", path=path, part=path)

@@ -31,7 +31,7 @@ UNAVAILABLE_COLUMN = "_lakebed_unavailable"
 HIDDEN_TYPES = {OP_COLUMN: pa.string(), SEQUENCE_COLUMN: pa.int64(), UNAVAILABLE_COLUMN: pa.list_(pa.string())}
 UPSERT, DELETE = "u", "d"
 OLDEST_SEQUENCE = -(2**63)
-"""In place of a hidden sequence that a row lacks since another writer left it there: older than all that have one."""
+"""For rows of another writer, which lack the hidden sequence: older than all rows that have one."""
 _CALENDAR_DAYS = -719_162, 2_932_897
 """The first day of the year 1, and that of the year 10000, since the epoch."""
 
@@ -57,17 +57,17 @@ class WriteSpec:
 
     @property
     def order_by(self) -> tuple[str, ...]:
-        """What a part's rows are sorted by, as texts."""
+        """The sort key of a part's rows, as texts."""
         return self.sort_key or self.keys
 
     @property
     def terms(self) -> tuple[SortTerm, ...]:
-        """What a part's rows are sorted by."""
+        """The sort key of a part's rows."""
         return parse_sort_key(self.order_by, self.schema, self.sort_key_frame)
 
     @property
     def order_version(self) -> int | None:
-        """What a part sorted as this shape says is stamped with; None without an order."""
+        """The version of the sort key for a part sorted by ``terms``; None without an order."""
         return self.sort_key_version if self.order_by else None
 
     def holds_the_same(self, other: WriteSpec) -> bool:
@@ -112,11 +112,11 @@ def prepare(
     for name in except_columns:
         if name not in changes.column_names:
             raise InvalidInput(
-                f"except_column_list names {name!r}, which the changes lack{suggest(name, changes.column_names)}"
+                f"except_column_list has {name!r}, which the changes lack{suggest(name, changes.column_names)}"
             )
         if name in spec.keys or name == spec.sequence_by:
             raise InvalidInput(
-                f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out"
+                f"except_column_list has {name!r}, which is a key or orders the changes; it can't be left out"
             )
     twice = sorted({name for name in changes.column_names if changes.column_names.count(name) > 1})
     if twice:
@@ -136,7 +136,9 @@ def prepare(
     deletes = _delete_mask(changes, connection, apply_as_deletes)
     if not spec.keys and deletes is not None and pc.any(deletes).as_py():
         row = int(pc.index(deletes, True).as_py())
-        raise InvalidChanges(f"row {row} of the changes is a delete, but the table has no keys to tell what it deletes")
+        raise InvalidChanges(
+            f"row {row} of the changes is a delete, but the table has no keys that show what it deletes"
+        )
     if spec.keys:
         names.append(OP_COLUMN)
         columns.append(
@@ -148,7 +150,7 @@ def prepare(
         source = SEQUENCE_COLUMN if SEQUENCE_COLUMN in changes.column_names else str(spec.sequence_by)
         if source not in changes.column_names:
             raise InvalidChanges(
-                f"the changes lack the column {source!r}, which sequence_by names{suggest(source, changes.column_names)}"
+                f"the changes lack the column {source!r}, which sequence_by refers to{suggest(source, changes.column_names)}"
             )
         names.append(SEQUENCE_COLUMN)
         columns.append(_hidden_sequence(changes[source], source))
@@ -193,8 +195,8 @@ def _delete_mask(
     if apply_as_deletes is None:
         return None
     condition = expression(apply_as_deletes, "apply_as_deletes")
-    told = f"apply_as_deletes={apply_as_deletes!r} can't be evaluated on the changes"
-    with mistakes(told), registered(connection, "changes", changes) as name:
+    context = f"apply_as_deletes={apply_as_deletes!r} can't be evaluated on the changes"
+    with mistakes(context), registered(connection, "changes", changes) as name:
         mask = connection.sql(f"select coalesce({condition.sql}::boolean, false) as d from {name}").to_arrow_table()
     return mask["d"]
 
@@ -206,7 +208,7 @@ def _hidden_sequence(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     if pa.types.is_integer(column.type):
         return cast_exactly(column, pa.int64(), name)
     raise InvalidChanges(
-        f"sequence_by names {name!r}, which is {column.type}; a sequence that is not a column of the table must be an "
+        f"sequence_by refers to {name!r}, which is {column.type}; a sequence that is not a column of the table must be an "
         "integer or a timestamp"
     )
 
@@ -223,8 +225,8 @@ def _check_nulls(changes: pa.Table, spec: WriteSpec, deletes: pa.ChunkedArray | 
         if deletes is not None:
             missing = pc.and_(missing, pc.invert(deletes))
         if UNAVAILABLE_COLUMN in changes.column_names:
-            named = pa.array([field.name in (names or ()) for names in changes[UNAVAILABLE_COLUMN].to_pylist()])
-            missing = pc.and_(missing, pc.invert(named))
+            unavailable = pa.array([field.name in (names or ()) for names in changes[UNAVAILABLE_COLUMN].to_pylist()])
+            missing = pc.and_(missing, pc.invert(unavailable))
         if pc.any(missing).as_py():
             row = int(pc.index(missing, True).as_py())
             raise InvalidChanges(f"column {field.name!r} is NOT NULL but has no value in row {row} of the changes")
@@ -271,7 +273,7 @@ def _empty_partitions_as_null(changes: pa.Table, spec: WriteSpec) -> pa.Table:
 
 
 def _check_partitions(changes: pa.Table, spec: WriteSpec) -> None:
-    """A partition's value stands in the log as a text, which readers take for a date only within these years."""
+    """A partition's value is a text in the log, which readers accept as a date only within these years."""
     for name in spec.partition_by:
         kind = changes.schema.field(name).type
         if not pa.types.is_temporal(kind):
@@ -285,5 +287,5 @@ def _check_partitions(changes: pa.Table, spec: WriteSpec) -> None:
             row = int(pc.index(outside, True).as_py())
             raise InvalidChanges(
                 f"partition column {name!r} is beyond the years 1 to 9999 in row {row} of the changes; such a value can't "
-                "stand in the log: use a null, or a date within them"
+                "be in the log: use a null, or a date within them"
             )

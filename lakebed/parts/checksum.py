@@ -2,8 +2,8 @@
 
 Pages have checksums of their own. Page headers, the footer, Bloom filters and page indexes have none, and DuckDB and most readers
 compare none. A bit that flips in the statistics of a footer leaves out rows without an error. So the writer of a part takes the
-checksum of the file as it is on the local disk. Whoever makes other parts of it (merges, uploads), or checks the table's health,
-compares it first. Otherwise damage would be copied and get a checksum of its own.
+checksum of the file as it is on the local disk. Merges and uploads, which make other parts of it, and the checks of the table's
+health compare it first. Otherwise damage would be copied and get a checksum of its own.
 
 Files of other writers, and of versions of lakebed without checksums, have none in the log. Of such a file, the pages that have a
 checksum are verified, by reading all of them with Arrow.
@@ -79,9 +79,9 @@ def stage(part: Part | ChangePart, storage: PartStorage, place: Path) -> None:
 
 @contextmanager
 def naming_damaged(parts: Iterable[Part | ChangePart], storage: PartStorage) -> Iterator[None]:
-    """For what reads these parts without comparing checksums: if it fails and nobody says why, the parts are compared.
+    """Wraps code that reads these parts without comparing checksums. If it fails without a reason, the parts are compared.
 
-    Raises Corrupt, naming the first that is damaged. That reads all of them, after a failure that should never be.
+    Raises Corrupt, naming the first that is damaged. That reads all of them, after a failure that should never happen.
     """
     try:
         yield

@@ -22,8 +22,8 @@ _GONE_MAX = 64
 class DeletionVectorCache:
     """Reads and writes deletion vectors of one table. Safe to use from threads.
 
-    Of each part the one used last is kept, up to 64 MB of those used last: what a settle replaces is not needed again. Those of
-    parts that left the base go by ``forget_removed``.
+    It keeps the vector of each part that was used last, and of all parts the 64 MB used last: a vector that a settle replaces is
+    not needed again. ``forget_removed`` drops those of parts that left the base.
     """
 
     def __init__(self, storage: PartStorage) -> None:
@@ -34,7 +34,7 @@ class DeletionVectorCache:
 
     @property
     def kept(self) -> dict[str, int]:
-        """Bytes by path of what is kept, the one used last at the end."""
+        """The bytes kept, by path; the one used last is at the end."""
         with self._lock:
             return {path: size for path, (_, _, size) in self._kept.items()}
 
@@ -88,7 +88,7 @@ class DeletionVectorCache:
         return out
 
     def forget_removed(self, base: Mapping[str, Part]) -> None:
-        """Let go of vectors of parts that are not in the base, once there are many. Who still needs one reads it again."""
+        """Drop vectors of parts that are not in the base, once there are many. One that is still needed is read again."""
         with self._lock:
             if len(self._kept) <= 2 * len(base) + _GONE_MAX:
                 return

@@ -41,16 +41,16 @@ def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.Ch
         )
     try:
         if pa.types.is_integer(column.type) and pa.types.is_decimal(kind):
-            column = column.cast(pa.decimal128(38, kind.scale))  # else Arrow asks for room for any integer
+            column = column.cast(pa.decimal128(38, kind.scale))  # else Arrow demands room for any integer
         out = column.cast(kind)
         if _may_round(column.type, kind) and not out.cast(column.type).equals(column):
             raise pa.ArrowInvalid("some value would be rounded")
         if _is_float(kind) and _is_number(column.type):
             _require_finite(column, out)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        said = str(error).splitlines()[0]
+        why = str(error).splitlines()[0]
         raise InvalidChanges(
-            f"column {name!r}: {column.type} does not fit the table's {declared}: {said}; {_WHAT_TO_DO}"
+            f"column {name!r}: {column.type} does not fit the table's {declared}: {why}; {_WHAT_TO_DO}"
         ) from None
     return _in_calendar(_utf8(out, kind, name), name)
 

@@ -5,12 +5,12 @@ Invariants
   it gives one value for each row. It has no subquery, aggregate, window or function that makes several rows of one.
 - What ``require_query`` lets through is one query. It changes nothing, and calls no function that reads files.
 - A connection of ``connection_for`` reads the files of one table. All else is out of reach: other files, Python's variables,
-  extensions, settings. So a hole in the two rules above is none yet.
+  extensions, settings. So a hole in the two rules above alone does no harm.
 
 Algorithm of ``expression``
 1. The text must parse by itself, so no bracket in it closes one of ours; and in brackets, so there is no clause behind it.
 2. Each node of the syntax tree must be of a known class; anything new is refused until it is known.
-3. Each function must be scalar by DuckDB's own catalogue. A macro is what stands in it, checked in the same way.
+3. Each function must be scalar by DuckDB's own catalogue. A macro is checked by its body, in the same way.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class Expression:
         return f"({self.text}\n)"  # the line ends a comment in it
 
 
-def expression(given: object, named: str) -> Expression:
-    """What was given as one expression over one row. Raises InvalidInput; ``named`` says as what it was given."""
-    text = require_text(given, named)
-    tree = parsed(text, f"{named}={text!r}")
+def expression(given: object, name: str) -> Expression:
+    """Checks that ``given`` is one expression over one row. Raises InvalidInput, which calls it ``name``."""
+    text = require_text(given, name)
+    tree = parsed(text, f"{name}={text!r}")
     for node in _nodes(tree):
         found = _not_of_one_row(node)
         if found is not None:
-            raise InvalidInput(f"{named}={text!r} has {found}; it must be one expression over the columns of one row")
+            raise InvalidInput(f"{name}={text!r} has {found}; it must be one expression over the columns of one row")
     return Expression(text, tree)
 
 
@@ -98,17 +98,17 @@ def check_condition(where: Expression, schema: pa.Schema) -> None:
         connection.sql(f"select 1 from lakebed_nothing where {condition(where)}")
 
 
-def parsed(text: str, told: str) -> Node:
-    """The syntax tree of a text that is one expression. Raises InvalidInput, which begins with ``told``."""
+def parsed(text: str, context: str) -> Node:
+    """The syntax tree of a text that is one expression. Raises InvalidInput, which begins with ``context``."""
     with connect() as connection:  # nothing is run
         try:
             statements = connection.extract_statements(f"select {text}\n")
         except (duckdb.Error, ValueError) as error:
-            raise InvalidInput(f"{told} is not one SQL expression: {error}") from None
-        tree = _serialized(connection, f"select ({text}\n)", told, "one SQL expression")
+            raise InvalidInput(f"{context} is not one SQL expression: {error}") from None
+        tree = _serialized(connection, f"select ({text}\n)", context, "one SQL expression")
     found = tree["statements"]
     if len(statements) != 1 or len(found) != 1 or len(found[0]["node"].get("select_list", ())) != 1:
-        raise InvalidInput(f"{told} is not one SQL expression")
+        raise InvalidInput(f"{context} is not one SQL expression")
     out: Node = found[0]["node"]["select_list"][0]
     return out
 
@@ -116,7 +116,7 @@ def parsed(text: str, told: str) -> Node:
 def require_query(sql: object) -> str:
     """The text if it is one query (also DESCRIBE, SUMMARIZE, EXPLAIN of one) that reads no files. Raises InvalidInput."""
     text = require_text(sql, "the query")
-    rest = text[told.end() :] if (told := _EXPLAIN.match(text)) else text
+    rest = text[prefix.end() :] if (prefix := _EXPLAIN.match(text)) else text
     with connect() as connection:  # nothing is run
         try:
             kinds = [each.type for each in connection.extract_statements(rest)]
@@ -140,12 +140,12 @@ def require_query(sql: object) -> str:
     return text
 
 
-def require_text(text: object, named: str) -> str:
+def require_text(text: object, name: str) -> str:
     """The text if SQL can hold it. Raises InvalidInput."""
     if not isinstance(text, str):
-        raise InvalidInput(f"{named} is {text!r}; it must be SQL, as a text")
+        raise InvalidInput(f"{name} is {text!r}; it must be SQL, as a text")
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise InvalidInput(f"{named} is {text!r}, with a NUL or half a surrogate pair; SQL has none")
+        raise InvalidInput(f"{name} is {text!r}, with a NUL or half a surrogate pair; SQL has none")
     return text
 
 
@@ -163,8 +163,8 @@ def connection_for(
 
 
 @contextmanager
-def mistakes(told: str, paths: Iterable[str] = ()) -> Iterator[None]:
-    """Turns what is wrong with a user's SQL into InvalidInput that begins with ``told``.
+def mistakes(context: str, paths: Iterable[str] = ()) -> Iterator[None]:
+    """Turns what is wrong with a user's SQL into InvalidInput that begins with ``context``.
 
     What is wrong with the files at ``paths``, which it reads, is Corrupt as ever (``naming_unreadable``).
     """
@@ -172,23 +172,23 @@ def mistakes(told: str, paths: Iterable[str] = ()) -> Iterator[None]:
         with naming_unreadable(paths):
             yield
     except duckdb.PermissionException as error:
-        raise InvalidInput(f"{told}: {error}; it may read this table and nothing else") from None
+        raise InvalidInput(f"{context}: {error}; it may read this table and nothing else") from None
     except (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError) as error:
-        raise InvalidInput(f"{told}: {error}") from None
-    except OSError as error:  # how a mistake in a later row of a stream comes out
+        raise InvalidInput(f"{context}: {error}") from None
+    except OSError as error:  # how a mistake in a later row of a stream is raised
         if is_failed_stream(error):
-            raise InvalidInput(f"{told}: {error}") from None
+            raise InvalidInput(f"{context}: {error}") from None
         raise
 
 
-def _serialized(connection: duckdb.DuckDBPyConnection, sql: str, told: str, wanted: str) -> Node:
+def _serialized(connection: duckdb.DuckDBPyConnection, sql: str, context: str, wanted: str) -> Node:
     ((answer,),) = connection.execute("select json_serialize_sql($1::varchar)", [sql]).fetchall()
     try:
         tree: Node = json.loads(answer)
     except RecursionError:
-        raise InvalidInput(f"{told} is nested too deeply") from None
+        raise InvalidInput(f"{context} is nested too deeply") from None
     if tree["error"]:
-        raise InvalidInput(f"{told} is not {wanted}: {tree['error_message']}")
+        raise InvalidInput(f"{context} is not {wanted}: {tree['error_message']}")
     return tree
 
 
@@ -205,7 +205,7 @@ def _nodes(tree: object) -> Iterator[Node]:
 
 
 def _not_of_one_row(node: Node) -> str | None:
-    """What this node itself has that is no value of one row, for a person; None if nothing."""
+    """What in this node itself is not a value of one row, in words for the user; None if nothing."""
     kind = node.get("class")
     if kind is None:
         return None

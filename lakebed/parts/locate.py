@@ -38,7 +38,7 @@ class KeyLocator(Protocol):
 
 
 def payload_types(spec: WriteSpec) -> dict[str, pa.DataType]:
-    """What a lookup returns beside positions."""
+    """The columns that a lookup returns beside positions."""
     if spec.sequence_column is None:
         return {}
     hidden = spec.sequence_column == SEQUENCE_COLUMN
@@ -128,7 +128,7 @@ class ScanLocator:
         return pa.table(columns)
 
     def _read(self, part: Part, keys: pa.Table) -> pa.Table:
-        """A part of a foreign writer that leaves key columns out of the file, since the partition tells them."""
+        """A part of a foreign writer whose file lacks key columns, because the partition values hold them."""
         connection = connect()
         probes = by_place(keys, self._spec.keys).append_column("probe", pa.array(range(len(keys)), pa.int64()))
         read = pa.Table.from_batches(read_keys(part, self._spec, self._storage))

@@ -19,7 +19,7 @@ class Locators:
         self._storage = storage
         self._index_folder = index_folder
         self._index: tuple[WriteSpec, IndexLocator] | None = None
-        self._opening = threading.Lock()  # one thread opens the index; nobody else waits for it than who settles too
+        self._opening = threading.Lock()  # one thread opens the index; only threads that settle wait for it
 
     def for_settling(self, spec: WriteSpec) -> KeyLocator:
         """The key index of this process, opened when it is first needed."""

@@ -46,7 +46,7 @@ _logger = logging.getLogger("lakebed.volatile")
 class Materialized:
     """What one claim was merged into. ``dead`` are the dead rows of each source when it was read.
 
-    ``oldest_ms`` is when the first of the merges behind it was made: so long other readers have waited.
+    ``oldest_ms`` is when the first of the merges behind it was made: other readers have waited since then.
     """
 
     claim: Claim
@@ -66,7 +66,7 @@ class Materialized:
         return os.path.join(self.folder, part.path)
 
     def url(self, part: MergedPart) -> str:
-        """The path of the part in an ``overlay``: what no part of the log has, and every storage can read."""
+        """The path of the part in an ``overlay``: no part of the log has it, and every storage can read it."""
         return "file://" + self.local_path(part)
 
 
@@ -122,7 +122,7 @@ class MaterializedFolder:
             shutil.rmtree(place, ignore_errors=True)
 
     def sweep(self, in_use: Callable[[str], bool], grace_seconds: float = GRACE_SECONDS) -> None:
-        """Delete folders without a description, that nobody uses and that were left for ``grace_seconds``."""
+        """Delete folders without a description that are not in use, after ``grace_seconds``."""
         if not self.folder.is_dir():
             return
         for entry in self.folder.iterdir():
@@ -177,10 +177,10 @@ class LocalParts:
         for description in self._base.glob(f"replica-*/*/{_DESCRIPTION}"):
             try:
                 changed = description.stat().st_mtime_ns
-                known = self._known.get(description)
-                if known is None or known[0] != changed:
-                    known = changed, _from_json(orjson.loads(description.read_bytes()), str(description.parent))
-                found[description] = known
+                earlier = self._known.get(description)
+                if earlier is None or earlier[0] != changed:
+                    earlier = changed, _from_json(orjson.loads(description.read_bytes()), str(description.parent))
+                found[description] = earlier
             except (OSError, KeyError, ValueError, LakebedError):
                 continue  # it left meanwhile, or its replica will drop it
         self._known = found
@@ -220,7 +220,7 @@ def overlay(
 def _dead_at(
     one: Materialized, parts: Mapping[str, Part], dead_of: Callable[[Part], BitMap64]
 ) -> list[BitMap64] | None:
-    """What is dead in each materialized part; None if they are no stand-in for parts of this snapshot."""
+    """The dead rows of each materialized part; None if they can't replace parts of this snapshot."""
     out = [BitMap64(part.dead) for part in one.parts]
     for ordinal, source in enumerate(one.sources):
         now = parts.get(source.path)

@@ -73,7 +73,7 @@ def merge_parts(
     ``read_from``: where the sources are (default: ``storage``); those that are not local take their bytes in the temporary
     folder meanwhile. ``connection`` bounds memory and threads (``engine.connect``). An output part has at most ``rows_max`` rows,
     and about ``bytes_max`` bytes of file, judged by the sources'.
-    ``on_progress`` gets the rows of the output written so far, before each part and at the end; what it raises ends the
+    ``on_progress`` gets the rows of the output written so far, before each part and at the end; an error that it raises ends the
     merge. On any error the files written so far are deleted.
 
     Raises Corrupt, naming the source that is missing or damaged; StoreUnavailable for a full disk.
@@ -156,7 +156,7 @@ def _verified(
 
 @contextmanager
 def _explained(cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource]) -> Iterator[None]:
-    """Turns what DuckDB says into an error that names the part or the disk."""
+    """Turns errors of DuckDB into one that names the part or the disk."""
     try:
         yield
     except duckdb.Error as error:

@@ -185,7 +185,7 @@ class Assembler:
         return dead
 
     def _compact(self, table: pa.Table) -> pa.Table:
-        """The same rows; a large dictionary keeps only the values that they have."""
+        """The same rows; a large dictionary keeps only the values that they use."""
         for place, field in enumerate(table.schema):
             column = table.column(place)
             is_dictionary = pa.types.is_dictionary(field.type)

@@ -74,7 +74,7 @@ class SourceReader:
                 verify_pages(source.part.path, source.url)
 
     def field(self, name: str) -> pa.Field:
-        """What a column is in the tables that are read."""
+        """The field of a column in the tables that are read."""
         if name == OP_COLUMN:
             return pa.field(name, pa.string())
         field = self._schema.field(name)
@@ -123,7 +123,7 @@ class SourceReader:
                 yield pa.table([self._column(source, table, field) for field in schema], schema=schema), found
 
     def _column(self, source: MergeSource, table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
-        """A column of rows read from a source, or what stands for it."""
+        """A column of rows read from a source, or the value in its place."""
         constants = source.part.partition_values  # the log decides, whether a file stores them or not
         if field.name in constants:
             value = constant(constants[field.name], self._kinds[field.name])

@@ -1,4 +1,4 @@
-"""What a merge is given: its sources, and which of their rows come out (step 1 of ``parts.merge``)."""
+"""The input of a merge: its sources, and which of their rows come out (step 1 of ``parts.merge``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Flags = npt.NDArray[np.bool_]
 class MergeSource:
     """A part to merge, as it is in the snapshot that the merge reads.
 
-    ``dead``: its dead rows then. ``keeps_deletes``: its delete rows must stay, so that late events meet them.
+    ``dead``: its dead rows then. ``keeps_deletes``: its delete rows must stay, so that late changes meet them.
     ``url``: where DuckDB finds it.
     """
 

@@ -64,7 +64,7 @@ def _declared(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _rebuilt(values: pa.Array, kind: pa.DataType, validity: pa.Buffer | None, nulls: int) -> pa.Array:
-    """The values, whose offset is 0, in a type that differs in what is declared, with this buffer of what is there."""
+    """The values, whose offset is 0, in a type that differs only in what is NOT NULL, with this validity buffer."""
     own = values.buffers()[1:]
     if pa.types.is_struct(kind):
         own, children = [], [_field(values.field(at), field) for at, field in enumerate(kind)]

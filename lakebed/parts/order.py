@@ -93,12 +93,12 @@ def _as_whole(kind: pa.DataType, chunks: Sequence[pa.Array]) -> Callable[[pa.Arr
 
 
 def is_whole(kind: pa.DataType) -> bool:
-    """Is a value of this type a whole number, and their order that of the values?"""
+    """Whether values of this type are whole numbers in the same order."""
     return bool(pa.types.is_signed_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind))
 
 
 def _ends(chunks: Iterable[pa.Int64Array]) -> tuple[int, int]:
     """The least and the greatest value, 0 if there is none."""
     ends = [pc.min_max(chunk) for chunk in chunks]
-    known = [(end["min"].as_py(), end["max"].as_py()) for end in ends if end["min"].is_valid]
-    return min((low for low, _ in known), default=0), max((high for _, high in known), default=0)
+    found = [(end["min"].as_py(), end["max"].as_py()) for end in ends if end["min"].is_valid]
+    return min((low for low, _ in found), default=0), max((high for _, high in found), default=0)

@@ -74,11 +74,11 @@ def parts_that_may_match(
     files: Sequence[_File],
     schema: pa.Schema,
     where: Expression | None,
-    known: StatisticsCache | None = None,
+    statistics: StatisticsCache | None = None,
 ) -> list[_File]:
     """The files that may hold a row for which ``where``, over the columns of ``schema``, is true.
 
-    ``known``: what was read of the statistics of the table's files, so that it need not be read again.
+    ``statistics``: what was read before of the statistics of the table's files, so that it need not be read again.
     """
     if where is None or len(files) < 2:
         return list(files)
@@ -86,15 +86,15 @@ def parts_that_may_match(
     conditions = [condition(columns) for condition in _conditions(where.tree, schema)]
     if not conditions:
         return list(files)
-    known = StatisticsCache() if known is None else known
+    statistics = StatisticsCache() if statistics is None else statistics
     bounds = {}
     for name, at in columns.items():
-        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), known)
+        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), statistics)
     query = f"select {' and '.join(f'coalesce({text}, true)' for text in conditions)} as keep"
     try:
         with registered(connection, "lakebed_bounds", pa.table(bounds)) as table:
             keep = connection.sql(f"{query} from {table}").to_arrow_table()["keep"]
-    except (duckdb.ProgrammingError, duckdb.DataError):  # the predicate is wrong: reading says how
+    except (duckdb.ProgrammingError, duckdb.DataError):  # the predicate is wrong: the read reports how
         return list(files)
     return [files[place] for place in np.flatnonzero(keep.to_numpy()).tolist()]
 
@@ -104,20 +104,21 @@ def parts_that_may_hold(
     files: Sequence[_File],
     schema: pa.Schema,
     values: pa.Table,
-    known: StatisticsCache | None = None,
+    statistics: StatisticsCache | None = None,
 ) -> list[_File]:
     """The files that may hold a row with the values of a row of ``values``, whose columns have the types of ``schema``.
 
-    A file goes if no value of some column lies within its bounds: the least value above the lower one is above the upper one.
+    A file is left out if no value of some column lies within its bounds: the least value that is not below the lower bound is
+    above the upper one.
     """
     names = [name for name in values.column_names if has_bounds(schema.field(name).type)]
     if len(files) < 2 or not names:
         return list(files)
-    known = StatisticsCache() if known is None else known
+    statistics = StatisticsCache() if statistics is None else statistics
     bounds: dict[str, Any] = {"place": pa.array(range(len(files)), pa.int64())}
     joins = []
     for at, name in enumerate(names):
-        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), known)
+        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), statistics)
         column = f"select distinct c{at} from lakebed_values where c{at} is not null"
         joins.append(f"asof left join ({column}) k{at} on k{at}.c{at} >= b.lo{at}")
     may_hold = " and ".join(
@@ -140,10 +141,10 @@ def parts_that_may_overlap(
     names = [name for name in values.column_names if has_bounds(schema.field(name).type)]
     if len(files) < 2 or not names or not len(values):
         return list(files)
-    known = StatisticsCache()
+    statistics = StatisticsCache()
     bounds: dict[str, Any] = {"place": pa.array(range(len(files)), pa.int64())}
     for at, name in enumerate(names):
-        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), known)
+        bounds[f"lo{at}"], bounds[f"hi{at}"] = _bounds(files, schema.field(name), statistics)
     ends = ", ".join(f"min(c{at}) as least{at}, max(c{at}) as greatest{at}" for at in range(len(names)))
     overlap = " and ".join(
         f"coalesce(lo{at} <= greatest{at} and hi{at} >= least{at}, true)" for at in range(len(names))
@@ -183,13 +184,15 @@ def _conditions(node: Mapping[str, Any], schema: pa.Schema) -> Iterator[_Conditi
     elif kind == "COMPARE_BETWEEN":
         field = _column(node["input"], schema)
         constants = [_constant(node["lower"]), _constant(node["upper"])]
-        if field is not None and (known := _alike(field, constants)):
-            yield _comparison(field.name, "COMPARE_GREATERTHANOREQUALTO", known[0])
-            yield _comparison(field.name, "COMPARE_LESSTHANOREQUALTO", known[1])
+        if field is not None and (constants_alike := _alike(field, constants)):
+            yield _comparison(field.name, "COMPARE_GREATERTHANOREQUALTO", constants_alike[0])
+            yield _comparison(field.name, "COMPARE_LESSTHANOREQUALTO", constants_alike[1])
     elif kind == "COMPARE_IN":
         field = _column(node["children"][0], schema)
-        if field is not None and (known := _alike(field, [_constant(child) for child in node["children"][1:]])):
-            yield _any_of(field, known)
+        if field is not None and (
+            constants_alike := _alike(field, [_constant(child) for child in node["children"][1:]])
+        ):
+            yield _any_of(field, constants_alike)
 
 
 def _comparison(column: str, kind: str, constant: _Constant) -> _Condition:
@@ -223,8 +226,8 @@ def _any_of(field: pa.Field, constants: Sequence[_Constant]) -> _Condition:
 def _column(node: Mapping[str, Any], schema: pa.Schema) -> pa.Field | None:
     if node["type"] != "COLUMN_REF" or len(node["column_names"]) != 1:
         return None
-    named = [field for field in schema if field.name.lower() == node["column_names"][0].lower()]
-    return named[0] if len(named) == 1 and has_bounds(named[0].type) else None
+    matching = [field for field in schema if field.name.lower() == node["column_names"][0].lower()]
+    return matching[0] if len(matching) == 1 and has_bounds(matching[0].type) else None
 
 
 def _constant(node: Mapping[str, Any]) -> _Constant | None:
@@ -251,27 +254,27 @@ def _fits(field: pa.Field, constant: _Constant) -> bool:
 
 def _alike(field: pa.Field, constants: Sequence[_Constant | None]) -> list[_Constant]:
     """The constants if each is compared as if it stood alone, else none: DuckDB finds one type for all of them."""
-    known = [constant for constant in constants if constant is not None and _fits(field, constant)]
-    if len(known) < len(constants) or pa.types.is_float32(field.type):
+    fitting = [constant for constant in constants if constant is not None and _fits(field, constant)]
+    if len(fitting) < len(constants) or pa.types.is_float32(field.type):
         return []
     if pa.types.is_float64(field.type):
-        return known
-    kinds = {constant.kind for constant in known}
-    whole = all(len(constant.sql) <= _EXACT_DIGITS_MAX for constant in known if constant.kind == "INTEGER")
-    return known if len(kinds) == 1 and whole and "NUMERIC" not in kinds else []
+        return fitting
+    kinds = {constant.kind for constant in fitting}
+    whole = all(len(constant.sql) <= _EXACT_DIGITS_MAX for constant in fitting if constant.kind == "INTEGER")
+    return fitting if len(kinds) == 1 and whole and "NUMERIC" not in kinds else []
 
 
-def _bounds(files: Sequence[HasStatistics], field: pa.Field, known: StatisticsCache) -> tuple[pa.Array, pa.Array]:
+def _bounds(files: Sequence[HasStatistics], field: pa.Field, statistics: StatisticsCache) -> tuple[pa.Array, pa.Array]:
     """Least and greatest value of a column in each file; null where it is not known."""
-    low, high = known.bounds([file.stats for file in files], field)
+    low, high = statistics.bounds([file.stats for file in files], field)
     trusted = [trusts_bounds(file.path, field.type) for file in files]
     if not all(trusted):
         low, high = (pc.if_else(pa.array(trusted), ends, pa.scalar(None, field.type)) for ends in (low, high))
     is_told = [field.name in file.partition_values for file in files]
     if any(is_told):
-        told = [_ends_of_partition(file, field) for file in files]
+        ends_of = [_ends_of_partition(file, field) for file in files]
         try:
-            lows, highs = (pa.array(ends, field.type) for ends in zip(*told, strict=True))
+            lows, highs = (pa.array(ends, field.type) for ends in zip(*ends_of, strict=True))
         except (pa.ArrowException, OverflowError):
             lows = highs = pa.nulls(len(files), field.type)
         low, high = pc.if_else(pa.array(is_told), lows, low), pc.if_else(pa.array(is_told), highs, high)

@@ -32,7 +32,7 @@ def find_positions(
 ) -> pa.Table:
     """Every row of each key in `urls`: `probe` int64 (row of `keys`), `file` (dictionary of `urls`), `row` int64, payload.
 
-    `payload` tells columns of the files by what to call them in the answer, with their types; one that a file lacks is null.
+    `payload`: for each further column of the result its name in the files and its type; one that a file lacks is null.
     Keys are read in the types of `keys`. Raises InvalidInput for a null key or a missing column.
     """
     payload = payload or {}

@@ -1,4 +1,4 @@
-"""The quarantine: a table beside a table, for what could not become one of its rows."""
+"""The quarantine: a table beside a table, for records that could not become one of its rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUARANTINE_SCHEMA = pa.schema(
 """A record that could not become a change: its raw bytes, where it was, why, and the record's own time.
 
 Of a change that was decoded already there are no raw bytes: ``value`` is the row as JSON, where integers, texts and
-booleans stand as themselves and everything else as text; values that the source did not send are not in it.
+booleans stay as they are and everything else is text; values that the source did not send are not in it.
 """
 
 
@@ -42,7 +42,7 @@ class IncompleteRow:
 
 
 def records_of_incomplete(incomplete_rows: IncompleteRow, spec: WriteSpec) -> pa.Table:
-    """Changes that lack values they need, as records of the quarantine."""
+    """Changes that lack required values, as records of the quarantine."""
     changes = incomplete_rows.changes
     unsent = changes[UNAVAILABLE_COLUMN].to_pylist()
     now = datetime.datetime.now(datetime.UTC)

@@ -66,9 +66,9 @@ def _scans(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _where(scan: Mapping[str, Any], schema: pa.Schema) -> str | None:
-    """The conditions that came down to a scan, as one expression over the schema's columns."""
-    told = scan.get("Filters", ())
-    conditions = [text.removeprefix(_OPTIONAL) for text in ([told] if isinstance(told, str) else told)]
+    """The conditions that were pushed down to a scan, as one expression over the schema's columns."""
+    filters = scan.get("Filters", ())
+    conditions = [text.removeprefix(_OPTIONAL) for text in ([filters] if isinstance(filters, str) else filters)]
 
     def as_the_schema_says(word: re.Match[str]) -> str:
         if word[1] is not None:

@@ -73,20 +73,20 @@ class ReadCounts:
     # -- a reader ------------------------------------------------------------------------------------------------------
 
     def counted_parts(self, snapshot: Snapshot) -> frozenset[str]:
-        """Paths of the parts whose reads are to be counted; none unless somebody will ask."""
+        """Paths of the parts whose reads are to be counted; none unless the counts will be used."""
         if not (self._is_maintaining or snapshot.settings.count_reads):
             return frozenset()
         return frozenset(part.path for part in parts_to_resort(snapshot))
 
     def count(self, stale: frozenset[str], paths: Iterable[str]) -> None:
-        """A read took these files; those of them that are ``stale`` are counted."""
+        """Count a read of these files; only those that are ``stale`` count."""
         if stale and (read := stale.intersection(paths)):
             with self._lock:
                 self._counted.update(read)
                 self._publish_later()
 
     def follow(self, take: Take) -> None:
-        """Ask ``take`` now and then, for an hour after it was last given or had something to tell."""
+        """Call ``take`` now and then, for an hour after it was last passed or returned any counts."""
         with self._lock:
             self._sources.add(take)
             self._publish_later()
@@ -98,7 +98,7 @@ class ReadCounts:
         self._is_maintaining = True
 
     def of(self, snapshot: Snapshot) -> dict[str, int]:
-        """How often each stale part was read in the last hour, as far as is known; those that never were are left out."""
+        """How often each stale part was read in the last hour, as far as is known; parts that were never read are left out."""
         stale = {part.path for part in parts_to_resort(snapshot)}
         if not stale:
             return {}
@@ -115,13 +115,13 @@ class ReadCounts:
             if abs(now - self._looked_at) < PUBLISH_SECONDS:
                 return
             self._looked_at = now
-            known = self._files
+            earlier = self._files
         try:
             listed = self._log.store.list_from(READS_FOLDER, oldest) if is_published else []
             names = [name for name in listed if name < newest]
-            found = {name: self._read(name) for name in names[-_FILES_MAX:] if name not in known}
+            found = {name: self._read(name) for name in names[-_FILES_MAX:] if name not in earlier}
         except (LakebedError, OSError) as error:
-            _logger.debug("what others read of %r is not known: %s", self._log.store, error)
+            _logger.debug("reads of %r by others are not known: %s", self._log.store, error)
             return
         with self._lock:
             self._files = {name: reads for name, reads in (self._files | found).items() if name >= oldest}
@@ -151,7 +151,7 @@ class ReadCounts:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def _publish_later(self) -> None:
-        """See that the thread runs; called with the lock held."""
+        """Start the thread unless it runs. The caller holds the lock."""
         self._counted_at = time.monotonic()
         if self._thread is None or not self._thread.is_alive():  # a forked child has none
             self._ending.clear()
@@ -188,7 +188,7 @@ class ReadCounts:
             try:
                 reads = take()
             except Exception as error:  # Spark has stopped, in whatever way
-                _logger.debug("reads are not told any more: %s", error)
+                _logger.debug("reads are no longer reported: %s", error)
                 with self._lock:
                     self._sources.discard(take)
                 continue
@@ -229,5 +229,5 @@ class ReadCounts:
 
 
 def _time(seconds: int) -> str:
-    """What the name of a file of that time begins with."""
+    """The prefix of the names of files of that time."""
     return f"{max(0, seconds):010d}"

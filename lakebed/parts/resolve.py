@@ -10,7 +10,7 @@ Invariants: after it, a key is live at most once (B1). It finds positions; no ro
    their parts.
 3. Look the keys up in the base. Live rows with these keys die. With ``sequence_by`` there is an exception: if a live row or a
    settled delete is newer than the change, the change is dead and the base stays.
-4. Deletes are dead rows of their own part. They stay there as tombstones, which step 3 finds for late events.
+4. Deletes are dead rows of their own part. They stay there as tombstones, which step 3 finds for late changes.
 5. A newest change that lacks values that its source did not send is completed from what was newest when it came (see
    ``parts.unavailable_values``). The completed row goes into a part of its own, and the incomplete one is dead.
 
@@ -63,7 +63,7 @@ class Resolution:
 
     ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
     ``completed``: rows to be added beside them (table columns and hidden ones); ``incomplete_rows``: by the path of the change
-    part, its changes that lack a value they need; ``keys``: what a key index must learn of each change part; ``rows``: how
+    part, its changes that lack a value they need; ``keys``: the keys of each change part, for a key index; ``rows``: how
     many changes there were; ``late``: how many of them lost against the base, by sequence.
     """
 
@@ -77,7 +77,7 @@ class Resolution:
     late: int = 0
 
     def keeps(self, part: ChangePart, spec: WriteSpec) -> bool:
-        """Whether a change part is worth having in the base: it has a live row, or deletes that late events must meet."""
+        """Whether a change part is worth having in the base: it has a live row, or deletes that late changes must meet."""
         dead = self.tail_dead.get(part.path)
         return dead is None or len(dead) < part.rows or (spec.sequence_by is not None and part.deletes > 0)
 
@@ -255,7 +255,7 @@ def _complete(
     wanted: npt.NDArray[np.intp], newest: pa.Table, change_parts: Sequence[ChangePart], base: Mapping[str, Part],
     hits: pa.Table | None, spec: WriteSpec, *, storage: PartStorage, deletion_vectors: DeletionVectorCache,
 ) -> tuple[pa.Table | None, dict[str, IncompleteRow]]:  # fmt: skip
-    """Whole rows for the keys whose newest change lacks values: what ``parts.unavailable_values`` makes of all that is known.
+    """Whole rows for the keys whose newest change lacks values (``parts.unavailable_values``), from the tail and the base.
 
     The second value: the changes that can't be whole, by the path of their part.
     """
@@ -266,7 +266,7 @@ def _complete(
     pieces: list[pa.Table] = []
     if hits is not None:
         of_wanted = hits.filter(np.isin(hits["probe"].to_numpy(), wanted))
-        pieces = _known_rows(of_wanted, newest, base, spec, storage, deletion_vectors)
+        pieces = _rows_of_base(of_wanted, newest, base, spec, storage, deletion_vectors)
     from_base = sum(len(piece) for piece in pieces)
     tail_rows, of_part = _rows_of_keys(change_parts, keys, schema, spec, storage)
     pieces.append(tail_rows)
@@ -310,18 +310,18 @@ def _as_rows(piece: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _known_rows(
+def _rows_of_base(
     hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], spec: WriteSpec, storage: PartStorage,
     deletion_vectors: DeletionVectorCache,
 ) -> list[pa.Table]:  # fmt: skip
-    """What the base knows of the keys: their deletes first, then their live rows."""
+    """What the base holds for the keys: their deletes first, then their live rows."""
     out = []
     if spec.sequence_column:
         deletes = hits.filter(pc.equal(hits[OP_COLUMN], DELETE))
-        known = newest.select(list(spec.keys)).take(deletes["probe"]).append_column(OP_COLUMN, deletes[OP_COLUMN])
+        removed = newest.select(list(spec.keys)).take(deletes["probe"]).append_column(OP_COLUMN, deletes[OP_COLUMN])
         if spec.sequence_column not in spec.keys:
-            known = known.append_column(spec.sequence_column, deletes[SEQUENCE_COLUMN])
-        out.append(known)
+            removed = removed.append_column(spec.sequence_column, deletes[SEQUENCE_COLUMN])
+        out.append(removed)
     rows = hits["row"].to_numpy()
     for path, at in _by_part(hits["part"]).items():
         dead = deletion_vectors.of(base[path])

@@ -1,11 +1,11 @@
 """The pieces of SQL that all queries over parts share: names, literals, and the scan of some files.
 
 A user may give a column any name, also DuckDB's own ``file_row_number`` or a name that a query of ours uses. So names of users
-and names of ours never stand in the same place:
+and names of ours never appear in the same place:
 
 - A query of ours calls columns ``c0``, ``c1``, … by their place in a list (``parquet_of``, ``by_place``). They get their names
   when the result is Arrow again (``named``).
-- Where names of both must stand together (in an Arrow table, in a part's file, in a view that a user's expression sees), ours
+- Where both must appear together (in an Arrow table, in a part's file, in a view that a user's expression sees), ours
   begin with ``_lakebed_``, and no column of a table may begin so (``manifest.schema.RESERVED_PREFIX``).
 """
 
@@ -44,7 +44,7 @@ def parquet(url: str) -> str:
 
 
 def aliases(names: Iterable[str]) -> dict[str, str]:
-    """What a query calls these columns."""
+    """The names of these columns in a query."""
     return {name: f"c{at}" for at, name in enumerate(names)}
 
 
@@ -78,7 +78,7 @@ def parquet_of(urls: Iterable[str], columns: Mapping[str, tuple[str, str]]) -> s
 def scan_of(urls: Iterable[str], kinds: Mapping[str, str], constants: Mapping[str, str | None], also: str = "") -> str:
     """A query for columns of files, ``c0``, ``c1``, …; ``kinds``: their names and SQL types, a column that a file lacks is null.
 
-    ``constants`` are partition values: they stand for the column, whatever the file holds. ``also``: more to select, of DuckDB's
+    ``constants`` are partition values: they replace the column, whatever the file holds. ``also``: more to select, of DuckDB's
     ``file_index`` and ``file_row_number``.
     """
     alias = aliases(kinds)

@@ -35,7 +35,7 @@ _Ranks = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Changes in the order of arrival. ``group`` tells the key; ``rank`` orders sequences (all equal without one)."""
+    """Changes in the order of arrival. ``group`` identifies the key; ``rank`` orders sequences (all equal without one)."""
 
     group: _Ranks
     rank: _Ranks
@@ -55,9 +55,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """``row`` is the newest; ``taken`` names the row that each of its missing values comes from, None for null.
+    """``row`` is the newest; ``taken``: the row that each of its missing values comes from, None for null.
 
-    ``unknown`` are the values that no row tells; ``left_out`` the rows that could not be whole, and what each lacks.
+    ``unknown`` are the values that no row has; ``left_out`` the rows that could not be whole, and what each lacks.
     """
 
     row: int | None
@@ -103,10 +103,10 @@ def givers(rows: Sequence[int], of: Rows) -> list[int]:
     out: list[int] = []
     while chain and wanted:
         row = chain.pop()
-        told = wanted if of.deleted[row] else wanted.difference(of.missing[row] or ())
-        if told:
+        given = wanted if of.deleted[row] else wanted.difference(of.missing[row] or ())
+        if given:
             out.append(row)
-            wanted = wanted - told
+            wanted = wanted - given
     return out[::-1]
 
 
@@ -163,7 +163,7 @@ def ranked(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnec
 
 
 def _filled(changes: pa.Table, of: Rows, spec: WriteSpec) -> tuple[pa.Table, pa.Table]:
-    """The changes, each key's newest with the values that older ones of the batch tell, and records of those left out."""
+    """The changes, each key's newest with the values that older ones of the batch give, and records of those left out."""
     required = required_columns(spec)
     missing = list(of.missing)
     sources: dict[str, npt.NDArray[np.float64]] = {}

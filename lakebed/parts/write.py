@@ -43,7 +43,7 @@ _HIGHEST_CHARACTER = "\U0010ffff"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart:
-    """A file that no commit names yet."""
+    """A file that no commit lists yet."""
 
     path: str
     rows: int
@@ -100,9 +100,9 @@ def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec
         (rows.take(pa.array(group)) for group in groups), rows.schema, dictionary, ROW_GROUP_ROWS, storage, order=terms
     )
     stats = delta_stats(count, column_stats, spec.schema)
-    if told := order_bound_terms(spec):
+    if bounded := order_bound_terms(spec):
         stats = with_needed_order_bounds(
-            stats, told, key_at(rows, int(order[0]), told), key_at(rows, int(order[-1]), told)
+            stats, bounded, key_at(rows, int(order[0]), bounded), key_at(rows, int(order[-1]), bounded)
         )
     deletes = pc.sum(pc.equal(rows[OP_COLUMN], DELETE)).as_py() if OP_COLUMN in rows.column_names else 0
     incomplete = 0
@@ -144,7 +144,7 @@ def _by_partition(rows: pa.Table, spec: WriteSpec) -> Iterator[tuple[dict[str, s
 
 
 def partition_text(value: Any) -> str | None:
-    """A partition value as it stands in the log (Delta PROTOCOL.md, "Partition Value Serialization")."""
+    """A partition value as it is in the log (Delta PROTOCOL.md, "Partition Value Serialization")."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -166,7 +166,7 @@ def _partition_of_bytes(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         raise InvalidChanges(
-            f"a partition has the value {value!r}; only bytes that are UTF-8 can stand in the log"
+            f"a partition has the value {value!r}; only bytes that are UTF-8 can be in the log"
         ) from None
 
 
@@ -189,9 +189,9 @@ def delta_stats(rows: int, column_stats: Mapping[str, Mapping[str, str]], schema
 
 
 def order_bound_terms(spec: WriteSpec) -> tuple[SortTerm, ...]:
-    """The terms whose first and last values a part may tell: none if it is sorted by one column of whole numbers or decimals.
+    """The terms whose first and last values a part records: none if it is sorted by one column of whole numbers or decimals.
 
-    Its bounds say all. Those of floating-point columns don't: with NaN or an infinity among the values there are none. Those of
+    Its bounds suffice. Those of floating-point columns don't: with NaN or an infinity among the values there are none. Those of
     timestamps lie on milliseconds, those of texts are cut (``with_needed_order_bounds``).
     """
     terms = order_columns(spec.schema, spec.order_by, spec.partition_by, spec.sort_key_frame)
@@ -205,16 +205,16 @@ def _is_one_column(terms: Sequence[SortTerm]) -> bool:
 
 
 def with_needed_order_bounds(
-    stats: str, told: Sequence[SortTerm], first: Sequence[pa.Scalar], last: Sequence[pa.Scalar]
+    stats: str, terms: Sequence[SortTerm], first: Sequence[pa.Scalar], last: Sequence[pa.Scalar]
 ) -> str:
-    """Statistics that also tell the first and the last sort key of a sorted part, unless its column's bounds say as much."""
-    if _is_one_column(told) and all(map(_is_whole_in_bounds, (*first, *last))):
+    """Statistics that also record the first and the last sort key of a sorted part, unless its column's bounds say as much."""
+    if _is_one_column(terms) and all(map(_is_whole_in_bounds, (*first, *last))):
         return stats
-    return with_order_bounds(stats, told, first, last)
+    return with_order_bounds(stats, terms, first, last)
 
 
 def _is_whole_in_bounds(value: pa.Scalar) -> bool:
-    """Whether the bounds of a column hold such a value as it is."""
+    """Whether the bounds of a column keep such a value exactly."""
     if pa.types.is_string(value.type):
         return not value.is_valid or len(value.as_py()) <= _STRING_BOUND_CHARACTERS
     return bool(pa.types.is_date(value.type)) and _is_of_known_years(value)
@@ -231,7 +231,7 @@ def _is_of_known_years(value: pa.Scalar) -> bool:
 def with_order_bounds(
     stats: str, order: Sequence[SortTerm], first: Sequence[pa.Scalar], last: Sequence[pa.Scalar]
 ) -> str:
-    """Statistics that also tell the first and the last sort key of a sorted part, as ``sortkey.ranges`` reads them.
+    """Statistics that also record the first and the last sort key of a sorted part, as ``sortkey.ranges`` reads them.
 
     Bounds of each column by itself say too little of a part that begins in one value of the first column and ends in another.
     """
@@ -241,7 +241,7 @@ def with_order_bounds(
 
 
 def _tuple_bound(order: Sequence[SortTerm], row: Sequence[pa.Scalar], is_upper: bool) -> list[Any]:
-    """The row's values as far as they can be told; one that is cut is the last."""
+    """The row's values as far as JSON can hold them; one that is cut is the last."""
     out: list[Any] = []
     for term, scalar in zip(order, row, strict=True):
         is_max = is_upper != term.is_descending
@@ -268,7 +268,7 @@ def _tuple_bound(order: Sequence[SortTerm], row: Sequence[pa.Scalar], is_upper: 
 
 
 def _nearest_known(scalar: pa.Scalar) -> str:
-    """Of the moments and days that Python knows the one next to this one, which it doesn't."""
+    """The nearest moment or day that Python can represent, for one that it can't."""
     of: type[datetime.date] = datetime.date if pa.types.is_date(scalar.type) else datetime.datetime
     return (of.max if scalar.value > 0 else of.min).isoformat()
 
@@ -294,7 +294,7 @@ def _bound(text: str, kind: pa.DataType, is_max: bool) -> Any:
 def _string_bound(text: str, is_max: bool, characters: int = _STRING_BOUND_CHARACTERS) -> str | None:
     """The text cut to so many characters.
 
-    A maximum is cut where the character that goes is not the highest one, so that the highest one is above it; None if there is
+    A maximum is cut before a character that is not the highest one, so that the highest one there is above it; None if there is
     no such place within as many characters again.
     """
     cut = characters

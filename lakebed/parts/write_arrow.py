@@ -54,7 +54,7 @@ def write_tables(
 
     ``dictionary``: columns' paths, dotted. ``sought``: columns to find single values in, and about how many values a row
     group has; of other types than whole numbers and texts, or with a dictionary, they are ignored. Raises StoreUnavailable for
-    a full disk. ``order``: what the rows are sorted by; the footer tells as much of it as Parquet can say.
+    a full disk. ``order``: the sort key of the rows; the footer records as much of it as Parquet allows.
     """
     floats = {field.name: _FloatStats() for field in schema if pa.types.is_floating(field.type)}
     as_differences = {

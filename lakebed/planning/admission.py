@@ -1,7 +1,7 @@
-"""Which candidate plans run now: the measure, the hours, and what is in flight. Pure.
+"""Which candidate plans run now, by the measure, the time of day, and what is in flight. Pure.
 
 1. A plan that does not lower the ``measure`` is refused: without that, merges might not come to an end.
-2. In the hours of ``lakebed.off_peak`` the read budget and the purge ratio count half: what then has time anyway leaves room for
+2. In the hours of ``lakebed.off_peak`` the read budget and the purge ratio count half: work that is done then leaves room for
    the day. Outside them, plans that read more than half a full part wait for these hours, unless the read budget is exceeded.
 3. With what is in flight, plans read at most twice ``lakebed.plan_bytes_max``. The first plan that does not fit ends the
    admission, so that a large one gets its turn.
@@ -41,7 +41,7 @@ class Admission:
     is_full: bool = False
 
     measure: Measure = field(init=False)
-    settings: TableSettings = field(init=False)  # as they count at this hour
+    settings: TableSettings = field(init=False)  # as they apply at this hour
     budget_text: str = field(init=False)
     may_be_heavy: bool = field(init=False)
 
@@ -90,7 +90,7 @@ class Admission:
         return True
 
     def backlog_bytes(self, overlap_maps: Sequence[OverlapMap]) -> int:
-        """Bytes of parts that plans of now or later are for, or that stand where it is too deep."""
+        """Bytes of parts that plans of now or later are for, or that lie where it is too deep."""
         wanted = dict(self.waiting)
         for candidate in self.plans:
             wanted |= {path: self.snapshot.parts[path].bytes for path in candidate.inputs}

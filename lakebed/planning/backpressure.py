@@ -1,7 +1,7 @@
 """Backpressure: ingest slows down, gradually, when maintenance can't keep up. It never fails for that.
 
-How far a table is beyond what its readers bear follows from its newest snapshot alone, so this also works when maintenance runs
-elsewhere, or not at all. The factor is 1 up to the bounds, and grows with how far they are exceeded:
+How far a table is beyond what its readers can bear follows from its newest snapshot alone. So this also works when maintenance
+runs elsewhere, or not at all. The factor is 1 up to the bounds, and grows with how far they are exceeded:
 
 1. Batches become smaller than they last were without pressure, by the factor (Kafka).
 2. Before each batch ingest waits, for the time that the last batch took times (factor - 1), at most ``DELAY_SECONDS_MAX``.
@@ -26,7 +26,7 @@ DELAY_SECONDS_MAX = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """``factor`` 1: none. ``reason``: what is beyond its bound most, or nothing."""
+    """``factor`` 1: none. ``reason``: the figure that exceeds its bound most; empty if none does."""
 
     factor: float = 1.0
     reason: str = ""
@@ -41,7 +41,7 @@ class Pressure:
 
 
 def pressure(snapshot: Snapshot) -> Pressure:
-    """How far the table is beyond what readers bear. Pure.
+    """How far the table is beyond what readers can bear. Pure.
 
     Counted are the rows and parts of the tail, which each view resolves, and level-0 parts of the fullest partition, against
     ``SMALL_PARTS_PER_BUDGET`` times the read budget. Claimed parts are not: a replica merges them, or has merged them and

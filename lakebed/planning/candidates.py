@@ -1,11 +1,11 @@
 """Candidate merges: what would make reads of each partition cheaper, best first. Pure.
 
-1. Where more than ``lakebed.read_budget`` runs lie over a point of the sort key, the policy says which of them become one
+1. Where more than ``lakebed.read_budget`` runs lie over a point of the sort key, the policy decides which of them become one
    (``policies``). Their parts around that point are the inputs, as many as ``lakebed.plan_bytes_max`` allows, the smallest runs
    if not all (``overlap``).
 2. Small parts side by side are counted likewise: at most ``lakebed.read_budget`` in a row. A row that fills a part becomes one,
    else the policy chooses. Without an order all parts lie over each other, so only this rule is of use.
-3. With ``lakebed.merge`` = ``recluster`` it is levels that are looked at, and their average depth: see ``recluster``.
+3. With ``lakebed.merge`` = ``recluster`` levels and their average depth decide: see ``recluster``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def why_quiet(snapshot: Snapshot) -> Cause:
 
 
 def accept_merges(overlap_maps: Sequence[OverlapMap], admission: Admission) -> None:
-    """Partition by partition, in turn, the one in most need first."""
+    """Offer plans to the admission, partition by partition in turn, the one in most need first."""
     if admission.settings.merge == "off":
         admission.refuse(Cause.OFF, len(overlap_maps))
         return
@@ -122,7 +122,7 @@ def _tie(overlap_map: OverlapMap, indexes: Indexes, settings: TableSettings) -> 
 
 
 def candidates(overlap_map: OverlapMap, admission: Admission) -> Iterator[_Candidate]:
-    """The partition's plans, the next one each time made of what is still free; one refused is not offered again."""
+    """The partition's plans, the next one each time made of what is still free. A plan that was refused is not proposed again."""
     if admission.settings.merge == "recluster":
         yield from _reclusters(overlap_map, admission)
         return
@@ -157,7 +157,7 @@ def candidates(overlap_map: OverlapMap, admission: Admission) -> Iterator[_Candi
 def _merge_over(
     overlap_map: OverlapMap, place: Place, policy: Policy, admission: Admission
 ) -> tuple[Indexes, int] | None:
-    """What is merged over a place, and how many runs become one there; None, and it is left alone, if nothing can be done."""
+    """The merge over a place, and how many runs become one there; None if nothing can be done, and the place is left alone."""
     settings = admission.settings
     stack = overlap_map.stack(place)
     at_work = int(overlap_map.under_work[place.point])

@@ -3,9 +3,9 @@
 Which merge pays is judged by where statistics say that rows lie, and these may say little: texts are cut, values have no bounds,
 another writer gives none. Two parts that statistics can't separate overlap however often they are merged. So depth does not
 prove that merges come to an end. This measure does, because nothing in it rests on statistics. Over all parts of a table it
-is, the first that differs deciding,
+is a list of numbers, where the first that differs decides:
 
-1. the number of parts of which rows are not known, or that have none;
+1. the number of parts that have no rows, or of which the number of rows is not known;
 2. the number of physical rows, dead ones included;
 3. the number of rows in parts without the version of the sort key that merges now sort by (none without an order);
 4. minus the sum over rows of how many versions their part's block range spans;

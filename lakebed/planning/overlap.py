@@ -1,6 +1,6 @@
 """One partition's parts on the line of their sort keys: runs, depth, and what lies over a point.
 
-1. The ends of all ranges are sorted once; end number r stands at the coordinate 2r, the space after it at 2r + 1. A part covers
+1. The ends of all ranges are sorted once; end number r lies at the coordinate 2r, the space after it at 2r + 1. A part covers
    what is between its ends; one of a single key covers that. So parts that only touch do not lie over each other.
 2. A run is a set of parts of one block range that do not overlap: what one merge wrote, or one commit. Where two of a run
    touch, or overlap by no more than the resolution of statistics, one ends where the other begins: a run counts once.
@@ -139,7 +139,7 @@ class OverlapMap:
         return int((self.depth + self.under_work).max(initial=0))
 
     def take(self, indexes: Indexes) -> None:
-        """These parts, which are free, are at work from now on."""
+        """From now on these parts, which are free, are at work."""
         for low, high in zip(self.low[indexes].tolist(), self.high[indexes].tolist(), strict=True):
             self.depth[low : high + 1] -= 1
             self.under_work[low : high + 1] = True
@@ -151,7 +151,7 @@ class OverlapMap:
         self._left_alone[place.start : place.end + 1] = True
 
     def give_up(self, indexes: Indexes) -> None:
-        """Where all of these parts lie nothing is to be done, now or later."""
+        """There is nothing to do where all of these parts lie, now or later."""
         where = slice(int(self.low[indexes].max()), int(self.high[indexes].min()) + 1)
         self._left_alone[where] = self.given_up[where] = True
 
@@ -265,7 +265,7 @@ def _find_runs(
 def fullness(part: Part, settings: TableSettings) -> float:
     """The part's bytes or rows over those that merges aim at, whichever is nearer: of what a merge would write again.
 
-    These are its live rows, and deletes that are kept for late events: else parts full of them would be merged for ever.
+    These are its live rows, and deletes that are kept for late changes: else parts full of them would be merged forever.
     """
     rows = max(0, part.live_rows) + (part.deletes if settings.sequence_by else 0)
     written_bytes = part.bytes * rows / part.rows if part.rows > 0 else part.bytes

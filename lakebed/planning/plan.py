@@ -1,4 +1,4 @@
-"""What the planner answers: plans, and why it left the rest alone."""
+"""What the planner returns: plans, and why it left the rest alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MergeKind(Enum):
 class Cause(Enum):
     """Why something was left alone."""
 
-    OFF = "off"  # the table's settings say so
+    OFF = "off"  # by the table's settings
     WITHIN_READ_BUDGET = "within_read_budget"
     CLAIMED = "claimed"  # parts under a live claim
     CONSTANT = "constant"  # full parts that no sorting can separate
@@ -99,7 +99,7 @@ class MergePlan:
         )
 
     def predicted(self) -> dict[str, object]:
-        """What the commit of a merge repeats of its plan, to be held against what it came to."""
+        """The figures of the plan that the commit of a merge repeats, to be compared with the actual ones."""
         return {
             "plan": self.kind.value, "why": self.why, "rowsPredicted": self.rows_in - self.dead_rows,
             "bytesPredicted": self.bytes_out,
@@ -110,7 +110,7 @@ Plan = SettlePlan | MergePlan
 
 
 def kind_of(plan: Plan) -> str:
-    """What users call it: ``settle``, ``merge``, ``purge``, ``recluster``, ``resort``."""
+    """The kind's name for users: ``settle``, ``merge``, ``purge``, ``recluster``, ``resort``."""
     match plan:
         case SettlePlan():
             return "settle"
@@ -121,7 +121,7 @@ def kind_of(plan: Plan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """``count`` of something was left alone for this cause; ``why`` says of what."""
+    """How many (``count``) were left alone for this cause; ``why`` says what they are."""
 
     cause: Cause
     count: int
@@ -132,7 +132,7 @@ class Refusal:
 class Planning:
     """What one call of the planner decided; ``merges``: best first.
 
-    ``backlog_bytes``: bytes of the plans, and of free parts that stand where the read budget is still exceeded.
+    ``backlog_bytes``: bytes of the plans, and of free parts that lie where the read budget is still exceeded.
     ``depth_max``: the deepest point of the base as readers meet it now, in runs, claimed parts included; in a partition of few
     parts those that only touch may count.
     """
@@ -150,5 +150,5 @@ class Planning:
 
 
 def partition_order(partition: PartitionKey) -> list[tuple[str, bool, str]]:
-    """What partitions are ordered by: null comes before any value."""
+    """The key that partitions are ordered by: null comes before any value."""
     return [(name, value is not None, value or "") for name, value in partition]

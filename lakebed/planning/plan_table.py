@@ -1,4 +1,4 @@
-"""What the planner answers, as an Arrow table: a row a plan, then a row a cause for which something was left alone."""
+"""The planner's result, as an Arrow table: a row a plan, then a row a cause for which something was left alone."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from lakebed.planning.resort import resort_plans
 from lakebed.planning.settling import settle_plan
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
-_PURGE_BYTES_MIN = PART_READ_BYTES // 4  # less is not felt beside what opening the part costs
+_PURGE_BYTES_MIN = PART_READ_BYTES // 4  # less does not matter beside the cost of opening the part
 _WHY_NOT = {
     Cause.OFF: "partitions that are not merged, because lakebed.merge is off",
     Cause.WITHIN_READ_BUDGET: "partitions within lakebed.read_budget",
@@ -56,7 +56,7 @@ def plan(
 ) -> Planning:  # fmt: skip
     """What to do next.
 
-    ``claimed``: paths that live claims name; ``now_ms``: the time in epoch milliseconds; ``in_flight_bytes``: input bytes of
+    ``claimed``: paths that live claims list; ``now_ms``: the time in epoch milliseconds; ``in_flight_bytes``: input bytes of
     plans that run now; ``reads``: how often parts were read in the last hour, by path (none: not at all); ``statistics``: what
     was read of the parts' statistics before (none: nothing). It saves time and changes no plan.
     """
@@ -130,7 +130,7 @@ def _is_merge_due_without_resorts(whole: Admission, claimed: Collection[str]) ->
 
 
 def _take(overlap_maps: Sequence[OverlapMap], admission: Admission) -> None:
-    """What accepted plans are for is at work."""
+    """Mark the inputs of accepted plans as at work."""
     taken = admission.taken
     for overlap_map in overlap_maps:
         overlap_map.take(np.flatnonzero([part.path in taken for part in overlap_map.parts]))
@@ -149,5 +149,5 @@ def _resorts(waiting: Sequence[Part], admission: Admission, reads: Mapping[str, 
 
 
 def _kept_deletes(part: Part, admission: Admission) -> int:
-    """Deletes that still outweigh late events: they stay, dead, in what a merge writes. The others are dead weight."""
+    """Deletes that still win against late changes: they stay, dead, in what a merge writes. The others are only dead rows."""
     return part.deletes if admission.snapshot.keeps_deletes(part, admission.now_ms) else 0

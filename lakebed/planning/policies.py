@@ -1,6 +1,6 @@
 """Merge policies: which of the runs over one point of the sort key are merged into one.
 
-A policy sees the sizes of the runs (live bytes, largest first), the read budget k and the size of a flush, and answers a
+A policy sees the sizes of the runs (live bytes, largest first), the read budget k and the size of a flush, and returns a
 slice of them, or None. It knows no parts, so the same rules serve tables with and without an order.
 
 **binomial** (the default) writes nearly the least for the budget. Largest first, run i may be followed by k − i others. It is

@@ -1,7 +1,7 @@
 """Reclustering: which parts of a level are sorted together, so that fewer of them lie over a point. Pure.
 
 A part's level is how many times its rows were merged. So that no row is merged over and over, parts of different levels are
-never chosen together, and what becomes of them goes to the next level.
+never chosen together, and their output goes to the next level.
 
 1. Levels are taken in order, 0 first. A level whose average depth (over its parts, among themselves) is within the threshold is
    skipped.
@@ -19,7 +19,7 @@ over each other.
 
 It ends, whatever statistics say, because each group lowers the ``measure``; parts that can't are set apart. Before that, every
 level is within its threshold, if bounds are exact. Count, for each gap between two neighbouring keys, the parts that reach over
-it, all levels taken together. A group covers its piece of the line without a hole, and what becomes of it reaches over
+it, all levels taken together. A group covers its piece of the line without a hole, and its output reaches over
 each gap of it once: so no count rises. If two parts of the group that have more than one key lie over the point of step 2, one
 count falls. Else the parts over it are of one key each, the same (one part of more keys among them is left out), and not full; at
 most one part that is not full comes out: the number of such parts falls.
@@ -72,14 +72,15 @@ def groups(
 ) -> Iterator[Group]:
     """The groups of a partition, best first, the next one each time chosen from what is still free.
 
-    Who accepts a group takes its members (``OverlapMap.take``) before asking for the next; one not taken is not offered again.
+    The caller that accepts a group takes its members (``OverlapMap.take``) before it asks for the next. A group that is not
+    taken is not offered again.
     """
     for level in np.unique(overlap_map.level[overlap_map.free]).tolist():
         yield from _groups_of(overlap_map, level, threshold, bytes_max, lowers, inputs_max)
 
 
 def level_depths(overlap_map: OverlapMap) -> dict[int, tuple[int, float]]:
-    """Of each level: how many parts there are that could be chosen, and their average depth."""
+    """For each level, how many parts could be chosen, and their average depth."""
     out = {}
     for level in np.unique(overlap_map.level[overlap_map.free]).tolist():
         found = _depths(overlap_map, overlap_map.free & (overlap_map.level == level))

@@ -1,4 +1,4 @@
-"""The rounds of a recluster job: what one does, and what all of them will cost. Pure.
+"""The rounds of a recluster job: the plans of one round, and the cost of all of them. Pure.
 
 A round makes one level of all partitions as shallow as its threshold says, the lowest level that is not. When no level is left,
 parts that the table's sort key did not sort are sorted.
@@ -142,7 +142,7 @@ def _by_partition(snapshot: Snapshot, statistics: StatisticsCache) -> Iterator[t
 
 
 def _simulated(snapshot: Snapshot, statistics: StatisticsCache) -> Snapshot:
-    """The same parts on a line of whole numbers, without what is dead in them."""
+    """The same parts on a line of whole numbers, without their dead rows."""
     parts: dict[str, Part] = {}
     for _, members, found in _by_partition(snapshot, statistics):
         ranges = found.ranges

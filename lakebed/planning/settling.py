@@ -26,7 +26,7 @@ _TAIL_ROWS_MAX = 2_000_000
 
 
 def settle_plan(snapshot: Snapshot, now_ms: int, statistics: StatisticsCache) -> SettlePlan | None:
-    """The plan to settle the tail now; None if there is none, or it can wait."""
+    """The plan to settle the tail now; None if there is no tail, or it can wait."""
     tail = snapshot.tail_in_order()
     why = _reason_to_settle(snapshot, tail, now_ms, statistics) if tail else None
     if why is None:
@@ -43,7 +43,7 @@ def settle_plan(snapshot: Snapshot, now_ms: int, statistics: StatisticsCache) ->
 
 
 def reason_to_settle(snapshot: Snapshot, now_ms: int, statistics: StatisticsCache | None = None) -> str | None:
-    """Why the tail should be settled now; None if there is none, or it can wait. ``statistics``: as for ``planner.plan``."""
+    """Why the tail should be settled now; None if there is no tail, or it can wait. ``statistics``: as for ``planner.plan``."""
     found = settle_plan(snapshot, now_ms, StatisticsCache() if statistics is None else statistics)
     return found.why if found else None
 

@@ -7,7 +7,7 @@
 3. Merged parts are split by size. Where a part's rows lie on the line of sort keys is kept as quantiles, so a merge of parts
    that are dense in different places is split where its rows are.
 
-All numbers are expectations, nothing is drawn, so a run repeats exactly. ``arrivals`` may be a table's own (``recorded``).
+All numbers are expected values, so a simulation repeats exactly. ``arrivals`` may be a table's own (``recorded``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ROUNDS_MAX = 10_000
 class Arrival:
     """A flush: when (milliseconds since the start), how many rows, how many bytes.
 
-    ``deletes``: rows of it that are dead when they come; ``replaces``: rows of the table that it makes dead, None for the
+    ``deletes``: its rows that are dead when they come; ``replaces``: rows of the table that it makes dead, None for the
     workload's ``update_share``.
     """
 
@@ -64,7 +64,7 @@ class Arrival:
 class Workload:
     """What arrives. ``update_share`` of a flush's rows replace older ones; ``update_skew`` of these hit the newest tenth.
 
-    ``order``: new rows lie anywhere on the line of sort keys, ascend on it, or the table has none. ``queries_per_hour`` read the
+    ``order``: new rows lie anywhere on the line of sort keys, ascend on it, or have none. ``queries_per_hour`` read the
     table at an average point. ``merge_bytes_per_second`` None: merges take no time. ``base``: what lies there at the start, as
     one sorted run.
     """
@@ -81,9 +81,9 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The table after a flush and what it led to.
+    """The table after a flush and the work that followed.
 
-    ``depth_max``: runs at the deepest point. ``depth_average``: parts at an average one. Both are of the base.
+    ``depth_max``: runs at the deepest point. ``depth_average``: parts at an average one. Both are for the base.
     """
 
     at_ms: int
@@ -142,9 +142,9 @@ def simulate(
     workload: Workload, settings: TableSettings, samples_max: int = 500,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> Simulation:  # fmt: skip
-    """Run the planner over the workload. ``settings``: its sort key and keys are the simulator's own, the rest counts.
+    """Run the planner over the workload. The sort key and keys of ``settings`` do not apply.
 
-    ``on_progress`` is told how many arrivals were simulated, and of how many.
+    ``on_progress`` gets how many arrivals were simulated, and of how many.
     """
     world = _World(workload, settings)
     every = max(1, len(workload.arrivals) // samples_max)
@@ -306,7 +306,7 @@ class _World:
                 item.part = replace(item.part, deletion_vector=_vector(item.part.path, dead))
 
     def work(self, now_ms: int) -> Planning:
-        """Plan and begin what is planned until there is nothing more."""
+        """Plan, and begin the plans, until there is nothing more to do."""
         for _ in range(_ROUNDS_MAX):
             claimed = {path for running in self.running for path in running.plan.inputs}
             in_flight = sum(running.plan.bytes_in for running in self.running)
@@ -325,7 +325,7 @@ class _World:
         raise AssertionError(f"the planner found no end in {_ROUNDS_MAX} rounds")
 
     def finish_until(self, now_ms: int) -> None:
-        """Merges that are done by now take effect; each makes room for the next."""
+        """Finish the merges that are done by then; each makes room for the next."""
         while self.running and self.running[0].done_ms <= now_ms:
             done = self.running.pop(0)
             self._finish(done.plan)

@@ -2,12 +2,12 @@
 
 1. An arrival is a commit that brought rows: its change parts, or for tables without keys its level-0 parts; or a mutation of
    such a table. Of changes the log says how many are deletes.
-2. How many older rows a batch replaced is known when it was settled: what the settle marked dead in the base is shared among its
-   change parts by their rows. Batches that are not settled yet replace the share that the others did.
+2. The settle of a batch shows how many older rows it replaced: the rows that the settle marked dead in the base are shared among
+   its change parts by their rows. Batches that are not settled yet are taken to replace the same share as the others.
 3. What lay in the table before is taken as one sorted run.
 
 Times keep their hour of the day (UTC), which ``lakebed.off_peak`` asks for. Truncates, and partitions that came or went as a
-whole, are left out; so is where rows lie on the sort key: the user says that.
+whole, are left out. The log does not show where rows lie on the sort key: the user passes that.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def recorded_workload(log: TableLog, days: float, order: Order) -> Workload:
     for commit in commits_since(log, before.version, newest.version):
         trace.read(commit)
     if not trace.arrivals:
-        raise InvalidInput(f"the log tells of no rows that came in its last {days:g} days; take more days")
+        raise InvalidInput(f"the log has no rows that came in its last {days:g} days; take more days")
     midnight = trace.arrivals[0].at_ms // _DAY_MS * _DAY_MS
     arrivals = [replace(arrival, at_ms=arrival.at_ms - midnight) for arrival in trace.replacing()]
     return Workload(

@@ -825,9 +825,9 @@ def test_a_file_goes_for_these_reasons(path: str, modified_ms: int, reason: str 
     kept = LiveSet(
         first=0,
         newest=cast(Any, None),
-        named={"_lakebed/named.parquet"},
+        referenced={"_lakebed/named.parquet"},
         removed=removed,
-        unnamed_before_ms=5,
+        unreferenced_before_ms=5,
         everywhere=True,
     )
     assert reason_to_go(path, modified_ms, kept) == reason

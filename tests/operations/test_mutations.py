@@ -148,7 +148,7 @@ def test_expressions_may_hold_comments_and_odd_names(tmp_path: Path) -> None:
         ({"value": "sum(value)"}, "true", "set 'value'='sum(value)'"),
         ({"value": "region"}, "true", "set={'value': 'region'}"),
         ({"value": "nothing"}, "true", "set 'value'='nothing'"),
-        ({}, "true", "set names no column"),
+        ({}, "true", "set assigns no column"),
     ],
 )
 def test_what_can_not_be_evaluated_is_named(

@@ -358,7 +358,7 @@ def cleaner(cast: Cast) -> Callable[[Actor], None]:
             except VersionNotFound:
                 cast.world.counts["cleanup lost a version"] += 1
             except Corrupt as error:
-                assert str(error).startswith("no version that is kept names a file"), str(error)
+                assert str(error).startswith("no version that is kept refers to a file"), str(error)
                 seen = range(began, cast.auditor.newest.version + 1)
                 assert not all(cast.auditor.names(version) for version in seen), str(error)
             rest(cast, actor, 30)

@@ -157,8 +157,8 @@ def a_cleanup_of_the_log_overlooks_who_begins_to_hold(broken: pytest.MonkeyPatch
 
 
 def a_cleanup_overlooks_the_tail(broken: pytest.MonkeyPatch) -> None:
-    named_by = cleanup._named_by
-    broken.setattr(cleanup, "_named_by", lambda snapshot: named_by(replace(snapshot, tail={})))
+    named_by = cleanup._referenced_by
+    broken.setattr(cleanup, "_referenced_by", lambda snapshot: named_by(replace(snapshot, tail={})))
 
 
 def a_cleanup_ends_versions_too_early(broken: pytest.MonkeyPatch) -> None:
@@ -170,9 +170,9 @@ def a_drop_deletes_at_once(broken: pytest.MonkeyPatch) -> None:
 
 
 def a_cleanup_overlooks_detached_parts(broken: pytest.MonkeyPatch) -> None:
-    named = cleanup._named_by_entry
+    named = cleanup._referenced_by_entry
     broken.setattr(
-        cleanup, "_named_by_entry", lambda name, text: () if name.startswith(DETACHED) else named(name, text)
+        cleanup, "_referenced_by_entry", lambda name, text: () if name.startswith(DETACHED) else named(name, text)
     )
 
 

@@ -160,7 +160,7 @@ def test_names_that_differ_only_by_case_are_refused(tmp_path: Path) -> None:
         ({"keys": ["s"]}, "nested"),
         ({"sort_key": ["nope"]}, "sort_key names"),
         ({"partition_by": ["s"]}, "nested"),
-        ({"partition_by": ["f"]}, "partition_by names the column 'f'"),
+        ({"partition_by": ["f"]}, "partition_by lists the column 'f'"),
         ({"partition_by": ["id", "s", "f"]}, "partition_by"),
         ({"sequence_by": "id"}, "needs keys"),
         ({"keys": ["id"], "sequence_by": "s"}, "nested"),
