@@ -14,8 +14,8 @@ after.
    than the oldest claim under way, by the clock of the store, which stamped it. How long writing may take is a constant,
    whatever the table's properties say. Counts of reads (``parts.read_counts``) are of use for an hour; after that they are
    deleted as *temporary*.
-4. Read first, commit, then act: commit the oldest version that stays readable (``manifest.leases``), so that readers refuse
-   older ones. Files that commits up to that one refer to, and files of versions that leases among them hold, stay.
+4. Read first, commit, then act: commit the first unexpired version (``manifest.leases``), so that readers refuse older
+   ones. Files that commits up to that one refer to, and files of versions that leases among them hold, stay.
 5. Delete expired log files first, oldest first (a checkpoint was written before), then the others. After a crash in between,
    the next cleanup finds the files that are left; a reader of an old version gets an error that it has expired.
 
@@ -106,7 +106,7 @@ def expire_snapshots(
     log: TableLog, storage: PartStorage, older_than_seconds: int | None = None, retain_last: int = 1,
     dry_run: bool = True, allow_short_retention: bool = False,
 ) -> pa.Table:  # fmt: skip
-    """See ``Table.expire_snapshots``. A row a file that went, or would go (CLEANED_SCHEMA)."""
+    """See ``Table.expire_snapshots``. A row a file that was deleted, or would be (CLEANED_SCHEMA)."""
     if retain_last < 1:
         raise InvalidInput(f"retain_last is {retain_last}; it must be at least 1: the newest version always stays")
     seconds = _retention(log, older_than_seconds, allow_short_retention)
@@ -134,7 +134,7 @@ def vacuum(
     log: TableLog, storage: PartStorage, retention_seconds: int | None = None, dry_run: bool = True,
     allow_short_retention: bool = False,
 ) -> pa.Table:  # fmt: skip
-    """See ``Table.vacuum``. A row a file that went, or would go (CLEANED_SCHEMA)."""
+    """See ``Table.vacuum``. A row a file that was deleted, or would be (CLEANED_SCHEMA)."""
     seconds = _retention(log, retention_seconds, allow_short_retention)
     live = _live_set(
         log,
@@ -151,7 +151,7 @@ def remove_orphan_files(
     log: TableLog, storage: PartStorage, older_than_seconds: int | None = None, dry_run: bool = True,
     allow_short_retention: bool = False,
 ) -> pa.Table:  # fmt: skip
-    """See ``Table.remove_orphan_files``. A row a file that went, or would go (CLEANED_SCHEMA)."""
+    """See ``Table.remove_orphan_files``. A row a file that was deleted, or would be (CLEANED_SCHEMA)."""
     if older_than_seconds is not None:
         _require_long(older_than_seconds, allow_short_retention)
     older_than = WRITE_SECONDS_MAX if older_than_seconds is None else older_than_seconds

@@ -108,7 +108,7 @@ class ScanLocator:
         return pa.concat_tables([table.select(schema.names).cast(schema) for table in found])
 
     def learn(self, path: str, rows: pa.Table) -> None:
-        """Nothing is kept, so there is nothing to learn."""
+        """Does nothing: this locator keeps no keys."""
 
     def _foreign_keys(self, part: Part) -> bool:
         return any(name in part.partition_values for name in self._spec.keys)
