@@ -42,7 +42,7 @@ def vacuum(options: argparse.Namespace) -> int:
 def _progress(options: argparse.Namespace) -> AbstractContextManager[Report]:
     from lakebed.cli.progress import progress
 
-    what = "listing files that may go" if options.dry_run else "deleting files that may go"
+    what = "listing files to delete" if options.dry_run else "deleting files"
     return progress(what, options.log_format)
 
 

@@ -84,7 +84,7 @@ def recluster(options: argparse.Namespace) -> int:
 
 
 class _MergeCount:
-    """A listener that reports which merge runs. How many there will be is not known: what merges write may be merged again."""
+    """A listener that reports the merge under way. How many follow is not known: outputs may be merged again."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

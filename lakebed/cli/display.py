@@ -1,6 +1,6 @@
 """What ``lakebed run`` shows: a live panel on a terminal, a line every few seconds elsewhere, and a closing summary.
 
-With ``--log-format json`` all of it is log lines, so that a program can read whatever comes.
+With ``--log-format json`` all of it is log lines, so that a program can read it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SAMPLE_ROWS = 5
 
 
 class LiveDisplay:
-    """A panel that is drawn over and over."""
+    """A panel that is redrawn as the run goes on."""
 
     def __init__(self, pipeline: Pipeline, console: Console) -> None:
         self._pipeline = pipeline
@@ -54,7 +54,7 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """A line when the phase changes, and every few seconds. ``logged``: the table to name in log lines instead, if any."""
+    """A line when the phase changes, and every few seconds. ``logged``: the table, if the lines go to the log instead."""
 
     def __init__(self, logged: str | None = None) -> None:
         self._logged = logged
@@ -84,7 +84,7 @@ class PlainDisplay:
 
 
 def display(pipeline: Pipeline, log_format: str) -> LiveDisplay | PlainDisplay:
-    """The display that suits where stdout goes, and what is logged."""
+    """The display that suits stdout and the format of the log."""
     console = Console(file=sys.stdout)
     if console.is_terminal:
         return LiveDisplay(pipeline, console)
@@ -170,34 +170,34 @@ def summary(outcome: Outcome, pipeline: Pipeline) -> None:
 def log_summary(outcome: Outcome) -> None:
     """What a run did, as a log line."""
     figures = outcome.figures
-    said: dict[str, Value] = {"table": outcome.table.path, "version": outcome.state.version}
-    said |= {"seconds": round(figures.seconds, 3), "rows": figures.rows, "batches": figures.batches}
-    said |= {"quarantined": figures.quarantined, "lost": figures.lost, "replayed": figures.replayed}
-    log_fields(logging.INFO, "run_ended", said)
+    fields: dict[str, Value] = {"table": outcome.table.path, "version": outcome.state.version}
+    fields |= {"seconds": round(figures.seconds, 3), "rows": figures.rows, "batches": figures.batches}
+    fields |= {"quarantined": figures.quarantined, "lost": figures.lost, "replayed": figures.replayed}
+    log_fields(logging.INFO, "run_ended", fields)
 
 
 def _progress(look: Look) -> dict[str, Value]:
     figures, state = look.figures, look.state
-    said: dict[str, Value | None] = {
+    fields: dict[str, Value | None] = {
         "phase": look.phase, "metrics_url": look.metrics_url, "rows": figures.rows,
         "rows_per_second": round(figures.rows_per_second, 1), "committed_after_seconds": figures.committed.newest,
         "visible_after_seconds": figures.visible.newest, "write_amplification": figures.write_amplification,
         "last_error": figures.last_error,
     }  # fmt: skip
     if state:
-        said |= {"version": state.version, "tail_parts": state.tail_parts, "tail_rows": state.tail_rows}
+        fields |= {"version": state.version, "tail_parts": state.tail_parts, "tail_rows": state.tail_rows}
     return {
-        name: round(each, 3) if isinstance(each, float) else each for name, each in said.items() if each is not None
+        name: round(each, 3) if isinstance(each, float) else each for name, each in fields.items() if each is not None
     }
 
 
 def _aside(quarantined: int, lost: int, replayed: int) -> list[tuple[int, str]]:
-    named = [
+    counts = [
         (quarantined, "records in quarantine"),
         (lost, "records lost at the source"),
         (replayed, "batches replayed"),
     ]
-    return [(count, what) for count, what in named if count]
+    return [(count, what) for count, what in counts if count]
 
 
 def _ages(ages: Ages) -> str:

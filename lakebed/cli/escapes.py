@@ -1,8 +1,8 @@
-"""Texts of data and errors made safe for a terminal.
+"""Makes texts of data and errors safe for a terminal.
 
-A terminal obeys control characters: it moves the cursor, hides or rewrites what was printed, sets its title, answers as if
-typed. Characters that turn the direction of writing make a text look like another. All of them are shown as ``\\u001b``, the
-spelling of JSON, so that a line of JSON stays what it was.
+A terminal executes control characters: they move the cursor, hide or rewrite what was printed, set the title, or make the
+terminal answer as if somebody typed. Characters that change the direction of writing make one text look like another. All of
+them are printed as JSON escapes, such as ``\\u001b``, so a line of JSON keeps its meaning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNSAFE_IN_LINES = re.compile(f"(?![\n\t])[{_COMMANDS}{_DIRECTIONS}{_NO_CHARACTE
 
 
 def shown(text: str) -> str:
-    """The text in one line, control characters spelled out."""
+    """The text in one line, with control characters escaped."""
     return _UNSAFE.sub(_spelled, text)
 
 

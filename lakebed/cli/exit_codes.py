@@ -1,4 +1,4 @@
-"""What the exit code of the command says to the script that called it (docs/errors.md has it for each error).
+"""What the exit codes of the command mean (docs/errors.md lists the code of each error).
 
   0   it did what was asked, also when it was stopped by Ctrl-C or SIGTERM
   1   it failed: lost records, a refused record, a corrupt table, a cause that lakebed does not know;

@@ -12,7 +12,7 @@ from lakebed.cli import exit_codes
 
 
 def exporter(options: argparse.Namespace) -> int:
-    """Until Ctrl-C or SIGTERM."""
+    """Serve until Ctrl-C or SIGTERM."""
     from lakebed.health.exporter import Exporter
     from lakebed.monitoring.event_log import log_fields
     from lakebed.monitoring.metrics import Metrics

@@ -1,4 +1,4 @@
-"""``lakebed status | doctor | claims | compactions``: how a table is, for people and for scripts."""
+"""``lakebed status | doctor | claims | compactions``: the health of a table, for people and for scripts."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _show(found: Status, form: str) -> int:
 
 
 def _watch(look: Callable[[], Status], form: str) -> int:
-    """Refresh until Ctrl-C; the exit code is that of the last screen. If the store does not answer, say so and try again."""
+    """Refresh until Ctrl-C; the exit code is that of the last screen. If the store does not answer, show that and try again."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
@@ -125,8 +125,8 @@ def _watch(look: Callable[[], Status], form: str) -> int:
 
 
 def _trouble(error: Exception) -> str:
-    """A look that failed, in one line."""
-    return f"{time.strftime('%H:%M:%S')} the store did not answer, looking again: {' '.join(str(error).split())}"
+    """The error of a failed look in one line."""
+    return f"{time.strftime('%H:%M:%S')} the store did not answer, trying again: {' '.join(str(error).split())}"
 
 
 def _screen(found: Status) -> RenderableType:
@@ -188,11 +188,11 @@ def finding_text(finding: Finding) -> RenderableType:
 
 
 def _print(screen: RenderableType) -> None:
-    """As wide as the terminal, or as it needs if it goes elsewhere."""
+    """Print as wide as the terminal, or without wrapping if stdout is not a terminal."""
     from rich.console import Console
 
-    wide = None if sys.stdout.isatty() else 100_000
-    console = Console(width=wide, highlight=False)
+    width = None if sys.stdout.isatty() else 100_000
+    console = Console(width=width, highlight=False)
     with console.capture() as captured:
         console.print(screen)
     sys.stdout.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())

@@ -1,7 +1,7 @@
-"""What the command says on stderr while it works: warnings only, or a line an event (``--log-format``, ``--log-level``).
+"""The log on stderr: only warnings, or one line per event (``--log-format``, ``--log-level``).
 
-``text`` is logfmt, ``json`` an object a line, ``off`` leaves plain warnings. Without the option the environment decides
-(LAKEBED_LOG_FORMAT, LAKEBED_LOG_LEVEL); without that, commands that run until they are stopped log text, unless stderr is a
+``text`` is logfmt, ``json`` one object per line, ``off`` only plain warnings. Without the option, the environment decides
+(LAKEBED_LOG_FORMAT, LAKEBED_LOG_LEVEL). Without that, commands that run until they are stopped log text, unless stderr is a
 terminal.
 """
 
@@ -29,19 +29,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """``--log-format`` and ``--log-level``."""
     parser.add_argument(
         "--log-format", choices=FORMATS,
-        help="a line an event on stderr, or off: warnings only (default: LAKEBED_LOG_FORMAT, else text for what runs until "
-        "it is stopped, if stderr is no terminal)",
+        help="one line per event on stderr, or off: only warnings (default: LAKEBED_LOG_FORMAT, else text for commands that "
+        "run until they are stopped, unless stderr is a terminal)",
     )  # fmt: skip
     parser.add_argument(
-        "--log-level", choices=LEVELS, help="the least that is logged (default: LAKEBED_LOG_LEVEL, or info)"
+        "--log-level", choices=LEVELS, help="the lowest level that is logged (default: LAKEBED_LOG_LEVEL, or info)"
     )
 
 
 @contextmanager
 def logging_as(options: argparse.Namespace) -> Iterator[None]:
-    """Log as the options say while the block runs; ``options.log_format`` is what was decided then.
+    """Log as the options say while the block runs; sets ``options.log_format`` to the format in use.
 
-    Raises InvalidInput for an environment variable that says nothing known.
+    Raises InvalidInput for an environment variable with an unknown value.
     """
     runs_on = getattr(options, "runs_on", False) and not sys.stderr.isatty()
     chosen = options.log_format or _environment("LAKEBED_LOG_FORMAT", FORMATS) or ("text" if runs_on else "off")
@@ -66,7 +66,7 @@ def logging_as(options: argparse.Namespace) -> Iterator[None]:
 
 
 def _log_all(handler: logging.Handler) -> Callable[[], None]:
-    """Log events, and what libraries, Python's warnings and threads that die have to say; returns what ends it."""
+    """Log events, records of libraries, Python's warnings and errors that end a thread; returns what undoes it."""
     handler.addFilter(lambda record: not getattr(record, "lakebed_event", False))
     end, died = log_events(), threading.excepthook
 
@@ -89,7 +89,7 @@ def _log_all(handler: logging.Handler) -> Callable[[], None]:
 
 
 def note(message: str) -> None:
-    """Say something beside the output: a line on stderr, of the log where that is JSON."""
+    """Write a line to stderr, beside the output; a line of the log if that is JSON."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in _logger.handlers):
         log_fields(logging.INFO, "note", {"message": message})
     else:
@@ -97,14 +97,14 @@ def note(message: str) -> None:
 
 
 def hide(redact: Callable[[str], str]) -> None:
-    """From now on, put every text that is logged through this."""
+    """From now on, redact every logged text with this function."""
     for handler in _logger.handlers:
         if isinstance(handler, _Handler) and isinstance(handler.formatter, LogfmtFormatter | JsonFormatter | _Plain):
             handler.formatter.redact = redact
 
 
 def complaint(message: str, log_format: str | None) -> str:
-    """The line that ends a command that failed."""
+    """The last line of a command that failed."""
     if log_format != "json":
         return f"lakebed: {shown(message)}"
     record = logging.makeLogRecord({"name": "lakebed", "levelno": logging.ERROR, "levelname": "ERROR"})
@@ -113,7 +113,7 @@ def complaint(message: str, log_format: str | None) -> str:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes to what stderr is at the moment: a live display takes its place, and puts lines above itself."""
+    """Writes to the current ``sys.stderr``: a live display replaces it, to print lines above itself."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -132,8 +132,8 @@ class _Plain(logging.Formatter):
         return "lakebed: " + shown(self.redact(" ".join(record.getMessage().split())))
 
 
-def _environment(name: str, known: tuple[str, ...]) -> str | None:
+def _environment(name: str, allowed: tuple[str, ...]) -> str | None:
     value = os.environ.get(name)
-    if value and value not in known:
-        raise InvalidInput(f"{name} is {value!r}; it must be one of {', '.join(known)}")
+    if value and value not in allowed:
+        raise InvalidInput(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
     return value or None

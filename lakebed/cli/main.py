@@ -1,7 +1,7 @@
 """Arguments in, exit code out: ``main`` is the command.
 
-Errors of lakebed are one line on stderr; anything else is a bug and says so (``--debug`` shows the trace). A reader
-that goes away (``| head``) is no error.
+Errors of lakebed are one line on stderr; anything else is a bug and is reported as one (``--debug`` shows the
+trace). A closed stdout (``| head``) is no error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Python flushes stdout once more at its end; what is left goes nowhere.
+        # Python flushes stdout once more when it exits; what is left is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.OK
     except LakebedError as error:
@@ -56,15 +56,15 @@ def _complain(message: str, log_format: str | None = None) -> None:
 
 
 def _trace(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What Python prints of an error that ends it, without what a terminal would obey."""
+    """Print the trace of an uncaught error, with control characters escaped."""
     sys.stderr.write(shown_lines("".join(traceback.format_exception(kind, error, trace))))
 
 
 class _Parser(argparse.ArgumentParser):
-    """Wrong arguments are one line too."""
+    """Reports wrong arguments in one line, too."""
 
     def error(self, message: str) -> NoReturn:
-        _complain(f"{message} ({self.prog} --help shows what there is)")
+        _complain(f"{message} (see {self.prog} --help)")
         sys.exit(exit_codes.WRONG_INPUT)
 
 
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_options(common)
     rows = argparse.ArgumentParser(add_help=False)
     rows.add_argument(
-        "--format", choices=("table", "json"), default="table", help="json: one object a line (default: table)"
+        "--format", choices=("table", "json"), default="table", help="json: one object per line (default: table)"
     )
 
     parser = _Parser(
@@ -119,26 +119,28 @@ def _add_pipelines(add: _Add) -> None:
     run = add("run", "run a pipeline until it is stopped", _run)
     run.set_defaults(runs_on=True)
     run.add_argument("file", metavar="FILE", help="the pipeline file (lakebed docs pipeline)")
-    run.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop after so many seconds of running")
+    run.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop after running for so many seconds")
     run.add_argument(
         "--only", choices=("ingest", "maintain"), help="do half of the work; another process does the other"
     )
-    run.add_argument("--rate", type=_positive, metavar="N", help="events a second of the generator")
+    run.add_argument("--rate", type=_positive, metavar="N", help="events per second of the generator")
     run.add_argument(
         "--metrics-port", type=_port, default="file", metavar="PORT", help="a port, 0 (any), off, or file (default)"
     )
 
-    validate = add("validate", "check a pipeline file and say what it means", _validate)
+    validate = add("validate", "check a pipeline file and print its settings", _validate)
     validate.add_argument("file", metavar="FILE", help="the pipeline file")
 
 
 def _add_tables(add: _Add, rows: argparse.ArgumentParser) -> None:
     query = add("query", "query the newest version of a table, tail included, in SQL", _query, rows)
     query.add_argument("path", metavar="PATH", help="the table")
-    query.add_argument("sql", metavar="SQL", help="in DuckDB's dialect; the table's name is its folder's")
+    query.add_argument("sql", metavar="SQL", help="in DuckDB's dialect; the table has the name of its folder")
     query.add_argument("--name", help="another name for the table in the SQL")
     query.add_argument(
-        "--allow-files", action="store_true", help="let trusted SQL be any statements, and read and write files"
+        "--allow-files",
+        action="store_true",
+        help="allow any statement, also to read and write files; for trusted SQL only",
     )
 
     parts = add("parts", "list the parts of a table", _parts, rows)
@@ -147,7 +149,7 @@ def _add_tables(add: _Add, rows: argparse.ArgumentParser) -> None:
     timeline = add("timeline", "list the newest commits of a table", _timeline, rows)
     timeline.add_argument("path", metavar="PATH", help="the table")
     timeline.add_argument("--last", type=_count, default=20, metavar="N", help="how many (default: 20)")
-    detail = add("detail", "show a table in figures", _detail, rows)
+    detail = add("detail", "show the figures of a table", _detail, rows)
     detail.add_argument("path", metavar="PATH", help="the table")
     clustering = add(
         "clustering", "show how well a table is clustered by its sort key, level by level", _clustering, rows
@@ -160,13 +162,16 @@ def _add_tables(add: _Add, rows: argparse.ArgumentParser) -> None:
 
 def _add_simulate(add: _Add, rows: argparse.ArgumentParser) -> None:
     simulate = add(
-        "simulate", "run the planner of merges over days of arrivals, made up or a table's own, in seconds", _simulate, rows
+        "simulate", "simulate days of merges in seconds, with made-up arrivals or those of a table", _simulate, rows
     )  # fmt: skip
     simulate.add_argument(
-        "--from", dest="source", metavar="PATH", help="the last days of this table, and its settings; not made-up ones"
+        "--from",
+        dest="source",
+        metavar="PATH",
+        help="take the arrivals of the last days, and the settings, from this table",
     )
-    simulate.add_argument("--days", type=_up_to(3_660), default=1.0, metavar="N", help="how long (default: 1)")
-    simulate.add_argument("--rate", type=_up_to(1e9), metavar="N", help="rows a second (default: 1000)")
+    simulate.add_argument("--days", type=_up_to(3_660), default=1.0, metavar="N", help="days to simulate (default: 1)")
+    simulate.add_argument("--rate", type=_up_to(1e9), metavar="N", help="rows per second (default: 1000)")
     simulate.add_argument(
         "--row-bytes", type=int, metavar="N", help="bytes of a row in a part, compressed (default: 25)"
     )
@@ -191,21 +196,25 @@ def _add_servers(add: _Add) -> None:
     exporter.add_argument("--port", type=_some_port, default=9465, metavar="PORT", help="0: any (default: 9465)")
     exporter.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
     exporter.add_argument(
-        "--interval", type=_positive, default=15.0, metavar="SECONDS", help="from look to look (default: 15)"
+        "--interval", type=_positive, default=15.0, metavar="SECONDS", help="seconds between looks (default: 15)"
     )
     ui = add("ui", "serve a read-only web page of tables, without a pipeline", _ui)
     ui.set_defaults(runs_on=True)
     ui.add_argument("paths", nargs="+", metavar="PATH", help="the tables")
     ui.add_argument("--port", type=_some_port, default=9466, metavar="PORT", help="0: any (default: 9466)")
     ui.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
-    ui.add_argument("--interval", type=_positive, default=2.0, metavar="SECONDS", help="from look to look (default: 2)")
+    ui.add_argument(
+        "--interval", type=_positive, default=2.0, metavar="SECONDS", help="seconds between looks (default: 2)"
+    )
 
 
 def _add_files(add: _Add) -> None:
     boards = add("dashboards", "write dashboards for Grafana and alert rules for Prometheus", _dashboards)
-    boards.add_argument("--out", required=True, metavar="DIR", help="where to; files of an earlier call are replaced")
     boards.add_argument(
-        "--runbook", metavar="URL", help="where you publish docs/runbook.md (default: alerts lead to a copy in DIR)"
+        "--out", required=True, metavar="DIR", help="the folder to write to; files of an earlier call are replaced"
+    )
+    boards.add_argument(
+        "--runbook", metavar="URL", help="where you publish docs/runbook.md (default: alerts link to a copy in DIR)"
     )
     docs = add("docs", "print a page of the documentation, or list all pages", _docs)
     docs.add_argument("page", nargs="?", metavar="PAGE", help="such as runbook, guides/faq or runbook#lakebedtailold")
@@ -228,10 +237,10 @@ def _add_health(add: _Add, rows: argparse.ArgumentParser) -> None:
         command.add_argument("path", metavar="PATH", help="the table")
     looks = status.add_mutually_exclusive_group()
     looks.add_argument("--watch", action="store_true", help="refresh it every two seconds, until Ctrl-C")
-    looks.add_argument("--deep", action="store_true", help="with what lakebed doctor --deep finds")
+    looks.add_argument("--deep", action="store_true", help="include the findings of lakebed doctor --deep")
     doctor.add_argument("--deep", action="store_true", help="read every row of the newest version too")
     compactions.add_argument(
-        "--last", type=_count, default=1000, metavar="N", help="those among the newest N commits (default: 1000)"
+        "--last", type=_count, default=1000, metavar="N", help="merges among the newest N commits (default: 1000)"
     )
 
 
@@ -245,17 +254,19 @@ def _add_compaction(add: _Add, rows: argparse.ArgumentParser) -> None:
         "recluster", "sort parts of a table together, so that fewer cover a point of its sort key", commands.recluster, rows
     )  # fmt: skip
     set_sort_key = add(
-        "set-sort-key", "change what the parts of a table are sorted by; older ones are sorted later", commands.set_sort_key
+        "set-sort-key", "change the sort key of a table; existing parts are sorted later", commands.set_sort_key
     )  # fmt: skip
     for command in (plan, compact, maintain, recluster, set_sort_key):
         command.add_argument("path", metavar="PATH", help="the table")
     recluster.add_argument(
-        "--final", action="store_true", help="until every level is shallow and every part sorted, not one level only"
+        "--final",
+        action="store_true",
+        help="go on until every level is shallow and every part is sorted; without it, one level",
     )
     recluster.add_argument("--where", metavar="SQL", help="only parts that may hold rows for which this is true")
     recluster.add_argument("--dry-run", action="store_true", help="only estimate what it would read and write")
     set_sort_key.add_argument(
-        "columns", nargs="*", metavar="COLUMN", help="in this order, as for create; none: by the keys again"
+        "columns", nargs="*", metavar="COLUMN", help="the sort key in order, as for create; none: the keys"
     )
     maintain.set_defaults(runs_on=True)
     maintain.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop after so many seconds")
@@ -268,9 +279,12 @@ def _add_cleanup(add: _Add, rows: argparse.ArgumentParser) -> None:
     from lakebed.cli import cleanup_commands as commands
 
     expire = add(
-        "expire-snapshots", "end old versions: delete their log files and data files", commands.expire_snapshots, rows
+        "expire-snapshots",
+        "expire old versions: delete their log files and data files",
+        commands.expire_snapshots,
+        rows,
     )
-    orphans = add("remove-orphan-files", "delete files that no version names", commands.remove_orphan_files, rows)
+    orphans = add("remove-orphan-files", "delete files that no version refers to", commands.remove_orphan_files, rows)
     vacuum = add("vacuum", "delete data files of old versions, and orphans", commands.vacuum, rows)
     age = "such as '7 days' (default: the table's delta.deletedFileRetentionDuration)"
     for command in (expire, orphans, vacuum):
@@ -299,16 +313,19 @@ def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
     update = add("update", "set columns of rows", commands.update, rows)
     update.add_argument(
         "--set", action="append", required=True, metavar="COLUMN=EXPRESSION", dest="assignments",
-        help="what a column becomes, computed from the row as it was; may be given several times",
+        help="the new value of a column, computed from the old row; may be given several times",
     )  # fmt: skip
     for command in (delete, update):
         command.add_argument("--where", required=True, help=where)
-    truncate = add("truncate", "take all rows out of a table", commands.truncate, rows)
+    truncate = add("truncate", "delete all rows of a table", commands.truncate, rows)
     detach = add(
-        "detach-partition", "take a partition out of a table, to be attached again or dropped", commands.detach, rows
+        "detach-partition",
+        "remove a partition from a table; it can be attached again or dropped",
+        commands.detach,
+        rows,
     )
     attach = add("attach-partition", "put a detached partition back", commands.attach, rows)
-    drop = add("drop-detached", "give up a detached partition for good", commands.drop, rows)
+    drop = add("drop-detached", "delete a detached partition for good", commands.drop, rows)
     detached = add("detached", "list the detached partitions of a table", commands.detached, rows)
     for command in (delete, update, truncate, detach, attach, drop, detached):
         command.add_argument("path", metavar="PATH", help="the table")
@@ -350,7 +367,7 @@ def _ratio(text: str) -> float:
 
 
 def _port(text: str) -> int | Literal["file"] | None:
-    """A port, None for off, or ``file`` for what the pipeline file says."""
+    """A port, None for off, or ``file`` for the port in the pipeline file."""
     if text == "off":
         return None
     if text == "file":

@@ -1,4 +1,4 @@
-"""``lakebed docs`` and ``lakebed example``: what the package has of documentation and examples, to read or to copy."""
+"""``lakebed docs`` and ``lakebed example``: print the documentation and the examples that the package contains."""
 
 from __future__ import annotations
 

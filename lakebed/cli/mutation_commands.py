@@ -56,7 +56,7 @@ def _open(options: argparse.Namespace) -> Any:
 
 
 def _pairs(texts: Sequence[str], what: str) -> dict[str, str]:
-    """``column=value`` texts; spaces around the column mean nothing. Raises InvalidInput."""
+    """``column=value`` texts; spaces around the column are ignored. Raises InvalidInput."""
     out: dict[str, str] = {}
     for text in texts:
         name, found, value = text.partition("=")

@@ -1,10 +1,10 @@
 """Rows for people and for programs.
 
-``table``: a table as wide as it needs. ``json``: one JSON object a line, without loss: whole numbers keep all
+``table``: a table as wide as its values. ``json``: one JSON object per line, without loss: whole numbers keep all
 digits, decimals are texts, times are ISO 8601 (UTC with a Z), binary is base64, NaN and infinities are texts, a map is
 an object if its keys are texts that differ and a list of pairs otherwise.
 
-Neither holds a character that a terminal obeys (``escapes``); in JSON that loses nothing.
+Neither contains a character that a terminal executes (``escapes``); JSON loses nothing by that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def print_rows(rows: pa.Table, form: Format, out: TextIO | None = None) -> None:
 
 
 def json_lines(rows: pa.Table) -> Iterator[str]:
-    """Each row as a line of JSON. Raises InvalidInput if two columns have one name: an object holds one of them."""
+    """Each row as a line of JSON. Raises InvalidInput if two columns have the same name."""
     twice = [name for name, times in Counter(rows.schema.names).items() if times > 1]
     if twice:
         raise InvalidInput(
@@ -103,7 +103,7 @@ def text_of(value: Any, kind: pa.DataType) -> str:
 
 
 def jsonable(value: Any, kind: pa.DataType) -> Any:
-    """A value as JSON can say it without loss."""
+    """A value as JSON can represent it without loss."""
     if value is None:
         return None
     if pa.types.is_struct(kind):

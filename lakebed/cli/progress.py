@@ -1,4 +1,4 @@
-"""How far a long command is, on stderr: a bar on a terminal, a line every few seconds elsewhere, nothing for what ends soon.
+"""Shows on stderr how far a long command is: a bar on a terminal, else a line every few seconds; nothing if it ends soon.
 
 with progress("vacuum", options.log_format) as report:
     report("listing files", 3, 10)
@@ -21,10 +21,10 @@ from lakebed.monitoring.event_log import Value, log_fields
 FIRST_SECONDS = 1.0
 LINE_SECONDS = 5.0
 _BAR_SECONDS = 0.2
-_TERMINALS_WITHOUT_BARS = ("dumb", "unknown")  # a line can't be drawn over there
+_TERMINALS_WITHOUT_BARS = ("dumb", "unknown")  # these can't overwrite a line
 
 Report = Callable[[str, int | None, int | None], None]
-"""What is done, how far, and of how much; None where that is not known. Costs nothing, so it may be called for each row."""
+"""The step, how much of it is done, and of how much; None if not known. It is cheap enough to call for each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,18 @@ class _Progress:
                 self._draw()
             return
         while not self._over.wait(LINE_SECONDS):
-            self._say()
+            self._print_line()
 
-    def _say(self) -> None:
+    def _print_line(self) -> None:
         reported, seconds = self._reported, time.monotonic() - self._began
         if self._log_format in ("text", "json"):
-            said: dict[str, Value | None] = {
+            fields: dict[str, Value | None] = {
                 "what": reported.what,
                 "done": reported.done,
                 "of": reported.of,
                 "seconds": round(seconds, 1),
             }
-            log_fields(logging.INFO, "progress", {name: value for name, value in said.items() if value is not None})
+            log_fields(logging.INFO, "progress", {name: value for name, value in fields.items() if value is not None})
             return
         print(f"lakebed: {shown(reported.what)}{_counted(reported)}, {seconds:,.0f} s", file=sys.stderr, flush=True)
 
@@ -99,7 +99,7 @@ class _Progress:
 
 @contextmanager
 def progress(what: str, log_format: str | None = None) -> Iterator[Report]:
-    """Show how far the block is while it runs; ``what`` is shown until the first report."""
+    """Show how far the block is while it runs; until the first report, show ``what``."""
     shown = _Progress(what, log_format)
     try:
         yield shown.report

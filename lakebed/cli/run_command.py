@@ -33,7 +33,7 @@ def run_pipeline(
     metrics_port: int | Literal["file"] | None = "file",
     log_format: str = "off",
 ) -> int:
-    """Run a pipeline file; returns the exit code. Raises LakebedError, secrets blotted out."""
+    """Run a pipeline file; returns the exit code. Raises LakebedError, with secrets redacted."""
     pipeline = load(file)
     if events_per_second is not None:
         pipeline = with_rate(pipeline, events_per_second)
@@ -76,7 +76,7 @@ def _run(pipeline: Pipeline, duration_seconds: float | None, only: Role | None, 
 
 
 class _StopRequest:
-    """What signals ask for."""
+    """The request to stop that a signal makes."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
@@ -89,7 +89,7 @@ class _StopRequest:
                 signal.signal(number, self._asked)
 
     def limit(self) -> None:
-        """From now on the stop has so much time."""
+        """Give the stop ``STOP_SECONDS_MAX`` from now on."""
         if self._limit is None:
             self._limit = threading.Timer(STOP_SECONDS_MAX, self._give_up)
             self._limit.daemon = True
@@ -114,8 +114,8 @@ class _StopRequest:
 
 
 def _text_of(error: Exception, document: Document) -> LakebedError:
-    """The error to show: without secrets, and without the pages that Spark adds."""
+    """The error to show: without secrets, and without the long text that Spark adds."""
     if isinstance(error, LakebedError):
         return error.with_text(document.redact(str(error)))
-    said = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-    return Unexpected(document.redact(f"unexpected {type(error).__name__}: {said}; --debug shows where"))
+    line = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+    return Unexpected(document.redact(f"unexpected {type(error).__name__}: {line}; --debug shows where"))

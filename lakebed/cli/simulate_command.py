@@ -1,4 +1,4 @@
-"""``lakebed simulate``: what merging would cost and bring, by running the planner over arrivals, made up or recorded."""
+"""``lakebed simulate``: estimate the cost and the gain of merges by running the planner over made-up or recorded arrivals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakebed.settings import parse_settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
-    """What the command line says; ``rate`` is rows a second, ``source`` the path of a table whose own days are taken."""
+    """The options of the command. ``rate``: rows per second; ``source``: the path of the table whose arrivals are taken."""
 
     source: str | None
     days: float
@@ -35,7 +35,7 @@ class SimulateOptions:
 
 
 def run_simulation(options: SimulateOptions) -> int:
-    """Print the figures and draw them if a file is named. Raises InvalidInput, MissingPrerequisite."""
+    """Print the figures, and draw them if a file is given. Raises InvalidInput, MissingPrerequisite."""
     workload, properties, title = _made_up(options) if options.source is None else _recorded(options, options.source)
     for name in ("read_budget", "plan_bytes_max"):
         if getattr(options, name) is not None:
@@ -61,7 +61,9 @@ def _recorded(options: SimulateOptions, path: str) -> tuple[Workload, dict[str, 
     """The table's arrivals and its own settings."""
     for name in ("rate", "row_bytes", "updates"):
         if getattr(options, name) is not None:
-            raise InvalidInput(f"--{name.replace('_', '-')} is what --from takes from the table: leave one of them out")
+            raise InvalidInput(
+                f"--{name.replace('_', '-')} can't be given with --from, which takes it from the table; leave one of them out"
+            )
     log = TableLog(open_store(path))
     properties = log.refresh().settings.to_properties()
     return recorded_workload(log, options.days, options.order), properties, f"{options.days:g} days of {path}"

@@ -60,7 +60,7 @@ def effective_settings(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _against_table(pipeline: Pipeline) -> tuple[str, pa.Schema]:
-    """What a run would find, and the columns it would write."""
+    """What a run would find, in words, and the columns that it would write."""
     try:
         table = tables.open(pipeline.table.path)
     except TableNotFound:
@@ -79,19 +79,19 @@ def _against_table(pipeline: Pipeline) -> tuple[str, pa.Schema]:
 
 
 def _open_question(pipeline: Pipeline, columns: pa.Schema) -> str | None:
-    """What the file leaves to a rule that may put records aside."""
+    """A setting that the file leaves to a rule by which records may go to the quarantine; None if there is none."""
     decimals = [column.name for column in columns if "decimal128(" in str(column.type)]
     form = getattr(pipeline.format, "decimal_text", None)
     if pipeline.source_kind == "generator" or pipeline.format_kind != "debezium-json" or form != "auto" or not decimals:
         return None
     return (
-        f"{', '.join(decimals)}: unless events hold schemas, say with format.decimal_text how decimals come; with auto, a text "
-        "that may be digits or base64, such as 1234, goes to the quarantine"
+        f"{', '.join(decimals)}: unless events contain schemas, set format.decimal_text to the encoding of decimals; with "
+        "auto, a text that may be digits or base64, such as 1234, goes to the quarantine"
     )
 
 
 def _plain(value: Any, document: Document, name: str) -> Any:
-    """A setting as the file could spell it, hidden by where it stands; ``name`` as ``Node.name``."""
+    """A setting as the file could spell it, redacted by its place in the file; ``name`` as ``Node.name``."""
     if is_dataclass(value):
         value = {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, Mapping):

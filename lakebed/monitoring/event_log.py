@@ -1,15 +1,15 @@
-"""Events as lines of Python's ``logging``, on the logger ``lakebed``: one a line, in fields.
+"""Logs each event as one line of fields, with Python's ``logging``, on the logger ``lakebed``.
 
     logging.basicConfig(level=logging.INFO)
     stop = log_events()
 
 1. An event becomes a record whose message is logfmt: ``event=settled table=s3://lake/orders version=12 rows=500 …``. The fields
-   are those of the event (``lakebed.events``), so what joins with the timeline is in them: version, query and batch_id, claim,
-   replica.
-2. Its level: ERROR and WARNING for what somebody should look at, INFO for what happened to a table, DEBUG for what comes in
-   great numbers (requests to a store, samples), or what another line says.
+   are those of the event (``lakebed.events``). They include what a join with the timeline needs: version, query and batch_id,
+   claim, replica.
+2. The levels: ERROR and WARNING if somebody should look at it, INFO if something happened to a table, DEBUG if it is frequent
+   (requests to a store, samples) or if another line reports it.
 3. ``LogfmtFormatter`` and ``JsonFormatter`` put the time and the level before the fields, and give any other record of lakebed's
-   loggers the same form. The text of a value is redacted before it is spelled, so escaping hides no secret.
+   loggers the same form. A value is redacted before it is escaped, so escaping hides no secret from the redaction.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FIELDS = "lakebed_fields"
 _logger = logging.getLogger("lakebed")
 _NAMES = {"level": "part_level"}
 _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f]+")
-_TOLD_BY_OTHERS = frozenset(
+_LOGGED_BY_OTHERS = frozenset(
     {
         Operation.STREAMING_UPDATE, Operation.APPLY, Operation.SETTLE, Operation.MERGE, Operation.UPLOAD, Operation.DELETE,
         Operation.UPDATE, Operation.CLAIM, Operation.EXTEND_CLAIM, Operation.ABANDON_CLAIM,
@@ -63,7 +63,7 @@ _TOLD_BY_OTHERS = frozenset(
 
 
 def log_events() -> Callable[[], None]:
-    """Log every event of this process from now on; returns what ends it."""
+    """Log every event of this process from now on; returns a function that stops it."""
     return events.listen(log_event)
 
 
@@ -76,8 +76,8 @@ def log_event(event: Event) -> None:
 
 def log_fields(level: int, name: str, values: Mapping[str, Value]) -> None:
     """Log something that is no event of ``lakebed.events`` in the form of one."""
-    said = {"event": name, **values}
-    _logger.log(level, logfmt(said), extra={FIELDS: said})
+    logged = {"event": name, **values}
+    _logger.log(level, logfmt(logged), extra={FIELDS: logged})
 
 
 def name_of(event: Event) -> str:
@@ -96,7 +96,7 @@ def level_of(event: Event) -> int:
             return {"taken": logging.DEBUG, "abandoned": logging.INFO}.get(result, logging.WARNING)
         case CommitEnded(result="unknown") | CommitGivenUp():
             return logging.WARNING
-        case CommitEnded(result="committed", operation=operation) if operation in _TOLD_BY_OTHERS:
+        case CommitEnded(result="committed", operation=operation) if operation in _LOGGED_BY_OTHERS:
             return logging.DEBUG
         case StoreRequested() | SourceLagged() | TaskMeasured():
             return logging.DEBUG
@@ -108,7 +108,7 @@ def level_of(event: Event) -> int:
 
 
 def fields_of(event: Event) -> dict[str, Value]:
-    """The fields of an event that say something: None and empty texts are left out, and versions that there are not.
+    """The fields of an event with a value: without None, empty texts, and the version -1, which means none.
 
     A level of parts is ``part_level``: ``level`` is the line's own.
     """
@@ -121,30 +121,30 @@ def fields_of(event: Event) -> dict[str, Value]:
 
 
 def logfmt(values: Mapping[str, Value]) -> str:
-    """``name=value`` with a space between; a value with spaces, quotes, ``=`` or what can't be seen is a JSON string."""
-    return " ".join(f"{name}={_spelled(value)}" for name, value in values.items())
+    """``name=value`` with a space between; a value with spaces, quotes, ``=`` or unprintable characters is a JSON string."""
+    return " ".join(f"{name}={_escaped(value)}" for name, value in values.items())
 
 
-def _spelled(value: Value) -> str:
+def _escaped(value: Value) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    if not text.isprintable():  # a terminal would obey it
+    if not text.isprintable():  # a terminal would execute it
         return json.dumps(text)
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
 class _FieldFormatter(logging.Formatter):
-    """``redact`` is applied to every text before it is spelled."""
+    """``redact`` is applied to every text before it is escaped."""
 
     def __init__(self, redact: Callable[[str], str] = str) -> None:
         super().__init__()
         self.redact = redact
 
     def fields_of(self, record: logging.LogRecord) -> dict[str, Value]:
-        """Time (UTC) and level, then what the record says."""
+        """Time (UTC) and level, then the fields of the record."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         out: dict[str, Value] = {"time": f"{moment}.{int(record.msecs):03d}Z", "level": record.levelname.lower()}
-        said: Mapping[str, Value] | None = getattr(record, FIELDS, None)
-        out |= said or {"event": "message", "logger": record.name, "message": " ".join(record.getMessage().split())}
+        logged: Mapping[str, Value] | None = getattr(record, FIELDS, None)
+        out |= logged or {"event": "message", "logger": record.name, "message": " ".join(record.getMessage().split())}
         if record.exc_info:
             out["trace"] = self.formatException(record.exc_info)
         return {name: self.redact(value) if isinstance(value, str) else value for name, value in out.items()}
@@ -158,12 +158,11 @@ class LogfmtFormatter(_FieldFormatter):
 
 
 class JsonFormatter(_FieldFormatter):
-    """A JSON object a line, in ASCII, whatever stderr is encoded in; numbers that JSON has no word for are texts."""
+    """One JSON object per line, in ASCII for any encoding of stderr; numbers that JSON lacks are texts."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said = self.fields_of(record)
         finite = {
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in said.items()
+            for name, value in self.fields_of(record).items()
         }
         return json.dumps(finite)

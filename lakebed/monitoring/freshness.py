@@ -1,8 +1,8 @@
 """How old changes are when they are committed, and when every reader sees them.
 
 A batch has the time of its newest event. Streams are near to time order, so the events of a batch happened between
-the newest of the batch before and its own newest; they are taken as evenly spread over that time, ``POINTS`` of them
-representing the batch. The first batch of a run has no batch before it: its newest event stands alone.
+the newest of the batch before and its own newest; they are assumed to be evenly spread over that time, and ``POINTS``
+of them represent the batch. The first batch of a run has no batch before it, so only its newest event represents it.
 
 Visible means settled: in the base, so that every Delta reader sees it. A table without keys needs no settling.
 Viewed means that a temporary view of this process shows it, settled or not.
@@ -64,7 +64,7 @@ class FreshnessMeter:
         return out
 
     def viewed(self, refreshed: ViewRefreshed, now: float) -> list[Aged]:
-        """The ages of the events that the first of this process's views to show them shows now."""
+        """The ages of the events that a view of this process now shows for the first time."""
         out = []
         while self._unseen and self._unseen[0].version <= refreshed.version:
             out.append(_aged(self._unseen.popleft(), now))

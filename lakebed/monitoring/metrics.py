@@ -61,7 +61,7 @@ REQUEST_DOLLARS: dict[str, float] = {
     **dict.fromkeys(("list", "list_from"), 0.005 / 1000),
     **dict.fromkeys(("read", "get_tail", "get_range", "head"), 0.0004 / 1000),
 }
-"""What a request costs, by operation: the list prices of Amazon S3 Standard in us-east-1; what is not in it is free."""
+"""What a request costs, by operation: the list prices of Amazon S3 Standard in us-east-1; other operations are free."""
 
 
 class Metrics:
@@ -169,7 +169,7 @@ class Metrics:
         )
 
     def _describe_log_and_store(self) -> None:
-        """What the log, the object store and tasks are asked for."""
+        """What happens in the log, in the object store and in tasks."""
         self._commits = self._counter(
             "lakebed_log_commits", "Commits to the log by what they were for and how they ended.", "operation", "result"
         )
@@ -277,7 +277,7 @@ class Metrics:
     ) -> MetricsServer:
         """Answer scrapes on a port (0: any free one) until closed. Raises MissingPrerequisite if it is taken.
 
-        ``option``: where the user says the port.
+        ``option``: where the user sets the port.
         """
         try:
             server, thread = start_http_server(port, host, self.registry)

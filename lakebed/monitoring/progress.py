@@ -1,7 +1,7 @@
-"""The figures of one run, gathered from the events of this process: what a display and a summary show.
+"""The figures of one run, gathered from the events of this process, for the display and the summary.
 
 Write amplification is the bytes of parts and deletion vectors written into the table by this process, divided by the
-bytes of the change parts that ingest wrote. So 1.0 means that nothing was written but the changes; the log is left out.
+bytes of the change parts that ingest wrote. So 1.0 means that only the changes were written; the log is left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Ages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A run up to one moment. ``rows`` are changes committed (the newest a key and batch)."""
+    """A run up to one moment. ``rows`` are changes committed (the newest per key and batch)."""
 
     seconds: float
     rows: int
@@ -58,7 +58,7 @@ class Figures:
 
 
 class _Sample:
-    """Ages of bounded number, each row with the same chance to be in it (reservoir, Vitter 1985, over batches)."""
+    """A bounded sample of ages; each row has the same chance to be in it (reservoir, Vitter 1985, over batches)."""
 
     def __init__(self) -> None:
         self.newest: float | None = None
@@ -126,7 +126,7 @@ class Progress:
                     self._lost += event.records
 
     def failed(self, error: str) -> None:
-        """Note what went wrong last."""
+        """Record the last error."""
         with self._lock:
             self._last_error = error
 

@@ -1,11 +1,11 @@
 """Figures of the commits of the last hour, read from the log: the same in every process, also after a restart.
 
-1. The first look begins at the newest commit. Each look goes forward to what is new, then backward until an hour is covered,
-   the log begins, or the look's time is over; the next look goes on there.
-2. A commit becomes a few numbers: what came in, what was written by whom. They are added up by ``STEP_SECONDS``, so that what is
-   kept does not grow with the number of commits; sums that begin over an hour ago are taken off again.
+1. The first look begins at the newest commit. Each look reads the new commits, then older ones until an hour is covered, the
+   log begins, or the look's time is over; the next look continues there.
+2. A commit is reduced to a few numbers: what came in, and what was written by which kind of work. They are summed per
+   ``STEP_SECONDS``, so that memory does not grow with the number of commits. Sums that begin over an hour ago are subtracted.
 
-Bytes are those that a commit brought to the store: parts that it added under a new name, and vectors that are not inline.
+Bytes are those that a commit added to the store: parts that it added under a new path, and vectors that are not inline.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CommitFigures:
 
 @dataclass(slots=True, kw_only=True)
 class _Sums:
-    """Of the commits of some seconds, or of all that are kept."""
+    """Sums over the commits of one step, or of all steps."""
 
     since_ms: int = 0
     rows: int = 0
@@ -68,7 +68,7 @@ class _Sums:
         if commit.writer:
             self.written[commit.writer] += commit.written_bytes
 
-    def take_off(self, other: _Sums) -> None:
+    def subtract(self, other: _Sums) -> None:
         self.rows -= other.rows
         self.bytes -= other.bytes
         self.batches -= other.batches
@@ -85,7 +85,7 @@ class RecentCommits:
         self._begin(-1)
 
     def read(self, newest: int, seconds_max: float) -> Recent:
-        """What is known up to the version ``newest``. At most ``seconds_max`` of computing goes into older commits."""
+        """The figures up to the version ``newest``. Reading older commits takes at most ``seconds_max`` of CPU time."""
         deadline, enough = time.monotonic() + _LOOK_SECONDS_MAX, time.thread_time() + seconds_max
         now = self._clock()
         oldest_ms = int((now - WINDOW_SECONDS) * 1000)
@@ -94,18 +94,18 @@ class RecentCommits:
         self._forward(newest, deadline)
         self._backward(oldest_ms, lambda: time.monotonic() >= deadline or time.thread_time() >= enough)
         while self._steps and self._steps[0].since_ms < oldest_ms:
-            self._all.take_off(self._steps.popleft())
+            self._all.subtract(self._steps.popleft())
             self._is_whole = True
         return self._recent(now)
 
     def _begin(self, newest: int) -> None:
-        """Nothing is known but that reading begins at this version."""
+        """Forget all sums; reading begins at this version."""
         self._first = newest
         self._last = newest - 1
         self._steps: deque[_Sums] = deque()
         self._all = _Sums()
         self._is_whole = False  # whether all of the last hour, or of the log, is in the sums
-        self._known_since_ms = self._ingested_ms = 0
+        self._since_ms = self._ingested_ms = 0
 
     def _forward(self, newest: int, deadline: float) -> None:
         while self._last < newest and (time.monotonic() < deadline or not self._steps):
@@ -126,16 +126,16 @@ class RecentCommits:
             self._add(figures_of(commit), 0)
 
     def _older(self) -> Commit | None:
-        """The commit before those that are known; None if there is none, or it can't be read."""
+        """The commit before the oldest one read; None if there is none, or it can't be read."""
         with suppress(Corrupt):
             return self._log.read_commit(self._first - 1) if self._first > 0 else None
         return None
 
     def _add(self, commit: CommitFigures, end: int) -> None:
-        """Add a commit that is newer (``end`` -1) or older (0) than all that are known."""
+        """Add a commit that is newer (``end`` -1) or older (0) than all before it."""
         since_ms = int(commit.timestamp_ms - commit.timestamp_ms % (STEP_SECONDS * 1000))
         if not self._steps or end == 0:
-            self._known_since_ms = commit.timestamp_ms
+            self._since_ms = commit.timestamp_ms
         if not self._steps or self._steps[end].since_ms != since_ms:
             self._steps.insert(len(self._steps) if end else 0, _Sums(since_ms=since_ms))
         self._steps[end].add(commit)
@@ -144,21 +144,21 @@ class RecentCommits:
             self._ingested_ms = max(self._ingested_ms, commit.timestamp_ms)
 
     def _recent(self, now: float) -> Recent:
-        known = self._all
+        sums = self._all
         covered = WINDOW_SECONDS
         if not self._is_whole:
-            covered = max(0.0, now - self._known_since_ms / 1000) if self._steps else 0.0
+            covered = max(0.0, now - self._since_ms / 1000) if self._steps else 0.0
         ingested_at = self._ingested_ms / 1000 if self._ingested_ms else None
         if self._is_whole:
             ingested_at = max(ingested_at or 0.0, now - WINDOW_SECONDS)
         return Recent(
             seconds=covered,
-            ingested_rows=known.rows,
-            ingested_bytes=known.bytes,
-            batches=known.batches,
-            written_bytes=dict(known.written),
-            commits=dict(known.commits),
-            write_amplification=known.written.total() / known.bytes if known.bytes else None,
+            ingested_rows=sums.rows,
+            ingested_bytes=sums.bytes,
+            batches=sums.batches,
+            written_bytes=dict(sums.written),
+            commits=dict(sums.commits),
+            write_amplification=sums.written.total() / sums.bytes if sums.bytes else None,
             ingested_at=ingested_at,
         )
 
@@ -167,7 +167,7 @@ def figures_of(commit: Commit) -> CommitFigures:
     info = commit.info
     operation = info.operation if info else ""
     writer = _WRITERS.get(kind_of(commit))
-    leaving = {action.path for action in commit.actions if isinstance(action, RemovePart)}
+    removed = {action.path for action in commit.actions if isinstance(action, RemovePart)}
     settled = {action.domain for action in commit.actions if isinstance(action, RemoveChangePart)}
     rows = size = vectors = 0
     for action in commit.actions:
@@ -175,7 +175,7 @@ def figures_of(commit: Commit) -> CommitFigures:
             rows, size = rows + action.part.rows, size + action.part.bytes
         elif isinstance(action, AddPart):
             part = action.part
-            if part.path not in leaving and part_domain(part.path) not in settled:
+            if part.path not in removed and part_domain(part.path) not in settled:
                 rows, size = rows + part.rows, size + part.bytes
             if part.deletion_vector and part.deletion_vector.storage != "i":
                 vectors += part.deletion_vector.bytes

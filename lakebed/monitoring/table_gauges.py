@@ -49,7 +49,7 @@ _SOMETIMES: dict[str, str] = {
 
 
 class TableGauges:
-    """Sets them. A gauge of a figure that is not known (any more) is absent. Not thread-safe: the caller locks."""
+    """Sets the gauges. The gauge of a figure that is not known (any more) is absent. Not thread-safe: the caller locks."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -69,7 +69,7 @@ class TableGauges:
         self._seen: dict[tuple[Gauge, str], set[tuple[str, ...]]] = {}
 
     def set(self, table: str, state: TableState, now: float) -> None:
-        """What the table is now; ``now`` in epoch seconds."""
+        """Set all gauges of a table to its state; ``now`` in epoch seconds."""
         for name, value in _singles(state).items():
             if value is not None:
                 self._single[name].labels(table).set(value)
@@ -93,7 +93,7 @@ class TableGauges:
         self.up.labels(table).set(1)
 
     def _all(self, gauge: Gauge, table: str, values: Mapping[tuple[str, ...], int]) -> None:
-        """Set a gauge for all values of its other labels; what was there before and is not any more becomes 0."""
+        """Set a gauge for all values of its other labels; a value that was there before and is gone becomes 0."""
         seen = self._seen.setdefault((gauge, table), set())
         seen.update(values)
         for labels in seen:
@@ -103,7 +103,7 @@ class TableGauges:
 def _singles(state: TableState) -> dict[str, float | None]:
     planned, clustered, recent = state.planned, state.clustered, state.recent or Recent()
     written, reference = recent.write_amplification, recent.write_amplification_reference
-    known, stored = state.recent is not None, state.stored
+    has_recent, stored = state.recent is not None, state.stored
     return {
         "lakebed_commit_timestamp_seconds": state.committed_at,
         "lakebed_table_rows": state.rows,
@@ -133,9 +133,9 @@ def _singles(state: TableState) -> dict[str, float | None]:
         "lakebed_backlog_bytes": planned.backlog_bytes if planned else None,
         "lakebed_backpressure_factor": planned.backpressure_factor if planned else None,
         "lakebed_quarantine_rows": state.quarantine_rows,
-        "lakebed_log_window_seconds": recent.seconds if known else None,
-        "lakebed_log_ingested_rows": recent.ingested_rows if known else None,
-        "lakebed_log_ingested_bytes": recent.ingested_bytes if known else None,
+        "lakebed_log_window_seconds": recent.seconds if has_recent else None,
+        "lakebed_log_ingested_rows": recent.ingested_rows if has_recent else None,
+        "lakebed_log_ingested_bytes": recent.ingested_bytes if has_recent else None,
         "lakebed_write_amplification": written,
         "lakebed_write_amplification_reference": reference,
         "lakebed_write_amplification_ratio": written / reference if written is not None and reference else None,

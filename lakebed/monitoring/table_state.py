@@ -1,7 +1,7 @@
-"""What a table looks like at one moment, in figures: for gauges and for the display.
+"""The figures of a table at one moment, for gauges and for the display.
 
-Beside what a snapshot says by itself (``manifest.table_figures``) it holds what takes the planner or the commits of the last
-hour; ``health.sampler`` adds that.
+Beside the figures of the snapshot itself (``manifest.table_figures``) they include those that need the planner or the commits
+of the last hour; ``health.sampler`` adds these.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LevelState = tuple[int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What the planner says of a snapshot. ``depth_max`` is in runs of parts; ``plans`` and ``refused`` are counts."""
+    """The planner's figures for a snapshot. ``depth_max`` is in runs of parts; ``plans`` and ``refused`` are counts."""
 
     backlog_bytes: int = 0
     depth_max: int = 0
@@ -45,7 +45,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recent:
-    """What the commits of the last hour brought, of which ``seconds`` have been read so far.
+    """What the commits of the last hour brought. ``seconds``: how much of that hour has been read so far.
 
     ``batches``: commits that brought rows. ``written_bytes`` by who wrote them. Amplifications are None if nothing came in.
     ``ingested_at``: epoch seconds at which rows last came in, or an hour ago if that is longer; None if it is not known yet.
@@ -64,7 +64,7 @@ class Recent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState(TableFigures):
-    """The figures of a version, and what is known beside them; None is not known (yet).
+    """The figures of a version, and others beside them; None is not known (yet).
 
     ``parts_by_state`` counts what is not in the base: materialized and volatile parts by level. ``parked_parts`` is known where
     merges run. ``seconds``: how long taking the figures took.

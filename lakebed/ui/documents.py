@@ -23,7 +23,7 @@ _PLAN_FIGURES = ("parts", "level", "rows", "dead_rows", "bytes_in", "bytes_out",
 
 
 def findings(found: tuple[Finding, ...]) -> dict[str, Any]:
-    """How bad it is, and the first ``FINDINGS_MAX`` findings."""
+    """The worst severity, and the first ``FINDINGS_MAX`` findings."""
     documents = [
         {
             "severity": finding.severity.value,
@@ -95,7 +95,7 @@ def shape(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def plan_document(planning: Planning) -> dict[str, Any]:
-    """What would be done and why, best first; and what is left alone and why."""
+    """The plans, best first, and what the planner leaves alone; with the reason for each."""
     plans = [
         {
             "kind": row["what"],
@@ -111,7 +111,7 @@ def plan_document(planning: Planning) -> dict[str, Any]:
 
 
 def claims_document(snapshot: Snapshot, now_ms: int, merge_rate: tuple[float, int] | None) -> dict[str, Any]:
-    """Claims, oldest first. ``estimated_seconds``: bytes of the sources by ``merge_rate``; the log has no progress.
+    """Claims, oldest first. ``estimated_seconds``: bytes of the sources ÷ ``merge_rate``; the log records no progress.
 
     A volatile claim ends with an upload, which no plan predicts.
     """

@@ -1,11 +1,12 @@
-"""The newest commits of a table, and how it became what it is: parts, depth and write amplification, version by version.
+"""The newest commits of a table, and its history: parts, depth and write amplification, version by version.
 
-1. The first look begins at the newest commit. Each look goes forward to what is new, then backward, for a bounded time, until
-   ``COMMITS_MAX`` commits are known or the log begins.
-2. Counts of parts are worked out backward from the newest snapshot: what a commit added was not there before it.
-3. Depth is worked out forward from the oldest version known: the ends of all ranges that the base had since are sorted once;
-   a commit then changes a few steps of a running sum, whose greatest value is the depth: parts over a point of today's sort key.
-4. Write amplification is that of the hour before a commit, as far back as commits are known.
+1. The first look begins at the newest commit. Each look reads the new commits, then, for a bounded time, older ones, until
+   ``COMMITS_MAX`` commits are in memory or the log begins.
+2. Counts of parts are computed backward from the newest snapshot: before a commit, the parts that it added were not there.
+3. Depth is computed forward from the oldest version in memory. The ends of all ranges that the base had since then are sorted
+   once. A commit then changes a few steps of a running sum, and the greatest value of the sum is the depth: the number of
+   parts over one point of today's sort key.
+4. Write amplification is that of the hour before a commit, as far back as commits are in memory.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from lakebed.planning.plan import partition_order
 from lakebed.ui.texts import cut, shown
 
 COMMITS_MAX = 2_000
-TOLD_MAX = 300
+LISTED_MAX = 300
 _ACTIONS_MAX = 100_000
 _PARTS_MAX = 20_000
 _MERGES_WEIGHED = 20
@@ -70,11 +71,12 @@ class History:
         self._entries.clear()
         self._actions = 0
         self._is_whole = False
-        self._before: dict[str, Part] | None = None  # the base at the oldest version known, once that is settled
+        # The base at the oldest version in memory, once no older one will be read.
+        self._before: dict[str, Part] | None = None
 
     def look(self, snapshot: Snapshot, seconds_max: float) -> bool:
-        """Learn what is new, then more of what is old; whether anything was learnt."""
-        known = (self._entries[0].version, self._entries[-1].version) if self._entries else None
+        """Read new commits, then more of the older ones; returns whether the commits in memory changed."""
+        before = (self._entries[0].version, self._entries[-1].version) if self._entries else None
         if self._entries and not 0 <= snapshot.version - self._entries[-1].version <= COMMITS_MAX:
             self._begin()
         newest = self._entries[-1].version if self._entries else snapshot.version - 1
@@ -96,15 +98,15 @@ class History:
             if self._is_whole:
                 self._before = self._base_at(self._entries[0].version)
         now = (self._entries[0].version, self._entries[-1].version) if self._entries else None
-        return now != known
+        return now != before
 
     @property
     def is_whole(self) -> bool:
-        """Whether no look will go further back."""
+        """Whether no look will read older commits."""
         return self._is_whole
 
     def merge_rate(self) -> tuple[float, int] | None:
-        """Bytes a second that the newest merges went through, from claim to commit, and how many these were."""
+        """Bytes per second of the newest merges, from claim to commit, and how many merges these are; None without any."""
         seconds = size = 0.0
         count = 0
         for entry in reversed(self._entries):
@@ -121,7 +123,7 @@ class History:
         parts, tail = _counts(entries, snapshot)
         return {
             "version": snapshot.version,
-            "commits": [entry.commit for entry in reversed(entries[-TOLD_MAX:])],
+            "commits": [entry.commit for entry in reversed(entries[-LISTED_MAX:])],
             "is_whole": self._is_whole,
             "curves": {
                 "version": [entry.version for entry in entries],
@@ -145,7 +147,7 @@ class History:
                 _change(self._before, self._entries[0])
 
     def _older(self) -> Commit | None:
-        """The commit before those that are known; None if there is none, or it can't be read."""
+        """The commit before the oldest one in memory; None if there is none, or it can't be read."""
         first = self._entries[0].version
         with suppress(Corrupt):
             return self._log.read_commit(first - 1) if first > 0 else None
@@ -158,7 +160,7 @@ class History:
         return None
 
     def _depths(self, snapshot: Snapshot) -> list[int] | None:
-        """None where it is not known: no order, too many parts, or the oldest version can't be read."""
+        """The depth after each commit; None without an order, with too many parts, or if the oldest version can't be read."""
         terms = snapshot.order_terms
         if self._before is None or not terms or len(snapshot.parts) > _PARTS_MAX:
             return None
@@ -229,8 +231,8 @@ def _entry(commit: Commit) -> _Entry:
     added = tuple(action.part for action in commit.actions if isinstance(action, AddPart))
     removed = tuple(action.path for action in commit.actions if isinstance(action, RemovePart))
     marked = len({part.path for part in added}.intersection(removed))
-    came = sum(isinstance(action, AddChangePart) for action in commit.actions)
-    left = sum(isinstance(action, RemoveChangePart) for action in commit.actions)
+    arrived = sum(isinstance(action, AddChangePart) for action in commit.actions)
+    settled = sum(isinstance(action, RemoveChangePart) for action in commit.actions)
     metrics: Mapping[str, Any] = info.metrics if info else {}
     document = {
         "version": commit.version,
@@ -242,10 +244,12 @@ def _entry(commit: Commit) -> _Entry:
         "parts_added": len(added) - marked,
         "parts_removed": len(removed) - marked,
         "parts_marked": marked,
-        "change_parts_added": came,
-        "change_parts_settled": left,
+        "change_parts_added": arrived,
+        "change_parts_settled": settled,
         "written_bytes": figures.written_bytes,
         "ingested_rows": figures.ingested_rows,
     }
     kind = kind_of(commit)
-    return _Entry(commit=document, kind=kind, figures=figures, added=added, removed=removed, tail_change=came - left)
+    return _Entry(
+        commit=document, kind=kind, figures=figures, added=added, removed=removed, tail_change=arrived - settled
+    )

@@ -1,4 +1,4 @@
-"""Texts from elsewhere, made fit to be shown: bounded, without credentials, and such that JSON has a word for them."""
+"""Makes texts from elsewhere fit to be shown: bounded, without credentials, and valid in JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 TEXT_MAX = 300
 HIDDEN = "***"
-_LOOKED_AT = 8_000  # much more than is shown: what is cut in two there is not seen
+_LOOKED_AT = 8_000  # much more than is shown, so a secret that is cut in two here is never shown
 _ITEMS_MAX = 50
 _SECRET = r"passw|secret|token|credential|signature|api[._-]?key|access[._-]?key"
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
@@ -17,22 +17,22 @@ _SECRET_VALUE = re.compile(rf"((?:{_SECRET})[\w.-]{{0,40}}[\"']?\s?[=:]\s?)([\"'
 
 
 def cut(text: str, most: int = TEXT_MAX) -> str:
-    """The text, its end left off if it is long."""
+    """The text, cut off if it has more than ``most`` characters."""
     return utf8(text if len(text) <= most else text[: most - 1] + "…")
 
 
 def utf8(text: str) -> str:
-    """The text, U+FFFD in place of bytes of a path that are no UTF-8."""
+    """The text, with U+FFFD in place of bytes of a path that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if _SURROGATE.search(text) else text
 
 
 def blotted(text: str) -> str:
-    """The text without the user of a URL, and without values whose name says that they are secret."""
+    """The text without the user of a URL, and without values whose names suggest that they are secret."""
     return _SECRET_VALUE.sub(rf"\1\2{HIDDEN}", _USER_OF_URL.sub(rf"\1{HIDDEN}@", text[:_LOOKED_AT]))
 
 
 def shown(value: Any) -> Any:
-    """A value of a commit as JSON: texts blotted, and everything bounded."""
+    """A value of a commit as JSON: texts without credentials, and everything bounded."""
     match value:
         case str():
             return cut(blotted(value))

@@ -1,12 +1,12 @@
 """Looks at tables and keeps the answers ready: a request never touches a table.
 
-1. Each table has a thread. While somebody asks (within ``IDLE_SECONDS``), it asks the log for a newer version every
-   ``interval_seconds``, and sleeps otherwise. Whoever asks while it sleeps wakes it and waits for that look.
+1. Each table has a thread. While requests come (the last one within ``IDLE_SECONDS``), it asks the log for a newer version every
+   ``interval_seconds``; otherwise it sleeps. A request that comes while it sleeps wakes it and waits for the next look.
 2. When there is a new version, and every ``RELOOK_SECONDS`` because leases and tails age, it takes the figures, asks the planner,
-   lays out the levels and reads the commits; at most a fifth of the time goes into that.
-3. Each answer is JSON with a tag made of its bytes: what did not change has the tag it had.
-4. Whatever is wrong with a table is what its answer says; the others go on. The next look begins from scratch, unless the store
-   was only away: then the last figures are shown beside the error.
+   lays out the levels and reads the commits. That takes at most a fifth of the time.
+3. Each answer is JSON with a tag computed from its bytes, so an answer that did not change keeps its tag.
+4. If a look fails, the answers of this table contain the error; other tables are not affected. The next look opens the table
+   again. If only the store did not answer, it does not, and the last figures are shown beside the error.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ class Answer:
 
     @cached_property
     def tag(self) -> str:
-        """The same for the same bytes."""
+        """A hash of the bytes."""
         return hashlib.blake2b(self.body, digest_size=12).hexdigest()
 
     @cached_property
     def zipped(self) -> bytes | None:
-        """None for what is too short to be worth it."""
+        """The bytes compressed; None if they are too few to gain from that."""
         return gzip.compress(self.body, _GZIP_LEVEL, mtime=0) if len(self.body) >= _GZIP_BYTES_MIN else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a look brought. ``levels`` and ``timeline`` are None if the table can't be read."""
+    """The result of a look. ``levels`` and ``timeline`` are None if the table can't be read."""
 
     summary: dict[str, Any]
     table: Answer
@@ -84,7 +84,7 @@ class Seen:
 
 @dataclass(slots=True, kw_only=True)
 class _Open:
-    """What is kept of a table from look to look."""
+    """What the looks at one table share."""
 
     observer: Observer
     log: TableLog
@@ -98,7 +98,7 @@ class Watched:
     """One table, from ``start`` until ``close``."""
 
     def __init__(self, root: str, name: str, interval_seconds: float) -> None:
-        """``name``: what the page calls it, without credentials."""
+        """``name``: the name of the table on the page, without credentials."""
         self.name = name
         self._root = root
         self._interval_seconds = interval_seconds
@@ -120,7 +120,7 @@ class Watched:
         self._thread.start()
 
     def close(self) -> None:
-        """End; a look that is under way is waited for a moment only."""
+        """Stop looking; waits at most ``CLOSE_SECONDS`` for a look under way."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -128,15 +128,16 @@ class Watched:
             self._thread.join(CLOSE_SECONDS)
 
     def ask(self) -> None:
-        """Somebody wants to know: look, and go on looking for a while."""
+        """Look, and keep looking for ``IDLE_SECONDS``."""
         with self._changed:
             self._asked = time.monotonic()
             self._changed.notify_all()
 
     def seen(self, deadline: float | None = None) -> tuple[Seen | None, bool]:
-        """The newest look, and whether the one under way is late.
+        """The result of the newest look, and whether the look under way is late.
 
-        Waits, until ``deadline``, for one that was just asked for, but not for one that others have waited for in vain.
+        Without a result, or after a sleep, it waits for a look until ``deadline``; but not for one that has already taken
+        ``WAIT_SECONDS``.
         """
         deadline = time.monotonic() + WAIT_SECONDS if deadline is None else deadline
         self.ask()
@@ -183,7 +184,7 @@ class Watched:
         try:
             self._open = self._open or self._opened()
             return self._seen_now(self._open, is_due)
-        except Exception as error:  # whatever is wrong with one table, the page goes on
+        except Exception as error:  # an error of one table must not stop the page
             if not isinstance(error, LakebedError):
                 _logger.warning("%s: %s", self.name, error, exc_info=True)
             if not isinstance(error, Retry):
@@ -235,7 +236,7 @@ class Watched:
         except (Corrupt, Unsupported):
             if not status.findings:
                 raise
-            snapshot = None  # the findings say why
+            snapshot = None  # the findings contain the reason
         if snapshot is None:
             summary["figures"] = None
             return Seen(summary=summary, table=Answer(summary))
@@ -269,14 +270,14 @@ class Watched:
 
 
 class Tables:
-    """All tables of a page, by the names that the page has for them."""
+    """All tables of a page, by their names on the page."""
 
     def __init__(self, paths: Sequence[str], interval_seconds: float) -> None:
         """Raises InvalidInput for a path that can't be one."""
         self._watched: dict[str, Watched] = {}
         for root in dict.fromkeys(open_part_storage(path).root for path in paths):
             name = utf8(blotted(root))
-            while name in self._watched:  # what made the difference is not shown
+            while name in self._watched:  # they differ only in credentials
                 name += " (another)"
             self._watched[name] = Watched(root, name, interval_seconds)
 
@@ -292,7 +293,7 @@ class Tables:
         return self._watched.get(name)
 
     def overview(self) -> Answer:
-        """Every table in figures; one that was not looked at yet has none."""
+        """The summaries of all tables; a table without a look so far has no figures."""
         deadline = time.monotonic() + WAIT_SECONDS
         for each in self._watched.values():
             each.ask()

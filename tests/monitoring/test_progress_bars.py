@@ -133,10 +133,10 @@ def test_what_is_told_is_drawn_as_it_is() -> None:
     [
         (["compact"], r"(looking for parts to merge|merging \d+ parts, .* for level \d: merge)"),
         (["recluster", "--final"], r"(looking for parts to recluster|round \d+, merge \d+ of about \d+.*: rows)"),
-        (["vacuum"], "listing files that may go"),
-        (["vacuum", "--no-dry-run"], "deleting files that may go"),
-        (["expire-snapshots"], "listing files that may go"),
-        (["remove-orphan-files"], "listing files that may go"),
+        (["vacuum"], "listing files to delete"),
+        (["vacuum", "--no-dry-run"], "deleting files"),
+        (["expire-snapshots"], "listing files to delete"),
+        (["remove-orphan-files"], "listing files to delete"),
         (["settle"], "settling"),
         (["doctor", "--deep"], ".+"),
     ],
@@ -190,7 +190,7 @@ def test_a_watch_goes_on_over_a_store_that_is_away(
     assert _watch(looks(status, away, status), "json") == exit_codes.OK
     told = capsys.readouterr()
     assert len(told.out.splitlines()) == 2
-    assert "the store did not answer, looking again: list of s3://lake failed 5 times" in told.err
+    assert "the store did not answer, trying again: list of s3://lake failed 5 times" in told.err
     assert _watch(looks(status, away), "json") == exit_codes.TRY_AGAIN
 
 

@@ -132,5 +132,5 @@ def test_the_command_runs_a_table_s_own_day_under_other_settings(
     assert figures[0]["depth_max"] <= 3 < figures[1]["depth_max"] <= 6
     assert figures[0]["merged_bytes"] > figures[1]["merged_bytes"]
     assert main(["simulate", "--from", table.path, "--rate", "5"]) == 2
-    assert "--rate is what --from takes from the table" in capsys.readouterr().err
+    assert "--rate can't be given with --from, which takes it from the table" in capsys.readouterr().err
     assert main(["simulate", "--from", str(tmp_path / "nothing")]) != 0

@@ -1,15 +1,15 @@
-"""What to put before lakebed's metrics: Grafana dashboards, alert rules, and the settings that join them.
+"""Grafana dashboards and alert rules for lakebed's metrics, and the settings that connect them.
 
-The dashboards are here as the JSON that ``make`` prints, so that using them needs no Grafana SDK. The alert rules are
-written by hand. A rule's ``runbook_url`` leads to its section of the runbook.
+The dashboards are stored as the JSON that ``make`` writes, so that using them needs no Grafana SDK. The alert rules are
+written by hand. A rule's ``runbook_url`` links to its section of the runbook.
 
 ``write`` lays out, under one folder:
 
     prometheus/prometheus.yml                          an example of how to scrape lakebed, with the rules
     prometheus/alerts.yaml
     grafana/dashboards/lakebed-*.json
-    grafana/provisioning/dashboards/lakebed.yaml       tells Grafana of them
-    grafana/provisioning/datasources/lakebed.yaml      tells Grafana of Prometheus
+    grafana/provisioning/dashboards/lakebed.yaml       registers them in Grafana
+    grafana/provisioning/datasources/lakebed.yaml      registers Prometheus in Grafana
     lakebed-manual/                                    the documentation, unless the runbook is published elsewhere
 """
 
@@ -40,7 +40,7 @@ def content(name: str) -> str:
 def write(folder: Path, runbook: str | None = None) -> list[Path]:
     """Write all files, and overwrite those of an earlier call; returns them. Raises InvalidInput if that can't be done.
 
-    ``runbook``: the address at which docs/runbook.md is published. None: alerts lead to a copy in ``folder``.
+    ``runbook``: the address at which docs/runbook.md is published. None: alerts link to a copy in ``folder``.
     """
     written = []
     if runbook is None:

@@ -2,11 +2,11 @@
 
     python -m lakebed.monitoring.dashboards.make
 
-writes it beside this file. Three rules, so that every panel is right wherever the metrics come from:
+writes it beside this file. Three rules keep every panel right for any sources of the metrics:
 
 1. Several processes may report the state of a table (a pipeline, an exporter): ``now`` takes the greatest.
 2. Each process reports its own work: ``rate`` and ``added`` sum over processes.
-3. What has not happened yet has no series; where that means none, ``or_none`` shows 0.
+3. An event that has not happened yet has no series; where that means none, ``or_none`` shows 0.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from lakebed.monitoring.dashboards import DASHBOARDS
 SOURCE = DataSourceRef("prometheus", "${datasource}")
 WIDTH, HEIGHT = 8, 8
 SECONDS, BYTES, RATIO, COUNT, ROWS_A_SECOND, BYTES_A_SECOND = "s", "decbytes", "percentunit", "short", "rowsps", "Bps"
-# What a request is billed as: deletes are free.
+# Requests by their price; deletes are free.
 _WRITES = 'operation=~"put.*|create_upload|upload_part|complete_upload|list.*"'
 _READS = 'operation=~"read|get.*|head"'
 _NORMAL = 'state="normal"'
