@@ -323,7 +323,7 @@ def listen(listener: Listener) -> Callable[[], None]:
 
 
 def listeners() -> tuple[Listener, ...]:
-    """Who listens now."""
+    """The current listeners."""
     return tuple(_listeners)
 
 

@@ -3,7 +3,7 @@
 They live in the table, not in a process, so that every writer and every maintaining process agrees on them.
 
 1. A property is parsed where it is set, or refused with its name, its value and what is accepted (``parse_settings``).
-2. A property in a log that can't be read, set by somebody who did not check, counts as not set. ``wrong_properties`` reports it;
+2. A property in a log that can't be read, set by an unchecked writer, counts as not set. ``wrong_properties`` reports it;
    the table stays readable (``read_settings``).
 3. Two texts of one property are the same setting if they have the same value (``property_value``).
 """

@@ -1,1 +1,1 @@
-"""The key index: where the row of each key lies, on the local disk of whoever settles; rebuilt from the parts when lost."""
+"""The key index: where the row of each key is, on local disk of the process that settles; rebuilt from the parts when lost."""

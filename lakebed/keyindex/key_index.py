@@ -175,7 +175,7 @@ class KeyIndex:
             self.sync(self.parts - set(part_ids), _nothing_to_read)
 
     def at(self, parts: Collection[str]) -> IndexState | None:
-        """The index as it is now, if it holds these parts and no other; waits for nobody."""
+        """The index as it is now, if it holds these parts and no other; does not wait."""
         state = self._state
         return state if not self._abandoned and state.parts.keys() == parts else None
 

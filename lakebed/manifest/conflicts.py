@@ -137,6 +137,6 @@ def takes_rows_away(winner: Commit) -> bool:
 
 
 def _removed_for_good(winner: Commit) -> frozenset[str]:
-    """Parts that the commit takes out of the base for good; one whose dead rows it marks stays."""
+    """Parts that the commit removes from the base for good; a part whose dead rows it marks stays."""
     added = {action.part.path for action in winner.actions if isinstance(action, AddPart)}
     return frozenset(action.path for action in winner.actions if isinstance(action, RemovePart)) - added

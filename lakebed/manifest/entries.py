@@ -25,7 +25,7 @@ REPLACED = "lakebed.replaced"
 SOURCE_TRUNCATES = "lakebed.source_truncates"
 """The truncates of the source that the table has seen."""
 
-# Names of applications in ``txn``: who committed a batch.
+# Names of applications in ``txn``, which committed a batch.
 STREAM = "lakebed.ingest."
 """A streaming query; with the id of its checkpoint. An entry of the same name keeps what its newest batch read."""
 NAMED_BATCH = "lakebed.batch."

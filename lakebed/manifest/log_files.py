@@ -44,7 +44,7 @@ class LogFiles:
 
 
 def log_files(names: Iterable[str]) -> LogFiles:
-    """What a listing of the log's folder holds. Raises Unsupported for a checkpoint of a kind that lakebed can't read."""
+    """The files of a log in a listing of its folder. Raises Unsupported for a checkpoint of a kind that lakebed can't read."""
     commits: list[int] = []
     found: dict[int, list[str]] = {}
     for name in names:

@@ -46,7 +46,7 @@ _ENABLED = "delta.inCommitTimestampEnablementVersion"  # from this version on th
 
 
 class LogReader:
-    """The log of the table at a store's root, for those who read it. Safe to use from several threads."""
+    """The log of the table at a store's root, for reading. Safe to use from several threads."""
 
     def __init__(
         self, store: LogStore, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
@@ -81,7 +81,7 @@ class LogReader:
         Two changes are noticed only at the next commit, or when the log is listed, once a minute: another table was made in
         this one's place, or all versions after the one in memory were cleaned up already. Raises TableNotFound, Corrupt.
 
-        One thread reads at a time; those that ask meanwhile share what is read after it. Commits do not wait for it.
+        One thread reads at a time; those that ask meanwhile share the next read. Commits do not wait for it.
         """
         return self._refreshing(self._read_newest)
 
@@ -210,7 +210,7 @@ class LogReader:
         return list(files.commits), sorted(files.checkpoints)
 
     def read_checkpoint(self, version: int) -> Snapshot:
-        """What the checkpoint of a version holds. Raises FileNotFoundError, Corrupt."""
+        """The snapshot in the checkpoint of a version. Raises FileNotFoundError, Corrupt."""
         names = self._files(version).checkpoints.get(version)
         if names is None:
             raise FileNotFoundError(checkpoint_name(version))
@@ -394,10 +394,10 @@ def _number(text: str | None) -> int:
 
 def require_readable(protocol: Protocol) -> None:
     """Raises Unsupported naming the reader features that lakebed lacks."""
-    beyond = protocol.reader_features - READER_FEATURES
-    if beyond or protocol.min_reader_version == 2 or protocol.min_reader_version > 3:
-        named = ", ".join(sorted(beyond)) or f"reader version {protocol.min_reader_version}"
-        raise Unsupported(f"the table needs a reader that knows: {named}; lakebed does not")
+    missing = protocol.reader_features - READER_FEATURES
+    if missing or protocol.min_reader_version == 2 or protocol.min_reader_version > 3:
+        named = ", ".join(sorted(missing)) or f"reader version {protocol.min_reader_version}"
+        raise Unsupported(f"the table needs a reader that supports: {named}; lakebed does not")
 
 
 def _iso(timestamp_ms: int) -> str:

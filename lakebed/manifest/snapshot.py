@@ -70,7 +70,7 @@ class Snapshot:
 
     @property
     def order_terms(self) -> tuple[SortTerm, ...]:
-        """What parts of a partition are compared by (``order_columns``); none in a table without an order."""
+        """The terms that parts of a partition are compared by (``order_columns``); none in a table without an order."""
         settings = self.settings
         return order_columns(self.schema, settings.order_by, self.metadata.partition_columns, settings.sort_key_frame)
 

@@ -4,7 +4,7 @@ Some servers that speak S3 ignore ``If-None-Match``, and some check it and then 
 reveals the first kind, only a race the second. A store that passes is not proven atomic; one that fails is proven not.
 
 1. Put a name, then put it again with other bytes: the second must be refused and the first bytes must stay.
-2. In each round, ``contestants`` threads wait for each other and put one new name, each with bytes of its own and of
+2. In each race, ``contestants`` threads wait for each other and put one new name, each with bytes of its own and of
    its own length. Exactly one may win, and the name must hold the winner's bytes.
 3. A contestant whose outcome nobody knows (the store was unavailable) is neither a winner nor a loser: the name may
    hold its bytes if there is no other winner.

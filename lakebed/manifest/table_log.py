@@ -410,9 +410,9 @@ def _protocol_of(actions: Sequence[Action]) -> Protocol | None:
 
 def require_writable(protocol: Protocol) -> None:
     """Raises Unsupported unless the table is lakebed's and needs nothing that lakebed lacks."""
-    beyond = protocol.writer_features - WRITER_FEATURES
-    if beyond:
-        raise Unsupported(f"the table needs a writer that knows: {', '.join(sorted(beyond))}; lakebed does not")
+    missing = protocol.writer_features - WRITER_FEATURES
+    if missing:
+        raise Unsupported(f"the table needs a writer that supports: {', '.join(sorted(missing))}; lakebed does not")
     if GATE_FEATURE not in protocol.writer_features:
         raise Unsupported(
             "the table is a plain Delta table; adopt it with lakebed.convert(path, keys=…) before writing to it"

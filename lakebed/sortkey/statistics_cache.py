@@ -159,7 +159,7 @@ class _Column:
             return self._low, self._high
 
     def of(self, texts: Sequence[str | None], numbers: Indexes) -> _Column | None:
-        """The same for some of the texts, numbered anew; None while another thread reads."""
+        """The same for some of the texts, with new numbers; None while another thread reads."""
         if self._lock.locked():
             return None
         low, high = self.up_to_date(texts)
@@ -205,7 +205,7 @@ class _Order:
             return self._ranges, self._lower, self._upper
 
     def of(self, texts: Sequence[str | None], numbers: Indexes) -> _Order | None:
-        """The same for some of the texts, numbered anew; None while another thread reads."""
+        """The same for some of the texts, with new numbers; None while another thread reads."""
         if self._lock.locked():
             return None
         with self._lock:

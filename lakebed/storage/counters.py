@@ -58,7 +58,7 @@ class StoreCounters:
         return StoreCounters({n: self.operations.get(n, _NONE) + other.operations.get(n, _NONE) for n in names})
 
     def __sub__(self, earlier: StoreCounters) -> StoreCounters:
-        """What happened since ``earlier``, a value of the same store."""
+        """The costs since ``earlier``, a value of the same store."""
         left = {n: count - earlier.operations.get(n, _NONE) for n, count in self.operations.items()}
         return StoreCounters({n: count for n, count in left.items() if count != _NONE})
 

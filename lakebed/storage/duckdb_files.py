@@ -101,7 +101,7 @@ class RangeFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     @as_text()
     def exists(self, path: str, **_: Any) -> bool:
-        """Is there such an object?"""
+        """Whether there is such an object."""
         try:
             self._reader.meet(self._path(path))
         except FileNotFoundError:

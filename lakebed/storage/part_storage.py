@@ -41,12 +41,12 @@ class PartStorage(Protocol):
         ...
 
     def duckdb_url(self, path: str) -> str:
-        """What ``read_parquet`` takes for a file, on a connection that was attached; ``file://…`` is a file outside the root."""
+        """The url by which ``read_parquet`` reads a file, on an attached connection; ``file://…`` is a file outside the root."""
         ...
 
     @property
     def duckdb_folder(self) -> str:
-        """What the urls of the files below the root begin with, without the slash."""
+        """The prefix of the urls of the files below the root, without the slash."""
         ...
 
     def path_of_url(self, url: str) -> str:
@@ -82,7 +82,7 @@ class PartStorage(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Is there such a file now?"""
+        """Whether there is such a file now."""
         ...
 
     def delete(self, path: str) -> None:

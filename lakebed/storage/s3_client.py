@@ -201,7 +201,7 @@ def never_arrived(error: Exception) -> bool:
 
 
 def explain(error: Exception, operation: str, root: S3Root, key: str) -> Exception:
-    """What to raise for an error that no retry cures."""
+    """The error to raise for one that no retry cures."""
     place = f"s3://{root.bucket}/{key}"
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return MissingPrerequisite(

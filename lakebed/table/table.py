@@ -246,7 +246,7 @@ class Table:
     def attach_partition(self, name: str) -> int:
         """Put a detached partition back; returns the version. Refused if one of its keys is live by now.
 
-        With ``sequence_by``, deletes that came meanwhile hold: rows that are older come back dead.
+        With ``sequence_by``, deletes since the detach still apply: older rows come back dead.
         """
         return self._internals.partitions().attach(name)
 
