@@ -342,7 +342,7 @@ def test_jars_that_can_t_be_fetched_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "p.yml").write_text(text)
     done = lakebed_command("run", "p.yml", "--metrics-port", "off", cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "Spark's jars can't be fetched (io.delta#delta-spark" in done.stderr
+    assert "Spark's jars can't be downloaded (io.delta#delta-spark" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -99,7 +99,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         (TABLE + "source: {kind: kafka, topics: [a]}\nformat: json\n", 8, "the key 'config' is missing"),
         (TABLE + "source: {kind: files, folder: x}\n", 2, "the key 'format' is missing"),
         (TABLE.replace("string", "sting") + GENERATED, 6, "there is no type 'sting'; did you mean 'string'?"),
-        (TABLE + GENERATED + "table: [", 9, "this is no YAML"),
+        (TABLE + GENERATED + "table: [", 9, "this is not YAML"),
         (GENERATED, 1, "the key 'table' is missing"),
     ],
 )
@@ -196,27 +196,27 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     [
         (
             "table: &t {path: x, keys: *t}\n",
-            "line 1: the anchor of table.keys stands for something that holds its own alias",
+            "line 1: the value of table.keys has an anchor and contains its own alias",
         ),
-        ("&all\ntable: *all\n", "holds its own alias"),
+        ("&all\ntable: *all\n", "contains its own alias"),
         (LAUGHS, "the file has more than 20,000 values"),
         ("[" * 1_000, "nested too deeply"),
-        ("table: {path: !!binary aGk=}\n", "line 1: tags (what begins with !) are not supported"),
-        ("table: !vault\n  path: x\n", "tags (what begins with !) are not supported"),
+        ("table: {path: !!binary aGk=}\n", "line 1: YAML tags are not supported"),
+        ("table: !vault\n  path: x\n", "YAML tags are not supported"),
         ("? [a, b]\n: c\n", "line 1: a key must be a name"),
         ("table: {'': x}\n", "line 1: a key must be a name"),
         ("table: {<<: {path: x}}\n", "line 1: << is not supported"),
         ("table: {path: x, 'path': y}\n", "'path' is there twice"),
-        ("${TABLE}: x\n", "variables are filled in in values only"),
+        ("${TABLE}: x\n", "only values can contain variables"),
         (
             "table:\n\tpath: x\n",
-            "line 2: this is no YAML: found character '\\t' that cannot start any token; indent with spaces",
+            "line 2: this is not YAML: found character '\\t' that cannot start any token; indent with spaces",
         ),
-        ("table: x\n---\ntable: y\n", "this is no YAML: but found another document"),
-        ("table: a\x00b\n", "this is no YAML"),
+        ("table: x\n---\ntable: y\n", "this is not YAML: but found another document"),
+        ("table: a\x00b\n", "this is not YAML"),
         ("source: {config: {sasl.password: *hunter2}}\n", "a text that begins with * & or ! must be in quotes"),
         ("source: {config: {sasl.password: !hunter2!x y}}\n", "a text that begins with * & or ! must be in quotes"),
-        ("source: {config: {sasl.password: 'hunter2${x'}}\n", "'${' begins no variable"),
+        ("source: {config: {sasl.password: 'hunter2${x'}}\n", "'${' is not a variable"),
     ],
 )
 def test_what_yaml_can_do_and_a_pipeline_file_must_not_is_an_error_that_tells_no_secret(text: str, said: str) -> None:
@@ -231,7 +231,7 @@ def test_a_file_is_read_with_a_byte_order_mark_and_not_without_end(tmp_path: Pat
     file.write_bytes(text.encode("utf-8-sig"))
     assert load(file, {}).table.path == "x"
     for data, said in (
-        (text.encode("utf-16"), "is not in UTF-8"),
+        (text.encode("utf-16"), "is not UTF-8"),
         (b"#" * (1 << 20) + text.encode(), "has more than 1,048,576 bytes"),
     ):
         file.write_bytes(data)

@@ -1,4 +1,4 @@
-"""A checkpoint says how far one source was read: no other pipeline may go on with it."""
+"""A checkpoint records how far one source was read: no other pipeline may continue from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def kafka(topics: str, brokers: str = "a:9092") -> str:
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [
-        (FILES % "./inbox", FILES % "./other", "how far the folder ./inbox was read, and this file reads the folder ./other"),
+        (FILES % "./inbox", FILES % "./other", "how far the folder ./inbox was read, but this file reads the folder ./other"),
         (FILES % "./inbox", kafka("topics: [a]"), "this file reads Kafka's a"),
         ("{kind: generator}", FILES % "./inbox", "how far the source generator was read"),
         (kafka("topics: [a, b]"), kafka("topics: [c]"), "Kafka's a, b was read"),

@@ -87,7 +87,7 @@ def _commit(
             batch_id=batch.version if batch else None,
         )
     )
-    log.checkpoint_if_due(result.snapshot, slack=2)  # nobody maintains the table: the writer must
+    log.checkpoint_if_due(result.snapshot, slack=2)  # if nobody maintains the table, the writer must do this
     return result.version
 
 

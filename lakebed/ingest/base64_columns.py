@@ -1,10 +1,11 @@
-"""Base64 strings to bytes or decimals, a whole column at once.
+"""Decode base64 strings to bytes or decimals, a whole column at once.
 
-The standard library decodes; called once a string it would be most of the time, so for decimals it decodes many in one call:
+The standard library decodes. One call per string would dominate the cost, so decimals are decoded many in one call:
 
-1.  Rows are grouped by the length of their string and by its padding: those of one group give equally many bytes.
-2.  The padding is replaced by zero bits, so that the strings of a group, one after the other, are base64 too.
-3.  What they decode to is a byte matrix; the bytes of the zero bits are cut off.
+1.  Rows are grouped by the length of their string and by its padding: all strings of a group decode to the same number
+    of bytes.
+2.  The padding is replaced by zero bits, so that the strings of a group, joined, are valid base64 too.
+3.  The decoded bytes form a matrix with one row per string; the bytes that the zero bits produced are cut off.
 4.  The big-endian two's complement bytes are sign-extended to the 16 bytes of Arrow's decimal128.
 """
 
@@ -20,14 +21,14 @@ import pyarrow as pa
 
 LENGTHS_MAX = 64
 LENGTH_BYTES_MAX = 256
-"""More lengths, or longer strings, are decoded one by one: the matrices would be many, or large."""
+"""With more lengths, or longer strings, values are decoded one by one: the matrices would be many, or large."""
 
 _PAD = ord("=")
 _ZERO_BITS = ord("A")
 
 
 class NotBase64(ValueError):
-    """Some string of the column is not base64, or too long for a decimal."""
+    """At least one string of the column is not base64, or is too long for a decimal."""
 
 
 def to_binary(strings: pa.StringArray) -> pa.BinaryArray:

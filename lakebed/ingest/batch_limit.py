@@ -1,4 +1,4 @@
-"""The size of the next batch: all that waits, or less while maintenance is behind (``planning.backpressure``)."""
+"""The size of the next batch: all waiting rows, or fewer while maintenance is behind (``planning.backpressure``)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _ROWS_AT_FIRST = 200_000
 
 
 class BatchLimit:
-    """How many rows the next batch may take. It reads the table's log itself: batches are planned in a process of their own."""
+    """Limits the rows of the next batch. It reads the table's log itself, since a separate process plans the batches."""
 
     def __init__(self, table: str | None) -> None:
-        """Without a table there is no pressure."""
+        """Without a table there is no backpressure, so no limit."""
         self._log = None if table is None else TableLog(open_store(table))
         self._usual = _ROWS_AT_FIRST
 
     def limit(self, waiting: int) -> int:
-        """How many of the rows that wait the next batch may have."""
+        """How many of the ``waiting`` rows the next batch may take."""
         if self._log is None or not waiting:
             return waiting
         try:

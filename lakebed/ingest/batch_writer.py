@@ -1,16 +1,16 @@
 """Writing one batch of changes: parts first, then one blind commit that carries the batch's id.
 
-1. Each task turns its input into changes, keeps the newest a key, and writes parts under new names (act first).
-2. The driver orders the parts by task and by their place in the task, and commits them with the batch id (then commit).
+1. Each task turns its input into changes, keeps the newest change of each key, and writes parts under new names.
+2. The driver orders the parts by task and by their place in the task, and commits them with the batch id.
    A blind append reads nothing of the table, so it conflicts only with the same batch (M3) and with a change of the
    table's metadata.
-3. Records that can't be used are written to the quarantine table, committed *before* the batch under the same id: a
-   crash in between replays the batch, and the quarantine recognises it.
-4. A truncate in the batch that no earlier batch has seen: everything before it is removed (``truncates``). Tasks run again
-   with the cutoff and write exactly what came after it; the commit removes the whole table and remembers the truncate
+3. Records that can't be used are written to the quarantine table and committed there *before* the batch, under the same
+   id. After a crash in between, the batch is replayed, and the quarantine skips the id that it has.
+4. A truncate that no earlier batch contained removes everything before it (``truncates``). The tasks run again with the
+   cutoff and write exactly the changes after it. The commit removes all parts of the table and records the truncate,
    for records that arrive later.
 
-Files of an attempt that did not commit are orphans: no log refers to them.
+The files of an attempt that did not commit are orphans: no log refers to them.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ class ChangeStream(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What the tasks of a batch wrote, in the order of changes, and what they saw."""
+    """What the tasks of a batch wrote, in the order of changes, and what they counted."""
 
     parts: tuple[WrittenPart, ...] = ()
     quarantined: tuple[WrittenPart, ...] = ()
-    truncates: tuple[Truncate, ...] = ()  # that no earlier batch has seen
+    truncates: tuple[Truncate, ...] = ()  # those that no earlier batch contained
     newest_event_us: int | None = None
     records_ignored: int = 0
-    records_truncated: int = 0  # left out, since they are from before a truncate
+    records_truncated: int = 0  # left out because they are from before a truncate
     records_lost: int = 0
-    read: str | None = None  # digest of the ranges that the batch read, if its source has ranges
+    read: str | None = None  # fingerprint of the ranges that the batch read, if its source has ranges
 
     @property
     def rows(self) -> int:
@@ -85,7 +85,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """``replayed``: the batch had been committed before, and ``version`` is the newest version instead."""
+    """``replayed``: the batch had been committed before; then ``version`` is the newest version."""
 
     version: int
     snapshot: Snapshot
@@ -96,16 +96,16 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """What runs in each task: input in, parts out."""
+    """The work of each task: it reads its input and writes parts."""
 
     spec: WriteSpec
     root: str
     stream: ChangeStream
 
     def with_cutoff(self, cutoff: Cutoff) -> WriteTask:
-        """The task without the changes that are from before a truncate."""
+        """A copy of the task that leaves out changes from before a truncate."""
         if not isinstance(self.stream, (RangeChanges, RecordChanges)):
-            return self  # rows have no truncates
+            return self  # a source of rows has no truncates
         return replace(self, stream=replace(self.stream, cutoff=cutoff))
 
     @crosses_spark
@@ -124,7 +124,7 @@ class WriteTask:
         )
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str]]:
-        """(kind, JSON) of everything written and seen, in order; last, the requests to the object store that it took."""
+        """Yields (kind, JSON) of all that was written and counted, in order; last, the requests to the object store."""
         with counted() as requests, measured(self.root, "write"):
             yield from self._run(batches)
         yield "requests", requests.to_json()
@@ -170,7 +170,7 @@ class WriteTask:
         yield "seen", json.dumps(seen)
 
     def _slices(self, stream: Iterator[Decoded]) -> Iterator[Decoded]:
-        """Decoded input in pieces that fit the memory of a task."""
+        """Groups decoded input into slices that fit in the memory of a task."""
         held: list[Decoded] = []
         rows = size = 0
         for decoded in stream:
@@ -186,10 +186,10 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """Rows that have the table's columns already (and the hidden ones), each as one struct: what a DataFrame brings.
+    """Changes from a DataFrame whose rows are structs with the table's columns (and the hidden ones).
 
-    One struct, since PySpark asks the JVM for each column by itself. ``strict`` raises for rows that violate NOT NULL;
-    else they go to quarantine.
+    A row is one struct because PySpark makes a call to the JVM for each column. With ``strict``, a row that violates NOT
+    NULL is an error; otherwise it goes to quarantine.
     """
 
     spec: WriteSpec
@@ -211,7 +211,7 @@ class RowChanges:
 
 
 def _split(table: pa.Table, spec: WriteSpec) -> tuple[pa.Table, pa.Table]:
-    """What of a batch fits, and what does not, each row with its own reason. By halves: a few bad rows cost little."""
+    """The rows that fit the table, and those that do not with a reason each. Halves the batch, so few bad rows cost little."""
     connection = connect(threads=1)
     good: list[pa.Table] = [prepare(table.slice(0, 0), spec, connection)]
     bad: list[dict[str, Any]] = []
@@ -225,7 +225,7 @@ def _split(table: pa.Table, spec: WriteSpec) -> tuple[pa.Table, pa.Table]:
                 bad.append(_quarantined(piece, str(error)))
             else:
                 half = len(piece) // 2
-                pieces += [piece.slice(half), piece.slice(0, half)]  # the first half is looked at first: order stays
+                pieces += [piece.slice(half), piece.slice(0, half)]  # the first half comes first, which keeps the order
     return pa.concat_tables(good), pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
 
 
@@ -236,7 +236,7 @@ def _quarantined(row: pa.Table, reason: str) -> dict[str, Any]:
 
 
 def write_arrow(changes: pa.Table, spec: WriteSpec, root: str) -> Written:
-    """Parts of an Arrow table that ``prepare`` checked, written by this process. Raises InvalidChanges."""
+    """Write the parts of an Arrow table that ``prepare`` has checked, in this process. Raises InvalidChanges."""
     connection = connect()
     storage = open_part_storage(root)
     layers, incomplete_rows = newest_in_layers(changes, spec, connection)
@@ -245,16 +245,14 @@ def write_arrow(changes: pa.Table, spec: WriteSpec, root: str) -> Written:
     return Written(parts=tuple(part for layer in layers for part in write_parts(layer, spec, storage)))
 
 
-def write_dataframe(frame: DataFrame, task: WriteTask, known: Cutoff = NO_CUTOFF) -> Written:
-    """Parts of a DataFrame, written by its tasks. A truncate in the batch makes the tasks run again, cut by it.
+def write_dataframe(frame: DataFrame, task: WriteTask, cutoff: Cutoff = NO_CUTOFF) -> Written:
+    """Write the parts of a DataFrame in its tasks. After a truncate in the batch, the tasks run again with it as a cutoff.
 
-    Raises InvalidChanges, and whatever else of lakebed's a task raises.
-
-    ``known``: the truncates that the table has seen.
+    ``cutoff``: the truncates of earlier batches. Raises InvalidChanges, and any LakebedError of a task.
     """
-    written = _collect(frame, task.with_cutoff(known))
+    written = _collect(frame, task.with_cutoff(cutoff))
     if written.truncates:
-        written = _collect(frame, task.with_cutoff(replace(known, new=written.truncates)))
+        written = _collect(frame, task.with_cutoff(replace(cutoff, new=written.truncates)))
     return written
 
 
@@ -267,7 +265,7 @@ def _collect(frame: DataFrame, task: WriteTask) -> Written:
     parts: list[WrittenPart] = []
     quarantined: list[WrittenPart] = []
     seen: list[dict[str, Any]] = []
-    for row in sorted(rows, key=lambda row: int(row["task"])):  # stable: a task's own order stays
+    for row in sorted(rows, key=lambda row: int(row["task"])):  # a stable sort keeps the order within a task
         match row["kind"]:
             case "part":
                 parts.append(WrittenPart.from_json(row["body"]))
@@ -296,8 +294,8 @@ def commit_written(
 ) -> BatchResult:
     """Commit a batch's parts as the newest changes of the table.
 
-    Raises Retry if the table's shape changed meanwhile, TableReplaced, Contention, StoreUnavailable (a batch with an id may then
-    be repeated).
+    Raises Retry if the table's schema or keys changed meanwhile; TableReplaced; Contention; StoreUnavailable (a batch with
+    an id may then be repeated).
     """
     spec, started = write_spec_of(read), time.perf_counter()
     access = ReadWriteSet(whole_table=True) if written.truncates else BLIND
@@ -308,7 +306,7 @@ def commit_written(
     def build(snapshot: Snapshot) -> Proposal[BatchResult] | Finished[BatchResult]:
         if snapshot.metadata.id != read.metadata.id:
             raise TableReplaced(
-                "another table was made in this one's place while the batch was written; apply it again",
+                "another table was created in this one's place while the batch was written; apply it again",
                 table=log.root,
             )
         if batch is not None and snapshot.transaction_version(batch.app_id) >= batch.version:
@@ -357,7 +355,7 @@ def _actions(snapshot: Snapshot, written: Written, spec: WriteSpec) -> list[Acti
 
 
 def refuse_quarantine(written: Written, table: str) -> None:
-    """For ``quarantine: fail``. Raises QuarantineRefused naming the first bad record's reason."""
+    """For ``quarantine: fail``. Raises QuarantineRefused with the reason of the first bad record."""
     if not written.quarantined:
         return
     storage = open_part_storage(table + QUARANTINE_SUFFIX)
@@ -369,7 +367,7 @@ def refuse_quarantine(written: Written, table: str) -> None:
     total = sum(part.rows for part in written.quarantined)
     raise QuarantineRefused(
         f"{total} records can't be used; the first is at topic {row[0]}, partition {row[1]}, offset {row[2]}: {row[3]} "
-        "(quarantine: fail is set; with quarantine: table they are set aside and the stream goes on)",
+        "(quarantine: fail is set; with quarantine: table they go to the quarantine table and the stream continues)",
         table=table,
         records=total,
     )

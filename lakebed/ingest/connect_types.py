@@ -1,7 +1,7 @@
-"""Kafka Connect's and Debezium's logical types: what a JSON value means.
+"""Logical types of Kafka Connect and Debezium, which decide how a JSON value is read.
 
-In an event with an inline schema the name of the schema says it. An event without one leaves ``PLAIN``: then the table's
-column type and the JSON type of the value decide.
+In an event with an inline schema, the name of a field's schema gives its logical type. Without an inline schema the
+logical type is ``PLAIN``: then the table's column type and the JSON type of the value decide.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ KIND_OF_NAME = {
     "org.apache.kafka.connect.data.Timestamp": Kind.TIMESTAMP_MS,
     "org.apache.kafka.connect.data.Decimal": Kind.DECIMAL_BYTES,
 }
-"""Names left out (ZonedTimestamp, ZonedTime, Year, Uuid, Json, Xml, Enum, EnumSet) are plain strings or numbers."""
+"""Other names (ZonedTimestamp, ZonedTime, Year, Uuid, Json, Xml, Enum, EnumSet) are plain strings or numbers."""
 
 
 SCHEMA_LEVELS_MAX = 100
 
 
 def logical_type_of(schema: Any, level: int = 0) -> LogicalType:
-    """The logical type of a field of an inline Kafka Connect schema. Raises ``Unreadable`` for what is no such schema."""
-    _expect(isinstance(schema, Mapping), "a field's schema is no object")
+    """The logical type of a field of an inline Kafka Connect schema. Raises ``Unreadable`` if it is not such a schema."""
+    _expect(isinstance(schema, Mapping), "a field's schema is not an object")
     _expect(level < SCHEMA_LEVELS_MAX, "it is nested too deep")
     name = schema.get("name")
     kind = KIND_OF_NAME.get(name) if isinstance(name, str) else None
@@ -97,12 +97,12 @@ def _scale(parameters: Any) -> int:
 
 
 def fields_of(schema: Any, level: int = 0) -> tuple[tuple[str, LogicalType], ...]:
-    """The fields of a struct's schema with their logical types; none for a schema that is null. Raises ``Unreadable``."""
+    """The fields of a struct's schema with their logical types; empty for a null schema. Raises ``Unreadable``."""
     return tuple((field["field"], logical_type_of(field, level)) for field in _fields(schema))
 
 
 def columns_of_envelope(schema: Any) -> dict[str, LogicalType]:
-    """The logical types of a table's columns, out of the inline schema of a change event. Raises ``Unreadable``."""
+    """The logical types of a table's columns, from the inline schema of a change event. Raises ``Unreadable``."""
     images = {field["field"]: field for field in _fields(schema)}
     for name in ("after", "before"):
         if name in images:
@@ -113,11 +113,11 @@ def columns_of_envelope(schema: Any) -> dict[str, LogicalType]:
 def _fields(schema: Any) -> list[Mapping[str, Any]]:
     if schema is None:
         return []
-    _expect(isinstance(schema, Mapping), "it is no object")
+    _expect(isinstance(schema, Mapping), "it is not an object")
     fields = schema.get("fields")
     if fields is None:
         return []
-    _expect(isinstance(fields, list), "'fields' is no list")
+    _expect(isinstance(fields, list), "'fields' is not a list")
     for field in fields:
         _expect(isinstance(field, Mapping) and isinstance(field.get("field"), str), "a field has no name")
     named: list[Mapping[str, Any]] = fields

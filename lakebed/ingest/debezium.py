@@ -1,20 +1,20 @@
-"""Debezium's change events in JSON become changes of a table.
+"""Turn Debezium's change events in JSON into changes of a table.
 
-What an event means
+Operations
     c, r, u     upsert of ``after``; a ``u`` whose ``before`` has another key deletes the old key first
     d           delete of the key in ``before``, or else in the message key
     t           truncate: returned beside the changes, because it concerns all partitions
     m, and a record without a value (a tombstone): ignored, counted
-A delete carries its key and, where ``before`` has it, the table's own ``sequence_by`` column; all else is null.
+A delete carries its key and, where ``before`` has it, the table's own ``sequence_by`` column; all other columns are null.
 
 Algorithm
-    1.  Records with an inline schema are grouped by the schema's text, which is a common prefix of their values; it is
-        cut off and parsed once. What is left looks like an event without a schema.
-    2.  A plan says how each column is read (``json_columns``); it is made from the table's types, the logical types in
-        the schema and a sample of values, and kept until it fails.
-    3.  A slice is parsed by Arrow's JSON parser into ``before``, ``after`` and metadata, columns are finished, and the
-        operation decides with masks which row is an upsert or a delete. What the masks leave goes to the slow path.
-    4.  The slow path (``debezium_record``) reads one record exactly; it also names the reason if it can't.
+    1.  Records with an inline schema are grouped by the schema's text, which is a common prefix of their values. The
+        prefix is cut off and parsed once. The rest of a value looks like an event without a schema.
+    2.  A plan holds a reader for each column (``json_columns``). It is made from the table's types, the logical types
+        in the schema and a sample of values, and kept until it fails.
+    3.  Arrow's JSON parser parses a slice into ``before``, ``after`` and metadata. The readers convert the columns, and
+        masks made from the operation select the upserts and the deletes. All other rows go to the slow path.
+    4.  The slow path (``debezium_record``) reads one record exactly, or gives the reason why it can't.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ SCHEMAS_PER_SLICE_MAX = 4
 SCHEMAS_KEPT_MAX = 64
 SAMPLES = 64
 Mask = np.ndarray[Any, Any]
-"""One entry a record."""
+"""One element per record."""
 
 
 class DebeziumJson:
@@ -129,7 +129,7 @@ class _EventReader:
         return FastReading(pa.concat_tables(tables) if tables else empty, handled, ignored, truncated)
 
     def _groups(self, values: pa.BinaryArray, present: Mask) -> list[tuple[bytes, Mask]]:
-        """Row numbers by the prefix that holds their inline schema. Rows in no group are for the slow path."""
+        """Row numbers, grouped by the prefix that holds their inline schema. Rows in no group go to the slow path."""
         inline = np.asarray(pc.fill_null(pc.starts_with(values, SCHEMA_FIRST), False))
         groups = []
         if not inline.any():
@@ -150,7 +150,7 @@ class _EventReader:
         return groups
 
     def _prefix_of(self, value: bytes) -> bytes:
-        """All of a value up to its payload; its schema is parsed and kept."""
+        """The part of a value before its payload. The schema in it is parsed and kept."""
         for prefix in self._sources:
             if prefix and value.startswith(prefix):
                 return prefix
@@ -176,14 +176,14 @@ class _EventReader:
             except MISSES:
                 self._sample(source, payloads)
                 if shape_of(source.samples) == planned_for:
-                    raise  # the values look as before, so another plan would be the same
+                    raise  # the values have the same types as before, so a new plan would be the same
         else:
             self._sample(source, payloads)
         source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
         return source.plan.read(payloads, records, numbers)
 
     def _sample(self, source: _Source, payloads: pa.Array) -> None:
-        """Notes a value of every column, so that the plan knows its JSON type."""
+        """Keeps a value of each column, from which the plan takes the JSON type."""
         fresh: dict[str, Any] = {}
         for number in np.unique(np.linspace(0, len(payloads) - 1, SAMPLES, dtype=np.int64)):
             try:
@@ -196,8 +196,8 @@ class _EventReader:
                     continue
                 for name in self._decoder_schema.columns.names:
                     value = row.get(name)
-                    known = json_type(value) is not None and not is_unavailable(value, self._options.unavailable_value)
-                    if known and value != []:
+                    was_sent = not is_unavailable(value, self._options.unavailable_value)
+                    if json_type(value) is not None and was_sent and value != []:
                         fresh.setdefault(name, value)
         source.samples.update(fresh)
 
@@ -214,7 +214,7 @@ def _plan(decoder_schema: DecoderSchema, options: JsonOptions, source: _Source, 
 
 
 class _Plan:
-    """How events of one source are read as a whole."""
+    """How a slice of events with one inline schema, or none, is read as a whole."""
 
     def __init__(
         self, decoder_schema: DecoderSchema, options: JsonOptions, readers: dict[str, ColumnReader], cutoff: Cutoff
@@ -250,7 +250,7 @@ class _Plan:
         return pa.schema(fields)
 
     def read(self, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask) -> tuple[pa.Table, Mask, int, int]:
-        """Change rows, which records they say all about, and how many of those mean nothing to a table, or are cut off."""
+        """Returns the change rows, a mask of the handled records, and how many of these were ignored and how many truncated."""
         events = parse_objects(payloads, self._schema, self._refused)
         after = column_of(events, "after")
         columns, unavailable = self._columns(after.flatten(), tuple(self._readers))
@@ -326,7 +326,7 @@ class _Plan:
         delete: Mask,
         numbers: Mask,
     ) -> pa.Table:
-        """One row a record in record order, and one more before it for a key that changed."""
+        """The change row of each record, and for each changed key a delete of the old one; ``AT_COLUMN`` gives the order."""
         count = len(numbers)
         moved = self._moved(columns, before, operation, upsert)
         deletes = pa.array(delete)
@@ -357,14 +357,14 @@ class _Plan:
         operation: pa.Array,
         upsert: Mask,
     ) -> Mask:
-        """Updates whose key before was another one."""
+        """Updates that changed the key."""
         moved = np.zeros(len(upsert), bool)
-        known = upsert & np.asarray(pc.fill_null(pc.equal(operation, "u"), False))
+        has_old_key = upsert & np.asarray(pc.fill_null(pc.equal(operation, "u"), False))
         for key in self._decoder_schema.keys:
-            known &= np.asarray(before[key].is_valid())
-        if known.any():
+            has_old_key &= np.asarray(before[key].is_valid())
+        if has_old_key.any():
             for key in self._decoder_schema.keys:
-                moved |= known & np.asarray(pc.fill_null(pc.not_equal(before[key], columns[key]), False))
+                moved |= has_old_key & np.asarray(pc.fill_null(pc.not_equal(before[key], columns[key]), False))
         return moved
 
     def _metadata(self, path: tuple[str, str], events: pa.Table, records: pa.RecordBatch) -> pa.Array:
@@ -376,7 +376,7 @@ class _Plan:
         return pc.struct_field(column_of(events, parent), name)
 
     def _times(self, events: pa.Table, records: pa.RecordBatch) -> pa.Array:
-        """Microseconds: when the source changed the row, else when Debezium saw it, else the record's own time."""
+        """Microseconds: when the source changed the row, else when Debezium read the change, else the record's own time."""
         millis = pc.coalesce(
             self._metadata(("source", "ts_ms"), events, records),
             column_of(events, "ts_ms"),
@@ -385,7 +385,7 @@ class _Plan:
         return micros_of(millis)
 
     def _positions(self, events: pa.Table, records: pa.RecordBatch, times: pa.Array) -> pa.Table:
-        """Where the source stood: what orders events and truncates."""
+        """The source's position at each event, which orders events and truncates."""
         source = column_of(events, "source")
         micros = pc.coalesce(pc.struct_field(source, "ts_us"), times)
         return positions(records, micros, {name: pc.struct_field(source, name) for name in self._cutoff.places})

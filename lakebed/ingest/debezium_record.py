@@ -1,4 +1,4 @@
-"""One Debezium event, read exactly: the slow path of ``debezium`` and the one that gives reasons."""
+"""Read one Debezium event exactly, or give the reason why not: the slow path of ``debezium``."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def read_event(
 
 
 def _payload(document: Any) -> tuple[Any, Any]:
-    """An event or key with or without the envelope of an inline schema, which has these two members and no other."""
+    """(payload, schema) of an event or key. The envelope of an inline schema has exactly these two members."""
     if isinstance(document, dict) and document.keys() == {"schema", "payload"}:
         return document["payload"], document["schema"]
     return document, None
 
 
 def message_key(record: Record) -> tuple[dict[str, Any], dict[str, LogicalType]]:
-    """The members of a record's key and what they mean; nothing for a key that is null or no object."""
+    """The members of a record's key and their logical types; empty for a key that is null or not an object."""
     if record.key is None:
         return {}, {}
     try:
@@ -69,7 +69,7 @@ def message_key(record: Record) -> tuple[dict[str, Any], dict[str, LogicalType]]
 
 
 class Event:
-    """A parsed event and the table whose changes it is read as."""
+    """A parsed event, to be read as changes of one table."""
 
     def __init__(
         self,
@@ -132,11 +132,11 @@ class Event:
         return row | self._metadata_columns()
 
     def _sent(self, value: Any) -> Any:
-        """The value, or None if the source says that it did not send it."""
+        """The value, or None if it is the placeholder of an unavailable value."""
         return None if is_unavailable(value, self._options.unavailable_value) else value
 
     def _fill_keys(self, row: dict[str, Any]) -> None:
-        """Takes a key that the row lacks from the message key."""
+        """Takes keys that the row lacks from the message key. Raises ``Unreadable`` if one is in neither."""
         lacking = [key for key in self._decoder_schema.keys if row[key] is None]
         if not lacking:
             return
@@ -168,7 +168,7 @@ class Event:
                 row[SEQUENCE_COLUMN] = self._lsn_of_snapshot()
             if row[SEQUENCE_COLUMN] is None:
                 raise Unreadable(
-                    f"sequence_by {self._decoder_schema.sequence_metadata!r} is null, missing or no integer"
+                    f"sequence_by {self._decoder_schema.sequence_metadata!r} is null, missing or not an integer"
                 )
         return row
 
@@ -183,8 +183,10 @@ class Event:
         return value if whole else None
 
     def _lsn_of_snapshot(self) -> int | None:
-        """Rows of an ad hoc snapshot have no ``lsn``. Where the connector stood in the log when it sent them is the last text of
-        ``sequence``: it leaves out a row that the log has a change of between reading and sending it, so they are that new.
+        """The position of the connector in PostgreSQL's log when it sent a row of an ad hoc snapshot.
+
+        Such rows have no ``lsn``; the last text of ``sequence`` holds this position. The rows are as new as it: if the log
+        has a change of a row between reading and sending it, the connector leaves the row out.
         """
         source = self._event.get("source")
         text = source.get("sequence") if isinstance(source, dict) else None
@@ -204,7 +206,7 @@ class Event:
         return None
 
     def position(self) -> Truncate:
-        """Where the source stood: what orders an event and the truncates."""
+        """The source's position at the event, which orders the event and truncates."""
         record, source = self._record, self._event.get("source")
         file = source.get("file") if isinstance(source, dict) else None
         micros = self._metadata("source", "ts_us")

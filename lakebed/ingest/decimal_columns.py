@@ -1,10 +1,11 @@
-"""Decimals into a column's precision and scale, a whole column at once, and never to another value.
+"""Convert a whole column of decimals to a precision and scale, never to another value.
 
-Arrow checks a decimal's precision, but where it raises the scale it may not see that the product has left the type's
-bits. So nothing is rescaled here that could leave them:
+Arrow checks a decimal's precision. But where it raises the scale, it may not notice that the product overflows the
+type's bits. So nothing is rescaled here that could overflow:
 
-    1.  Digits are read into a type with room for every number of the digits that it lets through, times the scale.
-    2.  From there, and from a decimal of a lower scale after a look at its size, a cast checks the rest.
+    1.  Digits are read into a type that has room for every number of so many digits after the shift by the scale.
+    2.  From there a cast checks the rest. Before a cast from a decimal of a lower scale, the size of the numbers is
+        checked.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ DIGITS_MAX = 38
 
 
 class DoesNotFit(ValueError):
-    """Some decimal of the column has no place in its type, or perhaps has none."""
+    """At least one decimal of the column does not fit its type, or may not fit."""
 
 
 def parsed_as(target: pa.Decimal128Type) -> pa.DataType:
-    """What Arrow may read digits as, of ``target``'s scale; a number with more digits than it says is refused.
+    """The type of ``target``'s scale that Arrow may read digits as; Arrow refuses a number with more digits than its precision.
 
-    ``digits + scale`` is at most what the type's bits hold, so shifting by the scale stays within them. It is never
-    ``target``: Arrow would take the shifted numbers for checked ones, and cast nothing.
+    ``digits + scale`` is at most what the type's bits hold, so a shift by the scale does not overflow. The type is never
+    ``target`` itself: then Arrow would do no cast, and so no check.
     """
     if target.precision + target.scale < DIGITS_MAX:
         return pa.decimal128(DIGITS_MAX - target.scale, target.scale)
@@ -33,7 +34,7 @@ def parsed_as(target: pa.Decimal128Type) -> pa.DataType:
 
 
 def of_digits(texts: pa.StringArray, target: pa.Decimal128Type) -> pa.Decimal128Array:
-    """Texts of digits, with or without a sign and a point. Raises ``ValueError``."""
+    """Decimals from texts of digits, with or without a sign and a point. Raises ``ValueError``."""
     longest = pc.max(pc.binary_length(texts)).as_py() or 0
     if longest > DIGITS_MAX:
         raise DoesNotFit(f"perhaps more than {DIGITS_MAX} digits")

@@ -1,7 +1,7 @@
-"""Decoders: what one must know of a table, and what it returns.
+"""Decoders turn records into changes of a table. Here are the protocol, its input and its result.
 
 Invariants
-    D1  Every record ends as exactly one of: change rows, a quarantined record, a truncate, or counted, in ``ignored`` or in
+    D1  Every record becomes exactly one of: change rows, a quarantined record, a truncate, or a count in ``ignored`` or in
         ``truncated``.
     D2  Change rows are in record order; the two rows of a changed key follow each other, the delete first.
     D3  Decoding is a pure function of the records, the cutoff and the options: a replayed batch gives the same rows.
@@ -30,14 +30,14 @@ RECORD_SCHEMA = pa.schema(
         pa.field("timestamp", pa.timestamp("ms", "UTC")),
     ]
 )
-"""The records that a source gives to a decoder, whatever the source is."""
+"""The records that every source passes to a decoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSchema:
     """The columns of a table with their nullability, its keys, and what orders the changes of a key.
 
-    ``sequence_by`` names a column of the table or metadata of the event (``source.lsn``, ``ts_ms``, ``kafka.offset``).
+    ``sequence_by`` is a column of the table or metadata of the event (``source.lsn``, ``ts_ms``, ``kafka.offset``).
     """
 
     columns: pa.Schema
@@ -81,7 +81,7 @@ class DecoderSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What a batch of records became. Event times are microseconds since the epoch."""
+    """The result of decoding a batch of records. Event times are microseconds since the epoch."""
 
     changes: pa.Table
     quarantined: pa.Table
@@ -89,13 +89,13 @@ class Decoded:
     event_time_min: int | None = None
     event_time_max: int | None = None
     ignored: int = 0
-    """Records that mean nothing to a table: tombstones, logical messages, and truncates that an earlier batch did."""
+    """Records that change nothing: tombstones, logical messages, and truncates that an earlier batch applied."""
     truncated: int = 0
-    """Changes from before a truncate."""
+    """Changes that were left out because they are from before a truncate."""
 
     @staticmethod
     def concat(parts: Iterable[Decoded]) -> Decoded:
-        """Joins what consecutive batches of one range became."""
+        """Joins the results of consecutive batches of one range."""
         decoded = list(parts)
         lows = [part.event_time_min for part in decoded if part.event_time_min is not None]
         highs = [part.event_time_max for part in decoded if part.event_time_max is not None]

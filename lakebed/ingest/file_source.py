@@ -1,7 +1,7 @@
-"""Folders of files as a source, through Spark's file source, which remembers what it has read.
+"""Folders of files as a source, through Spark's file source, which records which files it has read.
 
-json, debezium-json     one document a line: the stream carries records, decoded as those of Kafka are; the topic is
-                        the file's path, so the quarantine says where a bad line was
+json, debezium-json     one document per line: the stream carries records, decoded like those of Kafka; the topic is
+                        the file's path, so the quarantine shows the file of a bad line
 parquet                 the stream carries rows
 csv                     the stream carries rows, with a header line and the given schema; a line that does not fit
                         it ends the stream with an error
@@ -30,7 +30,7 @@ FORMATS: tuple[FileFormat, ...] = ("json", "debezium-json", "csv", "parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
-    """Files that appear in ``folder``. ``schema`` names the columns of CSV and Parquet files.
+    """Files that appear in ``folder``. ``schema`` gives the columns of CSV and Parquet files.
 
     ``options`` go to Spark's reader (``sep``, ``compression``, ``pathGlobFilter``, ``recursiveFileLookup``, ...).
     """

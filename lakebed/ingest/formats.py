@@ -1,4 +1,4 @@
-"""Decoders by the names that a pipeline file uses."""
+"""The decoder of each format, by the name that a pipeline file uses."""
 
 from __future__ import annotations
 

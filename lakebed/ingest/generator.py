@@ -1,17 +1,18 @@
-"""A stream of orders that needs no server: Debezium-shaped events, made inside the tasks, the same ones every time.
+"""A generated stream of orders that needs no server: Debezium-shaped events, made inside the tasks, always the same ones.
 
 Invariants
-    N1  Event i is a function of (settings, i), its time of that and of the stream's clock, which is in the offset. So a
+    N1  Event i is a function of (settings, i). Its time also depends on the stream's clock, which is in the offset. So a
         replayed range gives the same bytes.
-    N2  An update or delete is of an order that was created before and is not deleted; an order is deleted at most once.
+    N2  An update or delete affects an order that was created before and is not deleted; an order is deleted at most once.
 
-Which event is what, without looking at the events before it
-    1.  Shares are of ten thousand. Event i creates an order if ``i * inserts / 10,000``, rounded up, steps up at i; so
-        that is the number of orders before i, and order n was created at a computable event. Deletes take slots of
-        the rest in the same way; all other events are updates.
-    2.  The k-th delete takes the k-th of a fixed set of orders (every so many), some deletes late, so that it exists.
-    3.  An update takes an order by its age: with probability ``skew`` log-uniform (as in Zipf's law, recent ones
-        first), else uniform. If that order is deleted by then, its neighbour is taken, which never is.
+How an event is computed without the events before it
+    1.  Shares are of ten thousand. ``i * inserts / 10,000``, rounded up, is the number of orders before event i. Event i
+        creates an order if this number is higher at i + 1. So the event that created order n can be computed. Deletes
+        take slots among the other events in the same way; all remaining events are updates.
+    2.  The k-th delete takes the k-th of a fixed set of orders, evenly spaced. It comes a number of deletes later, so
+        that the order exists.
+    3.  An update chooses an order by its age: with probability ``skew`` log-uniformly (as in Zipf's law, recent orders
+        more often), else uniformly. If that order is already deleted, the next order is updated, which is never deleted.
     4.  A late update happened before it arrives: its time and log position are those of an earlier event.
 """
 
@@ -44,7 +45,7 @@ COLUMNS = pa.schema(
 
 SHARES_OF = 10_000
 DELETES_LATE = 200
-"""Deletes are of orders that are this many deletes old."""
+"""A delete removes an order whose turn came this many deletes earlier."""
 REGIONS = ("eu-west", "eu-north", "us-east", "us-west", "ap-south", "ap-east", "sa-east", "af-south")
 STATUSES = ("paid", "packed", "shipped", "delivered", "returned")
 NOTES = ("call first", "gift wrap", "leave at the door", "fragile", "größer als üblich", '"rush"')
@@ -58,7 +59,7 @@ Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderStream:
-    """How the stream looks. Shares are fractions of all events; what is neither insert nor delete is an update."""
+    """The settings of the stream. Shares are fractions of all events; all but inserts and deletes are updates."""
 
     events_per_second: float = 1000.0
     seed: int = 1
@@ -67,9 +68,9 @@ class OrderStream:
     skew: float = 0.8
     late: float = 0.0
     late_events_max: int = 10_000
-    """A late update happened at most so many events before it arrives."""
+    """A late update happened at most this many events before it arrives."""
     events_max: int | None = None
-    """The stream ends there."""
+    """The stream ends after this many events."""
 
     def __post_init__(self) -> None:
         if self.events_per_second <= 0:
@@ -98,7 +99,7 @@ class _Chosen:
 
 
 def _random(seed: int, stream: int, numbers: Numbers) -> Bits:
-    """SplitMix64 of (seed, stream, number): 64 random bits each (Steele, Lea and Flood, 2014)."""
+    """64 random bits per number: SplitMix64 of (seed, stream, number) (Steele, Lea and Flood, 2014)."""
     salt = (seed * 0x9E3779B97F4A7C15 + stream * 0xD1B54A32D192ED03) & 0xFFFFFFFFFFFFFFFF
     with np.errstate(over="ignore"):
         z: Bits = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)
@@ -142,7 +143,7 @@ def _choose(settings: OrderStream, event: Numbers) -> _Chosen:
 
 
 def _deleted(order: Numbers, slot: Numbers, inserts: int, deletes: int) -> Mask:
-    """Whether an order is one of those that get deleted, and was by the given number of delete slots."""
+    """Whether an order is one of those that get deleted, and was deleted within the first ``slot`` delete slots."""
     turn = -(-order * deletes // inserts)
     gone: Mask = (turn * inserts // deletes == order) & (turn + DELETES_LATE <= slot)
     return gone

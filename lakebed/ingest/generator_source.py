@@ -1,8 +1,8 @@
 """A streaming source whose rows are ranges of event numbers of the generator.
 
-An offset document: ``{"next": the next event number, "clock": the time of event 0 in epoch microseconds}``; ``{}`` is
-the beginning. Events fall due at the stream's rate. A stream that was stopped goes on with the next event number; its
-clock is moved, so that no events are made for the time in between.
+An offset document is ``{"next": the next event number, "clock": the time of event 0 in epoch microseconds}``; ``{}`` is
+the beginning. Events become due at the stream's rate. A stream that was stopped continues with the next event number;
+its clock is moved, so that no events are made for the time in between.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ TABLE_EVENTS_MAX = 20_000
 IDLE_WAIT_SECONDS = 0.2
 IDLE_POLL_SECONDS = 0.02
 BEHIND_SECONDS_MAX = 5.0
-"""A stream that comes back later than this goes on from now."""
+"""A stream that was stopped for longer than this continues from the present time."""
 
 
 @dataclass(slots=True)
 class GeneratorReader:
-    """Makes the events of a range inside a task."""
+    """Generates the events of a range inside a task."""
 
     orders: OrderStream
     records_lost: int = 0
@@ -50,7 +50,7 @@ class GeneratorReader:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorSource:
-    """Generated orders as a source of a pipeline; ``tasks`` ranges a batch."""
+    """Generated orders as a source of a pipeline; ``tasks`` is the number of ranges per batch."""
 
     orders: OrderStream = field(default_factory=OrderStream)
     tasks: int = 2
@@ -88,7 +88,7 @@ class GeneratedRanges(DataSource):
 
 @methods_cross_spark
 class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans which events each batch makes."""
+    """Plans which events each batch generates."""
 
     def __init__(self, orders: OrderStream, tasks: int, limit: int | None) -> None:
         self._orders = orders
@@ -143,7 +143,7 @@ class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"next": due, "clock": clock} if due > made else start
 
     def _clock(self, start: dict[str, Any], made: int, now: int) -> int:
-        """The time of event 0: moved once if the stream begins, or comes back late or at another rate; kept from then on."""
+        """The time of event 0. It is moved at most once: when the stream begins, or resumes late or at another rate."""
         if not self._asked:
             self._asked = True
             made_seconds = made / self._orders.events_per_second

@@ -1,12 +1,12 @@
-"""Whole columns of JSON values at once: the fast reading.
+"""Read whole columns of JSON values at once: the fast path.
 
-``reader_for`` picks, for a column's type, its logical type and the JSON type that was seen in it, what Arrow's JSON parser
-shall read it as and how that becomes the column's type. Arrow's parser refuses what does not fit (a fraction in an
-integer, a number out of range, a lone surrogate, a key named twice), so no value changes unnoticed; it raises for the
-whole slice, and the caller reads the offending records one by one with ``json_values``.
+``reader_for`` takes a column's type, its logical type and the JSON type of a sample. It chooses the type that Arrow's
+JSON parser reads the column as, and the conversion from there to the column's type. Arrow's parser refuses a value that
+does not fit (a fraction in an integer, a number out of range, a lone surrogate, a repeated key), so no value changes
+unnoticed. It raises for the whole slice, and the caller reads the offending records one by one with ``json_values``.
 
 Invariant
-    J1  What a reader accepts, ``json_values.convert`` reads to the same value.
+    J1  Every value that a reader accepts, ``json_values.convert`` reads to the same value.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ JsonType = Literal["string", "number", "bool", "object", "array"]
 TICKS_OF_KIND = {Kind.TIME_MS: ("ms", 10**3), Kind.TIME_US: ("us", 10**6), Kind.TIME_NS: ("ns", 10**9)}
 UNIT_OF_KIND = {Kind.TIMESTAMP_MS: "ms", Kind.TIMESTAMP_US: "us", Kind.TIMESTAMP_NS: "ns"}
 MILLIS_MAX = 9 * 10**15
-"""Milliseconds below this have microseconds in 64 bits; some above have too, which the slow reading knows."""
+"""Milliseconds below this fit in 64 bits as microseconds; some above fit too, and the slow path reads those."""
 PLAIN_DIGITS = r"^-?[0-9]+(\.[0-9]+)?$"
 SURELY_DIGITS = r"^-[0-9]+(\.[0-9]+)?$|^[0-9]+\.[0-9]+$|^([0-9]{4})*[0-9]{1,3}$"
-"""With a sign or a point, or of a length that base64 never has."""
+"""Digits with a sign or a point, or of a length that base64 never has."""
 MAYBE_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^Infinity$"
 TOP_LEVEL_NULL = r"\}\s*null"
 
 
 class Missed(ValueError):
-    """The fast reading can't vouch for these values; the slow one decides about them."""
+    """The fast path can't be sure of these values; the slow path decides about them."""
 
 
 MISSES = (Missed, ValueError, OverflowError, pa.ArrowNotImplementedError)
@@ -52,11 +52,11 @@ MISSES = (Missed, ValueError, OverflowError, pa.ArrowNotImplementedError)
 @dataclass(frozen=True, slots=True)
 class ColumnReader:
     parsed: pa.DataType
-    """What Arrow's JSON parser reads."""
+    """The type that Arrow's JSON parser reads."""
     finish: Callable[[pa.Array], pa.Array] | None = None
-    """Makes it the column's type; None if it is already."""
+    """Converts it to the column's type; None if it is that type already."""
     numbers_only: bool = False
-    """Whether texts must be kept from it, which Arrow would read like numbers (``refusal_of``)."""
+    """Whether texts must be refused, because Arrow would read them like numbers (``refusal_of``)."""
 
     def read(self, values: pa.Array) -> pa.Array:
         return values if self.finish is None else self.finish(values)
@@ -79,7 +79,7 @@ def json_type(value: Any) -> JsonType | None:
 
 
 def shape_of(sample: Any, levels: int = 8) -> Any:
-    """The JSON types in a sample, all that a reader depends on (deeper ones cost no more than speed)."""
+    """The JSON types in a sample, which a reader depends on. Types below ``levels`` are left out; that costs only speed."""
     if isinstance(sample, dict) and levels:
         return {name: shape_of(value, levels - 1) for name, value in sample.items()}
     if isinstance(sample, list) and levels:
@@ -90,8 +90,9 @@ def shape_of(sample: Any, levels: int = 8) -> Any:
 def refusal_of(readers: Mapping[str, ColumnReader]) -> str:
     """A pattern of texts that ``parse_objects`` must not read.
 
-    Arrow's parser crashes on a bare null between two objects. It reads a decimal out of a number or a text alike, where
-    a text may mean another number than it shows; so a text is told by its name, and a name must not be escaped.
+    Arrow's parser crashes on a bare null between two objects. It reads a decimal from a number and from a text alike, but
+    a text of digits may be base64 of another number. So the pattern finds texts by the name of their member, and it also
+    refuses names with escapes, which it could not recognize.
     """
     pattern = TOP_LEVEL_NULL
     if names := [re.escape(name) for name, reader in readers.items() if reader.numbers_only]:
@@ -100,19 +101,19 @@ def refusal_of(readers: Mapping[str, ColumnReader]) -> str:
 
 
 def parse_objects(values: pa.Array, schema: pa.Schema, refused: str = TOP_LEVEL_NULL) -> pa.Table:
-    """One row per JSON object; members that the schema does not name are skipped. Raises one of ``MISSES``.
+    """One row per JSON object; members that are not in the schema are skipped. Raises one of ``MISSES``.
 
-    1.  Every value begins with a brace and ends with one.
-    2.  They are joined by newlines, which are illegal inside a JSON string, so no value can reach into the next. The text
-        is UTF-8, and holds nothing that is ``refused``.
-    3.  As many rows as values: then each value was exactly one object.
+    1.  Every value must begin and end with a brace.
+    2.  The values are joined by newlines, which are illegal inside a JSON string, so no value can extend into the next.
+        The text must be UTF-8, and nothing in it may match ``refused``.
+    3.  If there are as many rows as values, each value was exactly one object.
     """
     if not _braced(values):
         raise Missed("not one JSON object per record")
     whole = pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
     text = pc.binary_join(whole, b"\n").cast(pa.string())  # checks that it is UTF-8
     if pc.match_substring_regex(text, refused)[0].as_py():
-        raise Missed("text that Arrow's parser does not read as it must")
+        raise Missed("text that Arrow's parser would read wrongly")
     joined = text.buffers()[2]
     table = pj.read_json(
         pa.BufferReader(joined),
@@ -139,8 +140,8 @@ def column_of(table: pa.Table, name: str) -> pa.Array:
 
 
 def null_unavailable(values: pa.Array, placeholder: str) -> tuple[pa.Array, np.ndarray[Any, Any] | None]:
-    """Nulls in place of Debezium's placeholder, and where they are. What may be its form in a list or an object is left
-    to the slow reading.
+    """The values with nulls in place of Debezium's placeholder, and a mask of these. Raises ``Missed`` for lists and objects
+    that may be the placeholder: the slow path reads them.
     """
     raw = placeholder.encode()
     if pa.types.is_string(values.type):
@@ -171,7 +172,7 @@ def _refuse_placeholder_lists(values: pa.Array, placeholder: str) -> None:
 
 
 def names_of(unavailable: dict[str, np.ndarray[Any, Any]], upsert: np.ndarray[Any, Any]) -> pa.Array:
-    """Per row the names of its unavailable columns; null where there are none."""
+    """For each row, the names of its unavailable columns; null where there are none."""
     lists: list[list[str] | None] = [None] * len(upsert)
     for name, hits in unavailable.items():
         for row in np.flatnonzero(hits & upsert):
@@ -180,7 +181,7 @@ def names_of(unavailable: dict[str, np.ndarray[Any, Any]], upsert: np.ndarray[An
 
 
 def reader_for(target: pa.DataType, logical_type: LogicalType, seen: Any, options: JsonOptions) -> ColumnReader | None:
-    """How to read a column whose values look like ``seen`` (a sample, or None); None: only one by one."""
+    """A reader for a column whose values look like ``seen`` (a sample, or None); None if values must be read one by one."""
     shape = json_type(seen)
     kind = logical_type.kind
     if pa.types.is_integer(target):
@@ -268,7 +269,7 @@ def _variable(values: pa.StructArray, target: pa.DataType) -> pa.Array:
 
 
 def _decimal_text(values: pa.StringArray, target: pa.DataType, options: JsonOptions) -> pa.Array:
-    """Each text shows its own form; if one does not, all are read the slow way."""
+    """Decimals from texts whose form is clear. Raises ``Missed`` if the form of one is not: the slow path reads them all."""
     form = options.decimal_text
     if form != "precise" and _all_match(values, PLAIN_DIGITS if form == "string" else SURELY_DIGITS):
         return of_digits(values, target)
@@ -318,7 +319,7 @@ def _struct_reader(target: pa.StructType, members: list[ColumnReader | None]) ->
 
 def _digits(values: pa.StringArray) -> pa.StringArray:
     if pc.any(pc.invert(pc.match_substring_regex(values, r"^-?[0-9]+$"))).as_py():
-        raise Missed("strings that are no integers")
+        raise Missed("strings that are not integers")
     return values
 
 
@@ -336,7 +337,7 @@ def _finite(values: pa.Array) -> pa.Array:
 
 def _zero_or_one(values: pa.Int64Array) -> pa.BooleanArray:
     if pc.any(pc.invert(pc.is_in(values.drop_null(), value_set=pa.array([0, 1], pa.int64())))).as_py():
-        raise Missed("numbers that are no booleans")
+        raise Missed("numbers that are not booleans")
     return values.cast(pa.bool_())
 
 
@@ -384,12 +385,12 @@ def _micros(values: pa.Int64Array, unit: str) -> pa.Int64Array:
 
 
 def _beyond(numbers: np.ndarray[Any, Any], limit: int) -> np.ndarray[Any, Any]:
-    """Which have an absolute value of ``limit`` or more. (That of the least 64-bit integer is none.)"""
+    """Which numbers have an absolute value of at least ``limit``. (The least 64-bit integer has none in 64 bits.)"""
     return (numbers >= limit) | (numbers <= -limit)
 
 
 def micros_of(millis: pa.Array) -> pa.Int64Array:
-    """Epoch milliseconds as microseconds. Raises ``Missed`` if they have none."""
+    """Epoch milliseconds as microseconds. Raises ``Missed`` if these may not fit in 64 bits."""
     if _beyond(_integers(millis), MILLIS_MAX).any():
         raise Missed("times out of range")
     return pc.multiply(millis, 1000)

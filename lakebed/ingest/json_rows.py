@@ -1,11 +1,11 @@
-"""Flat JSON objects become changes of a table: the format ``json``.
+"""Turn flat JSON objects into changes of a table: the format ``json``.
 
-An object has the table's columns as members; others are skipped. A member may say what happened
-(``operation_field``): its value is one of ``delete_values``, or the object is an upsert. A record without a value
-deletes the key in its message key, as in a compacted topic; without such a key it is ignored, and counted.
+An object has the table's columns as members; other members are skipped. A member may give the operation
+(``operation_field``): if its value is one of ``delete_values``, the object is a delete, otherwise an upsert. A record
+without a value deletes the key in its message key, as in a compacted topic; without such a key it is ignored, and
+counted.
 
-The values are read as in ``debezium`` (fast by columns, one by one where that fails), where no schema says more than
-the table does.
+The values are read as in ``debezium`` without an inline schema: fast by columns, one by one where that fails.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class JsonRows:
             raise InvalidInput(f"operation_field {self.operation_field!r}: a table without keys takes no deletes")
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
-        """A flat object says nothing about its source, and the format has no truncates, so ``cutoff`` is not used."""
+        """``cutoff`` is not used: the format has no truncates, and a flat object has no position in a source."""
         return decode_records(records, _RowReader(self), self.decoder_schema, NO_CUTOFF)
 
 
@@ -82,7 +82,7 @@ class _RowReader:
         self._decoder_schema = decoder.decoder_schema
         self._options = decoder.options
         if self._options.decimal_text == "auto":
-            self._options = replace(self._options, decimal_text="string")  # words may look like Debezium's base64
+            self._options = replace(self._options, decimal_text="string")  # a word may look like Debezium's base64
         self._operation = decoder.operation_field
         self._samples: dict[str, Any] = {}
         self._readers: dict[str, ColumnReader] | None = None
@@ -107,7 +107,7 @@ class _RowReader:
             return False
         operation = row.get(self._operation)
         if operation is not None and not isinstance(operation, str):
-            raise Unreadable(f"member {self._operation!r} is no string")
+            raise Unreadable(f"member {self._operation!r} is not a string")
         return operation in self._decoder.delete_values
 
     def _event(self, side: str, row: dict[str, Any], record: Record) -> Event:
@@ -122,11 +122,11 @@ class _RowReader:
         if not present.any():
             return FastReading(from_arrays(self._decoder_schema, 0, {}), handled)
         some = records if present.all() else records.filter(pa.array(present))
-        rows, sure = self._read_known(some, numbers[present])
+        rows, sure = self._read_present(some, numbers[present])
         handled[present] = sure
         return FastReading(rows, handled)
 
-    def _read_known(
+    def _read_present(
         self, records: pa.RecordBatch, numbers: np.ndarray[Any, Any]
     ) -> tuple[pa.Table, np.ndarray[Any, Any]]:
         if self._readers is not None:
@@ -173,7 +173,7 @@ class _RowReader:
         if self._operation is not None:
             operation = column_of(parsed, self._operation)
             if not pa.types.is_string(operation.type) and operation.null_count < count:
-                raise Missed("an operation that is no string")
+                raise Missed("an operation that is not a string")
             values = pa.array(self._decoder.delete_values, pa.string())
             delete = np.asarray(pc.is_in(operation.cast(pa.string()), value_set=values))
         good = np.ones(count, bool)

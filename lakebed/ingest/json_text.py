@@ -1,9 +1,9 @@
-"""JSON text into Python values without loss, and such values back into text.
+"""Parse JSON text into Python values without loss, and write such values back as text.
 
-1.  Numbers that an ``int`` does not hold as they were written stay texts (``Number``, ``MinusZero``).
-2.  What Python's parser stumbles over and Arrow's skips in a member that no column wants (a bare ``Inf``, nesting of
-    any depth) is read a second time with a placeholder, which no column takes. So what a record becomes does not
-    depend on the parser.
+1.  A number that an ``int`` would not keep as it was written keeps its form (``Number``, ``MinusZero``).
+2.  Python's parser fails on some values that Arrow's skips in a member that no column needs (a bare ``Inf``, nesting of
+    any depth). Such a document is parsed a second time with a placeholder for the value, which no column accepts. So
+    the result of a record does not depend on the parser.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 LEVELS_MAX = 100
-"""A value nested deeper is no column's: its text is not kept. A document may hold such a value in a member of its own."""
+"""No column takes a value nested deeper, and its text is not kept. A document may hold it in a member of no column."""
 _CUT_AT = 2 * LEVELS_MAX
 DIGITS_MAX = 1000
 SHOWN_MAX = 80
@@ -30,7 +30,7 @@ class Unreadable(ValueError):
 
 
 class Number:
-    """A JSON number with a fraction, an exponent or very many digits, as it was written; or one that JSON lacks."""
+    """A JSON number with a fraction, an exponent or very many digits, as it was written; or NaN or an infinity."""
 
     __slots__ = ("text",)
 
@@ -38,13 +38,13 @@ class Number:
         self.text = text
 
     def literal(self) -> str:
-        """The text. Raises ``Unreadable`` if it is no number of JSON's: those end with a digit."""
+        """The text. Raises ``Unreadable`` if it is not a JSON number: those end with a digit."""
         if not self.text[-1].isdigit():
-            raise Unreadable(f"{self.text} is no JSON number")
+            raise Unreadable(f"{self.text} is not a JSON number")
         return self.text
 
     def decimal(self) -> Decimal:
-        """Its exact value. Raises ``Unreadable`` if it has none."""
+        """The exact value. Raises ``Unreadable`` if it has none."""
         try:
             return Decimal(self.literal())
         except InvalidOperation:  # an exponent beyond those of Decimal
@@ -52,14 +52,14 @@ class Number:
 
 
 class MinusZero(int):
-    """``-0``, which is an integer, but not as a floating-point number or as a text."""
+    """``-0``: as an integer it is 0, but a floating-point number or a text keeps the sign."""
 
     def __repr__(self) -> str:
         return "-0"
 
 
 class Repeated(dict[str, Any]):
-    """An object that names members twice. The last one counts, but as a text it is all of them."""
+    """An object with a repeated member. The last one counts, but the object's text has all of them."""
 
     __slots__ = ("pairs",)
 
@@ -107,7 +107,7 @@ def parse(text: bytes) -> Any:
 
 
 def _shallow(document: str) -> Iterator[str]:
-    """The document in pieces; in place of what is nested too deep, and of NaN and infinities, a constant stands in."""
+    """The document in pieces, with constants in place of values nested too deep and of NaN and infinities."""
     depth = begin = 0
     for token in _TOKEN.finditer(document):
         match token[0]:
@@ -129,7 +129,7 @@ def _shallow(document: str) -> Iterator[str]:
 
 
 def written(value: Any, level: int = 0) -> str:
-    """A parsed value as JSON: numbers as they came, no white space. Raises ``Unreadable``."""
+    """A parsed value as JSON: numbers as they were written, no white space. Raises ``Unreadable``."""
     match value:
         case str():
             return encode_basestring(value)
@@ -148,7 +148,7 @@ def written(value: Any, level: int = 0) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether the text holds no half of a surrogate pair, which no column takes."""
+    """Whether the text has no half of a surrogate pair; no column accepts one."""
     if not text.isascii():
         try:
             text.encode("utf-8")
@@ -158,7 +158,7 @@ def is_unicode(text: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A parsed value for people: short, and without halves of surrogate pairs."""
+    """A parsed value for messages: short, and without halves of surrogate pairs."""
     try:
         text = value.text if isinstance(value, Number) else written(value)
     except Unreadable:

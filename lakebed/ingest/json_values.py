@@ -1,11 +1,12 @@
-"""One JSON value into one column value, exactly, or a reason why not.
+"""Convert one JSON value into one column value, exactly, or give the reason why not.
 
-This is the slow and complete reading. ``json_columns`` reads whole columns at once and must agree with it: whatever
-that one accepts, this one reads to the same value.
+This is the slow and complete path. ``json_columns`` reads whole columns at once and must agree with it: every value that
+``json_columns`` accepts, this module reads to the same value.
 
     1.  The text is parsed without loss: integers of any size, other numbers as written (``json_text.parse``).
-    2.  The logical type (from an inline schema) or the column's type and the value's JSON type pick the conversion.
-    3.  A value that does not fit (range, precision, form) is refused with ``Unreadable``; nothing is rounded, with one
+    2.  The conversion depends on the logical type (from an inline schema), or on the column's type and the value's JSON
+        type.
+    3.  A value that does not fit (range, precision, form) is refused with ``Unreadable``. Nothing is rounded, with one
         exception: nanoseconds are cut to the microseconds that a table can hold.
 """
 
@@ -45,18 +46,18 @@ _EXACT = Context(prec=1000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperatio
 
 @dataclass(frozen=True, slots=True)
 class JsonOptions:
-    """How to read what a JSON event without an inline schema leaves open."""
+    """How to read values whose logical type is not given, since the JSON event has no inline schema."""
 
     timestamp_unit: TimestampUnit = "auto"
     decimal_text: DecimalText = "auto"
-    """Decimals in strings: ``precise`` is base64 of unscaled bytes, ``string`` is digits, ``auto`` is whichever of them
-    the string can be, if it can't be both.
+    """Decimals in strings: ``precise`` is base64 of unscaled bytes, ``string`` is digits. ``auto`` takes the one form that
+    the string can have, and refuses a string that can have both.
     """
     unavailable_value: str = "__debezium_unavailable_value"
 
 
 def is_unavailable(value: Any, placeholder: str) -> bool:
-    """Whether the source said that it did not send the value, in any of the forms of Debezium's placeholder."""
+    """Whether the value is Debezium's placeholder for an unavailable value, in any of its forms."""
     raw = placeholder.encode()
     if isinstance(value, str):
         return value in (placeholder, base64.b64encode(raw).decode(), f'{{"{placeholder}":"{placeholder}"}}')
@@ -67,7 +68,7 @@ def is_unavailable(value: Any, placeholder: str) -> bool:
 
 
 def convert(value: Any, target: pa.DataType, logical_type: LogicalType, options: JsonOptions) -> Any:
-    """A parsed JSON value as what ``pa.array([...], target)`` takes. Raises ``Unreadable``."""
+    """A parsed JSON value as a Python value that ``pa.array([...], target)`` accepts. Raises ``Unreadable``."""
     if value is None:
         return None
     if pa.types.is_integer(target):
@@ -113,14 +114,14 @@ def _member(value: Any, field: pa.Field, logical_type: LogicalType, options: Jso
 def _pairs(value: dict[str, Any], target: pa.MapType, options: JsonOptions) -> list[tuple[Any, Any]]:
     keys = [convert(key, target.key_type, PLAIN, options) for key in value]
     if len(set(keys)) < len(keys):
-        raise Unreadable("a map names a key twice")
+        raise Unreadable("a map has a key twice")
     return [
         (key, _member(item, target.item_field, PLAIN, options)) for key, item in zip(keys, value.values(), strict=True)
     ]
 
 
 def _mismatch(value: Any, wanted: str) -> Unreadable:
-    return Unreadable(f"{shown(value)} is no {wanted}")
+    return Unreadable(f"{shown(value)} is not a valid {wanted}")
 
 
 def _integer(value: Any, target: pa.DataType, logical_type: LogicalType, options: JsonOptions) -> int:
@@ -154,7 +155,7 @@ def _floating(value: Any, target: pa.DataType, logical_type: LogicalType, option
         text = repr(value)
     else:
         raise _mismatch(value, str(target))
-    try:  # by Arrow: through a double a single-precision number would be rounded twice
+    try:  # Arrow parses single precision itself: by way of a double the number would be rounded twice
         number = float(text) if target.bit_width == 64 else pa.scalar(text).cast(target).as_py()
     except pa.ArrowInvalid:
         number = math.inf
@@ -205,7 +206,7 @@ def _base64(value: str) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise _mismatch(value, "base64") from error
+        raise _mismatch(value, "base64 string") from error
 
 
 def _decimal(value: Any, logical_type: LogicalType, plain_scale: int, options: JsonOptions) -> Decimal:
@@ -225,7 +226,7 @@ def _decimal(value: Any, logical_type: LogicalType, plain_scale: int, options: J
 
 
 def _plain_decimal(value: str, scale: int, options: JsonOptions) -> Decimal:
-    """A decimal in a string that no schema explains: digits, or base64 of its unscaled bytes."""
+    """A decimal in a string without a logical type: digits, or base64 of its unscaled bytes."""
     form: str = options.decimal_text
     is_number = NUMBER.fullmatch(value) is not None
     is_base64 = len(value) % 4 == 0 and BASE64.fullmatch(value) is not None
@@ -237,8 +238,8 @@ def _plain_decimal(value: str, scale: int, options: JsonOptions) -> Decimal:
         return _unscaled(value, scale)
     if is_number:
         return Decimal(value)
-    hint = ", unless it is Debezium's base64: then set decimal_text to 'precise'" if is_base64 else ""
-    raise Unreadable(f"{shown(value)} is no decimal{hint}")
+    hint = "; if it is Debezium's base64, set decimal_text to 'precise'" if is_base64 else ""
+    raise Unreadable(f"{shown(value)} is not a valid decimal{hint}")
 
 
 def _unscaled(value: str, scale: int) -> Decimal:
@@ -304,7 +305,7 @@ def _micros_of_unit(value: int, unit: TimestampUnit) -> int:
 
 
 def _micros_of_text(value: str) -> int:
-    """ISO 8601; without a zone it is UTC."""
+    """Microseconds of an ISO 8601 text; a text without a zone is UTC."""
     match = INSTANT.fullmatch(value)
     if match is None:
         raise _mismatch(value, "timestamp")

@@ -1,4 +1,4 @@
-"""Questions to a Kafka cluster: which partitions are there, and where they begin and end."""
+"""Ask a Kafka cluster which partitions it has, and where they begin and end."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ class KafkaCluster:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._seen: set[str] = set()
-        self._troubles: list[
-            KafkaError
-        ] = []  # what the client met in the background; a call says only that it had no answer
+        # Errors that the client met in the background; the error of a call says only that it got no answer.
+        self._troubles: list[KafkaError] = []
 
     @cached_property
     def _admin(self) -> AdminClient:
@@ -39,19 +38,22 @@ class KafkaCluster:
             raise InvalidInput(f"kafka: the client refuses its settings: {text}") from None
 
     def look(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
-        """The partitions that the settings select, and the ids of their topics where the brokers give them."""
+        """The partitions that the settings select, and the ids of their topics where the brokers return them."""
 
-        def there() -> tuple[dict[str, TopicMetadata], list[str]]:
+        def selected() -> tuple[dict[str, TopicMetadata], list[str]]:
             metadata = self._metadata().topics
             return metadata, topics_there(metadata, self._settings, self._seen)
 
-        metadata, topics = self._patiently(there)
+        metadata, topics = self._patiently(selected)
         self._seen.update(topics)
         partitions = [(topic, number) for topic in topics for number in sorted(metadata[topic].partitions)]
         return partitions, self._ids(topics)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """The answer, when there is one: leaders move, and new topics are not everywhere at once. Raises Retry after a while."""
+        """Repeats the question until there is an answer, since leaders move and a new topic reaches the brokers one by one.
+
+        Raises Retry after ``timeout_seconds``.
+        """
         until = time.monotonic() + self._settings.timeout_seconds
         while True:
             try:
@@ -62,7 +64,7 @@ class KafkaCluster:
                 time.sleep(TRY_AGAIN_SECONDS)
 
     def _metadata(self) -> ClusterMetadata:
-        """Of all topics, not ours by name: asking for a topic by name may create it."""
+        """The metadata of all topics: a request for a topic by its name may create it."""
         try:
             return self._admin.list_topics(timeout=min(LOOK_SECONDS, self._settings.timeout_seconds))
         except KafkaException as error:
@@ -74,7 +76,7 @@ class KafkaCluster:
         ids = {}
         described = self._admin.describe_topics(TopicCollection(topics), request_timeout=self._settings.timeout_seconds)
         for topic, answer in described.items():
-            with suppress(KafkaException):  # one that is not told: only offsets reveal that the topic is another
+            with suppress(KafkaException):  # without the id, only offsets can show that the topic was replaced
                 ids[topic] = str(answer.result().topic_id)
         return ids
 
@@ -82,7 +84,7 @@ class KafkaCluster:
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
 
     def latest(self, partitions: list[tuple[str, int]]) -> Partitions:
-        """The ends; with ``read_committed`` the last stable offsets."""
+        """The end offsets; with ``read_committed`` the last stable offsets."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
 
     def starting(self, partitions: list[tuple[str, int]]) -> Partitions:
@@ -102,7 +104,7 @@ class KafkaCluster:
         listed = {(topic, int(number)): offset for topic, of in starting.items() for number, offset in of.items()}
         if unknown := sorted(listed.keys() - set(partitions)):
             topic, partition = unknown[0]
-            raise InvalidInput(f"kafka: starting_offsets names topic {topic!r} partition {partition}: it is not read")
+            raise InvalidInput(f"kafka: starting_offsets has topic {topic!r} partition {partition}, which is not read")
         return listed
 
     def _offsets(self, wanted: Mapping[tuple[str, int], OffsetSpec]) -> Partitions:
@@ -123,10 +125,10 @@ class KafkaCluster:
             raise self._unreachable(error) from None
 
     def error_of_unknown(self, wanted: Iterable[tuple[str, int]]) -> Exception:
-        """A broker that does not host a partition says no more than that: whether there is none, the metadata tell."""
+        """The error for a partition that a broker does not host. The metadata show whether it is gone."""
         metadata = self._metadata().topics
-        there = set(topics_there(metadata, self._settings, self._seen))
-        lost = sorted((t, number) for t, number in wanted if t not in there or number not in metadata[t].partitions)
+        present = set(topics_there(metadata, self._settings, self._seen))
+        lost = sorted((t, number) for t, number in wanted if t not in present or number not in metadata[t].partitions)
         if not lost or self._settings.on_data_loss == "skip":
             return Retry("kafka: a broker was asked for a partition that it does not host (any more)")
         topic, partition = lost[0]
@@ -137,7 +139,7 @@ class KafkaCluster:
         )
 
     def _unreachable(self, error: KafkaException) -> Exception:
-        """What a call's failure means; the client's own troubles are delivered first: a refused login is one of those."""
+        """The error for a failed call. The client's background errors are collected first: a refused login is one of them."""
         cause = kafka_error_of(error)
         self._troubles.clear()
         self._admin.poll(0)
@@ -151,17 +153,16 @@ class KafkaCluster:
 
 
 def topics_there(metadata: Mapping[str, TopicMetadata], settings: KafkaSettings, seen: AbstractSet[str]) -> list[str]:
-    """The topics that the settings mean and the cluster has. ``seen`` are those that it had before.
+    """The topics that the settings select and the cluster has. ``seen`` are those that it had before.
 
-    An error beside a topic's name says that there is none only if it says just that; else the topic may be there and nothing
-    is known of it now. Raises Retry then, and InvalidInput for a topic that is refused or that was never there.
+    Only an error in ``GONE`` says that a topic does not exist. With any other error the topic may exist: then this raises
+    Retry. Raises InvalidInput for a topic to which access is refused or that never existed.
     """
-    meant = settings.chosen(set(metadata))
-    there = []
-    for topic in meant:
+    present = []
+    for topic in settings.chosen(set(metadata)):
         error = metadata[topic].error
         if error is None:
-            there.append(topic)
+            present.append(topic)
         elif error.code() in REFUSED:
             if topic in seen or topic in settings.topics:
                 raise InvalidInput(
@@ -169,7 +170,7 @@ def topics_there(metadata: Mapping[str, TopicMetadata], settings: KafkaSettings,
                 )
         elif error.code() not in GONE:
             raise Retry(f"kafka can't describe topic {topic!r} now: {error.str()}")
-    missing = sorted(set(settings.topics) - set(there) - seen)
+    missing = sorted(set(settings.topics) - set(present) - seen)
     if missing:
         raise InvalidInput(f"kafka: there is no topic {', '.join(missing)}; create it, or fix its name")
-    return there
+    return present

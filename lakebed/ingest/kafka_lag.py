@@ -1,4 +1,4 @@
-"""How far a Kafka query is behind, from what Spark reports of its last batch. Pure."""
+"""How far a Kafka query is behind, computed from Spark's report on its last batch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 
 def lag_by_topic(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Records that the topics held when the last batch was planned and that it left: a StreamingQueryProgress as a mapping.
+    """By topic, the records that existed when the last batch was planned and that no batch has read yet.
 
-    Empty if the source does not report it. A partition that no batch has begun to read is left out.
+    ``progress`` is a StreamingQueryProgress as a mapping. The result is empty if the source reports no offsets. A
+    partition that no batch has begun to read is left out.
     """
     lag: dict[str, int] = {}
     for source in progress.get("sources", ()):
@@ -25,7 +26,7 @@ def lag_by_topic(progress: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _topics(offset: Any) -> Mapping[str, Mapping[str, int]]:
-    """The offsets by topic and partition of a document of ``kafka_source``; nothing for any other text."""
+    """The offsets by topic and partition in an offset document of ``kafka_source``; empty for any other text."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)

@@ -1,19 +1,20 @@
-"""The records of one range of one topic partition, exactly: start <= offset < end.
+"""Read the records of one range of one topic partition, exactly: start <= offset < end.
 
-Offsets of a partition are not dense: compaction leaves gaps, transactions leave markers and aborted records. So a
-range is not finished by a count but by position:
+Offsets of a partition are not dense: compaction leaves gaps, transactions leave markers and aborted records. So not a
+count but the position shows when a range is finished:
 
     1.  Assign the partition at ``start``.
-    2.  Consume in batches, never more than is left: the client waits until it has as many as were asked for. Records
-        from ``end`` on are dropped.
-    3.  Finished when a record at or beyond ``end`` was seen, or the end of the partition at or beyond it.
-    4.  The broker says that the position is out of range, or the partition ends before ``end``: records are lost. That
-        is ``DataLoss``, or, where the caller counts losses, a jump to the oldest record still there.
-    5.  A broker says that it does not host the partition, which may pass, or there is no progress for a while: ask whether
-        the partition is still there, for the client does not say so by itself. Only the answer that there is none is a
-        loss. No progress for ``timeout_seconds``: ``Retry``. Spark runs the task again, the range is the same.
+    2.  Consume in batches, never more than is left, because the client waits until it has as many records as were asked
+        for. Records from ``end`` on are dropped.
+    3.  The range is finished when a record arrives at or beyond ``end``, or the partition ends at or beyond ``end``.
+    4.  If the broker reports that the position is out of range, or the partition ends before ``end``, records are lost.
+        This raises ``DataLoss``, or, where the caller counts losses, reading continues at the oldest record.
+    5.  If a broker reports that it does not host the partition, which may be temporary, or there is no progress for a
+        while, ask whether the partition still exists, because the client does not report that it is gone. Only a definite
+        no is a loss. Without progress for ``timeout_seconds`` this raises ``Retry``: Spark runs the task again with the same
+        range.
 
-One consumer is kept per process between ranges: connecting and authenticating costs more than a small range.
+Each process keeps one consumer between ranges: connecting and authenticating costs more than a small range.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from lakebed.ingest.decoder import RECORD_SCHEMA
 from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
 
 CONSUME_RECORDS_MAX = 500
-"""As many as stay in the processor's cache until they are read; twenty times as many cost twice the time each."""
+"""This many messages stay in the processor's cache until they are read; with 20 times as many, each takes twice the time."""
 CONSUME_RECORDS_MIN = 32
 POLL_SECONDS = 0.2
 STALL_SECONDS = 2.0
@@ -98,7 +99,7 @@ def _give_back(settings: KafkaSettings, consumer: Consumer, healthy: bool) -> No
 
 
 class _Silent:
-    """librdkafka prints to standard error otherwise; what matters comes as an error of a call."""
+    """Drops librdkafka's log lines, which would go to standard error; errors that matter are raised by a call."""
 
     def log(self, *arguments: Any, **named: Any) -> None:
         return None
@@ -148,7 +149,7 @@ class _Range:
             elif time.monotonic() - progress > self._settings.timeout_seconds:
                 brokers = self._settings.config["bootstrap.servers"]
                 raise Retry(
-                    f"kafka gave nothing of {self._name()} at offset {self._position} (the range ends at {self._end}) "
+                    f"kafka sent nothing of {self._name()} at offset {self._position} (the range ends at {self._end}) "
                     f"for {self._settings.timeout_seconds:g} s; are the brokers {brokers} up?"
                 )
             elif time.monotonic() - checked > STALL_SECONDS:
@@ -158,7 +159,7 @@ class _Range:
             yield self._table(held)
 
     def _all_wanted(self, messages: list[Message]) -> bool:
-        """Whether these are all records of the range, in order; then the position is behind the last one."""
+        """Whether these are all records of the range, in order; if so, moves the position behind the last one."""
         if not messages or any(message.error() is not None for message in messages):
             return False
         offsets = np.fromiter(map(Message.offset, messages), np.int64, len(messages))
@@ -168,7 +169,7 @@ class _Range:
         return True
 
     def _walk(self, messages: list[Message]) -> list[Message]:
-        """The records of the range among records and errors, one by one; errors are acted on."""
+        """The records of the range among ``messages``, taken one by one; handles the errors among them."""
         wanted = []
         for message in messages:
             error = message.error()
@@ -191,10 +192,10 @@ class _Range:
         self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
 
     def _event(self, error: KafkaError, message: Message) -> None:
-        """An error in place of a record."""
+        """Handles an error that came in place of a record."""
         code = error.code()
         if message.topic() not in (None, self._topic) or message.partition() not in (None, -1, self._partition):
-            return  # a late event of the range before
+            return  # a late error of the previous range
         if code == KafkaError._PARTITION_EOF:
             self._at_end_of_partition(message.offset())
         elif code in OUT_OF_RANGE:
@@ -203,7 +204,7 @@ class _Range:
             self._check_still_there()
         elif code in REFUSED or error.fatal():
             raise KafkaException(error)
-        # Anything else (a broker that went away) librdkafka retries itself; the time without progress bounds it.
+        # librdkafka itself retries after any other error (a broker went away); ``timeout_seconds`` without progress ends that.
 
     def _at_end_of_partition(self, offset: int) -> None:
         if offset is None or offset < 0:
@@ -227,7 +228,7 @@ class _Range:
             self._seek(self._position)
 
     def _check_still_there(self) -> None:
-        """Lose the rest of the range if the brokers say that there is no such topic or partition."""
+        """Counts the rest of the range as lost if the brokers report that the topic or partition does not exist."""
         try:
             found = self._consumer.list_topics(self._topic, timeout=STALL_SECONDS).topics.get(self._topic)
         except KafkaException:
@@ -247,14 +248,14 @@ class _Range:
                 self._check_still_there()
             raise
         if found is None:
-            raise Retry(f"kafka did not answer where {self._name()} begins and ends")
+            raise Retry(f"kafka did not report where {self._name()} begins and ends")
         return int(found[0]), int(found[1])
 
     def _lose(self, upto: int, why: str) -> None:
         if self._on_loss is None:
             raise DataLoss(
                 f"{self._name()}: offsets {self._position} to {upto - 1} are lost: {why}. "
-                "To go on without them set on_data_loss to 'skip'",
+                "To continue without them, set on_data_loss to 'skip'",
                 topic=self._topic,
                 partition=self._partition,
                 records=upto - self._position,
@@ -278,10 +279,10 @@ class _Range:
 
 @dataclass(slots=True, kw_only=True)
 class _Held:
-    """What was consumed and is not yet in a table. The client's messages are let go at once: they are large."""
+    """Records that were consumed and are not yet in a table. The client's messages are large, so they are not kept."""
 
     record_bytes: float = float(TABLE_BYTES_MAX)
-    """Mean size of the records so far; at first unknown, so few are asked for."""
+    """Mean size of the records in the last batch. At first it is unknown and set high, so that few are asked for."""
     keys: list[bytes | None] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
@@ -303,7 +304,7 @@ class _Held:
         self.record_bytes = size / len(messages)
 
     def fitting(self) -> int:
-        """How many records of the present size the table has room for; at least a few."""
+        """How many more records of ``record_bytes`` the table has room for; at least ``CONSUME_RECORDS_MIN``."""
         return max(CONSUME_RECORDS_MIN, int((TABLE_BYTES_MAX - self.size) / (self.record_bytes + 1)))
 
     def is_full(self) -> bool:
@@ -311,7 +312,7 @@ class _Held:
 
 
 def _binary(values: list[bytes | None]) -> pa.Array:
-    """As ``pa.array`` of it, faster."""
+    """The same as ``pa.array(values, pa.binary())``, but faster."""
     present = [value for value in values if value is not None]
     if len(present) < len(values):
         return pa.array(values, pa.binary())

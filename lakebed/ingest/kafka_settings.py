@@ -1,4 +1,4 @@
-"""What to read from Kafka, and how clients are configured. Secrets stay out of every text that this module makes."""
+"""What to read from Kafka, and how clients are configured. No text that this module makes contains a secret."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONSUMER_ONLY = re.compile(
 )
 
 CONSUMER_DEFAULTS: dict[str, Any] = {
-    "group.id": "lakebed",  # needed by the client, but no offset is ever committed to it
+    "group.id": "lakebed",  # the client needs one, but no offset is ever committed to it
     "isolation.level": "read_committed",
     "allow.auto.create.topics": False,
     "fetch.wait.max.ms": 100,
@@ -54,11 +54,11 @@ REFUSED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
-    """Topics by name or by pattern, where to start, how much a batch may take.
+    """The topics by name or by pattern, where to start, and how much a batch may read.
 
     ``config`` holds librdkafka's own settings (``bootstrap.servers``, ``security.protocol``, ``sasl.*``, ``ssl.*``).
     ``starting_offsets``: ``earliest``, ``latest``, ``{"timestamp": <epoch milliseconds>}`` or ``{topic: {partition:
-    offset}}`` (what it leaves out starts at earliest). It counts for the first batch only; afterwards the checkpoint
+    offset}}`` (partitions not listed start at earliest). It applies to the first batch only; afterwards the checkpoint
     decides, and partitions that appear later start at earliest.
     """
 
@@ -75,12 +75,12 @@ class KafkaSettings:
         if not self.config.get("bootstrap.servers"):
             raise InvalidInput("kafka: 'bootstrap.servers' is missing; set it to host:port of a broker")
         if bool(self.topics) == (self.topic_pattern is not None):
-            raise InvalidInput("kafka: name either 'topics' or 'topic_pattern'")
+            raise InvalidInput("kafka: set either 'topics' or 'topic_pattern'")
         if self.topic_pattern is not None:
             try:
                 re.compile(self.topic_pattern)
             except re.error as error:
-                what = f"kafka: topic_pattern {self.topic_pattern!r} is no regular expression"
+                what = f"kafka: topic_pattern {self.topic_pattern!r} is not a regular expression"
                 raise InvalidInput(f"{what}: {error}") from error
         if taken := sorted(CONSUMER_FIXED.keys() & self.config.keys()):
             raise InvalidInput(f"kafka: {', '.join(taken)} can't be set: lakebed keeps the offsets itself")
@@ -97,7 +97,7 @@ class KafkaSettings:
         return f"KafkaSettings({what} at {self.config['bootstrap.servers']})"
 
     def chosen(self, topics: set[str]) -> list[str]:
-        """Which of a cluster's topics are meant."""
+        """Which of a cluster's topics the settings select."""
         if self.topic_pattern is None:
             return sorted(topics.intersection(self.topics))
         pattern = re.compile(self.topic_pattern)
@@ -149,13 +149,13 @@ def _check_starting(starting: StartingOffsets) -> None:
 
 
 def kafka_error_of(error: KafkaException) -> KafkaError:
-    """What failed, by its code: confluent-kafka documents the exception's argument as the place of it."""
+    """The KafkaError with the code of the failure, which confluent-kafka documents to be the exception's first argument."""
     found: KafkaError = error.args[0]
     return found
 
 
 def without_secrets(text: str, config: Mapping[str, Any]) -> str:
-    """A client's error text with the values of sensitive settings blotted out."""
+    """A client's error text with the values of sensitive settings masked."""
     for name, value in config.items():
         if SENSITIVE.search(name) and value:
             text = text.replace(str(value), "***")

@@ -1,20 +1,20 @@
 """A streaming source whose rows are ranges of Kafka offsets: the records stay out of the JVM.
 
 Invariants
-    K1  An offset document alone says what a batch reads: a replay gives the same ranges. So where a partition begins is
-        written into the offset in which it first appears (``begin``), not looked up again.
+    K1  The offset documents alone determine what a batch reads, so a replay gives the same ranges. Therefore the first
+        offset of a partition is written into the document in which it first appears (``begin``), and not looked up again.
     K2  With ``read_committed`` a batch ends at the last stable offset: no open transaction is in it.
 
-An offset document: ``{"topics": {topic: {partition: next offset}}, "begin": {topic: {partition: offset}}, "ids":
-{topic: id}}``; ``{}`` is the beginning of time, before the starting offsets were looked up.
+An offset document is ``{"topics": {topic: {partition: next offset}}, "begin": {topic: {partition: offset}}, "ids":
+{topic: id}}``; ``{}`` is the state before the starting offsets were looked up.
 
 ``latestOffset``
-    1.  Every few seconds: which topics and partitions are there, and which ids have the topics.
-    2.  One request for the ends of all partitions. Nothing new: ask again a few times, with pauses, before saying so.
-    3.  New partitions get a ``begin``. A topic with another id, or an end below the position: ``DataLoss``, or it
-        starts again.
-    4.  The limits, and the ``BatchLimit`` of a table that is behind, are shared among the partitions in
-        proportion to what they have.
+    1.  Every few seconds, ask for the topics, their partitions and their ids.
+    2.  Ask for the ends of all partitions in one request. If there is nothing new, ask again a few times, with pauses.
+    3.  New partitions get a ``begin``. If a topic has another id, or a partition ends below the position, this raises
+        ``DataLoss``, or reading starts over at the earliest offset.
+    4.  The limits, and the ``BatchLimit`` of a table that is behind, are shared among the partitions in proportion to
+        their unread records.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "lakebed_kafka"
-SETTINGS_OPTION = "secret_settings"  # Spark blots out options whose name says "secret"
+SETTINGS_OPTION = "secret_settings"  # Spark masks options whose name contains "secret"
 METADATA_SECONDS = 5.0
 IDLE_WAIT_SECONDS = 0.2
 IDLE_POLL_SECONDS = 0.05
@@ -163,7 +163,7 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         chosen: Range = partition.value
         yield chosen.topic, chosen.partition, chosen.start, chosen.end, None
 
-    # How it decides --------------------------------------------------------------------------------------------------
+    # How a batch is planned ------------------------------------------------------------------------------------------
 
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if time.monotonic() - self._looked_at >= METADATA_SECONDS:
@@ -192,13 +192,13 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone = sorted({topic for topic, _ in positions} - {topic for topic, _ in self._known})
         if gone and self._settings.on_data_loss == "fail" and self._targets is None:
             raise DataLoss(
-                f"topics {', '.join(gone)} are gone from the cluster, or are not among the pipeline's any more; "
+                f"topics {', '.join(gone)} are gone from the cluster, or the pipeline no longer selects them; "
                 "bring them back, or set on_data_loss to 'skip'",
                 topic=gone[0],
             )
 
     def _begins(self, start: Mapping[str, Any], positions: Partitions, known: list[tuple[str, int]]) -> Partitions:
-        """Where partitions start that no batch has read yet."""
+        """The first offsets of partitions that no batch has read yet."""
         new = [partition for partition in known if partition not in positions]
         if not new:
             return {}
@@ -207,9 +207,9 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cluster.earliest(new)
 
     def _restarts(self, start: Mapping[str, Any], positions: Partitions, begin: Partitions) -> Partitions:
-        """Where partitions go on whose records are not those that were there before."""
+        """The new first offsets of partitions whose records were replaced. Raises DataLoss unless losses are skipped."""
         ids = start.get("ids", {})
-        another = {topic for topic, known in ids.items() if self._ids.get(topic, known) != known}
+        another = {topic for topic, old in ids.items() if self._ids.get(topic, old) != old}
         broken = [
             (topic, partition)
             for (topic, partition), offset in positions.items()
@@ -226,15 +226,15 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             raise DataLoss(
                 f"topic {topic!r} partition {partition}: offset {positions[topic, partition]} is lost: {why}. "
-                "To go on with what is there now set on_data_loss to 'skip'",
+                "To continue with the records that are there now, set on_data_loss to 'skip'",
                 topic=topic,
                 partition=partition,
             )
-        log.warning("partitions start over, their records were replaced: %s", broken)
+        log.warning("reading of these partitions starts over, because their records were replaced: %s", broken)
         return self._cluster.earliest(broken)
 
     def _within(self, limit: ReadLimit, positions: Partitions) -> Partitions:
-        """The ends of a batch that takes no more than the limits."""
+        """The end offsets of a batch that stays within the limits."""
         waiting = {p: max(0, self._ends.get(p, offset) - offset) for p, offset in positions.items()}
         total = sum(waiting.values())
         records = self._batch_limit.limit(total)
@@ -254,7 +254,7 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {p: offset + shares[p] for p, offset in positions.items()}
 
     def _bytes_per_record(self, positions: Partitions, waiting: Partitions) -> float:
-        """Mean size of records, from a sample at the place where the batch begins."""
+        """Mean size of records, from a sample at the beginning of the batch."""
         if self._record_bytes is None or time.monotonic() - self._sampled_at >= SAMPLE_SECONDS:
             (topic, partition), count = max(waiting.items(), key=lambda item: item[1])
             start = positions[topic, partition]
@@ -274,14 +274,14 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offset: dict[str, Any] = {"topics": _document(positions)}
         if begin:
             offset["begin"] = _document(begin)
-        ids = {**start.get("ids", {}), **self._ids}  # a look that was not told an id does not forget it
+        ids = {**start.get("ids", {}), **self._ids}  # keeps an id that the brokers did not return this time
         offset["ids"] = {topic: ids[topic] for topic in topics if topic in ids}
         return offset
 
 
 def ranges_between(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
-    """What a batch from one offset document to another reads, in a fixed order."""
-    if start == end:  # what begins there was read already
+    """The ranges of a batch between two offset documents, in a fixed order."""
+    if start == end:  # the ranges of its ``begin`` were read already
         return []
     positions = {**_partitions(start.get("topics", {})), **_partitions(end.get("begin", {}))}
     ends = _partitions(end.get("topics", {}))

@@ -1,4 +1,4 @@
-"""Metadata of an event by name: what ``sequence_by`` may name besides a column of the table."""
+"""Metadata of an event by name, which ``sequence_by`` may refer to in place of a column of the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KAFKA = ("offset", "timestamp", "partition")
 
 
 def metadata_path(name: str | None) -> tuple[str, str] | None:
-    """``source.lsn`` as (source, lsn), ``ts_ms`` as ("", ts_ms). Raises ``InvalidSchema`` for what is no metadata."""
+    """``source.lsn`` as (source, lsn), ``ts_ms`` as ("", ts_ms). Raises ``InvalidSchema`` for any other name."""
     if name is None:
         return None
     if name in ENVELOPE:

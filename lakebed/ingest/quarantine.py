@@ -1,4 +1,4 @@
-"""Committing records that can't become rows to the quarantine table beside their table."""
+"""Commit records that can't become rows to the quarantine table beside their table."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lakebed.parts.changes import write_spec_of
 
 
 def set_aside(path: str, log: TableLog, change_part: ChangePart, records: pa.Table) -> None:
-    """Commit records that a change part leaves behind to the quarantine table at ``path``, once for the part.
+    """Commit the records of a change part that could not be settled to the quarantine table at ``path``, once per part.
 
-    The part's domain is the batch id, which is remembered for seven days: a settle that crashes is done again before.
+    The part's domain is the batch id. The log keeps it for seven days; a settle that crashed is repeated before that.
     """
     snapshot = log.refresh()
     batch = Transaction(NAMED_BATCH + change_part.domain, 0)

@@ -1,10 +1,10 @@
-"""Reads records in slices: fast where possible, one by one where not.
+"""Read records in slices: on a fast path where possible, one by one where not.
 
 1.  Records are cut into slices of bounded rows and bytes, so memory does not grow with the batch.
-2.  A slice is read as a whole. What that reading leaves (records it can't vouch for) is read one by one.
-3.  If it refuses the slice, the slice is halved, until the bad record is among few: those are read one by one. So
-    one bad record costs about one more reading of its slice.
-4.  Everything is put back into record order.
+2.  The fast path reads a slice as a whole. Records that it can't be sure of are then read one by one.
+3.  If the fast path fails for a slice, the slice is halved, until the bad record is among few, which are read one by
+    one. So one bad record costs about one more reading of its slice.
+4.  All rows are put back into record order.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ SLICE_BYTES_MAX = 16 * 1024 * 1024
 ONE_BY_ONE_ROWS = 32
 
 UNFORESEEN = "it could not be read"
-"""How the reason of a record begins that the decoder has no answer to: a fault of lakebed, and still no stop."""
+"""How the reason begins for a record on which the decoder failed unexpectedly: a bug of lakebed, but the stream goes on."""
 
 AT_COLUMN = "_lakebed_at"
 TIME_COLUMN = "_lakebed_time"
-"""Internal to decoding: twice the record's number (plus one for a second row of it), and its event time in micros."""
+"""Internal to decoding: twice the record's number (plus one for its second row), and its event time in microseconds."""
 
 
 def row_schema(decoder_schema: DecoderSchema) -> pa.Schema:
-    """Change rows with everything that later steps may want."""
+    """The schema of change rows with all columns that later steps may need."""
     return (
         decoder_schema.change_schema(with_unavailable=True)
         .append(pa.field(AT_COLUMN, pa.int64()))
@@ -59,7 +59,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """The record means nothing to a table."""
+    """The record changes nothing in a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,16 @@ Reading = list[dict[str, Any]] | Truncate | Ignored | Truncated
 @dataclass(frozen=True, slots=True)
 class FastReading:
     rows: pa.Table
-    """``row_schema`` of the shape."""
+    """Change rows in ``row_schema``."""
     handled: np.ndarray[Any, Any]
-    """Per record of the slice: whether the rows say all about it."""
+    """For each record of the slice, whether it is done: its rows are in ``rows``, or it is counted."""
     ignored: int = 0
     truncated: int = 0
 
 
 class Reader(Protocol):
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
-        """Reads records as a whole; ``first`` is the number of the first one. Raises if it can't vouch for all of them."""
+        """Reads records as a whole; ``first`` is the number of the first one. Raises if that is not possible."""
 
     def read_record(self, record: Record) -> Reading:
         """Reads one record exactly. Raises ``Unreadable`` with the reason for the quarantine."""
@@ -121,7 +121,7 @@ def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collect
         fast = reader.read_slice(batch, first)
     except MemoryError:
         raise
-    except Exception:  # whatever it stumbled over: the reading one by one decides, and gives reasons
+    except Exception:  # whatever the error is: the slow path decides for each record, and gives reasons
         if batch.num_rows <= ONE_BY_ONE_ROWS:
             _read_one_by_one(batch, np.arange(batch.num_rows), first, reader, collected)
             return
@@ -195,7 +195,7 @@ def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderS
 
 
 def _table_of(collected: _Collected, schema: pa.Schema) -> pa.Table:
-    """What was read one by one. A record whose rows Arrow doesn't take becomes a bad one."""
+    """The rows that were read one by one, as a table. A record whose rows Arrow refuses becomes a bad record."""
 
     def table(rows: list[dict[str, Any]]) -> pa.Table:
         columns = [pa.array([row.get(f.name) for row in rows], f.type) for f in schema]
@@ -226,8 +226,8 @@ def quarantine(records: pa.Table, bad: list[tuple[int, str]]) -> pa.Table:
     texts = [reason.encode("utf-8", "backslashreplace").decode() for _, reason in bad]
     reasons = pa.chunked_array([pa.array(texts, pa.string())])
     millis = some.column("timestamp").cast(pa.int64())
-    known = pc.and_(pc.greater(millis, -MILLIS_MAX), pc.less(millis, MILLIS_MAX))
-    micros = pc.multiply(pc.if_else(known, millis, pa.scalar(None, pa.int64())), 1000)
+    fits = pc.and_(pc.greater(millis, -MILLIS_MAX), pc.less(millis, MILLIS_MAX))
+    micros = pc.multiply(pc.if_else(fits, millis, pa.scalar(None, pa.int64())), 1000)
     times = micros.cast(pa.timestamp("us", "UTC"))
     return pa.table([*columns, reasons, times], schema=QUARANTINE_SCHEMA)
 

@@ -1,9 +1,9 @@
-"""Sources: what each gives to a pipeline, and what a Spark task does to turn it into changes.
+"""Sources, and the work of a Spark task that turns their output into changes.
 
 A source is a streaming DataFrame plus, where that DataFrame holds ranges instead of data, a reader that fetches the
-records of a range inside the task. Three kinds of DataFrame, by ``Source.carries``:
+records of a range inside the task. ``Source.carries`` is one of three kinds:
 
-    ranges      one row a range (Kafka offsets, event numbers): ``RangeChanges`` reads and decodes them
+    ranges      one row per range (Kafka offsets, event numbers): ``RangeChanges`` reads and decodes them
     records     ``RECORD_SCHEMA`` rows (lines of files): ``RecordChanges`` decodes them
     rows        rows that have the table's columns already
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Carries = Literal["ranges", "records", "rows"]
 RANGE_SCHEMA_DDL = "topic string, partition int, start long, end long, clock_micros long"
-"""One row a range, the same for all sources that carry ranges: ``start`` <= offset < ``end``."""
+"""One row per range, the same for all sources that carry ranges: ``start`` <= offset < ``end``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class RangeReader(Protocol):
     """Fetches the records of a range, the same ones every time. Picklable; lives in a task."""
 
     records_lost: int
-    """Offsets that the source no longer had, where the settings say to go on without them."""
+    """The number of offsets that the source no longer had, where the settings allow to continue without them."""
 
     def read(self, chosen: Range) -> Iterator[pa.Table]:
         """Tables of ``RECORD_SCHEMA`` in the order of the range."""
@@ -69,7 +69,7 @@ def ranges_of(batch: pa.RecordBatch) -> list[Range]:
 
 @dataclass(slots=True)
 class RangeChanges:
-    """Runs in a task: ranges in, decoded changes out, a bounded number of records at a time."""
+    """Reads and decodes ranges in a task, a bounded number of records at a time."""
 
     source: RangeReader
     decoder: Decoder
@@ -89,7 +89,7 @@ class RangeChanges:
 
 @dataclass(slots=True)
 class RecordChanges:
-    """Runs in a task: records in (``RECORD_SCHEMA``), decoded changes out."""
+    """Decodes records (``RECORD_SCHEMA``) in a task."""
 
     decoder: Decoder
     cutoff: Cutoff = NO_CUTOFF

@@ -1,8 +1,8 @@
 """The foreachBatch of an ingest query: one micro-batch in, one commit out, exactly once.
 
-Spark gives a batch the same id and the same input when it comes again after a crash. The id is committed with the batch
-(``txn`` of the log), under the id of the query's checkpoint: so a second run of the query continues where the first
-stopped, and a query with a new checkpoint is a new one. ``batch_fingerprint`` checks that the input is the same.
+When Spark repeats a batch after a crash, the batch has the same id and the same input. The id is committed with the
+batch (``txn`` of the log), under the id of the query's checkpoint. So a restarted query continues where it stopped, and
+a query with a new checkpoint is a new query. ``batch_fingerprint`` checks that the input is the same.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ class Ingest:
                 truncated=written.records_truncated,
             )
         )
-        self._log.checkpoint_if_due(result.snapshot, slack=2)  # nobody maintains the table: the writer must
+        self._log.checkpoint_if_due(result.snapshot, slack=2)  # if nobody maintains the table, the writer must do this
 
     def _apply_backpressure(self, snapshot: Snapshot) -> Snapshot:
-        """Wait if maintenance can't keep up; returns the newest snapshot then."""
+        """Wait if maintenance can't keep up. Returns the snapshot to write against: after a wait, the newest one."""
         found = pressure(snapshot)
         delay = found.delay_seconds(self._batch_seconds)
         if not delay:
@@ -123,7 +123,7 @@ class Ingest:
 
 
 def require_keys(spec: WriteSpec, keys: Sequence[str] | None, sequence_by: str | None) -> None:
-    """Raises InvalidInput if a caller takes the table to have other keys or another sequence than it has."""
+    """Raises InvalidInput if a caller expects other keys or another ``sequence_by`` than the table has."""
     if keys is not None and tuple(keys) != spec.keys:
         raise InvalidInput(
             f"the table's keys are {list(spec.keys)}, not {list(keys)}; keys are fixed when a table is created"
@@ -137,6 +137,6 @@ def require_keys(spec: WriteSpec, keys: Sequence[str] | None, sequence_by: str |
 def start_ingest(
     ingest: Ingest, frame: DataFrame, checkpoint: str, name: str, trigger: Mapping[str, Any] | None = None
 ) -> StreamingQuery:
-    """Start the query that gives every micro-batch of ``frame`` to ``ingest``; its ``checkpoint`` is as Spark spells paths."""
+    """Start the query that passes every micro-batch of ``frame`` to ``ingest``; ``checkpoint`` is a path as Spark writes it."""
     writer = frame.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(ingest)
     return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()

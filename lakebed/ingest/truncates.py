@@ -1,22 +1,23 @@
 """Truncates of a source: which records are from before a truncate, and which truncates were applied before.
 
-Within a partition of a topic the offset orders exactly. Elsewhere the source's own position decides (``Position``):
-its position in its log, which is exact as long as it is the log of the same server, and else its clock. A position counts
-only together with the clock: a source that moved to another server starts its log again, at lower positions and later times.
+Within a partition of a topic, the offset gives the exact order. Elsewhere the source's own position decides: its
+position in its log, which is exact within the log of one server, and otherwise its clock. A log position counts only
+together with the clock: a source that moved to another server starts a new log, at lower positions and later times.
 
 A record is from before a truncate if
-    1.  it is of the truncate's partition and has a lower offset; or
+    1.  it is in the truncate's partition and has a lower offset; or
     2.  both have a position in the same log, and the record's is lower; or
-    3.  they have not, the record is of another partition, and it is earlier by the source's clock.
-Of a truncate of an earlier batch this holds only for records that are not later by the clock: the topic, or the server, may
-be another one by now. So a record is left out only if everything that is known says that it came first. A record
-that can't be ordered stays: at the same time, in another partition, of a source without positions.
+    3.  they have no such positions, the record is in another partition, and it is earlier by the source's clock.
+In case 2, and in case 1 if the truncate is of an earlier batch, the record must also not be later by the clock, since the
+server or the topic may have been replaced. So a record is left out only if all that is known of it says that it came
+first. A record that can't be ordered is kept: one of the same time, in another partition, from a source without
+positions.
 
-A truncate was applied before if it is one that the table has seen, or from before one: a source sends again what it sent since
-its last checkpoint, and a topic may be read again from its beginning. Then it removes nothing: the records between it
-and now are newer, and those before it are left out anyway.
+A truncate was applied before if the table has recorded it, or a truncate after it. A source repeats what it sent since
+its last checkpoint, and a topic may be read again from its beginning. Such a truncate removes nothing: the records after
+it are newer, and those before it are left out anyway.
 
-A table remembers the newest truncate of each partition that had one (``lakebed.source_truncates``).
+A table keeps the newest truncate of each partition that had one (``lakebed.source_truncates``).
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ POSITION_SCHEMA = pa.schema(
         ("pos", pa.int64()),
     ]
 )
-"""The position of a record in Kafka and of its source: by its clock (microseconds since the epoch), in PostgreSQL's
-log, and in MySQL's, where each server counts for itself. A record of a file has no offset."""
+"""The position of a record in Kafka and in its source: by the source's clock (microseconds since the epoch), in
+PostgreSQL's log (``lsn``), or in MySQL's, where each server has its own positions. A record of a file has no offset."""
 
 _Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate:
-    """The source emptied its table here: a row of ``POSITION_SCHEMA``."""
+    """The position at which the source emptied its table: a row of ``POSITION_SCHEMA``."""
 
     topic: str
     partition: int
@@ -68,15 +69,15 @@ class Truncate:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The members of a record's ``source`` that say whether it is from before."""
+        """The members of a record's ``source`` that show whether it is from before the truncate."""
         if self.lsn is not None:
             return ("lsn",)
         return ("server_id", "file", "pos") if None not in (self.server_id, self.file, self.pos) else ()
 
     def is_after(self, records: pa.Table, *, is_new: bool = False, or_same: bool = False) -> _Mask:
-        """Which records (``POSITION_SCHEMA``) are from before; ``or_same``: or are this truncate.
+        """Which records (``POSITION_SCHEMA``) are from before the truncate, or with ``or_same`` are the truncate itself.
 
-        ``is_new``: the truncate is of the same batch, so that its partition is the same one.
+        ``is_new``: the truncate is in the same batch as the records, so its partition has not been replaced in between.
         """
         not_later = _true(pc.less_equal(records["time_us"], pa.scalar(self.time_us, pa.int64())))
         same_partition = np.zeros(len(records), bool)
@@ -94,7 +95,7 @@ class Truncate:
         return (in_order & (not_later | is_new)) | (comparable & lower & not_later) | by_time
 
     def _by_place(self, records: pa.Table) -> tuple[_Mask, _Mask, _Mask]:
-        """Which records have a position in the same log; of those, which are before this truncate and which at its position."""
+        """Three masks: records with a position in the same log; those before this truncate; those at its position."""
         nothing = np.zeros(len(records), bool)
         if self.places == ("lsn",):
             lsn = records["lsn"]
@@ -105,7 +106,7 @@ class Truncate:
         file, pos = records["file"], records["pos"]
         comparable = _true(pc.equal(records["server_id"], self.server_id))
         comparable &= np.asarray(file.is_valid()) & np.asarray(pos.is_valid())
-        # A number is at the end of a file's name, and has a digit more when it needs one.
+        # A file's name ends with a number of fixed width, which gets one more digit when it overflows.
         lengths, length = pc.utf8_length(file), len(self.file)
         earlier = _true(pc.less(lengths, length)) | (_true(pc.equal(lengths, length)) & _true(pc.less(file, self.file)))
         in_file = _true(pc.equal(file, self.file))
@@ -114,7 +115,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """The truncates that decide which records of a batch still count: those of earlier batches, and the batch's own."""
+    """The truncates that decide which records of a batch count: those of earlier batches (``known``) and its own (``new``)."""
 
     known: tuple[Truncate, ...] = ()
     new: tuple[Truncate, ...] = ()
@@ -124,7 +125,7 @@ class Cutoff:
 
     @property
     def places(self) -> frozenset[str]:
-        """The members of a record's ``source`` that are asked for, beside its times."""
+        """The members of a record's ``source`` that are needed, besides its times."""
         return frozenset(name for truncate in (*self.known, *self.new) for name in truncate.places)
 
     def takes(self, records: pa.Table) -> _Mask:
@@ -137,12 +138,12 @@ class Cutoff:
         return taken
 
     def knows(self, truncate: Truncate) -> bool:
-        """Whether an earlier batch did what this truncate asks for."""
+        """Whether an earlier batch has applied this truncate, or a later one."""
         record = position_of([truncate])
         return any(bool(known.is_after(record, or_same=True)[0]) for known in self.known)
 
     def remembered(self) -> tuple[Truncate, ...]:
-        """What later batches must know: the newest of each partition; of records without offsets, the newest of all."""
+        """The truncates that later batches need: the newest per partition; of records without offsets, the newest of all."""
         newest: dict[tuple[str, int], Truncate] = {}
         for truncate in (*self.known, *self.new):
             place = ("", 0) if truncate.offset is None else (truncate.topic, truncate.partition)
@@ -168,27 +169,27 @@ def position_of(rows: Iterable[Truncate]) -> pa.Table:
 
 def positions(records: pa.RecordBatch, times: pa.Array, places: Mapping[str, pa.Array]) -> pa.Table:
     """``POSITION_SCHEMA`` of records in their order, with the positions of their sources."""
-    known = {name: records.column(name) for name in ("topic", "partition", "offset")} | {"time_us": times, **places}
-    columns = [known.get(field.name, pa.nulls(records.num_rows, field.type)) for field in POSITION_SCHEMA]
+    given = {name: records.column(name) for name in ("topic", "partition", "offset")} | {"time_us": times, **places}
+    columns = [given.get(field.name, pa.nulls(records.num_rows, field.type)) for field in POSITION_SCHEMA]
     return pa.table(columns, schema=POSITION_SCHEMA)
 
 
 def cutoff_of(snapshot: Snapshot) -> Cutoff:
-    """The truncates that a table has seen."""
+    """The truncates that a table has recorded."""
     text = snapshot.domains.get(SOURCE_TRUNCATES)
     return Cutoff(tuple(Truncate(**one) for one in json.loads(text).get("truncates", ()))) if text else Cutoff()
 
 
 def to_domain(cutoff: Cutoff) -> Domain:
-    """The entry of the log that holds them."""
+    """The entry of the log that records the truncates."""
     return Domain(SOURCE_TRUNCATES, json.dumps({"truncates": [to_json(one) for one in cutoff.remembered()]}))
 
 
 def to_json(truncate: Truncate) -> dict[str, Any]:
-    """What is known of it, by name."""
+    """The fields that have a value, by name, and always the offset."""
     return {name: value for name, value in asdict(truncate).items() if value is not None or name == "offset"}
 
 
 def _true(mask: pa.ChunkedArray | pa.Array) -> _Mask:
-    """Null is no."""
+    """The mask as a NumPy array, with null as False."""
     return np.asarray(pc.fill_null(mask, False), dtype=bool)

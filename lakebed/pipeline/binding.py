@@ -1,11 +1,11 @@
-"""Nodes of a pipeline file into frozen dataclasses: a field of the class is a key of the file, and nothing else is.
+"""Bind nodes of a pipeline file to frozen dataclasses: the fields of the class are exactly the keys that the file may have.
 
-A field's type says which values it accepts: str, int, float, bool, a Literal, ``X | None``, ``tuple[X, ...]`` (one X alone
-will do), ``Mapping[str, X]``, another dataclass. The type alone decides what a scalar's text means: a str is the text as it is
-written, numbers are in plain decimal digits, and ``yes`` and ``on`` are true where a bool is wanted.
+A field's type decides which values it accepts: str, int, float, bool, a Literal, ``X | None``, ``tuple[X, ...]`` (a single
+X is accepted too), ``Mapping[str, X]``, another dataclass. The type alone decides how a scalar's text is read: a str is
+the text as it is written, numbers are in plain decimal digits, and ``yes`` and ``on`` are true where a bool is expected.
 
-Own code: libraries that bind values to dataclasses know no lines, and see what YAML made of a scalar, not its text
-(docs/adr/0010-own-code-where-a-library-exists.md).
+This is our own code because libraries that bind values to dataclasses keep no line numbers, and get the value that YAML
+made of a scalar, not its text (docs/adr/0010-own-code-where-a-library-exists.md).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _NUMBER = re.compile(rf"[+-]?({_DIGITS}(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{{1,3}})
 
 
 def bind(document: Document, node: Node, into: type[T], left_out: tuple[str, ...] = ()) -> T:
-    """An instance of a dataclass out of a mapping. Raises InvalidInput naming the line and the key."""
+    """An instance of a dataclass from a mapping. Raises InvalidInput with the line and the key."""
     hints = get_type_hints(into)
-    known = {item.name: item for item in fields(into) if item.init}  # type: ignore[arg-type]
+    keys = {item.name: item for item in fields(into) if item.init}  # type: ignore[arg-type]
     members = mapping_of(document, node)
     values: dict[str, Any] = {}
     for key, member in members.items():
         if key in left_out:
             continue
-        if key not in known:
-            raise document.error(member, f"there is no such key here{suggest(key, known) or _listed(known)}")
+        if key not in keys:
+            raise document.error(member, f"there is no such key here{suggest(key, keys) or _listed(keys)}")
         values[key] = convert(document, member, hints[key])
-    for key, item in known.items():
+    for key, item in keys.items():
         if key not in values and item.default is MISSING and item.default_factory is MISSING:
             raise document.error(node, f"the key {key!r} is missing")
     try:
@@ -50,14 +50,14 @@ def bind(document: Document, node: Node, into: type[T], left_out: tuple[str, ...
 
 
 def mapping_of(document: Document, node: Node) -> Mapping[str, Node]:
-    """A node's members. Raises InvalidInput if it is no mapping."""
+    """A node's members. Raises InvalidInput if it is not a mapping."""
     if not isinstance(node.value, Mapping):
         raise document.error(node, "expected keys with values here, such as 'path: ./lake/orders'")
     return node.value
 
 
 def convert(document: Document, node: Node, hint: Any) -> Any:
-    """A node as a value of a type. Raises InvalidInput naming the line and what is allowed."""
+    """A node as a value of a type. Raises InvalidInput with the line and the allowed values."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _one_of(document, node, arguments)
@@ -104,7 +104,7 @@ def _scalar(document: Document, node: Node, hint: Any) -> Any:
             return int(text)
     elif _NUMBER.fullmatch(text) and isfinite(float(text)):
         return float(text)
-    wanted = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}[hint]
+    wanted = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}[hint]
     raise document.error(node, f"is {_shown(node)}; it must be {wanted}")
 
 
@@ -118,5 +118,5 @@ def _near(node: Node, choices: tuple[Any, ...]) -> str:
     return suggest(str(node.value), [str(choice) for choice in choices])
 
 
-def _listed(known: Mapping[str, Any]) -> str:
-    return f"; there are {', '.join(known)}"
+def _listed(keys: Mapping[str, Any]) -> str:
+    return f"; the keys are {', '.join(keys)}"

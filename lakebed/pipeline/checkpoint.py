@@ -1,10 +1,10 @@
-"""The owner of a checkpoint: a folder that says how far one source was read must not be used for another source.
+"""The owner of a checkpoint: a folder that records how far one source was read must not be used for another source.
 
-1. Beside Spark's own files is ``lakebed_source.json``: the kind of the source, and its folder or topics.
-2. A run compares it with its pipeline file. As long as Spark has written no batch into the folder, nothing was read, so
-   anything goes.
-3. Topics may be added and taken away: one in common is enough. Brokers, limits and the like are not compared, and of two
-   patterns nobody can say what they have in common.
+1. Beside Spark's own files is ``lakebed_source.json``, with the kind of the source, and its folder or topics.
+2. When a pipeline starts, this file is compared with the pipeline file. As long as Spark has written no batch into the
+   folder, nothing was read, so any source may take it.
+3. Topics may be added and removed: one topic in common is enough. Two patterns always count as matching, since their
+   common topics can't be computed. Brokers, limits and other settings are not compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SOURCE_FILE = "lakebed_source.json"
 
 
 def take_checkpoint(pipeline: Pipeline, place: str) -> None:
-    """Remember the pipeline's source in its checkpoint folder. Raises InvalidInput if another source was read with it."""
+    """Record the pipeline's source in its checkpoint folder. Raises InvalidInput if another source was read with it."""
     try:
         store = open_store(place)
     except Unsupported:  # a folder that only Spark can reach
@@ -33,9 +33,9 @@ def take_checkpoint(pipeline: Pipeline, place: str) -> None:
     before = _remembered(store)
     if before is not None and not _goes_on(before, now) and _has_batches(store):
         raise InvalidInput(
-            f"{pipeline.document.file}: the checkpoint {place} says how far {_named(before)} was read, and this file reads "
-            f"{_named(now)}. Give each pipeline of a table a folder of its own with the setting 'checkpoint'; with a new "
-            "one a pipeline begins at the beginning of its source"
+            f"{pipeline.document.file}: the checkpoint {place} records how far {_described(before)} was read, but this file "
+            f"reads {_described(now)}. Give each pipeline of a table a folder of its own with the setting 'checkpoint'; "
+            "with a new folder, a pipeline begins at the beginning of its source"
         )
     if before != now:
         store.put(SOURCE_FILE, json.dumps(now).encode())
@@ -58,7 +58,7 @@ def _has_batches(store: LogStore) -> bool:
 
 
 def _goes_on(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a pipeline that reads ``now`` may go on where one that read ``before`` stopped."""
+    """Whether a pipeline that reads ``now`` may continue where one that read ``before`` stopped."""
     if before.get("kind") != now["kind"]:
         return False
     if now["kind"] == "files":
@@ -85,7 +85,7 @@ def _have_topics_in_common(one: Mapping[str, Any], other: Mapping[str, Any]) -> 
     return any(pattern.fullmatch(topic) for topic in listed["topics"])
 
 
-def _named(source: Mapping[str, Any]) -> str:
+def _described(source: Mapping[str, Any]) -> str:
     if "topics" in source:
         return f"Kafka's {', '.join(source['topics'])}"
     if "topic_pattern" in source:

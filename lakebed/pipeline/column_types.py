@@ -1,4 +1,4 @@
-"""Column types as people write them: Delta's names, SQL's, and ``array<…>``, ``map<…, …>``, ``struct<name: …, …>``.
+"""Parse column types as people write them: names of Delta and SQL, ``array<…>``, ``map<…, …>``, ``struct<name: …, …>``.
 
 order_id: long not null
 lines: array<struct<sku: string, pieces: int>>
@@ -26,7 +26,7 @@ _NOT_NULL = re.compile(r"\s+not\s+null\s*$", re.IGNORECASE)
 
 
 def table_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """The schema of columns given as name and type. Raises InvalidSchema naming the column."""
+    """The schema of columns given as name and type. Raises InvalidSchema with the column."""
     return schema_from_json(orjson.dumps({"fields": [_field(name, text) for name, text in columns.items()]}).decode())
 
 
@@ -37,7 +37,7 @@ def _field(name: str, text: str) -> dict[str, Any]:
 
 
 class _TypeText:
-    """A recursive descent over the tokens of one type."""
+    """A recursive descent parser of one type."""
 
     def __init__(self, column: str, text: str) -> None:
         self._column = column
@@ -55,7 +55,7 @@ class _TypeText:
     def whole(self) -> Any:
         kind = self._kind()
         if self._next < len(self._tokens):
-            raise self._wrong(f"{self._tokens[self._next]!r} is too much")
+            raise self._wrong(f"{self._tokens[self._next]!r} is not expected after the type")
         return kind
 
     def _kind(self) -> Any:
@@ -79,8 +79,8 @@ class _TypeText:
             case "struct":
                 return {"type": "struct", "fields": self._fields()}
         if token not in _NAMES:
-            known = [*_NAMES, "decimal", "array", "map", "struct"]
-            raise self._wrong(f"there is no type {token!r}{suggest(token, known)}")
+            types = [*_NAMES, "decimal", "array", "map", "struct"]
+            raise self._wrong(f"there is no type {token!r}{suggest(token, types)}")
         return _NAMES[token]
 
     def _fields(self) -> list[dict[str, Any]]:

@@ -1,14 +1,14 @@
-"""A YAML text as nodes with line numbers, and with environment variables filled in.
+"""Parse a YAML text into nodes with line numbers, and fill in environment variables.
 
-1. The text is composed, not loaded: every node keeps its line, and a key named twice is an error.
-2. In scalars ``${NAME}`` becomes the variable's value and ``${NAME:-default}`` falls back; ``$${`` is a plain ``${``.
-3. A scalar is its text, as it is written. The setting decides what it means (``binding``), never
-   YAML, which would read a password ``0123456`` as another number.
-4. A value from the environment, or of a key that sounds like one, is a secret: ``Document.redact`` removes it
-   from any text, and every message about the file goes through it. Only places (a path, a topic, the brokers) are none:
-   an error that does not name them is of no use.
+1. The text is composed, not loaded: every node keeps its line, and a repeated key is an error.
+2. In scalars ``${NAME}`` becomes the variable's value; ``${NAME:-default}`` has a default; ``$${`` stands for ``${``.
+3. A scalar is its text, as it is written. The setting's type decides how the text is read (``binding``), never YAML,
+   which would read a password ``0123456`` as another number.
+4. A value is a secret if it comes from the environment or its key looks like that of a secret. ``Document.redact``
+   removes secrets from a text, and every message about the file passes through it. Only places from the environment (a
+   path, a topic, the brokers) are not secret: an error without them is of no use.
 
-Files are bounded in bytes, depth and values, counting those of an alias each time that it is used.
+Files are bounded in bytes, depth and values; the values of an alias count each time that it is used.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _SHORT = 4
 _RESOLVER: Any = yaml.resolver.Resolver()
 _YAML = "tag:yaml.org,2002:"
 _NULLS = frozenset(["", "~", "null", "Null", "NULL"])
-_WORDS = frozenset(["true", "false", "yes", "no", "on", "off", "null"])  # that any text may have, and that hide nothing
-_HARMLESS = "table."  # names below it are the user's own columns
+_WORDS = frozenset(["true", "false", "yes", "no", "on", "off", "null"])  # common words are not secrets
+_HARMLESS = "table."  # keys below it are the user's own columns
 _PLACE = re.compile(r"\.(path|folder|topics(\[\d+\])?|topic_pattern|bootstrap\.servers|ssl\.ca\.location)$")
 
 
@@ -56,7 +56,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file, its secrets, and the names of the scalars that have them."""
+    """A parsed file, its secrets, and the names of the scalars that contain them."""
 
     file: str
     root: Node = field(repr=False)
@@ -69,7 +69,7 @@ class Document:
         return InvalidInput(f"{self.file}, line {node.line}: {where}{self.redact(message)}")
 
     def redact(self, text: str) -> str:
-        """The text without any secret, as it is or quoted. Short ones are removed only where they are words of their own."""
+        """The text with all secrets masked, also where they are quoted. A short secret is masked only as a whole word."""
         spelled = {form for secret in self.secrets for form in _spellings(secret)}
         for secret in sorted(spelled, key=len, reverse=True):
             if len(secret) >= _SHORT:
@@ -80,12 +80,12 @@ class Document:
 
 
 def _spellings(secret: str) -> tuple[str, ...]:
-    """The spellings of a secret in texts: Python and JSON escape what is between quotes."""
+    """The spellings of a secret in texts: Python and JSON escape characters between quotes."""
     return secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
 
 
 def parse(text: str, file: str, environment: Mapping[str, str] | None = None) -> Document:
-    """Parse a file's text. Raises InvalidInput naming the line."""
+    """Parse a file's text. Raises InvalidInput with the line."""
     reader = _Reader(file, os.environ if environment is None else environment)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -94,24 +94,24 @@ def parse(text: str, file: str, environment: Mapping[str, str] | None = None) ->
         root = reader.read(node, "", hidden=False)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise InvalidInput(f"{file}, line {line}: this is no YAML: {_problem(error)}{_hint(text, line)}") from None
+        raise InvalidInput(f"{file}, line {line}: this is not YAML: {_problem(error)}{_hint(text, line)}") from None
     except yaml.YAMLError as error:
-        raise InvalidInput(f"{file}: this is no YAML: {str(error).splitlines()[0]}") from None
+        raise InvalidInput(f"{file}: this is not YAML: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise InvalidInput(f"{file}: lists and mappings are nested too deeply") from None
     return Document(file, root, frozenset(secret for secret in reader.secrets if secret), frozenset(reader.hidden))
 
 
 def _problem(error: yaml.MarkedYAMLError) -> str:
-    """What YAML says, without what it quotes: that may be a secret that lacks its own quotes."""
-    said = re.sub(r"""(['"])(?!<|\\.\1)(?:(?!\1).){2,}\1""", "…", error.problem or "")
-    if "undefined alias" in said or "undefined tag" in said:
-        return f"{said}; a text that begins with * & or ! must be in quotes"
-    return f"{said}; indent with spaces" if "'\\t'" in said else said
+    """The parser's message without the text that it quotes, which may be a secret."""
+    problem = re.sub(r"""(['"])(?!<|\\.\1)(?:(?!\1).){2,}\1""", "…", error.problem or "")
+    if "undefined alias" in problem or "undefined tag" in problem:
+        return f"{problem}; a text that begins with * & or ! must be in quotes"
+    return f"{problem}; indent with spaces" if "'\\t'" in problem else problem
 
 
 def _hint(text: str, line: int) -> str:
-    """Braces inside braces are the usual trap."""
+    """Advice on a common mistake: a variable without quotes between braces."""
     before = "\n".join(text.splitlines()[:line])
     trapped = re.search(r"\{[^}\n]*[^\"'\w]\$\{", before)
     return "; between { } write a variable in quotes: '${NAME}'" if trapped else ""
@@ -132,7 +132,7 @@ class _Reader:
         if self._nodes > _NODES_MAX:
             raise self._wrong(line, f"the file has more than {_NODES_MAX:,} values, those of each alias counted")
         if id(node) in self._above:
-            raise self._wrong(line, f"the anchor of {name or 'the file'} stands for something that holds its own alias")
+            raise self._wrong(line, f"the value of {name or 'the file'} has an anchor and contains its own alias")
         self._refuse_tag(node, line)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, name, line, hidden)
@@ -150,7 +150,9 @@ class _Reader:
         if hidden:
             self.secrets.add(text)
             self.hidden.add(name)
-        alone = _VARIABLE.fullmatch(node.value) is not None  # quotes are needed between braces, so they mean nothing
+        alone = (
+            _VARIABLE.fullmatch(node.value) is not None
+        )  # between braces it needs quotes, so quotes do not make it text
         is_null = text in _NULLS and (node.style is None or alone)
         return Node(text, name, line, is_null, bool(text) and text != node.value)
 
@@ -164,9 +166,9 @@ class _Reader:
             if key.value == "<<" and key.style is None:
                 raise self._wrong(line, "<< is not supported; write the keys themselves")
             if _VARIABLE.search(key.value):
-                raise self._wrong(line, f"{key.value!r} is a key; variables are filled in in values only")
+                raise self._wrong(line, f"{key.value!r} is a key; only values can contain variables")
             if key.value in seen:
-                raise self._wrong(line, f"{key.value!r} is there twice; leave one out")
+                raise self._wrong(line, f"the key {key.value!r} is there twice; remove one of them")
             seen.add(key.value)
             full = f"{name}.{key.value}" if name else key.value
             sensitive = not full.startswith(_HARMLESS) and bool(SENSITIVE.search(key.value))
@@ -180,7 +182,7 @@ class _Reader:
                 shown = "'${'" if hidden else repr(match[0])
                 raise self._wrong(
                     line,
-                    f"{shown} begins no variable; write ${{NAME}} or ${{NAME:-default}}, or $${{ for the characters themselves",
+                    f"{shown} is not a variable; write ${{NAME}} or ${{NAME:-default}}, or $${{ for the characters themselves",
                 )
             found = self._environment.get(match[1])
             if found:
@@ -206,7 +208,7 @@ class _Reader:
         if node.tag != expected:
             raise self._wrong(
                 line,
-                "tags (what begins with !) are not supported; leave it out, or put a text that begins so in quotes",
+                "YAML tags are not supported; remove the tag, or put a text that begins with ! in quotes",
             )
 
     def _wrong(self, line: int, what: str) -> InvalidInput:

@@ -1,8 +1,8 @@
-"""Spark for one run: its JVM is detached from the terminal, and its output goes to a file.
+"""Start Spark for one pipeline: its JVM is detached from the terminal, and its output goes to a file.
 
-The JVM and its Python workers get a session of their own, so that Ctrl-C reaches this process alone, which then stops
-them in order; and all they print goes to a log file, so that the display stays readable. If this process dies, the pipe
-to the JVM breaks, and the JVM ends itself.
+The JVM and its Python workers get a process session of their own. So Ctrl-C reaches only this process, which then stops
+them in order. Their output goes to a log file, so that the display stays readable. If this process dies, the pipe to the
+JVM breaks, and the JVM exits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 10.0
 LOOK_SECONDS = 0.25
-LOCAL_MASTER = "local[*,4]"  # a task that fails, or whose worker dies, is tried four times, as on a cluster
+LOCAL_MASTER = "local[*,4]"  # like a cluster, Spark tries a task four times if it fails or its worker dies
 _STREAMING = {
     "spark.sql.streaming.stopTimeout": "20s",
     "spark.log.level": "WARN",
@@ -38,31 +38,32 @@ _UNRESOLVED = "unresolved dependency"
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A running Spark and the file it logs to."""
+    """A running Spark session and the file it logs to."""
 
     spark: SparkSession
     log: Path
 
 
 class Abandoned(Exception):
-    """The caller no longer wants Spark; it was still starting."""
+    """The caller no longer wants Spark, which was still starting."""
 
 
 @contextmanager
 def spark_driver(section: SparkSection, s3: bool, abandoned: Callable[[], bool]) -> Iterator[Driver]:
-    """Start Spark, and stop it at the end. The log is removed if all went well.
+    """Start Spark, and stop it at the end. The log is removed unless there was an error.
 
-    ``abandoned`` is asked now and then while Spark starts. Raises MissingPrerequisite, Abandoned.
+    ``abandoned`` is called repeatedly while Spark starts; if it returns True, this raises Abandoned. Raises
+    MissingPrerequisite if Spark does not start.
     """
     sessions.require_java()
     section = replace(section, master=section.master or os.environ.get("LAKEBED_SPARK_MASTER") or LOCAL_MASTER)
     handle, name = tempfile.mkstemp(prefix="lakebed-spark-", suffix=".log")
     log = Path(name)
-    # What Python's half of Spark says about a query that ends is said by us.
+    # When a query ends, lakebed reports the error itself; PySpark's own messages would repeat it.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger("pyspark").setLevel(logging.CRITICAL)
     start = _Start(section, s3, handle, log)
-    # Not in the main thread: there Spark would handle SIGINT itself, and progress could not be shown.
+    # Start in another thread: in the main thread Spark would handle SIGINT itself, and progress could not be shown.
     thread = threading.Thread(target=start, name="lakebed-spark", daemon=True)
     thread.start()
     while thread.is_alive():
@@ -77,7 +78,7 @@ def spark_driver(section: SparkSection, s3: bool, abandoned: Callable[[], bool])
         yield Driver(start.spark, log)
     finally:
         if start.spark is not None:
-            with suppress(Exception):  # the JVM may be gone already, which is what is wanted
+            with suppress(Exception):  # the JVM may have exited already, which is fine
                 start.spark.stop()
         if start.gateway is not None:
             _end(start.gateway)
@@ -85,7 +86,7 @@ def spark_driver(section: SparkSection, s3: bool, abandoned: Callable[[], bool])
 
 
 class _Start:
-    """Starts the JVM, then the session in it; what came of it is left in the fields."""
+    """Starts the JVM, then the session in it, and keeps the results, or the error, in its fields."""
 
     def __init__(self, section: SparkSection, s3: bool, handle: int, log: Path) -> None:
         self._section = section
@@ -113,7 +114,7 @@ def _launch(section: SparkSection, s3: bool, handle: int, log: Path) -> Any:
 
     servers: Any = (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer)
     for server in servers:
-        server.handle_error = lambda *_: None  # prints a traceback when the JVM ends first
+        server.handle_error = lambda *_: None  # the original prints a traceback when the JVM ends first
     master = section.master or LOCAL_MASTER
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault(*sessions.PATIENCE)
@@ -132,7 +133,7 @@ def _launch(section: SparkSection, s3: bool, handle: int, log: Path) -> Any:
 
 
 def _why_not(log: Path) -> str:
-    """One line on why the JVM did not come up, out of its log."""
+    """One line on why the JVM did not start, from its log."""
     text = log.read_text(errors="replace")
     if _UNRESOLVED in text:
         missing = sorted(
@@ -140,13 +141,13 @@ def _why_not(log: Path) -> str:
         )
         what = ", ".join(missing[:3]) or "some"
         return (
-            f"Spark's jars can't be fetched ({what}): allow access to a Maven repository once, or name a mirror by "
+            f"Spark's jars can't be downloaded ({what}): allow access to a Maven repository once, or set a mirror with "
             f"spark.conf: {{spark.jars.repositories: https://…}} in the pipeline file; Spark's log is {log}"
         )
-    said = next(
+    reason = next(
         (line.strip() for line in text.splitlines() if "rror" in line or "xception" in line), "it ended at once"
     )
-    return f"Spark did not start: {said}; Spark's log is {log}"
+    return f"Spark did not start: {reason}; Spark's log is {log}"
 
 
 def _end(gateway: Any) -> None:

@@ -1,11 +1,11 @@
-"""One run of a pipeline: ingest and maintenance as streaming queries of one process, watched and stopped in order.
+"""Execute a pipeline: ingest and maintenance as streaming queries of one process, watched and stopped in order.
 
-1. The metrics port is taken and the table opened or created before Spark starts: errors there are raised at once.
-2. The queries start. A sampler thread takes the table's figures now and then; the caller gets each of them.
-3. A query that fails is started again, later each time, as long as the cause may pass (``lakebed.failures``): ingest here,
-   maintenance by itself. Any other error ends the run.
-4. The stop: ingest ends after the batch that is running; maintenance goes on until the tail is empty; then Spark ends.
-   A batch that had just begun is left alone: the next run does it again, under the same batch id, so it counts once.
+1. The metrics port is opened and the table opened or created before Spark starts, so errors there are raised at once.
+2. The queries start. A sampler thread reads the table's figures at intervals; the caller gets the newest ones.
+3. A query that fails with a temporary error is started again, each time after a longer pause (``lakebed.failures``).
+   Ingest is restarted here; maintenance restarts itself. Any other error ends the execution.
+4. At the stop, ingest ends after the current batch; maintenance continues until the tail is empty; then Spark ends. A
+   batch that had only begun is abandoned: the next execution repeats it under the same batch id, so it counts once.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 Role = Literal["ingest", "maintain"]
 Phase = Literal["starting Spark", "running", "trying again", "stopping"]
 LOOK_SECONDS = 0.25
-FIRST_BATCH_SECONDS = 30.0  # if no batch comes until then, the time of the run counts nevertheless
+FIRST_BATCH_SECONDS = 30.0  # the duration is counted from then on, even if no batch has come
 SAMPLE_SECONDS = 1.0
-SAMPLE_SHARE = 0.05  # of the time, at most, goes into sampling the table
+SAMPLE_SHARE = 0.05  # at most this share of the time is spent on sampling the table
 BATCH_SECONDS_MAX = 15.0
 DRAIN_SECONDS_MAX = 10.0
 
@@ -54,7 +54,7 @@ _logger = logging.getLogger("lakebed.run")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is to be seen of a run at one moment. ``state`` is None before the table was looked at."""
+    """The state of an execution at one moment. ``state`` is None until the table was sampled first."""
 
     phase: Phase
     figures: Figures
@@ -64,7 +64,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run did."""
+    """The result of an execution."""
 
     table: Table
     figures: Figures
@@ -78,9 +78,10 @@ def run(
     duration_seconds: float | None = None,
     only: Role | None = None,
 ) -> Outcome:
-    """Run until ``stop`` is set or the duration is over; it counts from the first batch (or ``FIRST_BATCH_SECONDS``).
+    """Execute the pipeline until ``stop`` is set or the duration has passed since the first batch.
 
-    Raises the LakebedError that ended the run; what was committed until then stays.
+    If no batch comes within ``FIRST_BATCH_SECONDS``, the duration counts from then. ``watch`` is called several times a
+    second. Raises the LakebedError that ended the execution; everything committed until then stays.
     """
     with ExitStack() as stack:
         metrics = Metrics()
@@ -165,7 +166,7 @@ class _Run:
                 self._end_maintenance()
         except LakebedError as error:
             self._stop_all()
-            if isinstance(error, Unexpected):  # what Spark wrote may say more
+            if isinstance(error, Unexpected):  # Spark's log may hold the cause
                 raise error.with_text(f"{error}; Spark's log is {driver.log}") from error
             raise
 
@@ -176,7 +177,7 @@ class _Run:
             self._ingest = start_ingest(self._pipeline, self._table, spark)
         except LakebedError as error:
             self._ingest_failed(error)
-        except Exception as error:  # Spark's: its text is in the JVM, and must be asked for as long as that lives
+        except Exception as error:  # Spark's errors keep their text in the JVM, so read it while the JVM is alive
             self._ingest_failed(failure_in(str(error), QUERY_NAME))
         else:
             self._restarts.has_started = True
@@ -194,13 +195,13 @@ class _Run:
                 self._progress.restart_clock()
             if going and duration_seconds is not None and now - began >= duration_seconds:
                 return
-            self._care_for_ingest(spark)
-            self._care_for_maintenance()
+            self._check_ingest(spark)
+            self._check_maintenance()
             waits = self._health.error or (self._maintenance is not None and self._maintenance.trouble)
             self.look("trying again" if waits else "running")
             stop.wait(LOOK_SECONDS)
 
-    def _care_for_ingest(self, spark: SparkSession) -> None:
+    def _check_ingest(self, spark: SparkSession) -> None:
         if self._again_at is not None:
             if time.monotonic() >= self._again_at:
                 self._again_at = None
@@ -215,7 +216,7 @@ class _Run:
             self._health.runs()
 
     def _ingest_failed(self, error: LakebedError) -> None:
-        """Note when to start again. Raises the error if that is of no use."""
+        """Schedules a restart. Raises the error if a restart is of no use."""
         redacted = error.with_text(self._pipeline.document.redact(str(error)))
         self._progress.failed(str(redacted))
         batches = self._progress.figures().batches
@@ -227,7 +228,7 @@ class _Run:
         self._health.waits(redacted, pause)
         self._again_at = time.monotonic() + pause
 
-    def _care_for_maintenance(self) -> None:
+    def _check_maintenance(self) -> None:
         if self._maintenance is None:
             return
         if not self._maintenance.isActive:
@@ -237,7 +238,7 @@ class _Run:
 
     @contextmanager
     def _sampling(self) -> Iterator[None]:
-        """Take the table's figures in the background, so seldom that it costs next to nothing."""
+        """Sample the table in the background, so seldom that it costs almost nothing (``SAMPLE_SHARE``)."""
         done = threading.Event()
 
         def sample() -> None:
@@ -247,7 +248,7 @@ class _Run:
                     self.observe()
                 except LakebedError:
                     self._metrics.down(self._table.path)
-                self._tell_lag()
+                self._report_lag()
                 done.wait(max(SAMPLE_SECONDS, (time.monotonic() - started) / SAMPLE_SHARE))
 
         thread = threading.Thread(target=sample, name="lakebed-sampler", daemon=True)
@@ -258,11 +259,11 @@ class _Run:
             done.set()
             thread.join(timeout=5)
 
-    def _tell_lag(self) -> None:
+    def _report_lag(self) -> None:
         query = self._ingest
         if query is None or not isinstance(self._pipeline.source, KafkaSection):
             return
-        with suppress(Exception):  # Spark may be on its way out
+        with suppress(Exception):  # Spark may be shutting down
             progress = query.lastProgress
             for topic, records in lag_by_topic(dict(progress) if progress else {}).items():
                 events.emit(events.SourceLagged(table=self._table.path, topic=topic, records=records))
@@ -296,7 +297,7 @@ class _Run:
             self.look("stopping")
             time.sleep(0.05)
         _stop(query)
-        self._internals.compaction.close()  # merges that run give their claims back
+        self._internals.compaction.close()  # running merges release their claims
         if self._internals.log.refresh().tail:
             self._table.settle()
 
@@ -309,7 +310,7 @@ class _Run:
 def _stop(query: StreamingQuery | Maintenance) -> None:
     try:
         query.stop()
-    except Exception as error:  # Spark may be gone, or the batch does not end: the next run carries on either way
+    except Exception as error:  # Spark is gone, or the batch does not end: the next execution continues in either case
         _logger.warning("a query did not stop cleanly: %s", str(error).splitlines()[0])
 
 

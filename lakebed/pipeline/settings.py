@@ -1,6 +1,6 @@
-"""What a pipeline file says, as frozen values: docs/pipeline.md explains every key.
+"""The settings in a pipeline file, as frozen values; docs/pipeline.md explains every key.
 
-``load`` parses, checks and returns it; besides the file it reads only environment variables.
+``load`` parses and checks a file. It reads nothing else but environment variables.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ METRICS_PORT = 9464
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSection:
-    """The table: created if it is missing, otherwise compared."""
+    """The table, which is created if it is missing, and otherwise compared with these settings."""
 
     path: str
     schema: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class KafkaSection:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint is kept for: if it changes, what was read so far says nothing of what is to be read."""
+        """What a checkpoint belongs to: for a source with another identity, the offsets in it are meaningless."""
         return {"topics": list(self.topics)} if self.topics else {"topic_pattern": self.topic_pattern}
 
 
@@ -123,7 +123,7 @@ class JsonFormat:
 
 @dataclass(frozen=True, slots=True)
 class RowsFormat:
-    """``format: {kind: csv}`` and ``parquet``: the files' columns are the table's, and those named here."""
+    """``format: {kind: csv}`` and ``parquet``: files have the table's columns and the ``extra_columns``."""
 
     extra_columns: Mapping[str, str] = field(default_factory=dict)
     apply_as_deletes: str | None = None
@@ -138,7 +138,7 @@ _FORMAT_SECTIONS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class MetricsSection:
-    """Where Prometheus finds the metrics; no port, no metrics; port 0 is any free one."""
+    """Where Prometheus finds the metrics. Without a port there are no metrics; port 0 is any free port."""
 
     port: int | None = METRICS_PORT
     host: str = "127.0.0.1"
@@ -154,7 +154,7 @@ class SparkSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """One pipeline. ``document`` blots out its secrets in texts."""
+    """One pipeline. ``document`` masks its secrets in texts."""
 
     table: TableSection
     source_kind: str
@@ -172,7 +172,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TopLevel:
-    """The keys of the file that are not a choice of kinds."""
+    """The top-level keys of the file except ``source`` and ``format``, which have a ``kind``."""
 
     table: TableSection
     trigger_seconds: float = 0.0
@@ -187,25 +187,25 @@ _CHOICES = ("source", "format")
 
 
 def load(file: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> Pipeline:
-    """Read a pipeline file. Raises InvalidInput naming the file, the line and the key."""
+    """Read a pipeline file. Raises InvalidInput with the file, the line and the key."""
     name = os.fspath(file)
     try:
         with Path(file).open("rb") as opened:
             data = opened.read(BYTES_MAX + 1)
         if len(data) > BYTES_MAX:
-            raise InvalidInput(f"{name} is no pipeline file: it has more than {BYTES_MAX:,} bytes")
+            raise InvalidInput(f"{name} is not a pipeline file: it has more than {BYTES_MAX:,} bytes")
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
         raise InvalidInput(f"there is no pipeline file {name}") from None
     except OSError as error:
         raise InvalidInput(f"the pipeline file {name} can't be read: {error}") from None
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"the pipeline file {name} is not in UTF-8 (byte {error.start}); save it so") from None
+        raise InvalidInput(f"the pipeline file {name} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     return parse_pipeline(text, name, environment)
 
 
 def maintenance_of(path: str) -> Pipeline:
-    """The pipeline of a table that others write to; nothing is read from its source."""
+    """A pipeline for the maintenance of a table that others write to; its source is never read."""
     quoted = "".join(f"\\U{ord(character):08x}" for character in path.replace("${", "$${"))
     return parse_pipeline(f'table: {{path: "{quoted}"}}\nsource: {{kind: generator}}\n', path, {})
 
@@ -215,11 +215,11 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
     document = parse(text, file, environment)
     root = document.root
     members = mapping_of(document, root)
-    known = [*_TopLevel.__slots__, *_CHOICES]
+    keys = [*_TopLevel.__slots__, *_CHOICES]
     for key, node in members.items():
-        if key not in known:
+        if key not in keys:
             raise document.error(
-                node, f"there is no such key{suggest(key, known) or '; there are ' + ', '.join(known)}"
+                node, f"there is no such key{suggest(key, keys) or '; the keys are ' + ', '.join(keys)}"
             )
     top = bind(document, root, _TopLevel, left_out=_CHOICES)
     if top.trigger_seconds < 0:
@@ -272,7 +272,7 @@ def _check_properties(document: Document, table: Node, section: TableSection) ->
 def _choice(
     document: Document, root: Node, key: str, sections: Mapping[str, type[Any]], default: str | None
 ) -> tuple[str, Any]:
-    """The kind and the settings of a section that says what it is by ``kind``."""
+    """The kind and the settings of a section that has a ``kind``."""
     node = mapping_of(document, root).get(key)
     if node is None:
         if default is None:

@@ -1,4 +1,4 @@
-"""A pipeline's source and format, attached to a table: the streaming query that ingests."""
+"""Open a pipeline's source and decoder, and start the streaming query that ingests into its table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUERY_NAME = "ingest"
 
 
 def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> StreamingQuery:
-    """Start the query. Raises InvalidInput for what does not fit the table."""
+    """Start the query. Raises InvalidInput for settings that do not fit the table."""
     common: dict[str, Any] = {
         "checkpoint": pipeline.checkpoint,
         "query_name": QUERY_NAME,
@@ -44,7 +44,7 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
 
 
 def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:
-    """The source that the file describes, checked; no connection is made."""
+    """The source that the file describes. Its settings are checked, but no connection is made."""
     section = pipeline.source
     if isinstance(section, KafkaSection):
         return _kafka(section, pipeline.table.path)
@@ -68,7 +68,7 @@ def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:
 
 
 def order_stream(section: GeneratorSection) -> OrderStream:
-    """How the generated stream looks."""
+    """The settings of the generated stream."""
     values = asdict(section)
     return OrderStream(**{name: values[name] for name in OrderStream.__slots__})
 
@@ -91,7 +91,7 @@ def with_rate(pipeline: Pipeline, events_per_second: float) -> Pipeline:
 
 
 def trigger(seconds: float) -> Mapping[str, str]:
-    """A Spark trigger of so many seconds; 0 is as fast as possible."""
+    """A Spark trigger of this many seconds; 0 is as fast as possible."""
     return {"processingTime": f"{round(seconds * 1000)} milliseconds"}
 
 

@@ -1,7 +1,7 @@
-"""The table of a pipeline: opened, created when it is missing, and compared with what the file says.
+"""Open the table of a pipeline, create it if it is missing, and compare it with the pipeline file.
 
-Values are compared, not spellings: a property that the table lacks has its default, sort keys are parsed, and a key is never
-null, whether that is written or not. What the file leaves out is left to the table.
+Values are compared, not spellings: a property that the table lacks has its default, sort keys are parsed, and a key is
+never null, whether the file says so or not. A setting that the file leaves out is not compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakebed.table import Table
 
 
 def open_or_create(pipeline: Pipeline) -> Table:
-    """The table that the pipeline writes to. Raises InvalidInput naming each thing that differs from the file."""
+    """The table that the pipeline writes to. Raises InvalidInput with each difference from the file."""
     section = pipeline.table
     try:
         return check(pipeline, tables.open(section.path))
@@ -47,7 +47,7 @@ def open_or_create(pipeline: Pipeline) -> Table:
 
 
 def check(pipeline: Pipeline, table: Table) -> Table:
-    """The table, if it is what the file says. Raises InvalidInput naming each difference, and what to do."""
+    """The table, if it agrees with the file. Raises InvalidInput with each difference, and what to do."""
     section, path = pipeline.table, pipeline.table.path
     detail = table.inspect.detail().to_pylist()[0]
     fixed = [*_fixed_differences(section, detail), *_column_differences(section, table.schema)]
@@ -62,9 +62,9 @@ def check(pipeline: Pipeline, table: Table) -> Table:
         ways.append(f"give the table the file's sort key ({command})")
     if properties:
         ways.append(f"set the table's properties (lakebed.open({path!r}).set_properties({wanted!r}))")
-    ways.append("choose another table.path, where a new table is made")
+    ways.append("choose another table.path, where a new table is created")
     raise InvalidInput(
-        f"the table at {path} is not what {pipeline.document.file} says: {'; '.join(differences)}. "
+        f"the table at {path} differs from {pipeline.document.file}: {'; '.join(differences)}. "
         f"Change the file, or {', or '.join(ways)}"
     )
 
@@ -119,7 +119,7 @@ def _column_differences(section: TableSection, present: pa.Schema) -> Iterator[s
 
 
 def _property_differences(section: TableSection, present: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """What differs, in words, and the properties that would make it the same."""
+    """The differences as texts, and the properties to set so that there are none."""
     differences, wanted = [], {}
     for name, text in section.properties.items():
         found = present.get(name)
@@ -131,7 +131,7 @@ def _property_differences(section: TableSection, present: Mapping[str, str]) -> 
 
 
 def _value(name: str, text: str | None) -> Any:
-    """The value of a table's property; one that can't be read counts as not set (``lakebed.settings``)."""
+    """The value of a table's property; a text that can't be read counts as not set (``lakebed.settings``)."""
     try:
         return property_value(name, text)
     except InvalidInput:

@@ -78,17 +78,18 @@ import org.apache.spark.unsafe.types.UTF8String;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * The parts of one version of a table, as a file index that Spark plans its own Parquet scan with.
+ * The parts of one version of a table, as a file index for which Spark plans its own Parquet scan.
  *
- * Compiled on the driver by Janino, the compiler that Spark itself generates code with; executors never see this class.
- * Java without lambdas or generics inference, which Janino lacks.
+ * The driver compiles this class with Janino, the compiler that Spark itself uses for generated code; executors never
+ * load it. It is written without lambdas and inferred generics, which Janino lacks.
  *
- * Every part is a partition of its own: next to the table's partition columns its row holds the part's dead rows
- * (DEAD_COLUMN, null if none), laid out by lakebed/view/spark_scan.py. The plan filters on them with expressions of
- * Spark's alone. A part is left out when its statistics show that no row can match; that is only ever an optimization.
+ * Every part is a partition of its own: besides the table's partition columns, its partition row holds the part's dead
+ * rows (DEAD_COLUMN, null if none), in the layout of lakebed/view/spark_scan.py. The plan filters on them with Spark's
+ * own expressions. A part is left out when its statistics show that no row can match; that is only an optimization.
  */
 public final class PartIndex implements FileIndex {
-    private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.USE_BIG_DECIMAL_FOR_FLOATS);
+    private static final ObjectMapper JSON =
+        new ObjectMapper().enable(DeserializationFeature.USE_BIG_DECIMAL_FOR_FLOATS);
     private static final String DEAD_COLUMN = "_lakebed_dead";
     // Delta's writers cut timestamps in statistics to milliseconds, maxima too.
     private static final long MAX_SLACK_MICROS = 1000L;
@@ -100,9 +101,9 @@ public final class PartIndex implements FileIndex {
     private final LinkedHashMap parts; // id -> Part
     private final long bytes;
     private final boolean hasDead;
-    private final Map reads; // path -> how many queries were planned that read it; null: nobody asks
+    private final Map reads; // path -> number of planned queries that read it; null: reads are not counted
 
-    /** One file; immutable but for its statistics, which are parsed when a query first needs them. */
+    /** One file, immutable except for its statistics, which are parsed when a query first needs them. */
     public static final class Part {
         final PartitionDirectory directory;
         final long bytes;
@@ -123,7 +124,8 @@ public final class PartIndex implements FileIndex {
         }
     }
 
-    private PartIndex(Path root, StructType schema, StructType partitionSchema, String timeZone, LinkedHashMap parts, Map reads) {
+    private PartIndex(
+            Path root, StructType schema, StructType partitionSchema, String timeZone, LinkedHashMap parts, Map reads) {
         this.root = root;
         this.schema = schema;
         this.partitionSchema = partitionSchema;
@@ -141,20 +143,27 @@ public final class PartIndex implements FileIndex {
         this.hasDead = dead;
     }
 
-    /** An index without parts. `schemaJson` is the table's, `partitionColumns` its partition columns in order. */
+    /** An index without parts. `schemaJson` is the table's schema, `partitionColumns` are its partition columns. */
     public static PartIndex empty(String root, String schemaJson, List partitionColumns, String timeZone) {
         StructType schema = (StructType) DataType.fromJson(schemaJson);
         StructType partitionSchema = new StructType();
-        for (int i = 0; i < partitionColumns.size(); i++) partitionSchema = partitionSchema.add(schema.apply((String) partitionColumns.get(i)));
+        for (int i = 0; i < partitionColumns.size(); i++) {
+            partitionSchema = partitionSchema.add(schema.apply((String) partitionColumns.get(i)));
+        }
         partitionSchema = partitionSchema.add(DEAD_COLUMN, BinaryType$.MODULE$, true);
         return new PartIndex(new Path(root), schema, partitionSchema, timeZone, new LinkedHashMap(), null);
     }
 
-    /** The index after `change`, JSON: {"remove": [id], "add": [[id, path, bytes, {column: text}, dead base64, stats]]}. */
+    /**
+     * The index after `change`, which is JSON:
+     * {"remove": [id], "add": [[id, path, bytes, {column: text}, dead base64, stats]]}.
+     */
     public PartIndex apply(byte[] change) throws Exception {
         JsonNode tree = JSON.readTree(change);
         LinkedHashMap next = new LinkedHashMap(parts);
-        for (Iterator i = field(tree, "remove").iterator(); i.hasNext();) next.remove(((JsonNode) i.next()).textValue());
+        for (Iterator i = field(tree, "remove").iterator(); i.hasNext();) {
+            next.remove(((JsonNode) i.next()).textValue());
+        }
         for (Iterator i = field(tree, "add").iterator(); i.hasNext();) {
             JsonNode entry = (JsonNode) i.next();
             next.put(item(entry, 0).textValue(), part(entry));
@@ -162,14 +171,15 @@ public final class PartIndex implements FileIndex {
         return new PartIndex(root, schema, partitionSchema, timeZone, next, reads);
     }
 
-    /** The same parts; queries note in `reads`, a Map of Integer by path, what they will read. Null: nowhere. */
+    /** The same parts; every query counts the parts that it will read in `reads`, a Map of Integer by path, or null. */
     public PartIndex counting(Map reads) {
         return new PartIndex(root, schema, partitionSchema, timeZone, parts, reads);
     }
 
     private Part part(JsonNode entry) throws Exception {
         String name = item(entry, 1).textValue();
-        Path path = name.indexOf("://") > 0 || name.startsWith("file:/") ? new Path(name) : new Path(root, new Path(null, null, name));
+        boolean absolute = name.indexOf("://") > 0 || name.startsWith("file:/");
+        Path path = absolute ? new Path(name) : new Path(root, new Path(null, null, name));
         long size = item(entry, 2).longValue();
         byte[] dead = item(entry, 4).isNull() ? null : item(entry, 4).binaryValue();
         int columns = partitionSchema.length() - 1;
@@ -191,11 +201,13 @@ public final class PartIndex implements FileIndex {
         if (text.isEmpty()) return null;
         Literal literal = Literal.create(UTF8String.fromString(text), StringType$.MODULE$);
         Object value = new Cast(literal, type, scala.Option.apply(timeZone)).eval(null);
-        if (value == null) throw new IllegalArgumentException("partition value '" + text + "' is no " + type.simpleString());
+        if (value == null) {
+            throw new IllegalArgumentException("partition value '" + text + "' is no " + type.simpleString());
+        }
         return value;
     }
 
-    /** The plan of the rows that live: a Parquet scan, a filter on the dead ones if there are any, the table's columns. */
+    /** The plan of the live rows: a Parquet scan, a filter if there are dead rows, and the table's columns. */
     public Object dataset(org.apache.spark.sql.classic.SparkSession session) {
         String rowIndex = ParquetFileFormat$.MODULE$.ROW_INDEX_TEMPORARY_COLUMN_NAME();
         StructType fileSchema = new StructType();
@@ -222,12 +234,12 @@ public final class PartIndex implements FileIndex {
     }
 
     /**
-     * dead IS NULL OR the bit of the row is not set. The layout: an int per block of 1,024 rows says at which byte the bits
-     * of the block stand, big-endian, the first row's bit highest. So shifting the row's word left by the row's number
-     * brings its bit to the sign.
+     * dead IS NULL OR the bit of the row is not set. An int per block of 1,024 rows gives the byte at which the bits of
+     * the block begin; they are big-endian, with the first row's bit highest. So shifting the row's word left by the
+     * row's number moves the row's bit to the sign.
      */
     private static Expression alive(Expression dead, Expression row) {
-        Expression block = new Cast(new ShiftRight(row, Literal.create(Integer.valueOf(10), IntegerType$.MODULE$)), IntegerType$.MODULE$, scala.Option.empty());
+        Expression block = new Cast(new ShiftRight(row, integer(10)), IntegerType$.MODULE$, scala.Option.empty());
         Expression rowInt = new Cast(row, IntegerType$.MODULE$, scala.Option.empty());
         Expression start = readInt(dead, new ShiftLeft(block, integer(2)));
         Expression offset = new BitwiseAnd(new ShiftRight(rowInt, integer(3)), integer(124));
@@ -244,10 +256,12 @@ public final class PartIndex implements FileIndex {
         ArrayList arguments = new ArrayList();
         arguments.add(bytes);
         arguments.add(at);
-        return new StaticInvoke(WritableComparator.class, IntegerType$.MODULE$, "readInt", seq(arguments), seq(new ArrayList()), true, false, true, scala.Option.empty());
+        return new StaticInvoke(
+            WritableComparator.class, IntegerType$.MODULE$, "readInt", seq(arguments), seq(new ArrayList()),
+            true, false, true, scala.Option.empty());
     }
 
-    // Jackson overrides with a narrower type, which Janino does not see.
+    // Jackson's overrides return a narrower type, which Janino does not see; hence the casts.
     private static JsonNode field(JsonNode node, String name) {
         return (JsonNode) node.path(name);
     }
@@ -260,7 +274,7 @@ public final class PartIndex implements FileIndex {
         return CollectionConverters.asScala(list).toSeq();
     }
 
-    // What Spark asks of a file index -----------------------------------------------------------------------------------
+    // The methods of a file index, which Spark calls ------------------------------------------------------------------
 
     public scala.collection.immutable.Seq rootPaths() {
         ArrayList paths = new ArrayList();
@@ -268,7 +282,8 @@ public final class PartIndex implements FileIndex {
         return seq(paths);
     }
 
-    public scala.collection.immutable.Seq listFiles(scala.collection.immutable.Seq partitionFilters, scala.collection.immutable.Seq dataFilters) {
+    public scala.collection.immutable.Seq listFiles(
+            scala.collection.immutable.Seq partitionFilters, scala.collection.immutable.Seq dataFilters) {
         ArrayList predicates = new ArrayList();
         for (Iterator i = CollectionConverters.asJava(partitionFilters).iterator(); i.hasNext();) {
             predicates.add(partitionPredicate((Expression) i.next()));
@@ -285,7 +300,7 @@ public final class PartIndex implements FileIndex {
         return seq(found);
     }
 
-    /** What was noted in `reads` since it was last taken; JSON: {path: count}. */
+    /** The counts in `reads` since the last call, as JSON: {path: count}. */
     public static String take(Map reads) throws Exception {
         synchronized (reads) {
             String counts = JSON.writeValueAsString(reads);
@@ -294,7 +309,7 @@ public final class PartIndex implements FileIndex {
         }
     }
 
-    /** An id is the path, and behind a zero what tells one set of dead rows from another. */
+    /** An id is the path; if the part has dead rows, a zero character and an identity of these follow. */
     private void countRead(String id) {
         int end = id.indexOf(0);
         String path = end < 0 ? id : id.substring(0, end);
@@ -330,9 +345,9 @@ public final class PartIndex implements FileIndex {
         return "lakebed[" + parts.size() + " parts of " + root + "]";
     }
 
-    // Which parts may hold a row that matches ----------------------------------------------------------------------------
+    // Which parts may hold a row that matches -------------------------------------------------------------------------
 
-    /** Partition filters are not evaluated again after the scan, so this must be exact. */
+    /** Spark does not evaluate partition filters again after the scan, so this must be exact. */
     private BasePredicate partitionPredicate(Expression filter) {
         List defaults = CollectionConverters.asJava(DataTypeUtils.toAttributes(partitionSchema));
         ArrayList columns = new ArrayList(defaults);
@@ -342,8 +357,8 @@ public final class PartIndex implements FileIndex {
                 if (((Attribute) defaults.get(at)).name().equalsIgnoreCase(used.name())) columns.set(at, used);
             }
         }
-        
-        return Predicate$.MODULE$.createInterpreted(BindReferences$.MODULE$.bindReference(filter, package$.MODULE$.AttributeSeq(seq(columns)), false));
+        return Predicate$.MODULE$.createInterpreted(
+            BindReferences$.MODULE$.bindReference(filter, package$.MODULE$.AttributeSeq(seq(columns)), false));
     }
 
     private static boolean inPartition(Part part, List predicates) {
@@ -367,8 +382,12 @@ public final class PartIndex implements FileIndex {
     }
 
     private static boolean mayMatch(JsonNode stats, Expression filter) {
-        if (filter instanceof And) return mayMatch(stats, ((And) filter).left()) && mayMatch(stats, ((And) filter).right());
-        if (filter instanceof Or) return mayMatch(stats, ((Or) filter).left()) || mayMatch(stats, ((Or) filter).right());
+        if (filter instanceof And) {
+            return mayMatch(stats, ((And) filter).left()) && mayMatch(stats, ((And) filter).right());
+        }
+        if (filter instanceof Or) {
+            return mayMatch(stats, ((Or) filter).left()) || mayMatch(stats, ((Or) filter).right());
+        }
         if (filter instanceof IsNull) return mayBeNull(stats, ((IsNull) filter).child());
         if (filter instanceof IsNotNull) return mayBeSet(stats, ((IsNotNull) filter).child());
         if (filter instanceof In) return mayBeIn(stats, (In) filter);
@@ -400,7 +419,7 @@ public final class PartIndex implements FileIndex {
         return false;
     }
 
-    /** Such a set may be long, so the bounds are parsed once. */
+    /** The set may be long, so the bounds are parsed once. */
     private static boolean mayBeIn(JsonNode stats, InSet filter) {
         if (!(filter.child() instanceof AttributeReference)) return true;
         AttributeReference column = (AttributeReference) filter.child();
@@ -436,7 +455,8 @@ public final class PartIndex implements FileIndex {
         boolean flipped = left instanceof Literal;
         Expression side = flipped ? right : left;
         Expression other = flipped ? left : right;
-        if (!(side instanceof AttributeReference) || !(other instanceof Literal) || !side.dataType().equals(other.dataType())) return true;
+        if (!(side instanceof AttributeReference) || !(other instanceof Literal)) return true;
+        if (!side.dataType().equals(other.dataType())) return true;
         Object value = ((Literal) other).value();
         if (filter instanceof EqualNullSafe && value == null) return mayBeNull(stats, side);
         if (value == null) return false;
@@ -445,7 +465,7 @@ public final class PartIndex implements FileIndex {
         boolean less = filter instanceof LessThan || filter instanceof LessThanOrEqual;
         if (!less && !(filter instanceof GreaterThan) && !(filter instanceof GreaterThanOrEqual)) return true;
         AttributeReference column = (AttributeReference) side;
-        if (less != flipped) { // column < value: the smallest decides
+        if (less != flipped) { // column < value: the smallest value of the column decides
             Integer low = compare(bound(stats, "minValues", column), value, column.dataType(), 0);
             return low == null || low.intValue() < 0 || (orEqual && low.intValue() == 0);
         }
@@ -467,22 +487,28 @@ public final class PartIndex implements FileIndex {
         return field(field(stats, which), column.name());
     }
 
-    /** The sign of bound - value, or null where that can't be told. `slack` is added to a bound that is a timestamp. */
+    /** The sign of bound - value, or null if it is unknown. `slack` is added to a bound that is a timestamp. */
     private static Integer compare(JsonNode bound, Object value, DataType type, long slack) {
         return compare(limit(bound, type, slack), value, type);
     }
 
     /** A bound in the form in which values of its type are compared, or null. */
     private static Object limit(JsonNode bound, DataType type, long slack) {
-        if (type.equals(StringType$.MODULE$)) return bound.isTextual() ? UTF8String.fromString(bound.textValue()) : null;
+        if (type.equals(StringType$.MODULE$)) {
+            return bound.isTextual() ? UTF8String.fromString(bound.textValue()) : null;
+        }
         if (isWhole(type)) return bound.isIntegralNumber() ? Long.valueOf(bound.longValue()) : null;
         if (type.equals(DoubleType$.MODULE$)) return bound.isNumber() ? Double.valueOf(bound.doubleValue()) : null;
-        if (type.equals(FloatType$.MODULE$)) return bound.isNumber() ? Double.valueOf((double) bound.floatValue()) : null;
+        if (type.equals(FloatType$.MODULE$)) {
+            return bound.isNumber() ? Double.valueOf((double) bound.floatValue()) : null;
+        }
         if (type instanceof DecimalType) return bound.isNumber() ? bound.decimalValue() : null;
         if (!bound.isTextual()) return null;
         String text = bound.textValue();
         if (type.equals(DateType$.MODULE$)) return Long.valueOf(LocalDate.parse(text).toEpochDay());
-        if (type.equals(TimestampType$.MODULE$)) return Long.valueOf(micros(OffsetDateTime.parse(text).toInstant()) + slack);
+        if (type.equals(TimestampType$.MODULE$)) {
+            return Long.valueOf(micros(OffsetDateTime.parse(text).toInstant()) + slack);
+        }
         if (type.equals(TimestampNTZType$.MODULE$)) {
             String local = text.endsWith("Z") ? text.substring(0, text.length() - 1) : text;
             return Long.valueOf(micros(LocalDateTime.parse(local).toInstant(ZoneOffset.UTC)) + slack);
@@ -493,8 +519,12 @@ public final class PartIndex implements FileIndex {
     private static Integer compare(Object limit, Object value, DataType type) {
         if (limit == null) return null;
         if (limit instanceof UTF8String) return Integer.valueOf(((UTF8String) limit).binaryCompare((UTF8String) value));
-        if (limit instanceof Long) return Integer.valueOf(Long.compare(((Long) limit).longValue(), ((Number) value).longValue()));
-        if (type instanceof DecimalType) return Integer.valueOf(((BigDecimal) limit).compareTo(((Decimal) value).toJavaBigDecimal()));
+        if (limit instanceof Long) {
+            return Integer.valueOf(Long.compare(((Long) limit).longValue(), ((Number) value).longValue()));
+        }
+        if (type instanceof DecimalType) {
+            return Integer.valueOf(((BigDecimal) limit).compareTo(((Decimal) value).toJavaBigDecimal()));
+        }
         double number = ((Number) value).doubleValue();
         if (Double.isNaN(number)) return null;
         double bound = ((Double) limit).doubleValue();
@@ -502,7 +532,8 @@ public final class PartIndex implements FileIndex {
     }
 
     private static boolean isWhole(DataType type) {
-        return type.equals(LongType$.MODULE$) || type.equals(IntegerType$.MODULE$) || type.equals(ShortType$.MODULE$) || type.equals(ByteType$.MODULE$);
+        return type.equals(LongType$.MODULE$) || type.equals(IntegerType$.MODULE$)
+            || type.equals(ShortType$.MODULE$) || type.equals(ByteType$.MODULE$);
     }
 
     private static long micros(Instant instant) {

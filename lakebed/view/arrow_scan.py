@@ -1,24 +1,25 @@
-"""Reading parts with DuckDB: exactly the live rows of a list of files, as Arrow or under any SQL, without Spark.
+"""Read parts with DuckDB: exactly the live rows of a list of files, as Arrow or through SQL, without Spark.
 
 Invariants
 - A dead position is never read, and a row that is not dead is always read.
-- A column that a file lacks is null; a partition column is what the log says, whatever the file holds.
+- A column that a file lacks is null. The value of a partition column comes from the log, whatever the file holds.
 
 Algorithm
-1. Parts without dead rows are one `read_parquet`; DuckDB prunes columns and row groups as in any query.
-2. Parts with dead rows are another one. The dead rows stand in a small table, a bit string a file, with partition values; it
-   is joined by DuckDB's number of the file, and a row lives if its bit is unset. Looking up a bit costs some ten nanoseconds. An
-   anti join on (file, row) was measured at twenty times that. Every file is in the small table, and yet it is a left join: in
-   an inner one DuckDB may hash the rows and not the files, which more than doubles the cost of a read. As scalar subqueries the
-   same is quicker for whole reads, but keeps predicates and sought values from the scan, and as a list DuckDB 2.0 overlooks
-   a LIMIT.
-3. Both are one relation, so the predicate of a query is pushed down into either.
-4. In a join with few rows DuckDB 2.0 takes the values of those to the scan: row groups are left out by their bounds and Bloom
-   filters. That it also leaves out rows before their other columns are decoded, which is several times quicker, it does only
-   if the footers tell the schema, not if it is given. A look-up is read that way.
-5. What is pushed down is evaluated on dead rows too. That changes no answer, but it may fail there, as a cast of a text does.
-   So a query that failed is run again on a view that keeps predicates above the dead rows (`without_dead_rows`); always to
-   do so would cost the scan its predicates.
+1. Parts without dead rows are read by one `read_parquet`; DuckDB prunes columns and row groups as in any query.
+2. Parts with dead rows are read by a second one. A small table holds one row per file: its dead rows as a bit string, and
+   its partition values. It is joined by DuckDB's number of the file, and a row is live if its bit is unset.
+   - A look-up of a bit costs about ten nanoseconds; an anti join on (file, row) was measured at twenty times that.
+   - The join is a left join although every file is in the small table: in an inner join DuckDB may hash the rows and not
+     the files, which more than doubles the cost of a read.
+   - Scalar subqueries would be faster for whole reads, but predicates and join values are then not pushed into the scan.
+     With a list in place of the table, DuckDB 2.0 ignores a LIMIT.
+3. Both are one relation, so the predicate of a query is pushed down into each.
+4. In a join with few rows, DuckDB 2.0 pushes their values into the scan, which skips row groups by bounds and Bloom
+   filters. It can also skip rows before it decodes their other columns, which is several times faster. It does that only
+   if it takes the schema from the footers, not if the schema is given. A look-up is read that way.
+5. A predicate that is pushed down is evaluated on dead rows too. That changes no result, but it may fail there, as the
+   cast of a text may. So a query that failed is run again on a view that evaluates predicates only after dead rows are
+   removed (`without_dead_rows`). Such a view is not the default, because no predicate is pushed into its scan.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ T = TypeVar("T")
 
 
 class ReadableFiles(Protocol):
-    """Where files are: the part of ``PartStorage`` that a read needs."""
+    """The part of ``PartStorage`` that a read needs: the URLs of files."""
 
     def duckdb_url(self, path: str) -> str: ...
 
@@ -63,8 +64,8 @@ def to_arrow(
 ) -> pa.Table:
     """The live rows of `files` and the rows of `completed`, as a table of `columns` (default: all of `schema`).
 
-    `where` is over all columns of `schema`, `among` holds the values that rows must have in the columns that it names. The
-    caller leaves out files that can't match them. `hides_dead_rows` as for `register_view`.
+    `where` may use all columns of `schema`. Rows must be equal to a row of `among` in the columns of `among`. The caller
+    leaves out files that can't match these. `hides_dead_rows` as for `register_view`.
     Raises InvalidInput for an unknown column or a `where` that DuckDB refuses, Corrupt for a dead position outside its
     file.
     """
@@ -85,7 +86,7 @@ def to_arrow(
             is_joined=among is not None,
             hides_dead_rows=hides_dead_rows,
         )
-        # Only the predicate is the caller's: a mistake in it is the caller's to mend.
+        # Only the predicate comes from the caller, so a mistake in it is reported as the caller's.
         query = f"select {', '.join(map(quote, names)) or '1'} from {view}"
         if among is not None:
             cursor.register(f"{view}_among", among)
@@ -99,9 +100,9 @@ def to_arrow(
 
 
 def without_dead_rows(files: Sequence[ScanFile], run: Callable[[bool], T]) -> T:
-    """What `run` gives; if a user's expression fails in it and some rows are dead, what it gives when these are hidden.
+    """The result of `run(False)`; if a user's expression fails in it and there are dead rows, the result of `run(True)`.
 
-    `run` gets whether to hide them. Raises what it raises.
+    The argument of `run` is whether to hide dead rows from expressions. Raises what `run` raises.
     """
     try:
         return run(False)
@@ -122,11 +123,11 @@ def register_view(
     is_joined: bool = False,
     hides_dead_rows: bool = False,
 ) -> None:
-    """Make `name` a temporary view of the live rows on this connection: nothing is read before a query asks for it.
+    """Make `name` a temporary view of the live rows on this connection. Rows are read only when a query needs them.
 
-    The view is of these files for good; registering the name again replaces it. `is_joined`: a query will join it with few
-    rows, so their footers may be read first to make that quick. `hides_dead_rows`: no expression of a query is evaluated
-    on a dead row; else DuckDB may do so first, and leave the row out then. Raises Corrupt like `to_arrow`.
+    The view keeps these files until the name is registered again. `is_joined`: a query will join the view with few rows,
+    so the footers of the files may be read first to make the join fast. `hides_dead_rows`: no expression of a query is
+    evaluated on a dead row; otherwise DuckDB may evaluate it before it removes the row. Raises Corrupt like `to_arrow`.
     """
     kinds = dict(zip(schema.names, map(str, connection.from_arrow(schema.empty_table()).types), strict=True))
     pieces = []
@@ -168,7 +169,7 @@ def _select(
     is_joined: bool,
     hides_dead_rows: bool,
 ) -> str:
-    """A query for the live rows of files that all have dead rows, or all have none."""
+    """A query for the live rows of files, either all with dead rows or all without."""
     partition_columns = [name for name in schema.names if name in files[0].partition_values]
     stored = {name: f"c{at}" for at, name in enumerate(schema.names) if name not in partition_columns}
     urls = [storage.duckdb_url(file.path) for file in files]
@@ -200,7 +201,7 @@ def _create_side_table(
     partition_columns: Sequence[str],
     is_dirty: bool,
 ) -> None:
-    """A temporary table of one row a file: its number, its partition values, its dead rows as a bit string."""
+    """Creates a temporary table with one row per file: its number, its partition values, its dead rows as a bit string."""
     columns: dict[str, pa.Array] = {"_lakebed_file": pa.array(range(len(files)), pa.int64())}
     outputs = ["_lakebed_file"]
     for name in partition_columns:
@@ -222,7 +223,7 @@ def _create_side_table(
 
 
 def _bits(file: ScanFile) -> bytes:
-    """A bit a row, the first row's first; set if the row is dead."""
+    """One bit per row, in the order of the rows, set if the row is dead. Raises Corrupt for a position outside the file."""
     assert file.dead is not None
     positions = np.frombuffer(file.dead.to_array(), dtype=np.uint64)
     if int(positions[-1]) >= file.rows:

@@ -1,20 +1,20 @@
-"""The change rows between versions: what was applied, as a DataFrame and as a streaming source for the next layer.
+"""The changes between versions, as a DataFrame and as a streaming source for other tables.
 
     table.changes(3, 7)
     spark.readStream.format("lakebed_changes").option("path", "lake/orders").option("startingVersion", 0).load()
 
-The rows are the changes as they were committed, newest per key within a part: those that a later sequence made void are
-among them, so a copy of a table with ``sequence_by`` needs the sequence too. Where that is no column of the table, the
-rows have it as ``_change_sequence``.
+The rows are the changes as they were committed, the newest per key within a part. Late changes are among them, so a copy
+of a table with ``sequence_by`` needs the sequence too. Where the sequence is not a column of the table, the rows have it
+as ``_change_sequence``.
 
-A change that lacks values its source did not send (``parts.unavailable_values``) is no row of the version that brought it:
-nobody knows the row before the tail is settled. The settle completes it, and the whole row stands as a change of the settle's
-version. By then a newer change may be in the tail, and may have been a row of an earlier version: then the completed row is
-left out, so that whoever applies the rows in their order has the newest at the end.
+A change with unavailable values (``parts.unavailable_values``) is not a row of the version that committed it, because the
+whole row is not known before the tail is settled. The settle completes the change, and the whole row is a change row of
+the settle's version. By then the tail may hold a newer change of the key, which was a row of an earlier version. Then the
+completed row is left out, so that a reader who applies the rows in order ends with the newest.
 
-A truncate stands as a row of its own kind with no values. What a commit does to rows of the base otherwise (a
-mutation of a table without keys, a partition detached, attached or replaced) stands as the deletes of the rows that
-lived before it and not after it, then the upserts of those that live only after it.
+A truncate is a row of its own kind without values. Other commits that change rows of the base (a mutation of a table
+without keys, a partition detached, attached or replaced) give deletes for the rows that were live only before the commit,
+then upserts for the rows that are live only after it.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ChangesSource(DataSource):
 
 
 class _Version(InputPartition):
-    """The change rows of a version: where they are. Made once by the planner, so that tasks need not read the log."""
+    """Where the change rows of a version are. Spark's driver makes it, so that tasks need not read the log."""
 
     def __init__(self, commit: Commit, spec: WriteSpec) -> None:
         self.version = commit.version
@@ -145,10 +145,10 @@ class _Version(InputPartition):
         self.change_parts = [action.part for action in commit.actions if isinstance(action, AddChangePart)]
         base = [action for action in commit.actions if isinstance(action, (AddPart, RemovePart)) and action.data_change]
         self.completed: list[Part] = []
-        self.newer: list[ChangePart] = []  # of completed rows: what was in the tail after the settle
+        self.newer: list[ChangePart] = []  # if there are completed rows: the tail after the settle
         if settles(commit):
             self.completed = _completed(commit)
-            base = []  # the changes that it settles were change rows of their own version
+            base = []  # the changes that it settles were change rows of the versions that committed them
         self.before = {action.path: action for action in base if isinstance(action, RemovePart)}
         self.after = {action.part.path: action.part for action in base if isinstance(action, AddPart)}
         if self.truncates:
@@ -160,7 +160,7 @@ def versions_with_changes(path: str, first: int, last: int) -> list[_Version]:
     log = TableLog(open_store(path))
     spec = write_spec_of(log.refresh())
     found: list[_Version] = []
-    tail: dict[str, ChangePart] | None = None  # followed from the first version on that asks for it
+    tail: dict[str, ChangePart] | None = None  # kept up to date from the first version on that needs it
     for commit in log.commits(first, last):
         version = _Version(commit, spec)
         if tail is not None:
@@ -175,7 +175,9 @@ def versions_with_changes(path: str, first: int, last: int) -> list[_Version]:
 
 
 def _completed(commit: Commit) -> list[Part]:
-    """The parts of a settle that are neither change parts which joined the base, nor marked anew."""
+    """The parts of completed rows: those that a settle added anew, not change parts that it moved into the base, nor parts
+    of the base that it gave another deletion vector.
+    """
     settled = {action.domain for action in commit.actions if isinstance(action, RemoveChangePart)}
     marked = {action.path for action in commit.actions if isinstance(action, RemovePart)}
     added = [action.part for action in commit.actions if isinstance(action, AddPart)]
@@ -228,7 +230,7 @@ class _ChangesStream(DataSourceStreamReader):
 
 
 def _schema(spec: WriteSpec) -> pa.Schema:
-    check_new_names(spec.schema)  # a table of another writer may have such columns
+    check_new_names(spec.schema)  # a table of another writer may have columns with reserved names
     sequence = [pa.field(CHANGE_SEQUENCE, pa.int64())] if _hides_sequence(spec) else []
     return pa.schema([*(field.with_nullable(True) for field in spec.schema), *_EXTRA[:1], *sequence, *_EXTRA[1:]])
 
@@ -239,7 +241,7 @@ def _hides_sequence(spec: WriteSpec) -> bool:
 
 @crosses_spark
 def _read(path: str, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    if isinstance(partition, _Version):  # where there are none, Spark makes up one of its own
+    if isinstance(partition, _Version):  # if there are no partitions, Spark passes one of its own
         yield from read_version(path, partition)
 
 
@@ -249,29 +251,29 @@ def read_version(path: str, version: _Version) -> Iterator[pa.RecordBatch]:
     reading = _Reading(version, storage)
     if version.truncates:
         nothing = pa.table({field.name: pa.nulls(1, field.type) for field in version.spec.schema})
-        yield from _told(nothing, pa.repeat(pa.scalar("truncate"), 1), version)
+        yield from _change_rows(nothing, pa.repeat(pa.scalar("truncate"), 1), version)
     deletion_vectors = DeletionVectorCache(storage)
-    for kind, there, elsewhere in (
+    for kind, parts, others in (
         ("delete", version.before, version.after),
         ("upsert", version.after, version.before),
     ):
-        for path, part in there.items():
-            dead, other = deletion_vectors.of(part), elsewhere.get(path)
+        for path, part in parts.items():
+            dead, other = deletion_vectors.of(part), others.get(path)
             if other is not None and deletion_vectors.of(other) <= dead:
-                continue  # every row that lives here lives there too
+                continue  # every live row of the part is live on the other side of the commit too
             table = reading.base(part)
             rows = _alive(dead, len(table))
             if other is not None:
                 rows &= ~_alive(deletion_vectors.of(other), len(table))
             table = table.filter(pa.array(rows))
-            yield from _told(table, pa.repeat(pa.scalar(kind), len(table)), version)
+            yield from _change_rows(table, pa.repeat(pa.scalar(kind), len(table)), version)
     for completed in version.completed:
         table = reading.without_newer(reading.base(completed))
-        yield from _told(table, pa.repeat(pa.scalar("upsert"), len(table)), version)
+        yield from _change_rows(table, pa.repeat(pa.scalar("upsert"), len(table)), version)
     for change_part in version.change_parts:
         table = reading.changes(change_part)
         kinds = pc.if_else(pc.equal(table[OP_COLUMN], DELETE), pa.scalar("delete"), pa.scalar("upsert"))
-        yield from _told(table, kinds, version)
+        yield from _change_rows(table, kinds, version)
 
 
 class _Reading:
@@ -285,19 +287,19 @@ class _Reading:
         storage.attach(self._connection)
 
     def base(self, part: Part | RemovePart) -> pa.Table:
-        """A part of the base, dead rows too."""
+        """All rows of a part of the base, dead rows included."""
         return self._read(part, {}, "")
 
     def changes(self, part: ChangePart) -> pa.Table:
-        """The whole changes of a change part, and their operation."""
+        """The changes of a change part with their operation, without those that have unavailable values."""
         return self._read(part, {OP_COLUMN: "VARCHAR"}, _IS_WHOLE if part.incomplete else "")
 
     def _read(self, part: Part | RemovePart | ChangePart, also: Mapping[str, str], where: str) -> pa.Table:
         kinds = {field.name: sql_type(field.type) for field in self._spec.schema} | dict(also)
-        told = list(kinds)
+        names = list(kinds)
         if _hides_sequence(self._spec):
             kinds[SEQUENCE_COLUMN] = "BIGINT"
-            told.append(CHANGE_SEQUENCE)
+            names.append(CHANGE_SEQUENCE)
         read = list(aliases(kinds).values())
         if _hides_sequence(self._spec):
             read[-1] = f"coalesce({read[-1]}, {OLDEST_SEQUENCE})"
@@ -306,10 +308,10 @@ class _Reading:
             where = where.format(aliases(kinds)[UNAVAILABLE_COLUMN])
         constants = {} if isinstance(part, ChangePart) else part.partition_values or {}
         scan = scan_of([self._storage.duckdb_url(part.path)], kinds, constants)
-        return named(self._query(f"select {', '.join(read)} from ({scan}){where}", [part]), told)
+        return named(self._query(f"select {', '.join(read)} from ({scan}){where}", [part]), names)
 
     def without_newer(self, completed: pa.Table) -> pa.Table:
-        """Completed rows but for those whose key has a whole change in the tail that is newer."""
+        """The completed rows whose key has no newer change in the tail; changes with unavailable values do not count."""
         if not self._version.newer:
             return completed
         spec = self._spec
@@ -347,15 +349,15 @@ def _alive(dead: BitMap64, rows: int) -> npt.NDArray[np.bool_]:
     return alive
 
 
-def _told(table: pa.Table, kinds: Any, version: _Version) -> Iterator[pa.RecordBatch]:
-    """Rows with what they are and whose, in the columns of change rows."""
+def _change_rows(table: pa.Table, kinds: Any, version: _Version) -> Iterator[pa.RecordBatch]:
+    """The rows with their kind, version and time, in the columns of change rows."""
     count, schema = len(table), _schema(version.spec)
-    known = {
+    values = {
         "_change_type": kinds,
         "_commit_version": pa.repeat(pa.scalar(version.version), count),
         "_commit_timestamp": pa.repeat(pa.scalar(version.timestamp_ms * 1000, pa.timestamp("us", "UTC")), count),
     }
     for name in {*version.spec.schema.names, CHANGE_SEQUENCE} & {*table.column_names}:
-        known[name] = table[name]
-    columns = [known.get(field.name, pa.nulls(count, field.type)) for field in schema]
+        values[name] = table[name]
+    columns = [values.get(field.name, pa.nulls(count, field.type)) for field in schema]
     yield from table_as_declared(pa.table(columns, names=schema.names), schema).to_batches()

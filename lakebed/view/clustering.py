@@ -1,4 +1,4 @@
-"""How well a table is clustered, as an Arrow table and as a picture. See ``sortkey.clustering`` for what the figures mean."""
+"""How well a table is clustered, as an Arrow table and as a picture; ``sortkey.clustering`` explains the figures."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 def clustering_information(
     snapshot: Snapshot, reads: Mapping[str, int], statistics: StatisticsCache | None = None
 ) -> pa.Table:
-    """A row a level (CLUSTERING_SCHEMA), and first one of all levels together, whose level is null.
+    """One row per level (CLUSTERING_SCHEMA); the first row is of all levels together, and its level is null.
 
-    Parts that an earlier sort key sorted wait to be sorted again; ``reads``: how often they were read in the last hour, by path.
-    ``statistics``: what was read of the parts' statistics before.
+    Parts that an earlier sort key sorted are waiting to be sorted again. ``reads``: by path, how often parts were read in
+    the last hour. ``statistics``: a cache of the parts' statistics.
     """
     order, terms = _order(snapshot), _terms(snapshot)
     parts = placed(snapshot, statistics)
@@ -60,7 +60,7 @@ def clustering_information(
 
 
 def placed(snapshot: Snapshot, statistics: StatisticsCache | None = None) -> list[Placed]:
-    """The base, each part where its statistics say that it lies. Raises InvalidInput for a table without an order."""
+    """The parts of the base with their ranges from the statistics. Raises InvalidInput for a table without an order."""
     statistics = StatisticsCache() if statistics is None else statistics
     parts = list(snapshot.parts.values())
     ranges = statistics.ranges([part.stats for part in parts], _terms(snapshot)).ranges
@@ -76,7 +76,7 @@ def placed(snapshot: Snapshot, statistics: StatisticsCache | None = None) -> lis
 
 
 def draw(snapshot: Snapshot, file: str, statistics: StatisticsCache | None = None) -> None:
-    """A PNG: each part a bar over the sort key, level by level, and below how many lie over each point.
+    """Draw a PNG: each part is a bar over the sort key, level by level; below is the number of parts at each point.
 
     The sort key is drawn by rank: neighbouring ends of parts are one step apart. Raises InvalidInput, MissingPrerequisite.
     """
@@ -92,7 +92,7 @@ def draw(snapshot: Snapshot, file: str, statistics: StatisticsCache | None = Non
     cover = [0] * (len(ends) + 1)
     height = 0
     for level in sorted({part.level for part in parts}, reverse=True):
-        rows: list[int] = []  # of each row of bars, where it is taken up to
+        rows: list[int] = []  # for each row of bars, where its last bar ends
         of_level = [part for part in parts if part.level == level]
         for part in sorted(of_level, key=lambda part: at[part.partition, part.range.lower]):
             first, last = at[part.partition, part.range.lower], at[part.partition, part.range.upper]
@@ -150,7 +150,7 @@ def _deep(found: DeepRange, terms: tuple[SortTerm, ...]) -> dict[str, Any]:
 
 
 def readable(bound: Bound, terms: tuple[SortTerm, ...]) -> str:
-    """A bound of these terms for people: ``(north, 2026-01-31)``; null is NULL, and what no bound is kept for is …."""
+    """A bound of these terms as text: ``(north, 2026-01-31)``; null is NULL, and a term without a known bound is …."""
     texts = []
     for place, term in zip(range(0, len(bound), 2), terms, strict=False):
         if bound[place : place + 2] == TOP:

@@ -1,12 +1,12 @@
 """The merge-on-read view: the base, minus the keys of the tail, plus the tail's newest rows, at one version.
 
-1. The tail of the snapshot is resolved against the base (``parts.resolve``), exactly as settling would, but nothing is
-   committed: the outcome is the dead rows of each part.
-2. The base and the tail's parts, each with its dead rows, are read as if they were settled: by Spark or by DuckDB. What a
-   merge on this host has on its local disk is read in place of the parts it was made from.
+1. The tail of the snapshot is resolved against the base (``parts.resolve``), exactly as a settle does, but nothing is
+   committed. The result is the dead rows of each part.
+2. Spark or DuckDB reads the base and the tail's parts, each with its dead rows, as if the tail were settled. Materialized
+   parts on this host are read in place of the parts that they were merged from.
 
-So a view of a settled table is a plain read, and a view with a tail costs one look-up of the tail's keys more. The newest
-resolution is kept: reading one version again resolves nothing.
+So a view of a settled table is a plain read, and a view with a tail costs one additional look-up of the tail's keys. The
+newest resolution is kept, so reading the same version again resolves nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _logger = logging.getLogger("lakebed.view")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned:
-    """What a version is read from; reads of the ``stale`` parts among it are counted."""
+    """The files and rows that a version is read from. Reads of the ``stale`` parts are counted."""
 
     version: int
     on_this_host: bool
@@ -78,8 +78,8 @@ class TableView:
         local_parts: Callable[[], Sequence[Materialized]] = tuple,
         local_folder: Path | None = None,
     ) -> None:
-        """``statistics``: what was read of the statistics of parts; ``local_parts``: materialized parts on this host, in
-        ``local_folder``, which are read in place of their sources.
+        """``statistics``: a cache of parts' statistics. ``local_parts`` returns the materialized parts on this host, in
+        ``local_folder``; they are read in place of their sources.
         """
         self._root = root
         self._storage = storage
@@ -96,10 +96,10 @@ class TableView:
         self._lock = threading.Lock()
 
     def dataframe(self, spark: SparkSession, snapshot: Snapshot) -> DataFrame:
-        """The snapshot as a DataFrame that stays at it.
+        """The snapshot as a DataFrame, which does not change with later versions.
 
-        Raises Corrupt, naming the file, if one is missing or damaged that the tail needs. All other files are read by Spark
-        when a query needs them, so it is Spark that raises then; its error names the file too.
+        Raises Corrupt with the path if a file that the tail needs is missing or damaged. Spark reads all other files when a
+        query needs them, so then Spark raises the error, which has the path too.
         """
         from lakebed.view.spark_scan import reads_in, scan  # readers without Spark need not wait for its import
 
@@ -169,9 +169,9 @@ class TableView:
         return self._read(snapshot, read)
 
     def query(self, snapshot: Snapshot, sql: str, name: str, allow_files: bool) -> pa.Table:
-        """The result of a SQL query in which ``name`` is the table; ``allow_files``: of any statements, whatever they do."""
+        """The result of a SQL query in which ``name`` is the table. With ``allow_files``, any statements are executed."""
         if not require_text(name, "the table's name in the query"):
-            raise InvalidInput("the table's name in the query is empty; leave it out, and it is the folder's")
+            raise InvalidInput("the table's name in the query is empty; without the argument it is the folder's name")
         if allow_files:
             require_text(sql, "the query")
         else:
@@ -191,10 +191,10 @@ class TableView:
                     with mistakes("the query failed", paths):
                         found = connection.sql(sql)
                         return pa.table({}) if found is None else found.to_arrow_table()
-                except duckdb.Error as error:  # such as one that takes too much memory
+                except duckdb.Error as error:  # for example, it takes too much memory
                     raise InvalidInput(f"the query failed: {error}") from None
 
-            # Statements that change something are not run twice.
+            # Statements that change something must not be executed twice.
             found = run(False) if allow_files else without_dead_rows(pinned.files, run)
             if pinned.stale:
                 self._count(pinned, parts_that_a_query_reads(connection, pinned.files, snapshot.schema, sql))
@@ -214,7 +214,7 @@ class TableView:
         return connection_for(self._storage, (file.path for file in pinned.files), self._local_folders)
 
     def _read(self, snapshot: Snapshot, read: Callable[[Pinned], pa.Table]) -> pa.Table:
-        """Read with this host's materialized parts, and if one of them is damaged, without."""
+        """Read with this host's materialized parts; if one of them is damaged, read without them."""
         with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
             pinned = self.pin(snapshot)
             local = [path for file in pinned.files if (path := local_file(file.path))]
@@ -224,11 +224,11 @@ class TableView:
             except LakebedError as error:
                 if not (isinstance(error, Corrupt) and (local_file(error.path or "") or error.path) in local):
                     raise
-                _logger.warning("a read goes round a materialized part: %s", error)
+                _logger.warning("a read avoids a damaged materialized part: %s", error)
             except Exception as error:
                 if not local:
                     raise
-                _logger.warning("a read goes round materialized parts: %s", error)
+                _logger.warning("a read with materialized parts failed and is repeated without them: %s", error)
             return read(self.pin(snapshot, on_this_host=False))
 
     def rows_for_sql(
@@ -239,11 +239,11 @@ class TableView:
         where: Expression,
         run: Callable[[duckdb.DuckDBPyConnection, int], T],
     ) -> T:
-        """What ``run`` makes of a connection for users' SQL on which ``name`` is the snapshot's rows, and its number of parts.
+        """The result of ``run(connection, parts)``: on the connection ``name`` is the snapshot's rows, read from so many parts.
 
-        What it makes will be committed, so it is read from committed files, not from what merges left on this host's disk.
-        The rows have hidden columns of the parts beside the table's. Parts in which ``where`` is true for no row are left
-        out. If an expression fails, ``run`` is called once more, with dead rows hidden from it.
+        The result will be committed, so it is read from committed files, not from materialized parts on this host. Besides
+        the table's columns, the rows have the ``hidden`` columns of the parts. Parts in which ``where`` is true for no row
+        are left out. If an expression fails, ``run`` is called once more, with dead rows hidden from it.
         """
         pinned = self.pin(snapshot, on_this_host=False)
         connection = self._connect_for_sql(pinned)
@@ -265,13 +265,13 @@ class TableView:
         return without_dead_rows(files, attempt)
 
     def register(self, spark: SparkSession, name: str) -> None:
-        """Have ``refresh`` keep a temporary view of this name."""
+        """Register a temporary view of this name, which ``refresh`` then keeps up to date."""
         with self._lock:
             self._registered[name] = spark
             self._shown.pop(name, None)
 
     def refresh(self, snapshot: Snapshot) -> None:
-        """Let the registered views show the snapshot."""
+        """Make the registered views show the snapshot, unless they show a newer version."""
         with self._lock:
             self._forget_another_table(snapshot)
             due = {
@@ -289,7 +289,7 @@ class TableView:
             )
 
     def _forget_another_table(self, snapshot: Snapshot) -> None:
-        """The table may have been made anew in the same place: then versions of the one before mean nothing."""
+        """Forgets all versions if the table was dropped and created again in the same place: they belong to the old table."""
         if self._table_id != snapshot.metadata.id:
             self._table_id = snapshot.metadata.id
             self._newest = None
@@ -329,9 +329,9 @@ class TableView:
         def dead_of(part: Part) -> BitMap64:
             return resolution.base_dead.get(part.path) or self._deletion_vectors.of(part)
 
-        seen, substitutes = overlay(snapshot, local_parts, dead_of)
+        overlaid, substitutes = overlay(snapshot, local_parts, dead_of)
         out = []
-        for part in seen.parts.values():
+        for part in overlaid.parts.values():
             dead = resolution.base_dead.get(part.path)
             if part.path in substitutes:
                 dead = substitutes[part.path].dead
@@ -371,16 +371,16 @@ class TableView:
 
 
 def _values_sought(keys: pa.Table | Sequence[Any], snapshot: Snapshot) -> pa.Table:
-    """What to look up as a table of columns of the snapshot, in its types. Raises InvalidInput."""
+    """The values to look up, as a table of columns of the snapshot, in its types. Raises InvalidInput."""
     schema = snapshot.schema
     if isinstance(keys, pa.RecordBatch):
         keys = pa.Table.from_batches([keys])
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable | pa.Table):
-        raise InvalidInput(f"give what to look up as a list of keys or as a pyarrow.Table, not as {keys!r}")
+        raise InvalidInput(f"give the values to look up as a list of keys or as a pyarrow.Table, not as {keys!r}")
     names = tuple(keys.column_names) if isinstance(keys, pa.Table) else snapshot.settings.keys
     if not isinstance(keys, pa.Table) and len(names) != 1:
         raise InvalidInput(
-            f"the table has {len(names)} key columns: give what to look up as a pyarrow.Table of columns"
+            f"the table has {len(names)} key columns: give the values to look up as a pyarrow.Table of columns"
         )
     unknown = [name for name in names if name not in schema.names]
     if unknown or not names:
@@ -392,19 +392,21 @@ def _values_sought(keys: pa.Table | Sequence[Any], snapshot: Snapshot) -> pa.Tab
         return pa.table([_as(column, field.type) for column, field in zip(given.columns, wanted, strict=True)], wanted)
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise InvalidInput(
-            f"what to look up does not fit {', '.join(f'{field.name} ({field.type})' for field in wanted)}: {error}"
+            f"the values to look up do not fit {', '.join(f'{field.name} ({field.type})' for field in wanted)}: {error}"
         ) from None
 
 
 def _as(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The values in a column's type, each equal to what was given. Raises ArrowInvalid, ValueError."""
+    """The values in a column's type, each equal to the given value. Raises ArrowInvalid, ValueError."""
     if pa.types.is_decimal(kind) and pa.types.is_integer(values.type):
         values = values.cast(pa.decimal128(38, kind.scale))
     out = values.cast(kind)
     if pa.types.is_date(kind) and pa.types.is_timestamp(values.type) and not out.cast(values.type).equals(values):
-        raise ValueError("a date is sought by a time of day")
+        raise ValueError("a value for a date column has a time of day")
     if pa.types.is_decimal(kind) and pa.types.is_decimal(values.type) and not out.cast(values.type).equals(values):
-        raise ValueError("a decimal has no place in the column")  # Arrow does not see digits that leave the type's bits
+        raise ValueError(
+            "a decimal does not fit the column"
+        )  # Arrow does not notice when digits overflow the type's bits
     return out
 
 

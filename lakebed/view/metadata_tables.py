@@ -1,4 +1,4 @@
-"""What a table says of itself, as Arrow tables: its figures, its parts, its timeline, claims and merges. Nothing is changed."""
+"""Metadata of a table as Arrow tables: its figures, parts, timeline, claims and merges. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ DETAIL_SCHEMA = pa.schema(
 
 
 def detail(path: str, snapshot: Snapshot) -> pa.Table:
-    """One row (DETAIL_SCHEMA). ``rows`` are live rows of the base; ``bytes`` are those of all parts, dead rows included.
+    """One row (DETAIL_SCHEMA). ``rows``: the live rows of the base; ``bytes``: the size of all parts, dead rows included.
 
-    ``unsorted_parts``: those of the base that are not, as far as is known, sorted by the table's sort key.
+    ``unsorted_parts``: parts of the base that are not known to be sorted by the table's sort key.
     """
     settings = snapshot.settings
     figures = figures_of(snapshot)
@@ -125,7 +125,7 @@ def detail(path: str, snapshot: Snapshot) -> pa.Table:
 
 
 def parts(snapshot: Snapshot) -> pa.Table:
-    """A row a part (PARTS_SCHEMA): the base by level and age, then the tail in its order."""
+    """One row per part (PARTS_SCHEMA): the base by level and age, then the tail in its order."""
     rows = [
         {
             "path": part.path,
@@ -173,7 +173,7 @@ def newest_commits(log: TableLog, last: int) -> list[Commit]:
 
 
 def timeline(commits: Sequence[Commit]) -> pa.Table:
-    """A row a commit (TIMELINE_SCHEMA), newest first."""
+    """One row per commit (TIMELINE_SCHEMA), newest first."""
     rows = []
     for commit in sorted(commits, key=lambda commit: -commit.version):
         info = commit.info
@@ -190,11 +190,11 @@ def timeline(commits: Sequence[Commit]) -> pa.Table:
 
 
 def claims(snapshot: Snapshot, now_ms: int) -> pa.Table:
-    """A row a claim (CLAIMS_SCHEMA), oldest first.
+    """One row per claim (CLAIMS_SCHEMA), oldest first.
 
-    ``kind``: ``merge``, or ``volatile`` for one whose output stays on its replica's disk for now; ``state``: ``live``, or
-    ``expired`` when the lease has ended; ``rows`` (live ones) and ``bytes``: of the sources it covers in the base; ``left``:
-    sources that are not there any more.
+    ``kind``: ``merge``, or ``volatile`` for a claim whose output stays on its replica's disk for now. ``state``: ``live``,
+    or ``expired`` if the lease has ended. ``parts``, ``rows`` (live ones) and ``bytes``: of the sources that are still in
+    the base. ``left``: the number of sources that are no longer there.
     """
     rows = []
     for claim in sorted(claims_of(snapshot.domains).values(), key=lambda claim: (claim.since_ms, claim.id)):
@@ -219,37 +219,37 @@ def claims(snapshot: Snapshot, now_ms: int) -> pa.Table:
 
 
 def compactions(commits: Sequence[Commit]) -> pa.Table:
-    """A row a merge among the commits (COMPACTIONS_SCHEMA), newest first: what it came to beside what its plan predicted.
+    """One row per merge among the commits (COMPACTIONS_SCHEMA), newest first: its result and its plan's prediction.
 
-    Rows are live ones; ``carried_rows`` died while the merge ran. ``seconds`` run from the claim to the commit; of an upload, so
-    long other readers waited. Nothing was predicted of an upload: it is the end of several plans.
+    All rows counted are live rows; ``carried_rows`` died during the merge. ``seconds`` are from the claim to the commit; for
+    an upload this is how long other readers waited. An upload has no prediction: it completes several plans.
     """
     rows = []
     for commit in sorted(commits, key=lambda commit: -commit.version):
         kind, info = kind_of(commit), commit.info
         if kind not in _MERGES:
             continue
-        said = info.parameters if info else {}
+        parameters = info.parameters if info else {}
         cost = info.metrics if info else {}
         rows.append(
             {
                 "version": commit.version,
                 "timestamp": commit.timestamp_ms,
                 "operation": kind.value,
-                "plan": said.get("plan"),
-                "level": _whole(said.get("level")),
+                "plan": parameters.get("plan"),
+                "level": _whole(parameters.get("level")),
                 "parts_in": _whole(cost.get("partsIn")),
                 "parts_out": _whole(cost.get("partsOut")),
                 "rows_in": _whole(cost.get("rowsIn")),
                 "rows_out": _whole(cost.get("rowsOut")),
-                "rows_predicted": _whole(said.get("rowsPredicted")),
+                "rows_predicted": _whole(parameters.get("rowsPredicted")),
                 "bytes_in": _whole(cost.get("bytesIn")),
                 "bytes_out": _whole(cost.get("bytesOut")),
-                "bytes_predicted": _whole(said.get("bytesPredicted")),
+                "bytes_predicted": _whole(parameters.get("bytesPredicted")),
                 "carried_rows": _whole(cost.get("carriedRows")),
                 "seconds": cost.get("seconds"),
-                "replica": said.get("replica"),
-                "why": said.get("why"),
+                "replica": parameters.get("replica"),
+                "why": parameters.get("why"),
             }
         )
     return pa.Table.from_pylist(rows, COMPACTIONS_SCHEMA)

@@ -1,4 +1,4 @@
-"""A part as a reader sees it: a file, and the rows of it that are dead."""
+"""A part as a reader needs it: a file and its dead rows."""
 
 from __future__ import annotations
 

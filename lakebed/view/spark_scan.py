@@ -1,7 +1,7 @@
-"""Reading parts with Spark: exactly the live rows of a list of files, at the speed of plain Parquet.
+"""Read parts with Spark: exactly the live rows of a list of files, at the speed of plain Parquet.
 
 Invariants
-- The DataFrame never moves: it holds its list of files and dead positions, whatever is committed later.
+- The DataFrame never changes: it holds its list of files and dead positions, whatever is committed later.
 - A dead position is never read, whether its deletion vector is committed or exists only in memory.
 - A part is left out only if its partition values or its statistics prove that no row of it matches.
 
@@ -12,10 +12,10 @@ Algorithm
    no jar is added, nothing is listed and no log is replayed.
 2. Each part is a partition of its own; a hidden partition column holds the part's dead rows as bytes, laid out so that
    a row is looked up without a branch (`layout_of_dead_rows`). The Parquet reader numbers the rows of the file.
-3. A filter keeps the rows whose bit is unset. It is made of Spark's expressions and a static method that Hadoop has had
-   for decades, compiled into the scan's loop: some nanoseconds a row. A scan without dead rows has no filter.
-4. The index of a table is kept and only the difference to the next version is sent to the JVM, in one call.
-5. When asked to, the index notes which parts are left of those that each query might read (``reads_in``).
+3. A filter keeps the rows whose bit is unset. It consists of Spark's expressions and one old static method of Hadoop's,
+   and is compiled into the scan's loop: a few nanoseconds per row. A scan without dead rows has no filter.
+4. The index of a table is kept, and only the difference to the next version is sent to the JVM, in one call.
+5. If wanted, the index counts for each part the queries that read it, after parts were pruned (``reads_in``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lakebed.manifest.schema import schema_from_json
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.view.scan_file import ScanFile
 
-_BLOCK_ROWS = 1024  # PartIndex.java knows it too
+_BLOCK_ROWS = 1024  # PartIndex.java depends on this value too
 _BLOCK_BYTES = _BLOCK_ROWS // 8
 _INDEXES_MAX = 16
 
@@ -58,7 +58,7 @@ class _Index:
 
 @dataclass(slots=True)
 class _Slot:
-    """The newest index of a table; ``lock`` is held while it is brought to other files: who scans the same table needs it."""
+    """The newest index of a table. ``lock`` is held while the index is updated; every scan of the table takes it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     index: _Index | None = None
@@ -73,14 +73,14 @@ class _ReadsInJvm:
         self._arguments = _java_list(engine.jvm, [self.counts]).toArray()
 
     def take(self) -> dict[str, int]:
-        """Those since the last time."""
+        """The counts since the last call."""
         counts: dict[str, int] = orjson.loads(self._take.invoke(None, self._arguments))
         return counts
 
 
 @dataclass(slots=True)
 class _Engine:
-    """What is kept for one JVM: the compiled class and the newest index of some tables."""
+    """The state kept for one JVM: the compiled class, the newest index of some tables, and counts of reads."""
 
     jvm: Any
     part_index: Any
@@ -98,7 +98,9 @@ class _Engine:
 
 
 _engines: weakref.WeakKeyDictionary[Any, _Engine] = weakref.WeakKeyDictionary()
-_guard = threading.Lock()  # of the engines, and of what is in one; of another table nobody waits here
+_guard = (
+    threading.Lock()
+)  # guards the engines and their fields; it is held only briefly, so tables do not block each other
 
 
 def scan(
@@ -127,11 +129,11 @@ def scan(
             engine.slots.popitem(last=False)
         counts = _reads(engine, root).counts if counts_reads else None
     with slot.lock:
-        known = slot.index
-        if known is None:
+        previous = slot.index
+        if previous is None:
             empty = engine.empty_index(root, schema_json, list(partition_columns), time_zone)
-            known = _Index((), frozenset(), empty)
-        current = _advance(known, files, schema_json)
+            previous = _Index((), frozenset(), empty)
+        current = _advance(previous, files, schema_json)
         if current.counts_reads != counts_reads:
             counting = current.index.counting(counts)
             current = _Index(current.files, current.identities, counting, counts_reads)
@@ -140,7 +142,7 @@ def scan(
 
 
 def reads_in(spark: SparkSession, root: str) -> Callable[[], dict[str, int]]:
-    """A call that tells how often queries of scans that count read each file below `root`, since it was called last."""
+    """A function that returns, for each file below `root`, how many queries of counting scans read it since its last call."""
     with _guard:
         return _reads(_engine(spark), root).take
 
@@ -152,10 +154,10 @@ def _reads(engine: _Engine, root: str) -> _ReadsInJvm:
 
 
 def layout_of_dead_rows(dead: BitMap64, rows: int, path: str) -> bytes:
-    """Dead positions as the plan's filter reads them: an int a block of 1,024 rows, then the blocks' bits.
+    """Dead positions in the layout that the plan's filter reads: an int per block of 1,024 rows, then the blocks' bits.
 
-    The int says at which byte the block's bits begin; all blocks without dead rows share one. Everything is big-endian
-    and a block's first row is the highest bit. Raises Corrupt if a position is not below `rows`.
+    The int is the byte at which the block's bits begin; all blocks without dead rows share the same bits. Everything is
+    big-endian, and a block's first row is the highest bit. Raises Corrupt if a position is not below `rows`.
     """
     positions = np.frombuffer(dead.to_array(), dtype=np.uint64)
     blocks = -(-rows // _BLOCK_ROWS)
@@ -173,21 +175,21 @@ def layout_of_dead_rows(dead: BitMap64, rows: int, path: str) -> bytes:
     return directory.tobytes() + np.packbits(flags, axis=1).tobytes()
 
 
-def _advance(known: _Index, files: Sequence[ScanFile], schema_json: str) -> _Index:
-    """The index of `files`, made from the one before by what differs."""
-    if files is known.files and isinstance(files, tuple):
-        return known
+def _advance(previous: _Index, files: Sequence[ScanFile], schema_json: str) -> _Index:
+    """The index of `files`, made from the previous one by applying the difference."""
+    if files is previous.files and isinstance(files, tuple):
+        return previous
     by_identity = {_identity(file): file for file in files}
     identities = frozenset(by_identity)
-    if identities == known.identities:
-        return _Index(files, identities, known.index, known.counts_reads)
-    added = [by_identity[name] for name in by_identity if name not in known.identities]
-    change = {"remove": sorted(known.identities - identities), "add": [_entry(file, schema_json) for file in added]}
-    return _Index(files, identities, known.index.apply(orjson.dumps(change)), known.counts_reads)
+    if identities == previous.identities:
+        return _Index(files, identities, previous.index, previous.counts_reads)
+    added = [by_identity[name] for name in by_identity if name not in previous.identities]
+    change = {"remove": sorted(previous.identities - identities), "add": [_entry(file, schema_json) for file in added]}
+    return _Index(files, identities, previous.index.apply(orjson.dumps(change)), previous.counts_reads)
 
 
 def _identity(file: ScanFile) -> str:
-    """Equal for two files of a table only if they have the same live rows."""
+    """A text that is equal for two files of a table only if they have the same live rows."""
     if not file.dead:
         return str(file.path)
     if file.deletion_vector is not None:
@@ -210,7 +212,7 @@ def _entry(file: ScanFile, schema_json: str) -> list[Any]:
 
 
 def entry_for_spark(file: ScanFile, schema_json: str) -> str | None:
-    """A file's statistics without the bounds that do not hold for every value; none where they are no JSON."""
+    """A file's statistics without the bounds that do not hold for every value; None if they are not JSON."""
     if file.stats is None or is_native_file(file.path):
         return file.stats
     schema = schema_from_json(schema_json)

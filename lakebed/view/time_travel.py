@@ -1,4 +1,4 @@
-"""Which version a reader asks for: by its number or by a time."""
+"""Find the version that a reader asks for, by its number or by a time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lakebed.manifest.table_log import TableLog
 
 
 def snapshot_at(log: TableLog, version: int | None = None, timestamp: str | float | None = None) -> Snapshot:
-    """The newest version, a version, or the newest committed until a time: epoch seconds, or an ISO text (UTC without an offset).
+    """The newest snapshot, the one of ``version``, or the newest that was committed until ``timestamp``.
 
-    Raises VersionNotFound, InvalidInput.
+    ``timestamp`` is epoch seconds or an ISO text, which is UTC without an offset. Raises VersionNotFound, InvalidInput.
     """
     if version is not None and timestamp is not None:
         raise InvalidInput("give a version or a timestamp, not both")
@@ -32,7 +32,7 @@ def _epoch_ms(timestamp: str | float) -> int:
     try:
         moment = datetime.datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
     except ValueError:
-        raise InvalidInput(f"{timestamp!r} is no time; write for example '2026-01-31T12:00:00Z'") from None
+        raise InvalidInput(f"{timestamp!r} is not a time; write for example '2026-01-31T12:00:00Z'") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return int(moment.timestamp() * 1000)

@@ -83,7 +83,7 @@ def test_a_batch_that_another_process_planned_with_more_is_refused_instead_of_lo
         ingest(spark, tmp_path / "t", 1500)
     error = failure_in(str(raised.value), "ingest")
     assert isinstance(error, InvalidInput)
-    assert str(error).startswith("batch 2 of this pipeline is in the table, but not with what it would read now")
+    assert str(error).startswith("batch 2 of this pipeline is in the table, but with other input than it has now")
     assert lakebed.open(tmp_path / "t").version == before
 
 

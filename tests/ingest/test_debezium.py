@@ -103,12 +103,12 @@ def test_truncates_are_given_apart_with_where_the_source_stood() -> None:
         (event("d"), "key 'id' is null or missing"),
         (event("c", {"id": 1, "name": "a"}), "column 'qty' may not be null"),
         (event("c", {"id": 1, "name": "a", "qty": 2**31}), "column 'qty': 2147483648 is out of the range of int32"),
-        (event("c", {"id": 1, "name": "a", "qty": 1.5}), "column 'qty': 1.5 is no int32"),
+        (event("c", {"id": 1, "name": "a", "qty": 1.5}), "column 'qty': 1.5 is not a valid int32"),
         (
             event("c", {"id": 2**63, "name": "a", "qty": 1}),
             "column 'id': 9223372036854775808 is out of the range of int64",
         ),
-        (event("c", {"id": True, "name": "a", "qty": 1}), "column 'id': true is no int64"),
+        (event("c", {"id": True, "name": "a", "qty": 1}), "column 'id': true is not a valid int64"),
         ('{"op":"c","after":{"id":1,"name":"\\ud800","qty":1}}', "half of a surrogate pair"),
     ],
 )
@@ -192,7 +192,7 @@ def test_metadata_of_an_event_may_order_changes(sequence_by: str, expected: list
 def test_an_event_without_what_orders_it_is_quarantined() -> None:
     lacking = {**event("c", {"id": 1, "qty": 1}), "source": {}}
     decoded = decode([lacking, event("c", {"id": 2, "qty": 1})], DecoderSchema(ORDERS, ("id",), "source.lsn"))
-    assert reasons(decoded) == ["sequence_by 'source.lsn' is null, missing or no integer"]
+    assert reasons(decoded) == ["sequence_by 'source.lsn' is null, missing or not an integer"]
     assert len(rows(decoded)) == 1
 
 

@@ -56,7 +56,7 @@ def test_bad_objects_are_quarantined_with_a_reason() -> None:
     assert others == [
         "column 'amount' may not be null",
         "key 'id' is null or missing, in the row and in the message key",
-        "column 'amount': \"12,50\" is no decimal",
+        "column 'amount': \"12,50\" is not a valid decimal",
     ]
 
 

@@ -201,7 +201,7 @@ def test_a_broker_that_is_away_is_worth_a_retry_and_the_next_try_gives_the_same_
         tables = consume_range(chosen, topic, 0, 0, 200_001)  # one more than there is
         got = next(tables).num_rows
         own.kill()
-        with pytest.raises(Retry, match=r"kafka gave nothing of topic 'orders' partition 0 .* for 3 s"):
+        with pytest.raises(Retry, match=r"kafka sent nothing of topic 'orders' partition 0 .* for 3 s"):
             for table in tables:
                 got += table.num_rows
         assert got <= 200_000

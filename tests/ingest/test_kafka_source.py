@@ -106,7 +106,7 @@ def test_a_stream_may_start_at_a_time_or_at_given_offsets(kafka: KafkaServer, to
     assert planned(source, {}, ask(source, {})) == [(topic, 0, 3, 5)]
     source = stream(kafka, topic, starting_offsets={topic: {"0": 4}})
     assert planned(source, {}, ask(source, {})) == [(topic, 0, 4, 5)]
-    with pytest.raises(InvalidInput, match="partition 9: it is not read"):
+    with pytest.raises(InvalidInput, match="partition 9, which is not read"):
         ask(stream(kafka, topic, starting_offsets={topic: {"9": 4}}), {})
 
 
@@ -264,7 +264,7 @@ def test_an_id_that_the_broker_does_not_tell_once_is_not_forgotten(kafka: KafkaS
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"topics": ()}, "name either 'topics' or 'topic_pattern'"),
+        ({"topics": ()}, "set either 'topics' or 'topic_pattern'"),
         ({"starting_offsets": "newest"}, "starting_offsets is 'newest'; use earliest"),
         ({"max_records_per_batch": 0}, "max_records_per_batch is 0; it must be at least 1"),
         ({"on_data_loss": "ignore"}, "use 'fail' or 'skip'"),

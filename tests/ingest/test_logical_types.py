@@ -134,17 +134,17 @@ WITHOUT_SCHEMA: list[tuple[Any, pa.DataType, Any]] = [
 ]
 
 REFUSED: list[tuple[Any, pa.DataType, str]] = [
-    (2**31, pa.date32(), "is no date"),
-    ("2024-02-30", pa.date32(), "is no date"),
-    ("2024-02-29 at noon", STAMP, "is no timestamp"),
+    (2**31, pa.date32(), "is not a valid date"),
+    ("2024-02-30", pa.date32(), "is not a valid date"),
+    ("2024-02-29 at noon", STAMP, "is not a valid timestamp"),
     ("1.234", MONEY, "more than 2 digits after the point"),
     ("99999999999.99", MONEY, "does not fit decimal128(12, 2)"),
-    (True, MONEY, "is no decimal"),
+    (True, MONEY, "is not a valid decimal"),
     ("12345678", pa.decimal128(12, 0), "set decimal_text"),
-    ("not base64!", pa.binary(), "is no base64"),
+    ("not base64!", pa.binary(), "is not a valid base64 string"),
     ("1e400", pa.float64(), "out of the range of double"),
-    (2, pa.bool_(), "is no bool"),
-    ("x", pa.list_(pa.string()), "is no list"),
+    (2, pa.bool_(), "is not a valid bool"),
+    ("x", pa.list_(pa.string()), "is not a valid list"),
 ]
 
 

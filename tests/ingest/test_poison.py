@@ -73,7 +73,7 @@ def test_a_number_in_a_text_column_is_the_text_as_it_came(number: str, written: 
         (r'{"\ud83d":1}', "half of a surrogate pair"),
         ("[" * 150 + "]" * 150, "nested too deep"),
         ("[" * 5000 + "]" * 5000, "nested too deep"),
-        ("[NaN]", "NaN is no JSON number"),
+        ("[NaN]", "NaN is not a JSON number"),
     ],
 )
 def test_what_a_text_column_can_not_hold_is_quarantined(text: str, reason: str) -> None:

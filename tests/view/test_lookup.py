@@ -83,10 +83,10 @@ def test_values_alone_are_those_of_the_one_key(tmp_path: Path) -> None:
     [
         (pa.table({"idd": [1]}), "there is no column 'idd'"),
         (pa.table({}), "at least one column"),
-        (["a"], r"does not fit id \(int64\)"),
-        ([1, "a"], r"does not fit id \(int64\)"),
-        ([2**70], r"does not fit id \(int64\)"),
-        (pa.table({"id": ["1.5"]}), r"does not fit id \(int64\)"),
+        (["a"], r"do not fit id \(int64\)"),
+        ([1, "a"], r"do not fit id \(int64\)"),
+        ([2**70], r"do not fit id \(int64\)"),
+        (pa.table({"id": ["1.5"]}), r"do not fit id \(int64\)"),
     ],
 )
 def test_what_can_not_be_looked_up_is_told(keys: Any, says: str, tmp_path: Path) -> None:
