@@ -83,6 +83,17 @@ def test_panels_ask_the_chosen_prometheus_for_metrics_that_exist(name: str) -> N
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
+def test_panels_group_and_filter_by_labels_that_the_metric_has(name: str) -> None:
+    rows = re.findall(r"^\| `(lakebed_\w+)` \| \w+ \|([^|]*)\|", METRICS.read_text(), re.MULTILINE)
+    labels = {metric: {"table", "le", *re.findall(r"`(\w+)`", cell)} for metric, cell in rows}
+    for title, expression in expressions(name).items():
+        for grouped, metric in re.findall(r"by \(([^)]*)\) \((?:\w+\()*(lakebed_\w+)", expression):
+            assert set(re.findall(r"\w+", grouped)) <= labels[metric.removesuffix("_bucket")], (title, metric)
+        for metric, filters in re.findall(r"(lakebed_\w+)\{([^}]*)\}", expression):
+            assert set(re.findall(r"(\w+)(?:=|!)", filters)) <= labels[metric.removesuffix("_bucket")], (title, metric)
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
 def test_panels_have_a_unit_and_do_not_lie_over_each_other(name: str) -> None:
     taken: set[tuple[int, int]] = set()
     for panel in json.loads(content(name))["panels"]:

@@ -408,8 +408,8 @@ def _cost(board: Dashboard, some: Tables) -> None:
                Query(f"({some.or_none(some.now('lakebed_stored_bytes'))}) / 1e9 * $price_storage", "{{table}}"),
                Query(f"{some.now('lakebed_table_bytes')} / 1e9 * $price_storage", "{{table}}: parts that are needed")),
         _stack("Written a day", BYTES, "Bytes to the table's store, by what wrote them, if the last hour lasted.",
-               Query(f"{some.now('lakebed_log_written_bytes', 'by')} / on (table) group_left () "
-                     f"{some.now('lakebed_log_window_seconds')} * 86400", "{{table}} {{by}}")),
+               Query(f"{some.now('lakebed_log_written_bytes', 'writer')} / on (table) group_left () "
+                     f"{some.now('lakebed_log_window_seconds')} * 86400", "{{table}} {{writer}}")),
     ))  # fmt: skip
 
 
