@@ -15,4 +15,5 @@ def open_part_storage(root: str | os.PathLike[str]) -> PartStorage:
     place = parse_root(root)
     if isinstance(place, LocalRoot):
         return LocalPartStorage(place.path)
-    return RemotePartStorage(place, open_objects(place))
+    open_objects(place)  # so that a missing client is reported here
+    return RemotePartStorage(place, open_objects)

@@ -50,10 +50,13 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True, slots=True)
 class RemotePartStorage:
-    """``PartStorage`` over a bucket and a prefix. ``objects`` sends the requests; reads go through a cache first."""
+    """``PartStorage`` over a bucket and a prefix.
+
+    ``open_objects`` gives what sends the requests, once in each process: locks and counts must not pass through a fork.
+    """
 
     place: S3Root
-    objects: S3Objects = field(compare=False)
+    open_objects: Callable[[S3Root], S3Objects] = field(compare=False)
 
     @property
     def root(self) -> str:
@@ -68,7 +71,7 @@ class RemotePartStorage:
         with _lock:
             reader = _readers.get(self.place)
             if reader is None:
-                reader = _readers[self.place] = CachedObjects(self.objects, _cache)
+                reader = _readers[self.place] = CachedObjects(self.open_objects(self.place), _cache)
             return reader
 
     @property

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 # A driver of its own: the endpoint is fixed when Spark starts.
 PIPELINE = Path(__file__).with_name("pipeline_on_s3.py")
+REPOSITORY = Path(__file__).parents[2]
 
 
 def test_a_stream_on_s3_arrives_once_though_requests_fail_and_goes_on_after_a_restart(
@@ -39,8 +40,8 @@ def run_driver(script: Path, *arguments: str) -> Any:
     """What the driver printed, as JSON; raises AssertionError with its errors."""
     done = ran(
         [sys.executable, str(script), *arguments],
-        env={**os.environ, "LAKEBED_CACHE_DIR": arguments[1] + "/cache"},
-        cwd=Path(__file__).parents[2],
+        env={**os.environ, "LAKEBED_CACHE_DIR": arguments[1] + "/cache", "PYTHONPATH": str(REPOSITORY)},
+        cwd=REPOSITORY,
     )
     assert done.returncode == 0, "\n".join(done.stderr.splitlines()[-40:])
     return json.loads(done.stdout.splitlines()[-1])

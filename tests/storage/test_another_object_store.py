@@ -47,9 +47,13 @@ class ObjectsInMemory:
         STORED.pop(path, None)
 
 
+def open_in_memory(place: S3Root) -> Any:
+    return ObjectsInMemory()
+
+
 def in_another_process() -> RemotePartStorage:
     """The storage as a process gets it that has read nothing yet."""
-    storage = RemotePartStorage(S3Root("bucket", "prefix"), cast(Any, ObjectsInMemory()))
+    storage = RemotePartStorage(S3Root("bucket", "prefix"), open_in_memory)
     remote_part_storage._after_fork_in_child()
     ASKED.clear()
     return cast(RemotePartStorage, pickle.loads(pickle.dumps(storage)))
