@@ -513,4 +513,4 @@ def test_validate_asks_how_decimals_come_if_nothing_tells(
         f"source: {{kind: files, folder: {tmp_path}}}\nformat: {form}\n"
     )
     validate(str(file))
-    assert ("# price: unless events hold schemas" in capsys.readouterr().out) is asks
+    assert ("# price: unless events contain schemas" in capsys.readouterr().out) is asks
