@@ -26,8 +26,8 @@ from lakebed.manifest.actions import ChangePart, Commit, Part
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.entries import NAMED_BATCH
 from lakebed.manifest.format import require_format
+from lakebed.manifest.holds import holds_of
 from lakebed.manifest.invariants import Violation, violations
-from lakebed.manifest.leases import leases_of
 from lakebed.manifest.snapshot import Snapshot, apply, without_expired
 from lakebed.manifest.table_log import (
     GATE_FEATURE,
@@ -302,7 +302,7 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         yield warning("property", name, f"{wrong}; it counts as not set", remedy)
     try:
         detached_of(snapshot)
-        leases_of(snapshot.domains)
+        holds_of(snapshot.domains)
         claims = claims_of(snapshot.domains)
     except (ValueError, KeyError, TypeError) as error:
         what = f"an entry of lakebed's in version {snapshot.version} can't be read: {error!r}"

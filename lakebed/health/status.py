@@ -33,7 +33,7 @@ from lakebed.health.file_checks import look_at_files
 from lakebed.health.finding import Finding, Severity, critical, warning, worst
 from lakebed.health.log_checks import look_at_log, state_findings
 from lakebed.manifest.claims import claimed_paths, claims_of
-from lakebed.manifest.leases import first_unexpired, leased_versions
+from lakebed.manifest.holds import first_unexpired, held_versions
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -175,7 +175,7 @@ class Observer:
         retention_seconds = snapshot.settings.log_retention_seconds
         try:
             version = self._log.version_at(self._log.now_ms() - 2 * retention_seconds * 1000)
-            version = min([version, *leased_versions(snapshot.domains, self._log.now_ms())])
+            version = min([version, *held_versions(snapshot.domains, self._log.now_ms())])
             base = max((each for each in self._log.versions()[1] if each <= version), default=0)
         except (VersionNotFound, Corrupt, Unsupported):
             return

@@ -33,7 +33,7 @@ from lakebed.manifest.actions import (
     Transaction,
 )
 from lakebed.manifest.claims import Claim, claim_of
-from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, LEASE, REPLACED, TRUNCATED
+from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, HOLD, REPLACED, TRUNCATED
 
 
 class CommitKind(Enum):
@@ -53,7 +53,7 @@ class CommitKind(Enum):
     ATTACH_PARTITION = "attach partition"
     DROP_DETACHED = "drop detached"
     CLAIM = "claim"  # made, extended or given back
-    LEASE = "lease"  # a reader begins or stops holding a version
+    HOLD = "hold"  # a reader begins or stops holding a version
     EXPIRE = "expire"
     OTHER = "other"
 
@@ -147,7 +147,7 @@ def _kind_of_entries(commit: Commit) -> CommitKind:
         (DETACHED, CommitKind.DROP_DETACHED),
         (CLAIM, CommitKind.CLAIM),
         (EXPIRED, CommitKind.EXPIRE),
-        (LEASE, CommitKind.LEASE),
+        (HOLD, CommitKind.HOLD),
     ):
         if any(entry.startswith(prefix) for entry in entries):
             return kind

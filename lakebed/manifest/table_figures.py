@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lakebed.manifest.claims import claims_of
-from lakebed.manifest.leases import leases_of
+from lakebed.manifest.holds import holds_of
 from lakebed.manifest.snapshot import Snapshot
 
 
@@ -113,7 +113,7 @@ def figures_of(snapshot: Snapshot, now_ms: int | None = None) -> TableFigures:
         claims_expired=len(claims) - len(live_claims),
         claim_age_seconds=_age(min((claim.since_ms for claim in claims), default=None), now_ms),
         volatile_claims=sum(claim.volatile for claim in live_claims),
-        versions_held=sum(lease.is_live(now_ms) for lease in leases_of(snapshot.domains)),
+        versions_held=sum(hold.is_live(now_ms) for hold in holds_of(snapshot.domains)),
     )
 
 

@@ -47,8 +47,8 @@ from lakebed.manifest.commit_codec import digest_of, encode_commit
 from lakebed.manifest.conflicts import Conflict, ConflictKind, ReadWriteSet, find_conflict
 from lakebed.manifest.expire import expire_before
 from lakebed.manifest.format import GATE_FEATURE
+from lakebed.manifest.holds import held_versions
 from lakebed.manifest.invariants import require_sound
-from lakebed.manifest.leases import leased_versions
 from lakebed.manifest.log_files import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.manifest.log_reader import LAST_CHECKPOINT, LogReader, require_readable
 from lakebed.manifest.outcome import Committed, Conflicted, Outcome, Unknown
@@ -360,11 +360,11 @@ class TableLog(LogReader):
             return 0
 
     def clean_before(self, version: int, now_ms: int | None = None) -> int:
-        """Delete commits and checkpoints that neither a version from this one on nor a leased one needs; returns how many.
+        """Delete commits and checkpoints that neither a version from this one on nor a held one needs; returns how many.
 
         The newest checkpoint at or before these versions stays, and everything after it, the two newest commits at least; older
         files are deleted one after the other, oldest first: step 5 of a commit rests on that, and a crash in between leaves a
-        log without gaps. The versions expire first (``leases``), so that no reader begins to hold one that is about to go.
+        log without gaps. The versions expire first (``holds``), so that no reader begins to hold one that is about to go.
         """
         now_ms = self.now_ms() if now_ms is None else now_ms
         newest = self.refresh()
@@ -383,11 +383,11 @@ class TableLog(LogReader):
         return len(names)
 
     def _checkpoint_before(self, version: int, now: Snapshot, now_ms: int) -> int:
-        """The newest checkpoint at or before a version and all that are leased, 0 for none.
+        """The newest checkpoint at or before a version and all that are held, 0 for none.
 
         It is read first: older files are deleted only if it holds their state, and is of this table.
         """
-        first = min([version, *leased_versions(now.domains, now_ms)])
+        first = min([version, *held_versions(now.domains, now_ms)])
         checkpoints = self._files(0).checkpoints
         for each in sorted((each for each in checkpoints if each <= first), reverse=True):
             if self._is_in_log(self._read_checkpoint(each, checkpoints[each])):

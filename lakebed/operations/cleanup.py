@@ -14,8 +14,8 @@ after.
    than the oldest claim under way, by the clock of the store, which stamped it. How long writing may take is a constant,
    whatever the table's properties say. Counts of reads (``parts.read_counts``) are of use for an hour; after that they are
    deleted as *temporary*.
-4. Read first, commit, then act: commit the first unexpired version (``manifest.leases``), so that readers refuse older
-   ones. Files that commits up to that one refer to, and files of versions that leases among them hold, stay.
+4. Read first, commit, then act: commit the first unexpired version (``manifest.holds``), so that readers refuse older
+   ones. Files that commits up to that one refer to, and files of the versions that readers hold, stay.
 5. Delete expired log files first, oldest first (a checkpoint was written before), then the others. After a crash in between,
    the next cleanup finds the files that are left; a reader of an old version gets an error that it has expired.
 
@@ -43,7 +43,7 @@ from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain, Rem
 from lakebed.manifest.claims import LEASE_MS_MAX, claims_of
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.expire import expire_before
-from lakebed.manifest.leases import first_unexpired, leased_versions, leases_of
+from lakebed.manifest.holds import first_unexpired, held_versions, holds_of
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.read_commits import commits_since
 from lakebed.manifest.snapshot import Snapshot
@@ -291,7 +291,7 @@ def _live_set(
         referenced.update(_referenced_since(log, first, newest.version))
     else:
         unreferenced_before_ms = min(unreferenced_before_ms, oldest.timestamp_ms - write_seconds * 1000)
-    referenced.update(_referenced_by_held(log, leased_versions(newest.domains, now_ms), first))
+    referenced.update(_referenced_by_held(log, held_versions(newest.domains, now_ms), first))
     under_way = [  # by the clock of who claimed, which may be a day off
         claim.since_ms - LEASE_MS_MAX
         for claim in claims_of(newest.domains).values()
@@ -525,8 +525,8 @@ def _expire(
     """Expire versions if a file may be deleted (or ``always``); returns the snapshot after that, and the files to delete."""
     now = expire_before(log, live.first if candidates or always else 0, live.now_ms)
     referenced = set(_referenced_since(log, live.newest.version, now.version))
-    held_before = {lease.version for lease in leases_of(live.newest.domains)}
-    referenced.update(_referenced_by_held(log, leased_versions(now.domains, live.now_ms) - held_before, live.first))
+    held_before = {hold.version for hold in holds_of(live.newest.domains)}
+    referenced.update(_referenced_by_held(log, held_versions(now.domains, live.now_ms) - held_before, live.first))
     spelled = set(map(_Spelling(storage), referenced))
     return now, [file for file in candidates if file.path not in spelled]
 
@@ -536,7 +536,7 @@ def _expire(
 
 def _log_floor(live: LiveSet, now: Snapshot) -> int:
     """The oldest version whose log files stay."""
-    return min([live.first, *leased_versions(now.domains, live.now_ms)])
+    return min([live.first, *held_versions(now.domains, live.now_ms)])
 
 
 def _log_files(log: TableLog, storage: PartStorage, floor: int) -> list[DeletionCandidate]:

@@ -1,8 +1,8 @@
-"""A reader's hold on an old version: no cleanup deletes its files while the hold lasts (see ``manifest.leases``).
+"""A reader's hold on an old version: no cleanup deletes its files while the hold lasts (see ``manifest.holds``).
 
 1. Read the newest snapshot: the version must be there and unexpired.
-2. Commit a lease. If a cleanup commits first, start again with step 1.
-3. At the end remove the lease. If that fails, it ends by itself, and the next cleanup removes it.
+2. Commit a hold. If a cleanup commits first, start again with step 1.
+3. At the end remove it. If that fails, it ends by itself, and the next cleanup removes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakebed.manifest.actions import Domain
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import EXPIRED, Operation
-from lakebed.manifest.leases import Lease, first_unexpired
+from lakebed.manifest.holds import Hold, first_unexpired
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 
@@ -29,33 +29,33 @@ def hold(log: TableLog, version: int, seconds: float) -> Iterator[int]:
     """Keep a version readable for so many seconds, or until the block ends. Raises VersionNotFound, InvalidInput."""
     if seconds <= 0:
         raise InvalidInput(f"a version can't be held for {seconds} seconds; give more than 0", version=version)
-    lease = Lease(str(uuid.uuid4()), version, log.now_ms() + int(seconds * 1000))
-    _commit(log, lease, lease.to_action(), Operation.HOLD_VERSION)
+    held = Hold(str(uuid.uuid4()), version, log.now_ms() + int(seconds * 1000))
+    _commit(log, held, held.to_action(), Operation.HOLD_VERSION)
     try:
         log.at_version(version)  # a cleanup of the log alone may have been faster
         yield version
     finally:
         try:
-            _commit(log, lease, lease.ended(), Operation.RELEASE_VERSION)
+            _commit(log, held, held.ended(), Operation.RELEASE_VERSION)
         except LakebedError as error:
             _logger.warning("the hold on version %d ends by itself: %s", version, error)
 
 
-def _commit(log: TableLog, lease: Lease, action: Domain, operation: Operation) -> None:
+def _commit(log: TableLog, held: Hold, action: Domain, operation: Operation) -> None:
     def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
-        if action.removed and lease.domain not in snapshot.domains:
+        if action.removed and held.domain not in snapshot.domains:
             return Finished(None)
         if not action.removed:
-            log.at_version(lease.version)
-            if lease.version < (first := first_unexpired(snapshot.domains)):
+            log.at_version(held.version)
+            if held.version < (first := first_unexpired(snapshot.domains)):
                 raise VersionNotFound(
-                    f"version {lease.version} has expired and can't be held; the oldest version that is kept is {first}",
-                    version=lease.version,
+                    f"version {held.version} has expired and can't be held; the oldest version that is kept is {first}",
+                    version=held.version,
                     oldest=first,
                 )
-        access = ReadWriteSet(domains=frozenset([EXPIRED, lease.domain]))
+        access = ReadWriteSet(domains=frozenset([EXPIRED, held.domain]))
         return Proposal(
-            actions=[action], access=access, result=lambda committed: None, parameters={"version": lease.version}
+            actions=[action], access=access, result=lambda committed: None, parameters={"version": held.version}
         )
 
     commit_loop(log, operation, build)

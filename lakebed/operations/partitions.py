@@ -40,7 +40,7 @@ from lakebed.manifest.commit_kind import replaced
 from lakebed.manifest.commit_loop import Finished, NotYet, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import DETACHED, Operation
-from lakebed.manifest.leases import first_unexpired, leased_versions
+from lakebed.manifest.holds import first_unexpired, held_versions
 from lakebed.manifest.removals import all_removals, removals
 from lakebed.manifest.schema import is_reserved, schema_from_json
 from lakebed.manifest.snapshot import Snapshot
@@ -394,7 +394,7 @@ class Partitions:
 
     def _delete(self, entry: Detached, after: Snapshot) -> int:
         """Delete the files of parts. Deletion vectors lie in files that other parts share, so they are left to the cleanup."""
-        held = min(leased_versions(after.domains, self._now_ms()), default=entry.version)
+        held = min(held_versions(after.domains, self._now_ms()), default=entry.version)
         if min(first_unexpired(after.domains), held) < entry.version:
             return 0
         candidates = [part.path for part in entry.parts if part.path not in after.parts]

@@ -2,7 +2,7 @@
 
 1. Each table has a thread. While requests come (the last one within ``IDLE_SECONDS``), it asks the log for a newer version every
    ``interval_seconds``; otherwise it sleeps. A request that comes while it sleeps wakes it and waits for the next look.
-2. When there is a new version, and every ``RELOOK_SECONDS`` because leases and tails age, it takes the figures, asks the planner,
+2. When there is a new version, and every ``RELOOK_SECONDS`` because claims and tails age, it takes the figures, asks the planner,
    lays out the levels and reads the commits. That takes at most a fifth of the time.
 3. Each answer is JSON with a tag computed from its bytes, so an answer that did not change keeps its tag.
 4. If a look fails, the answers of this table contain the error; other tables are not affected. The next look opens the table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.leases import require_unexpired
+from lakebed.manifest.holds import require_unexpired
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 

@@ -31,7 +31,7 @@ from lakebed.manifest.commit_kind import (
     truncated,
     truncates,
 )
-from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, LEASE, SOURCE_TRUNCATES, STREAM
+from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, HOLD, SOURCE_TRUNCATES, STREAM
 
 PATH = "_lakebed/parts/a.parquet"
 PROTOCOL = Protocol(3, 7)
@@ -46,7 +46,7 @@ SETTLED = RemoveChangePart(part_domain(PATH))
 BATCH = Transaction(STREAM + "orders", 7)
 DETACH = Domain(DETACHED + "eu", "{}")
 ATTACH = Domain(DETACHED + "eu", "", removed=True)
-RELEASE = Domain(LEASE + "r", "", removed=True)
+RELEASE = Domain(HOLD + "r", "", removed=True)
 MERGE = Claim(id="1", replica="a", sources=(OLD.path,), level=1, lease_ms=9)
 UPLOAD = Claim(id="2", replica="a", sources=(OLD.path,), level=1, lease_ms=9, volatile=True)
 INFO = CommitInfo(operation="whatever it says", commit_id="c", metrics={"rows": 1})
@@ -73,9 +73,9 @@ KINDS: list[tuple[str, CommitKind, tuple[Action, ...]]] = [
     ("a detached partition is dropped", CommitKind.DROP_DETACHED, (ATTACH,)),
     ("a claim is made", CommitKind.CLAIM, (MERGE.to_action(),)),
     ("a claim is given back", CommitKind.CLAIM, (MERGE.ended(),)),
-    ("a reader holds a version", CommitKind.LEASE, (Domain(LEASE + "r", "{}"),)),
-    ("a reader releases it", CommitKind.LEASE, (RELEASE,)),
-    ("versions expire, and leases that ended with them", CommitKind.EXPIRE, (RELEASE, Domain(EXPIRED, "{}"))),
+    ("a reader holds a version", CommitKind.HOLD, (Domain(HOLD + "r", "{}"),)),
+    ("a reader releases it", CommitKind.HOLD, (RELEASE,)),
+    ("versions expire, and holds that ended with them", CommitKind.EXPIRE, (RELEASE, Domain(EXPIRED, "{}"))),
     ("another tool writes an entry of its own", CommitKind.OTHER, (Domain("delta.clustering", "{}"),)),
     ("nothing is in the commit", CommitKind.OTHER, ()),
 ]  # fmt: skip

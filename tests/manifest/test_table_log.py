@@ -27,7 +27,7 @@ from lakebed.manifest.actions import (
 from lakebed.manifest.checkpoint import decode_checkpoint, encode_checkpoint
 from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
 from lakebed.manifest.deletion_vector import bitmap, inline
-from lakebed.manifest.leases import Lease
+from lakebed.manifest.holds import Hold
 from lakebed.manifest.snapshot import Snapshot, without_expired
 from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog, Unknown, checkpoint_name, commit_name
@@ -390,11 +390,11 @@ def test_a_cleaning_leaves_what_a_reader_began_to_hold_meanwhile(monkeypatch: py
         committed(log.commit(log.refresh(), [change_part(str(number))], INFO, BLIND))
     log.write_checkpoint(log.refresh())
     committed(log.commit(log.refresh(), [change_part("after")], INFO, BLIND))
-    reader, commit, lease = TableLog(log.store), log.commit, Lease("reader", 3, 1 << 60)
+    reader, commit, hold = TableLog(log.store), log.commit, Hold("reader", 3, 1 << 60)
 
     def late(*arguments: Any) -> Outcome:
         committed(
-            reader.commit(reader.refresh(), [lease.to_action()], INFO, ReadWriteSet(domains=frozenset([lease.domain])))
+            reader.commit(reader.refresh(), [hold.to_action()], INFO, ReadWriteSet(domains=frozenset([hold.domain])))
         )
         return commit(*arguments)
 

@@ -27,7 +27,7 @@ from lakebed.errors import Corrupt, InvalidInput, LakebedError, StoreUnavailable
 from lakebed.manifest.actions import CommitInfo, Domain
 from lakebed.manifest.claims import Claim
 from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.leases import first_unexpired, leases_of
+from lakebed.manifest.holds import first_unexpired, holds_of
 from lakebed.operations import cleanup
 from lakebed.operations.cleanup import CLEANED_SCHEMA, BackgroundCleanup, LiveSet, reason_to_go
 from lakebed.operations.hold import hold
@@ -690,7 +690,7 @@ def test_a_held_version_outlives_every_cleanup_until_it_is_released(tmp_path: Pa
             table.to_arrow(version=5)
         with pytest.raises(VersionNotFound, match="can't be held"), table.maintenance.hold(5, 60):
             pass
-    assert leases_of(log_of(table).refresh().domains) == []
+    assert holds_of(log_of(table).refresh().domains) == []
     table.maintenance.expire_snapshots("1 hour", dry_run=False)
     with pytest.raises(VersionNotFound):
         table.to_arrow(version=3)
@@ -703,7 +703,7 @@ def test_a_hold_that_ran_out_holds_nothing_and_is_taken_out_of_the_log(tmp_path:
     holding.__enter__()
     clock.now += 61
     table.maintenance.expire_snapshots("1 hour", dry_run=False)
-    assert leases_of(log_of(table).refresh().domains) == []
+    assert holds_of(log_of(table).refresh().domains) == []
     with pytest.raises(VersionNotFound):
         table.to_arrow(version=3)
     holding.__exit__(None, None, None)

@@ -24,7 +24,7 @@ from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.leases import expired_before
+from lakebed.manifest.holds import expired_before
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.table_log import Committed
 from lakebed.operations.partitions import detached_of

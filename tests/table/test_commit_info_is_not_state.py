@@ -210,7 +210,7 @@ def test_every_kind_of_commit_is_told_by_its_actions(tmp_path: Path) -> None:
         ("DETACH PARTITION", CommitKind.DETACH_PARTITION),
         ("ATTACH PARTITION", CommitKind.ATTACH_PARTITION),
         ("REPLACE PARTITION", CommitKind.REPLACE_PARTITION),
-        ("HOLD VERSION", CommitKind.LEASE),
-        ("RELEASE VERSION", CommitKind.LEASE),
+        ("HOLD VERSION", CommitKind.HOLD),
+        ("RELEASE VERSION", CommitKind.HOLD),
         ("TRUNCATE", CommitKind.TRUNCATE),
     }

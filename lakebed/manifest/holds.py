@@ -1,10 +1,10 @@
 """How cleanups and readers of old versions coordinate, by entries of the log.
 
-- A reader's *lease*, ``lakebed.lease.<uuid>``: until when it needs a version.
+- A reader's *hold*, ``lakebed.hold.<uuid>``: until when it needs a version.
 - The *first unexpired version*, ``lakebed.expired``: older versions have expired, and their files may be gone. It only grows.
 
-A cleanup commits this version before it deletes anything, and a reader commits its lease before it reads. The two commits
-conflict, so one of them always comes first: the cleanup sees the lease and leaves the version alone, or the reader sees that
+A cleanup commits this version before it deletes anything, and a reader commits its hold before it reads. The two commits
+conflict, so one of them always comes first: the cleanup sees the hold and leaves the version alone, or the reader sees that
 the version has expired and is refused.
 """
 
@@ -17,11 +17,11 @@ import orjson
 
 from lakebed.errors import VersionNotFound
 from lakebed.manifest.actions import Domain
-from lakebed.manifest.entries import EXPIRED, LEASE
+from lakebed.manifest.entries import EXPIRED, HOLD
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class Hold:
     """A version that a reader holds until ``until_ms`` (epoch milliseconds)."""
 
     id: str
@@ -30,34 +30,34 @@ class Lease:
 
     @property
     def domain(self) -> str:
-        return LEASE + self.id
+        return HOLD + self.id
 
     def is_live(self, now_ms: int) -> bool:
         """Whether the reader still holds the version."""
         return now_ms < self.until_ms
 
     def to_action(self) -> Domain:
-        """The action that adds the lease to the log."""
+        """The action that adds the hold to the log."""
         return Domain(self.domain, orjson.dumps({"version": self.version, "until_ms": self.until_ms}).decode())
 
     def ended(self) -> Domain:
-        """The action that removes the lease from the log."""
+        """The action that removes the hold from the log."""
         return Domain(self.domain, "", removed=True)
 
 
-def leases_of(domains: Mapping[str, str]) -> list[Lease]:
-    """All leases among a snapshot's domains, also those that have ended."""
-    leases = []
+def holds_of(domains: Mapping[str, str]) -> list[Hold]:
+    """All holds among a snapshot's domains, also those that have ended."""
+    holds = []
     for domain, text in domains.items():
-        if domain.startswith(LEASE):
+        if domain.startswith(HOLD):
             value = orjson.loads(text)
-            leases.append(Lease(domain.removeprefix(LEASE), value["version"], value["until_ms"]))
-    return leases
+            holds.append(Hold(domain.removeprefix(HOLD), value["version"], value["until_ms"]))
+    return holds
 
 
-def leased_versions(domains: Mapping[str, str], now_ms: int) -> frozenset[int]:
+def held_versions(domains: Mapping[str, str], now_ms: int) -> frozenset[int]:
     """Versions that readers hold now."""
-    return frozenset(lease.version for lease in leases_of(domains) if lease.is_live(now_ms))
+    return frozenset(hold.version for hold in holds_of(domains) if hold.is_live(now_ms))
 
 
 def first_unexpired(domains: Mapping[str, str]) -> int:
@@ -74,7 +74,7 @@ def expired_before(version: int) -> Domain:
 def require_unexpired(domains: Mapping[str, str], version: int, now_ms: int) -> None:
     """Raises VersionNotFound for a version whose files may be gone; one that a reader holds is there."""
     first = first_unexpired(domains)
-    if version < first and version not in leased_versions(domains, now_ms):
+    if version < first and version not in held_versions(domains, now_ms):
         raise VersionNotFound(
             f"version {version} has expired: a cleanup deleted its files; the oldest version that is kept is {first}",
             version=version,
