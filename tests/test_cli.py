@@ -73,6 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table.apply(pa.Table.from_pylist([ROW], SCHEMA))
     table.settle()
     table.apply(pa.Table.from_pylist([{"id": 1}], SCHEMA))
+    (folder / "misspelt.yml").write_text("")
     return folder
 
 
@@ -149,7 +150,17 @@ def test_settle_settles(tmp_path: Path) -> None:
         (["run", "nowhere.yml"], "there is no pipeline file nowhere.yml"),
         (["run", str(ORDERS), "--duration", "0"], "--duration"),
         (["run", str(ORDERS), "--metrics-port", "x"], "neither a port"),
-        (["quary"], "invalid choice: 'quary'"),
+        (["quary"], "there is no command 'quary'; did you mean query?"),
+        (["parts", "prices", "--formt", "json"], "there is no option --formt; did you mean --format?"),
+        (["parts", "prices", "--format", "jsno"], "'jsno' is none of table, json; did you mean json?"),
+        (["parts", "prices", "lots"], "'lots' is one argument too many"),
+        (["parts", "prcies"], "there is no table at prcies; create it with lakebed.create; did you mean prices?"),
+        (["parts", "."], "there are tables below it: "),
+        (["query", "prices", "select * from price"], 'Did you mean "prices"'),
+        (["run", "mispelt.yml"], "did you mean misspelt.yml?"),
+        (["truncate", "prices"], "truncate takes all 1 rows and 1 changes in the tail out of prices; give --yes"),
+        (["delete", "prices", "--where", "1 = 1"], "names no column"),
+        (["drop-detached", "prices", "x"], "give --yes"),
         ([], "COMMAND"),
     ],
 )
@@ -364,6 +375,6 @@ def test_rows_are_mutated_and_partitions_come_and_go(tmp_path: Path) -> None:
     assert main(["attach-partition", path, name, "--format", "json"]) == 0
     assert sorted(table.to_arrow(["value"])["value"].to_pylist()) == [10, 30]
     assert main(["detach-partition", path, "day=b"]) == 0
-    assert main(["drop-detached", path, table.inspect.detached()["name"][0].as_py()]) == 0
-    assert main(["truncate", path]) == 0
+    assert main(["drop-detached", path, table.inspect.detached()["name"][0].as_py(), "--yes"]) == 0
+    assert main(["truncate", path, "--yes"]) == 0
     assert table.to_arrow().num_rows == 0

@@ -55,9 +55,10 @@ def _open(options: argparse.Namespace) -> Any:
 def _print(rows: pa.Table, options: argparse.Namespace) -> int:
     from lakebed.cli.logs import note
     from lakebed.cli.output import print_rows
+    from lakebed.cli.views import FILES, bytes_text
 
-    print_rows(rows, options.format)
+    print_rows(rows, options, FILES)
     done = "would be deleted; --no-dry-run deletes them" if options.dry_run else "deleted"
     total = sum(rows["bytes"].to_pylist())
-    note(f"{len(rows):,} files of {total:,} bytes {done}")
+    note(f"{len(rows):,} files, {bytes_text(total)}, {done}")
     return exit_codes.OK

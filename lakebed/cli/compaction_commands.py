@@ -17,21 +17,16 @@ if TYPE_CHECKING:
 
 def plan(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
+    from lakebed.cli.views import PLAN
     from lakebed.table import open as open_table
 
-    rows = open_table(options.path).maintenance.plan()
-    # The inputs of a plan are many: they are for programs.
-    print_rows(rows if options.format == "json" else rows.drop_columns(["inputs"]), options.format)
+    print_rows(open_table(options.path).maintenance.plan(), options, PLAN)
     return exit_codes.OK
 
 
 def compact(options: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    import pyarrow as pa
-
     from lakebed import events
-    from lakebed.cli.output import print_rows
+    from lakebed.cli.output import print_record
     from lakebed.cli.progress import progress
     from lakebed.table import open as open_table
 
@@ -42,7 +37,7 @@ def compact(options: argparse.Namespace) -> int:
             result = table.maintenance.compact()
         finally:
             end()
-    print_rows(pa.Table.from_pylist([asdict(result)]), options.format)
+    print_record(result, options)
     return exit_codes.OK
 
 
@@ -53,11 +48,7 @@ def maintain(options: argparse.Namespace) -> int:
 
 
 def recluster(options: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    import pyarrow as pa
-
-    from lakebed.cli.output import print_rows
+    from lakebed.cli.output import print_record
     from lakebed.cli.progress import progress
     from lakebed.table import open as open_table
 
@@ -69,17 +60,10 @@ def recluster(options: argparse.Namespace) -> int:
             what = f"round {at.rounds}, merge {at.plans} of about {at.plans_estimated}{waiting}: rows"
             report(what, at.rows, at.rows_estimated)
 
-        result = asdict(
-            table.maintenance.recluster(
-                options.where, final=options.final, on_progress=on_progress, dry_run=options.dry_run
-            )
+        result = table.maintenance.recluster(
+            options.where, final=options.final, on_progress=on_progress, dry_run=options.dry_run
         )
-    depths = pa.map_(pa.int32(), pa.float64())
-    columns = {
-        name: pa.array([list(value.items())], depths) if isinstance(value, dict) else pa.array([value])
-        for name, value in result.items()
-    }
-    print_rows(pa.table(columns), options.format)
+    print_record(result, options)
     return exit_codes.OK
 
 
@@ -91,7 +75,7 @@ class _MergeCount:
         self._merges = 0
 
     def __call__(self, event: Event) -> None:
-        from lakebed.cli.output import bytes_text
+        from lakebed.cli.views import bytes_text
         from lakebed.events import MergeBegan
 
         if isinstance(event, MergeBegan):

@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lakebed.cli.escapes import shown
-from lakebed.cli.output import bytes_text, print_table
+from lakebed.cli.output import print_first_columns
+from lakebed.cli.views import bytes_text
 from lakebed.errors import LakebedError
 from lakebed.monitoring.event_log import Value, log_fields
 from lakebed.monitoring.progress import Ages
@@ -161,7 +162,7 @@ def summary(outcome: Outcome, pipeline: Pipeline) -> None:
         print(f"\nno rows can be shown: {shown(str(error))}")
     else:
         print(f"\n{len(sample)} of its rows, read through the view:\n")
-        print_table(sample, sys.stdout, one_line=True)
+        print_first_columns(sample, sys.stdout)
     name = shown(name)
     print(f"\nnext:  lakebed query {path} 'select count(*) from \"{name}\"'")
     print(f"       lakebed parts {path}     lakebed timeline {path}", flush=True)

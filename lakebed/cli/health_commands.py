@@ -44,7 +44,7 @@ def doctor(options: argparse.Namespace) -> int:
     with progress("opening the table", options.log_format) as report:
         found = examine(options.path, options.deep, report)
     if options.format == "json":
-        print_rows(finding_table(found.findings), "json")
+        print_rows(finding_table(found.findings), options)
     else:
         for finding in found.findings:
             _print(finding_text(finding))
@@ -62,19 +62,19 @@ def doctor(options: argparse.Namespace) -> int:
 
 def claims(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
+    from lakebed.cli.views import CLAIMS
     from lakebed.table import open as open_table
 
-    rows = open_table(options.path).inspect.claims()
-    # The sources of a claim are many: they are for programs.
-    print_rows(rows if options.format == "json" else rows.drop_columns(["sources"]), options.format)
+    print_rows(open_table(options.path).inspect.claims(), options, CLAIMS)
     return exit_codes.OK
 
 
 def compactions(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
+    from lakebed.cli.views import COMPACTIONS
     from lakebed.table import open as open_table
 
-    print_rows(open_table(options.path).inspect.compactions(options.last), options.format)
+    print_rows(open_table(options.path).inspect.compactions(options.last), options, COMPACTIONS)
     return exit_codes.OK
 
 
@@ -146,7 +146,7 @@ def _screen(found: Status) -> RenderableType:
 
 
 def _lines(found: Status) -> Iterator[tuple[str, str]]:
-    from lakebed.cli.output import bytes_text
+    from lakebed.cli.views import bytes_text
 
     yield (
         "version",
@@ -205,9 +205,6 @@ def _jsonable(found: Status) -> dict[str, object]:
 
 
 def _age(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    for unit, length in (("days", 86_400), ("hours", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.1f} {unit}"
-    return f"{seconds:,.1f} s"
+    from lakebed.cli.views import seconds_text
+
+    return "-" if seconds is None else seconds_text(seconds)

@@ -13,39 +13,58 @@ from lakebed.errors import InvalidInput
 
 
 def delete(options: argparse.Namespace) -> int:
-    from dataclasses import asdict
+    from lakebed.cli.confirm import confirmed
+    from lakebed.parts.expression import expression, names_a_column
 
-    return _print([asdict(_open(options).delete(options.where))], options)
+    table = _open(options)
+    if not names_a_column(expression(options.where, "where")):
+        rows = table.inspect.detail()["rows"][0].as_py()
+        what = (
+            f"--where {options.where!r} names no column: it deletes all of the {rows:,} rows of {options.path}, or none"
+        )
+        if not confirmed(what, options):
+            return exit_codes.FAILED
+    return _print(table.delete(options.where), options)
 
 
 def update(options: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
     assignments = _pairs(options.assignments, "--set")
-    return _print([asdict(_open(options).update(assignments, options.where))], options)
+    return _print(_open(options).update(assignments, options.where), options)
 
 
 def truncate(options: argparse.Namespace) -> int:
-    return _print([{"version": _open(options).truncate()}], options)
+    from lakebed.cli.confirm import confirmed
+
+    table = _open(options)
+    [figures] = table.inspect.detail().to_pylist()
+    tail = f" and {figures['tail_rows']:,} changes in the tail" if figures["tail_rows"] else ""
+    if not confirmed(f"truncate takes all {figures['rows']:,} rows{tail} out of {options.path}", options):
+        return exit_codes.FAILED
+    return _print({"version": table.truncate()}, options)
 
 
 def detach(options: argparse.Namespace) -> int:
     partition = _pairs(options.partition, "the partition")
-    return _print([{"name": _open(options).detach_partition(partition)}], options)
+    return _print({"name": _open(options).detach_partition(partition)}, options)
 
 
 def attach(options: argparse.Namespace) -> int:
-    return _print([{"version": _open(options).attach_partition(options.name)}], options)
+    return _print({"version": _open(options).attach_partition(options.name)}, options)
 
 
 def drop(options: argparse.Namespace) -> int:
-    return _print([{"files_deleted": _open(options).drop_detached(options.name)}], options)
+    from lakebed.cli.confirm import confirmed
+
+    if not confirmed(f"drop-detached deletes the partition {options.name} of {options.path} for good", options):
+        return exit_codes.FAILED
+    return _print({"files_deleted": _open(options).drop_detached(options.name)}, options)
 
 
 def detached(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_rows
+    from lakebed.cli.views import DETACHED
 
-    print_rows(_open(options).inspect.detached(), options.format)
+    print_rows(_open(options).inspect.detached(), options, DETACHED)
     return exit_codes.OK
 
 
@@ -69,10 +88,8 @@ def _pairs(texts: Sequence[str], what: str) -> dict[str, str]:
     return out
 
 
-def _print(rows: list[dict[str, Any]], options: argparse.Namespace) -> int:
-    import pyarrow as pa
+def _print(result: Any, options: argparse.Namespace) -> int:
+    from lakebed.cli.output import print_record
 
-    from lakebed.cli.output import print_rows
-
-    print_rows(pa.Table.from_pylist(rows), options.format)
+    print_record(result, options)
     return exit_codes.OK

@@ -1,6 +1,7 @@
 """Rows for people and for programs.
 
-``table``: a table as wide as its values. ``json``: one JSON object per line, without loss: whole numbers keep all
+``table``: a table that fits the terminal (``text_table``), of a metadata table a few columns (``views``). ``--wide``, or a stdout
+that is no terminal: nothing is cut. ``json``: one JSON object per line, without loss: whole numbers keep all
 digits, decimals are texts, times are ISO 8601 (UTC with a Z), binary is base64, NaN and infinities are texts, a map is
 an object if its keys are texts that differ and a list of pairs otherwise.
 
@@ -9,36 +10,97 @@ Neither contains a character that a terminal executes (``escapes``); JSON loses 
 
 from __future__ import annotations
 
+import argparse
 import base64
 import datetime
-import io
 import json
 import math
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from decimal import Decimal
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 
 from lakebed.cli.escapes import shown
+from lakebed.cli.text_table import Column, Laid, first_that_fit, lay_out
+from lakebed.cli.views import RECORD, View, columns_of
 from lakebed.errors import InvalidInput
 
-Format = Literal["table", "json"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 TABLE_ROWS_MAX = 1000
-_WIDTH_WHEN_PIPED = 100_000
+_LEAST_TEXT = 12
 
 
-def print_rows(rows: pa.Table, form: Format, out: TextIO | None = None) -> None:
-    """Print a result to stdout."""
-    out = out or sys.stdout
-    if form == "json":
+def print_rows(rows: pa.Table, options: argparse.Namespace, view: View | None = None) -> None:
+    """Print a result to stdout as ``--format`` and ``--wide`` say; ``view``: what a table shows of it."""
+    out = sys.stdout
+    if options.format == "json":
         for line in json_lines(rows):
             out.write(line + "\n")
         out.flush()
         return
-    print_table(rows, out)
+    width = None if options.wide else width_of(out)
+    first = rows.slice(0, TABLE_ROWS_MAX)
+    if view is None or (options.wide and not view.downwards):
+        laid = lay_out(_columns(first.drop_columns(list(view.only_json) if view else [])), width)
+    else:
+        columns, below = columns_of(first, view)
+        laid = lay_out(columns, width, below, downwards=view.downwards and len(first) == 1)
+    _print(laid, out)
+    from lakebed.cli.logs import note
+
+    if len(rows) > TABLE_ROWS_MAX:
+        note(f"{len(rows) - TABLE_ROWS_MAX:,} more rows; --format json prints all")
+    elif view is None and not laid.is_whole:
+        note("values are cut to fit the terminal; --wide prints them whole")
+
+
+def print_record(result: DataclassInstance | Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Print what a command did, its members a line each."""
+    members = dict(result) if isinstance(result, Mapping) else asdict(result)
+    depths = pa.map_(pa.int32(), pa.float64())
+    columns = {
+        name: pa.array([list(value.items())], depths) if isinstance(value, dict) else pa.array([value])
+        for name, value in members.items()
+    }
+    print_rows(pa.table(columns), options, RECORD)
+
+
+def print_first_columns(rows: pa.Table, out: TextIO) -> None:
+    """Print the first columns that fit beside each other, and how many others there are."""
+    columns = _columns(rows)
+    kept = first_that_fit(columns, width := width_of(out))
+    _print(lay_out(kept, width), out)
+    if len(kept) < len(columns):
+        print(f"({len(kept)} of {len(columns)} columns)", file=out, flush=True)
+
+
+def width_of(out: TextIO) -> int | None:
+    """The cells of a line of the terminal; None if ``out`` is none."""
+    return shutil.get_terminal_size().columns if out.isatty() else None
+
+
+def _print(laid: Laid, out: TextIO) -> None:
+    out.writelines(line + "\n" for line in laid.lines)
+    out.flush()
+
+
+def _columns(rows: pa.Table) -> list[Column]:
+    """All columns with their values; texts may be cut."""
+    columns = []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        kind = field.type
+        right = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        short = right or pa.types.is_temporal(kind) or pa.types.is_boolean(kind)
+        cells = [shown(text_of(value, kind)) for value in _values(column)]
+        columns.append(Column(name=shown(field.name), cells=cells, right=right, least=None if short else _LEAST_TEXT))
+    return columns
 
 
 def json_lines(rows: pa.Table) -> Iterator[str]:
@@ -58,48 +120,22 @@ def json_lines(rows: pa.Table) -> Iterator[str]:
             yield shown(json.dumps(row, ensure_ascii=False, allow_nan=False))
 
 
-def print_table(rows: pa.Table, out: TextIO, one_line: bool = False) -> None:
-    """Print rows as a table; more than ``TABLE_ROWS_MAX`` of them are cut off, and a line on stderr says so.
-
-    ``one_line``: on a narrow terminal values are cut short rather than folded.
-    """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    first = rows.slice(0, TABLE_ROWS_MAX)
-    overflow: Literal["ellipsis", "fold"] = "ellipsis" if one_line else "fold"
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for field in rows.schema:
-        right = pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
-        table.add_column(
-            Text(shown(field.name)), justify="right" if right else "left", overflow=overflow, no_wrap=one_line
-        )
-    kinds = [field.type for field in rows.schema]
-    columns = [_values(column) for column in first.columns]
-    for values in zip(*columns, strict=True):
-        table.add_row(*(Text(shown(text_of(value, kind))) for value, kind in zip(values, kinds, strict=True)))
-    if out.isatty():
-        Console(file=out).print(table)
-    else:
-        console = Console(file=io.StringIO(), width=_WIDTH_WHEN_PIPED)
-        with console.capture() as captured:
-            console.print(table)
-        out.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
-    out.flush()
-    if len(rows) > TABLE_ROWS_MAX:
-        from lakebed.cli.logs import note
-
-        note(f"{len(rows) - TABLE_ROWS_MAX:,} more rows; --format json prints all")
-
-
 def text_of(value: Any, kind: pa.DataType) -> str:
-    """A value for a person."""
+    """A value for a person; bytes as text where they are one."""
+    if isinstance(value, bytes):
+        return bytes_as_text(value)
     plain = jsonable(value, kind)
     if plain is None:
         return ""
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def bytes_as_text(value: bytes) -> str:
+    """UTF-8 as text; of anything else the bytes that are not ASCII as ``\\xff``."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("ascii", "backslashreplace")
 
 
 def jsonable(value: Any, kind: pa.DataType) -> Any:
@@ -130,16 +166,6 @@ def jsonable(value: Any, kind: pa.DataType) -> Any:
             return value
         case _:
             return str(value)
-
-
-def bytes_text(value: int) -> str:
-    """A number of bytes for a person."""
-    size = float(value)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
 
 
 def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:

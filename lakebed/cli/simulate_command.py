@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from lakebed.cli import exit_codes
-from lakebed.cli.output import Format, print_rows
+from lakebed.cli.output import print_record
 from lakebed.cli.progress import progress
 from lakebed.errors import InvalidInput
 from lakebed.manifest.stores import open_store
@@ -19,7 +18,10 @@ from lakebed.settings import parse_settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
-    """The options of the command. ``rate``: rows per second; ``source``: the path of the table whose arrivals are taken."""
+    """The options of the command. ``rate``: rows per second; ``source``: the path of the table whose arrivals are taken.
+
+    ``printed``: how the figures are printed, as for ``print_rows``.
+    """
 
     source: str | None
     days: float
@@ -30,7 +32,7 @@ class SimulateOptions:
     updates: float | None
     plan_bytes_max: int | None
     png: str | None
-    form: Format
+    printed: argparse.Namespace
     log_format: str | None = None
 
 
@@ -43,7 +45,7 @@ def run_simulation(options: SimulateOptions) -> int:
     settings = parse_settings(properties)
     with progress("simulating", options.log_format) as report:
         simulation = simulate(workload, settings, on_progress=lambda done, of: report("simulating batches", done, of))
-    print_rows(figures(simulation), options.form)
+    print_record(figures(simulation), options.printed)
     if options.png is not None:
         plot(simulation, options.png, f"{title}, read budget {settings.read_budget}")
     return exit_codes.OK
@@ -69,26 +71,21 @@ def _recorded(options: SimulateOptions, path: str) -> tuple[Workload, dict[str, 
     return recorded_workload(log, options.days, options.order), properties, f"{options.days:g} days of {path}"
 
 
-def figures(simulation: Simulation) -> pa.Table:
-    """One row of figures."""
+def figures(simulation: Simulation) -> dict[str, int | float]:
     samples = simulation.samples
     last = samples[-1]
-    return pa.Table.from_pylist(
-        [
-            {
-                "flushes": simulation.flushes,
-                "settles": simulation.settles,
-                "merges": simulation.merges,
-                "purges": simulation.purges,
-                "ingested_bytes": last.ingested_bytes,
-                "merged_bytes": last.merged_bytes,
-                "write_amplification": round(last.write_amplification, 3),
-                "merged_to_reference": round(simulation.merged_to_reference, 3),
-                "depth_max": max(sample.depth_max for sample in samples),
-                "depth_average": round(sum(sample.depth_average for sample in samples) / len(samples), 3),
-                "space_amplification": round(last.space_amplification, 3),
-                "parts": last.parts,
-                "tail_parts_max": max(sample.tail_parts for sample in samples),
-            }
-        ]
-    )
+    return {
+        "flushes": simulation.flushes,
+        "settles": simulation.settles,
+        "merges": simulation.merges,
+        "purges": simulation.purges,
+        "ingested_bytes": last.ingested_bytes,
+        "merged_bytes": last.merged_bytes,
+        "write_amplification": round(last.write_amplification, 3),
+        "merged_to_reference": round(simulation.merged_to_reference, 3),
+        "depth_max": max(sample.depth_max for sample in samples),
+        "depth_average": round(sum(sample.depth_average for sample in samples) / len(samples), 3),
+        "space_amplification": round(last.space_amplification, 3),
+        "parts": last.parts,
+        "tail_parts_max": max(sample.tail_parts for sample in samples),
+    }

@@ -87,6 +87,11 @@ def condition(where: Expression) -> str:
     return f"coalesce({where.sql}::boolean, false)"
 
 
+def names_a_column(where: Expression) -> bool:
+    """Whether its value may differ from row to row."""
+    return any(node.get("class") == "COLUMN_REF" for node in _nodes(where.tree))
+
+
 def check_condition(where: Expression, schema: pa.Schema) -> None:
     """Raises InvalidInput for a condition that can't be evaluated on rows of this schema."""
     nothing = schema.empty_table()

@@ -29,6 +29,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +84,17 @@ def connect_sealed(folders: Iterable[str] = ()) -> duckdb.DuckDBPyConnection:
 
 def connect_alone() -> duckdb.DuckDBPyConnection:
     """Return the connection of a database that nobody else uses, with the limits of ``connect``: for unrestricted SQL."""
-    return _open(MEMORY_BYTES_MAX, _processors(), str(process_folder() / "duckdb"), None)
+    connection = _open(MEMORY_BYTES_MAX, _processors(), str(process_folder() / "duckdb"), None)
+    _cursors.add(connection)
+    return connection
+
+
+def interrupt_all() -> None:
+    """Interrupt what all connections of this process are executing; from any thread."""
+    with suppress(RuntimeError):  # another thread just made one: the caller asks again
+        for cursor in list(_cursors):
+            with suppress(duckdb.Error):  # it is closed
+                cursor.interrupt()
 
 
 def _cursor(limits: _Limits) -> duckdb.DuckDBPyConnection:

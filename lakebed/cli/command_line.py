@@ -1,4 +1,4 @@
-"""Arguments in, exit code out: ``main`` is the command.
+"""Arguments in, exit code out: ``execute`` is the command.
 
 Errors of lakebed are one line on stderr; anything else is a bug and is reported as one (``--debug`` shows the
 trace). A closed stdout (``| head``) is no error.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -16,15 +17,26 @@ from typing import Any, Literal, NoReturn, Protocol
 
 from lakebed.cli import exit_codes, logs
 from lakebed.cli.escapes import shown_lines
-from lakebed.errors import LakebedError
+from lakebed.cli.interrupt import ends_at_once
+from lakebed.cli.suggestions import did_you_mean, near_file, near_table
+from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 from lakebed.version import __version__
 
 _EXIT_CODES = "exit codes:\n" + "\n".join((exit_codes.__doc__ or "").splitlines()[2:])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    options = _parser().parse_args(arguments)
+def execute(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code. Raises KeyboardInterrupt."""
+    options, others = _parser().parse_known_args(arguments)
+    if others:
+        options.parser.refuse(others)
+    if getattr(options, "runs_on", False):
+        return _executed(options, threading.Event())
+    with ends_at_once() as pressed:
+        return _executed(options, pressed)
+
+
+def _executed(options: argparse.Namespace, interrupted: threading.Event) -> int:
     command: Callable[[argparse.Namespace], int] = options.command
     if options.debug:
         sys.excepthook = _trace
@@ -37,18 +49,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python flushes stdout once more when it exits; what is left is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.OK
-    except LakebedError as error:
-        if options.debug:
-            raise
-        _complain(str(error), options.log_format)
-        return exit_codes.exit_code_of(error)
-    except KeyboardInterrupt:
-        return exit_codes.INTERRUPTED
     except Exception as error:
+        if interrupted.is_set():  # whatever was interrupted may say so in its own way
+            return exit_codes.INTERRUPTED
         if options.debug:
             raise
+        if isinstance(error, LakebedError):
+            _complain(str(error) + _meant(error, options), options.log_format)
+            return exit_codes.exit_code_of(error)
         _complain(f"unexpected {type(error).__name__}: {error}; --debug shows where", options.log_format)
         return exit_codes.FAILED
+
+
+def _meant(error: LakebedError, options: argparse.Namespace) -> str:
+    """What the path that is not there may have been."""
+    if isinstance(error, TableNotFound) and getattr(options, "path", None):
+        return near_table(options.path)
+    file = getattr(options, "file", None)
+    return near_file(file) if file and isinstance(error, InvalidInput) and not os.path.exists(file) else ""
 
 
 def _complain(message: str, log_format: str | None = None) -> None:
@@ -67,6 +85,22 @@ class _Parser(argparse.ArgumentParser):
         _complain(f"{message} (see {self.prog} --help)")
         sys.exit(exit_codes.WRONG_INPUT)
 
+    def refuse(self, arguments: Sequence[str]) -> NoReturn:
+        """End the process for arguments that the command does not have."""
+        option = next((each.split("=")[0] for each in arguments if each.startswith("-")), None)
+        if option is None:
+            self.error(f"{arguments[0]!r} is one argument too many")
+        self.error(f"there is no option {option}{did_you_mean(option, self._option_string_actions)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(each) for each in action.choices]
+        if isinstance(action, argparse._SubParsersAction):
+            self.error(f"there is no command {value!r}{did_you_mean(value, choices)}")
+        near = did_you_mean(str(value), choices)
+        raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(choices)}{near}")
+
 
 class _Add(Protocol):
     """Adds a command: its name, its help, the function that runs it, and parsers whose options it has too."""
@@ -84,6 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     rows.add_argument(
         "--format", choices=("table", "json"), default="table", help="json: one object per line (default: table)"
     )
+    rows.add_argument(
+        "--wide", action="store_true", help="all columns and whole values, also where they do not fit the terminal"
+    )
 
     parser = _Parser(
         prog="lakebed", description="Change streams become fresh, sorted, compact Delta tables.",
@@ -99,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
             name, help=text, description=text + ".", parents=list[Any]((common, *parents)), epilog=_EXIT_CODES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=command, parser=sub)
         assert isinstance(sub, _Parser)
         return sub
 
@@ -133,7 +170,9 @@ def _add_pipelines(add: _Add) -> None:
 
 
 def _add_tables(add: _Add, rows: argparse.ArgumentParser) -> None:
-    query = add("query", "query the newest version of a table, tail included, in SQL", _query, rows)
+    from lakebed.cli import table_commands as commands
+
+    query = add("query", "query the newest version of a table, tail included, in SQL", commands.query, rows)
     query.add_argument("path", metavar="PATH", help="the table")
     query.add_argument("sql", metavar="SQL", help="in DuckDB's dialect; the table has the name of its folder")
     query.add_argument("--name", help="another name for the table in the SQL")
@@ -143,20 +182,20 @@ def _add_tables(add: _Add, rows: argparse.ArgumentParser) -> None:
         help="allow any statement, also to read and write files; for trusted SQL only",
     )
 
-    parts = add("parts", "list the parts of a table", _parts, rows)
+    parts = add("parts", "list the parts of a table", commands.parts, rows)
     parts.add_argument("path", metavar="PATH", help="the table")
     parts.add_argument("--at-version", type=int, metavar="N", help="of that version (default: the newest)")
-    timeline = add("timeline", "list the newest commits of a table", _timeline, rows)
+    timeline = add("timeline", "list the newest commits of a table", commands.timeline, rows)
     timeline.add_argument("path", metavar="PATH", help="the table")
     timeline.add_argument("--last", type=_count, default=20, metavar="N", help="how many (default: 20)")
-    detail = add("detail", "show the figures of a table", _detail, rows)
+    detail = add("detail", "show the figures of a table", commands.detail, rows)
     detail.add_argument("path", metavar="PATH", help="the table")
     clustering = add(
-        "clustering", "show how well a table is clustered by its sort key, level by level", _clustering, rows
+        "clustering", "show how well a table is clustered by its sort key, level by level", commands.clustering, rows
     )
     clustering.add_argument("path", metavar="PATH", help="the table")
     clustering.add_argument("--png", metavar="FILE", help="draw the parts over the sort key, and their depth")
-    settle = add("settle", "settle the tail of a table, so that every Delta reader sees it", _settle, rows)
+    settle = add("settle", "settle the tail of a table, so that every Delta reader sees it", commands.settle, rows)
     settle.add_argument("path", metavar="PATH", help="the table")
 
 
@@ -306,6 +345,7 @@ def _add_cleanup(add: _Add, rows: argparse.ArgumentParser) -> None:
 
 
 def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
+    from lakebed.cli import confirm
     from lakebed.cli import mutation_commands as commands
 
     where = "a SQL expression in DuckDB's dialect over the columns; true means every row"
@@ -332,6 +372,8 @@ def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
     detach.add_argument(
         "partition", nargs="+", metavar="COLUMN=VALUE", help="one for each partition column; no value means null"
     )
+    for command in (delete, truncate, drop):
+        confirm.add_option(command)
     for command in (attach, drop):
         command.add_argument("name", metavar="NAME", help="as lakebed detached lists it")
 
@@ -431,82 +473,6 @@ def _validate(options: argparse.Namespace) -> int:
     return validate(options.file)
 
 
-def _query(options: argparse.Namespace) -> int:
-    from lakebed.cli.output import print_rows
-    from lakebed.table import open as open_table
-
-    result = open_table(options.path).query(options.sql, options.name, allow_files=options.allow_files)
-    print_rows(result, options.format)
-    return exit_codes.OK
-
-
-def _parts(options: argparse.Namespace) -> int:
-    from lakebed.cli.output import print_rows
-    from lakebed.table import open as open_table
-
-    rows = open_table(options.path).inspect.parts(options.at_version)
-    # The statistics of a part are long: they are for programs.
-    print_rows(rows if options.format == "json" else rows.drop_columns(["stats"]), options.format)
-    return exit_codes.OK
-
-
-def _timeline(options: argparse.Namespace) -> int:
-    from lakebed.cli.output import print_rows
-    from lakebed.table import open as open_table
-
-    print_rows(open_table(options.path).inspect.timeline(options.last), options.format)
-    return exit_codes.OK
-
-
-def _detail(options: argparse.Namespace) -> int:
-    from lakebed.cli.output import print_rows
-    from lakebed.table import open as open_table
-
-    print_rows(open_table(options.path).inspect.detail(), options.format)
-    return exit_codes.OK
-
-
-def _clustering(options: argparse.Namespace) -> int:
-    from lakebed.cli.output import print_rows
-    from lakebed.table import open as open_table
-
-    table = open_table(options.path)
-    rows = table.inspect.clustering()
-    # The deepest ranges are long: they are for programs.
-    print_rows(rows if options.format == "json" else rows.drop_columns(["deepest"]), options.format)
-    if options.png is not None:
-        table.inspect.draw_clustering(options.png)
-    return exit_codes.OK
-
-
-def _settle(options: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    import pyarrow as pa
-
-    from lakebed.cli.output import print_rows
-    from lakebed.cli.progress import progress
-    from lakebed.events import CommitEnded, Event, listen
-    from lakebed.manifest.entries import Operation
-    from lakebed.table import open as open_table
-
-    table = open_table(options.path)
-    [tail] = table.inspect.detail()["tail_rows"].to_pylist()
-    with progress("settling", options.log_format) as report:
-
-        def count(event: Event) -> None:
-            if isinstance(event, CommitEnded) and event.operation == Operation.SETTLE:
-                report("settling rows", tail - table.inspect.detail()["tail_rows"][0].as_py(), tail)
-
-        end = listen(count)
-        try:
-            result = table.settle()
-        finally:
-            end()
-    print_rows(pa.Table.from_pylist([asdict(result)]), options.format)
-    return exit_codes.OK
-
-
 def _simulate(options: argparse.Namespace) -> int:
     from lakebed.cli.simulate_command import SimulateOptions, run_simulation
 
@@ -520,7 +486,7 @@ def _simulate(options: argparse.Namespace) -> int:
         updates=options.updates,
         plan_bytes_max=options.plan_bytes_max,
         png=options.png,
-        form=options.format,
+        printed=options,
         log_format=options.log_format,
     )
     return run_simulation(chosen)
