@@ -40,6 +40,7 @@ CALLED_BY_LIBRARIES = {
     ),  # Spark
     *("handle_error", "version_string", "log_message"),  # http.server
     *("seekable", "tell"),  # DuckDB, which reads files of Python
+    "_check_value",  # argparse
 }
 FOR_TESTS = {"KEYS", "list_next", "is_idle", "depth_to_be", "bytes_kept", "is_asleep", "bitmap", "replay"}
 """What only tests and benchmarks use: the seams that they need."""

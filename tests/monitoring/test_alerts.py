@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
-from lakebed.cli.main import _parser
 
 import lakebed
 from lakebed import create
 from lakebed.cli import main
+from lakebed.cli.command_line import _parser
 from lakebed.monitoring.dashboards import content
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from tests.infra.prometheus import promtool
