@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import orjson
 
@@ -139,6 +139,22 @@ _OF_CREATION = {
     "lakebed.sort_key_version": "sort_key", "lakebed.sort_key_frame": "sort_key",
 }  # fmt: skip
 """Properties that users can't set: lakebed writes them, from arguments of these names."""
+
+
+PropertyValue: TypeAlias = str | int | float | bool
+"""What a caller may give as the value of a property."""
+
+
+def property_texts(properties: Mapping[str, PropertyValue]) -> dict[str, str]:
+    """The properties with the texts that the log has for numbers and truth values; anything else is left to be refused."""
+    return {name: _property_text(name, value) for name, value in properties.items()}
+
+
+def _property_text(name: str, value: PropertyValue) -> str:
+    if isinstance(value, bool):
+        words = ("off", "on") if str(name).startswith(PREFIX) else ("false", "true")
+        return words[value]
+    return str(value) if isinstance(value, int | float) else value
 
 
 def parse_settings(properties: Mapping[str, str]) -> TableSettings:

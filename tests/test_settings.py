@@ -49,7 +49,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("delta.logRetentionDuration", "1 month", "it must be an interval"),
     ("lakebed.log_retention", "9" * 5000 + " days", "it must be an interval"),
     ("lakebed.tombstone_retention", "４ days", "it must be an interval"),
-    ("lakebed.read_budget", 8, "a property is a text: write '8'"),
+    ("lakebed.read_budget", [8], "a property is a text: write '[8]'"),
     ("lakebed.read_budget", None, "a property is a text"),
     ("lakebed.read_budget", "0", "it must be a whole number from 1"),
     ("lakebed.read_budget", "8.0", "it must be a whole number from 1"),
@@ -58,7 +58,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("lakebed.purge_dead_ratio", "0.3_0", "it must be a number above 0 and at most 1"),
     ("lakebed.recluster_depth", "inf", "it must be a number of at least 1"),
     ("lakebed.off_peak", "22-6", "it must be a part of the day"),
-    ("lakebed.volatile", True, "a property is a text"),
+    ("lakebed.volatile", b"on", "a property is a text"),
     ("lakebed.volatile", "true", "it must be one of on, off"),
     ("lakebed.merge", "Auto", "it must be one of auto"),
     ("lakebed.plan_bytes_max", "1000", "twice lakebed.target_part_bytes"),
@@ -66,7 +66,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("LAKEBED.read_budget", "8", "there is no table property 'LAKEBED.read_budget'"),
     ("delta.enableChangeDataFeed", "true", "is not supported"),
     ("delta.inCommitTimestampEnablementVersion", "3", "is not supported"),
-    ("owner", 7, "a property is a text: write '7'"),
+    ("owner", [7], "a property is a text: write '[7]'"),
     ("owner", None, "a property is a text"),
 ]  # fmt: skip
 

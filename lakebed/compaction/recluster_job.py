@@ -26,6 +26,7 @@ from lakebed.errors import Cancelled, InvalidInput, StoreUnavailable
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
+from lakebed.notebook import HtmlResult
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.expression import check_condition, expression
 from lakebed.parts.merge import MergedPart, MergeSource
@@ -56,7 +57,7 @@ class ReclusterProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReclusterResult:
+class ReclusterResult(HtmlResult):
     """What a job did, or with ``estimated`` will do. ``version`` is the newest one then.
 
     Depths are averages over the parts of each level. ``gave_way``: merges that were given up because others claimed

@@ -18,6 +18,7 @@ from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
 from lakebed.compaction.volatile import UploadRules, VolatileMerger
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.table_log import TableLog
+from lakebed.notebook import HtmlResult
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.read_counts import ReadCounts
 from lakebed.planning.plan import Planning
@@ -32,7 +33,7 @@ TIDY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactResult:
+class CompactResult(HtmlResult):
     """What compacting did. ``version`` is the last commit's, or the newest seen if there was nothing to do."""
 
     version: int

@@ -43,13 +43,14 @@ from lakebed.storage.part_storage import PartStorage
 
 if TYPE_CHECKING:
     from lakebed.manifest.deletion_vector import DeletionVector
+from lakebed.notebook import HtmlResult
 
 CHANGES_MAX = 2_000_000
 _logger = logging.getLogger("lakebed.compaction")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettleResult:
+class SettleResult(HtmlResult):
     """What settling did. ``version`` is the last commit's, or the newest seen if there was nothing to settle."""
 
     version: int

@@ -16,11 +16,12 @@ from itertools import islice
 
 from lakebed.errors import TableNotFound
 from lakebed.health.file_checks import look_at_files, look_for_orphans
-from lakebed.health.finding import Finding, Severity, worst
+from lakebed.health.finding import Finding, Severity, html_findings, worst
 from lakebed.health.log_checks import Progress, look_at_log, state_findings
 from lakebed.health.row_checks import RowChecks
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
+from lakebed.notebook import html_record
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 
@@ -45,6 +46,16 @@ class Examination:
     def severity(self) -> Severity:
         """The worst of the findings."""
         return worst(self.findings)
+
+    def _repr_html_(self) -> str:
+        examined = {
+            "version": self.version,
+            "commits": self.commits,
+            "parts": self.parts,
+            "rows": self.rows,
+            "seconds": self.seconds,
+        }
+        return html_record(f"{self.path}: {self.severity.value}", examined) + html_findings(self.findings)
 
 
 def _no_progress(what: str, done: int, of: int) -> None:

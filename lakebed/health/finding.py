@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import pyarrow as pa
+
+from lakebed.notebook import html_table
 
 FINDINGS_SCHEMA = pa.schema(
     [
@@ -57,6 +59,13 @@ def worst(findings: Iterable[Finding]) -> Severity:
     """The severity of all together."""
     found = {finding.severity for finding in findings}
     return next((severity for severity in (Severity.CRITICAL, Severity.WARNING) if severity in found), Severity.OK)
+
+
+def html_findings(findings: Sequence[Finding]) -> str:
+    """The findings for a notebook, worst first; nothing if there is none."""
+    worst_first = sorted(findings, key=lambda finding: finding.severity is not Severity.CRITICAL)
+    rows = [(each.severity.value, each.check, each.where, each.what, each.remedy) for each in worst_first]
+    return html_table(FINDINGS_SCHEMA.names, rows) if rows else ""
 
 
 def finding_table(findings: Iterable[Finding]) -> pa.Table:

@@ -30,7 +30,7 @@ from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unsupported, Ve
 from lakebed.failures import unwell_here
 from lakebed.health.examination import examine_log
 from lakebed.health.file_checks import look_at_files
-from lakebed.health.finding import Finding, Severity, critical, warning, worst
+from lakebed.health.finding import Finding, Severity, critical, html_findings, warning, worst
 from lakebed.health.log_checks import look_at_log, state_findings
 from lakebed.manifest.claims import claimed_paths, claims_of
 from lakebed.manifest.holds import first_unexpired, held_versions
@@ -39,6 +39,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_figures import TableFigures, figures_of
 from lakebed.manifest.table_log import LOG_FOLDER, TableLog
+from lakebed.notebook import html_record
 from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.parts.read_counts import ReadCounts
@@ -82,6 +83,20 @@ class Status(TableFigures):
     def severity(self) -> Severity:
         """The worst of the findings; ``OK``: the table is healthy."""
         return worst(self.findings)
+
+    def _repr_html_(self) -> str:
+        figures = {
+            "version": self.version,
+            "rows": self.rows,
+            "parts": self.parts,
+            "bytes": self.bytes,
+            "tail rows": self.tail_rows,
+            "depth": self.depth,
+            "quarantined": self.quarantined,
+            "will do": self.will_do,
+            "waits": self.waits,
+        }
+        return html_record(f"{self.path}: {self.severity.value}", figures) + html_findings(self.findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

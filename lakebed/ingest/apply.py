@@ -1,12 +1,10 @@
-"""Applying one batch of changes: an Arrow table, which this process writes, or a DataFrame, which tasks write."""
+"""Applying one batch of changes: rows of this process, which it writes, or a DataFrame of Spark, which tasks write."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from lakebed import events
 from lakebed.errors import InvalidInput
@@ -23,6 +21,7 @@ from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import APPLIED, NAMED_BATCH, Operation
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
+from lakebed.parts.arrow_rows import Rows, arrow_rows, is_spark_frame
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.storage.engine import connect, connect_sealed
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 def apply(
     path: str,
     log: TableLog,
-    changes: pa.Table | DataFrame,
+    changes: Rows | DataFrame,
     apply_as_deletes: str | None = None,
     except_column_list: Sequence[str] = (),
     batch_id: int | str | None = None,
@@ -47,16 +46,16 @@ def apply(
         events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
         return snapshot.version
     spec = write_spec_of(snapshot)
-    if isinstance(changes, pa.RecordBatch):
-        changes = pa.Table.from_batches([changes])
-    if isinstance(changes, pa.Table):
-        connection = connect() if apply_as_deletes is None else connect_sealed()
-        prepared = prepare(changes, spec, connection, apply_as_deletes, except_column_list)
-        written = write_arrow(prepared, spec, path)
-    else:
+    if is_spark_frame(changes):
         frame = changes_frame(changes, spec, apply_as_deletes, except_column_list)
         task = WriteTask(spec, path, RowChanges(spec, strict=True))
         written = write_dataframe(frame, task)
+    elif isinstance(changes, list) and not changes:  # no row says which columns there are
+        written = Written()
+    else:
+        connection = connect() if apply_as_deletes is None else connect_sealed()
+        rows = arrow_rows(changes, spec.schema)
+        written = write_arrow(prepare(rows, spec, connection, apply_as_deletes, except_column_list), spec, path)
     if not written.parts and batch is None:
         return snapshot.version
     return _commit(path, log, snapshot, written, batch, time.perf_counter() - started)

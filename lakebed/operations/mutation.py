@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.manifest.entries import Operation
+from lakebed.notebook import HtmlResult
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.expression import Expression, check_condition, condition, expression, mistakes
 from lakebed.parts.sql import registered, sql_type
@@ -26,7 +27,7 @@ CHUNK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MutationResult:
+class MutationResult(HtmlResult):
     """What a mutation did; ``version`` is its commit's, or the newest seen if no row matched.
 
     ``rows``: rows deleted or updated; ``rows_left``: rows that matched, but that others had changed meanwhile;

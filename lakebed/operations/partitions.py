@@ -46,6 +46,7 @@ from lakebed.manifest.schema import is_reserved, schema_from_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.operations.mutate import discard
+from lakebed.parts.arrow_rows import Rows, arrow_rows
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, newest_per_key, prepare, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locate import KeyLocator, lookup_schema, read_keys
@@ -244,7 +245,7 @@ class Partitions:
 
         return commit_loop(self._log, Operation.DROP_DETACHED, build, repeatable=False)
 
-    def replace(self, partition: Mapping[str, Any], rows: pa.Table) -> int:
+    def replace(self, partition: Mapping[str, Any], rows: Rows) -> int:
         """Put ``rows`` (the table's columns) in place of what a partition holds, in one commit; returns the version.
 
         With keys: each once in ``rows``, live in no other partition, and with ``sequence_by`` not older than a delete there.
@@ -252,8 +253,9 @@ class Partitions:
         spec = write_spec_of(self._log.refresh())
         values = partition_values(partition, spec)
         connection = connect()
-        hidden = [name for name in rows.column_names if is_reserved(name)]
-        prepared = prepare(rows.drop_columns(hidden) if hidden else rows, spec, connection)
+        given = arrow_rows(rows, spec.schema)
+        hidden = [name for name in given.column_names if is_reserved(name)]
+        prepared = prepare(given.drop_columns(hidden) if hidden else given, spec, connection)
         if len(newest_per_key(prepared, spec, connection)) < len(prepared):
             raise InvalidInput(f"the rows for partition {_spell(values)} hold a key twice")
         written = list(write_parts(prepared, spec, self._storage))

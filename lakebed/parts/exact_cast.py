@@ -89,7 +89,14 @@ def _in_calendar(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    if not pa.types.is_dictionary(column.type):
+        return column
+    kind = column.type.value_type
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind)
+    if plain is None:
+        return column.cast(kind)
+    # Arrow can't decode a dictionary of views, which is how polars passes its categories.
+    return pa.chunked_array([chunk.dictionary.cast(plain).take(chunk.indices) for chunk in column.chunks], plain)
 
 
 def _utf8(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakebed.compaction.settle import SettleResult
+from lakebed.errors import MissingPrerequisite
 from lakebed.health.examination import Examination, examine
 from lakebed.health.status import Observer, Status
 from lakebed.ingest.apply import apply
@@ -34,15 +35,19 @@ from lakebed.operations.mutation import Mutation, MutationResult
 from lakebed.operations.run_mutation import run_mutation
 from lakebed.operations.set_properties import set_properties
 from lakebed.operations.set_sort_key import set_sort_key
+from lakebed.parts.arrow_rows import Rows
 from lakebed.parts.changes import write_spec_of
-from lakebed.settings import TableSettings, column_names, wrong_properties
+from lakebed.settings import PropertyValue, TableSettings, column_names, property_texts, wrong_properties
 from lakebed.storage.open import open_part_storage
+from lakebed.table.html import table_as_html
 from lakebed.table.inspect import TableInspect
 from lakebed.table.internals import Internals, open_log
 from lakebed.table.maintenance import TableMaintenance
 from lakebed.view.time_travel import snapshot_at
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -59,7 +64,7 @@ def create(
     *,
     sequence_by: str | None = None,
     partition_by: Sequence[str] = (),
-    properties: Mapping[str, str] | None = None,
+    properties: Mapping[str, PropertyValue] | None = None,
 ) -> Table:
     """Create a table at a local path or an ``s3://`` one.
 
@@ -75,7 +80,7 @@ def create(
         sort_key=column_names(sort_key, "sort_key"),
         sequence_by=sequence_by,
         partition_by=column_names(partition_by, "partition_by"),
-        properties=properties or {},
+        properties=property_texts(properties or {}),
     )
     root = _root(path)
     log = TableLog(open_store(root))
@@ -131,6 +136,9 @@ class Table:
     def __repr__(self) -> str:
         return f"lakebed.Table({self.path!r}, version={self.version})"
 
+    def _repr_html_(self) -> str:
+        return table_as_html(self.path, self._internals.log.refresh())
+
     # -- what it is ------------------------------------------------------------------------------------------------
 
     @property
@@ -148,12 +156,12 @@ class Table:
         """The table's properties, keys and sort key among them."""
         return dict(self._internals.log.refresh().metadata.configuration)
 
-    def set_properties(self, properties: Mapping[str, str]) -> int:
-        """Set some properties; returns the version.
+    def set_properties(self, properties: Mapping[str, PropertyValue]) -> int:
+        """Set some properties; returns the version. A number or a truth value is written as the text that it has in the log.
 
         Raises InvalidInput for one that does not exist, is fixed, or can't have its value.
         """
-        return set_properties(self._internals.log, properties)
+        return set_properties(self._internals.log, property_texts(properties))
 
     def status(self, deep: bool = False) -> Status:
         """Whether the table is well, in figures and findings, each with a cause and a remedy; ``deep``: the doctor's too."""
@@ -170,16 +178,18 @@ class Table:
 
     def apply(
         self,
-        changes: pa.Table | DataFrame,
+        changes: Rows | DataFrame,
         apply_as_deletes: str | None = None,
         except_column_list: Sequence[str] = (),
         batch_id: int | str | None = None,
     ) -> int:
         """Commit one batch of changes; returns the version.
 
-        ``changes``: the table's columns plus those that ``apply_as_deletes`` (a SQL expression such as ``"op = 'd'"``)
-        and ``sequence_by`` refer to; other columns are ignored. A column comes in the table's type, or in one whose values
-        convert to it in one way only (``parts.exact_cast``). Later rows of a key win unless ``sequence_by`` says otherwise.
+        ``changes``: anything with ``__arrow_c_stream__`` (an Arrow table, pandas, polars, a relation of DuckDB), a list of dicts,
+        or a DataFrame of Spark. It has the table's columns plus those that ``apply_as_deletes`` (a SQL expression such as
+        ``"op = 'd'"``) and ``sequence_by`` refer to; other columns are ignored. A column comes in the table's type, or in one
+        whose values convert to it in one way only (``parts.exact_cast``). Later rows of a key win unless ``sequence_by`` says
+        otherwise.
         ``except_column_list``: columns of the changes that are not taken over (they become null).
         ``batch_id``: a batch with this id is committed once: numbers must increase, over all writers of the table; a text is
         remembered for seven days. A replay writes nothing and returns the newest version. Raises InvalidChanges (nothing was
@@ -257,8 +267,8 @@ class Table:
         """
         return self._internals.partitions().drop(name)
 
-    def replace_partition(self, partition: Mapping[str, Any], rows: pa.Table) -> int:
-        """Put ``rows`` in place of a partition's rows in one commit; returns the version.
+    def replace_partition(self, partition: Mapping[str, Any], rows: Rows) -> int:
+        """Put ``rows`` (as for ``apply``, but not of Spark) in place of a partition's rows in one commit; returns the version.
 
         Raises InvalidInput for rows of another partition, or with keys that occur twice, are live elsewhere, or
         were deleted with a newer sequence.
@@ -313,13 +323,30 @@ class Table:
         """
         return self._internals.view.arrow(snapshot_at(self._internals.log, version), columns, where)
 
+    def to_pandas(
+        self, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
+    ) -> pd.DataFrame:
+        """``to_arrow`` as a DataFrame of pandas, where whole numbers among nulls are floating point."""
+        return self.to_arrow(columns, where, version).to_pandas()
+
+    def to_polars(
+        self, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
+    ) -> pl.DataFrame:
+        """``to_arrow`` as a DataFrame of polars. Raises MissingPrerequisite if polars is not installed."""
+        try:
+            import polars
+        except ImportError:
+            raise MissingPrerequisite("to_polars needs polars: pip install polars") from None
+        return polars.DataFrame(self.to_arrow(columns, where, version))
+
     def lookup(
-        self, keys: pa.Table | Sequence[Any], columns: Sequence[str] | None = None, version: int | None = None
+        self, keys: Rows | Sequence[Any], columns: Sequence[str] | None = None, version: int | None = None
     ) -> pa.Table:
         """The rows of some keys at one version, tail included, without Spark; in no particular order.
 
-        ``keys``: values of the one key, or a table of columns of this one: rows come back that equal one of its rows in all
-        of them, whether or not they are the keys. Only parts and row groups that may hold them are read. Raises InvalidInput.
+        ``keys``: values of the one key, or rows (as for ``apply``) with some columns of the table: the rows come back that equal
+        one of them in all these columns, whether or not they are the keys. Only parts and row groups that may hold them are
+        read. Raises InvalidInput.
         """
         return self._internals.view.lookup(snapshot_at(self._internals.log, version), keys, columns)
 

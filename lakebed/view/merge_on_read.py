@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -27,6 +27,7 @@ from lakebed import events
 from lakebed.errors import Corrupt, InvalidInput, LakebedError
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts.arrow_rows import ArrowArray, ArrowStream, Rows, arrow_rows
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -147,7 +148,7 @@ class TableView:
 
         return self._read(snapshot, read)
 
-    def lookup(self, snapshot: Snapshot, keys: pa.Table | Sequence[Any], columns: Sequence[str] | None) -> pa.Table:
+    def lookup(self, snapshot: Snapshot, keys: Rows | Sequence[Any], columns: Sequence[str] | None) -> pa.Table:
         """The snapshot's rows with these keys, as Arrow."""
         among = _values_sought(keys, snapshot)
 
@@ -370,17 +371,19 @@ class TableView:
         return tuple(out)
 
 
-def _values_sought(keys: pa.Table | Sequence[Any], snapshot: Snapshot) -> pa.Table:
+def _values_sought(keys: Rows | Sequence[Any], snapshot: Snapshot) -> pa.Table:
     """The values to look up, as a table of columns of the snapshot, in its types. Raises InvalidInput."""
     schema = snapshot.schema
-    if isinstance(keys, pa.RecordBatch):
-        keys = pa.Table.from_batches([keys])
+    if _are_rows(keys):
+        keys = arrow_rows(keys, schema)
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable | pa.Table):
-        raise InvalidInput(f"give the values to look up as a list of keys or as a pyarrow.Table, not as {keys!r}")
+        raise InvalidInput(
+            f"give the values to look up as a list of keys, or as rows (an Arrow table, a list of dicts …), not as {keys!r}"
+        )
     names = tuple(keys.column_names) if isinstance(keys, pa.Table) else snapshot.settings.keys
     if not isinstance(keys, pa.Table) and len(names) != 1:
         raise InvalidInput(
-            f"the table has {len(names)} key columns: give the values to look up as a pyarrow.Table of columns"
+            f"the table has {len(names)} key columns: give the values to look up as rows (an Arrow table, a list of dicts …)"
         )
     unknown = [name for name in names if name not in schema.names]
     if unknown or not names:
@@ -394,6 +397,14 @@ def _values_sought(keys: pa.Table | Sequence[Any], snapshot: Snapshot) -> pa.Tab
         raise InvalidInput(
             f"the values to look up do not fit {', '.join(f'{field.name} ({field.type})' for field in wanted)}: {error}"
         ) from None
+
+
+def _are_rows(keys: object) -> TypeGuard[Rows]:
+    """Whether it is rows with columns, and not the values of one column (a list, an array, a series of pandas or polars)."""
+    if isinstance(keys, Sequence) and not isinstance(keys, str | bytes):
+        return bool(keys) and isinstance(keys[0], Mapping)
+    is_column = isinstance(keys, pa.Array | pa.ChunkedArray) or hasattr(keys, "dtype")
+    return isinstance(keys, ArrowStream | ArrowArray) and not is_column
 
 
 def _as(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -41,6 +41,8 @@ METHODS = {
     "settle": "",
     "status": "deep=False",
     "to_arrow": "columns=None, where=None, version=None",
+    "to_pandas": "columns=None, where=None, version=None",
+    "to_polars": "columns=None, where=None, version=None",
     "truncate": "",
     "update": "set, where",
 }
