@@ -46,6 +46,20 @@ class BatchReplayed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NameUnknown:
+    """A batch that was committed had ``records`` with a field that no column takes, or with an operation that nobody knows.
+
+    ``kind``: field or operation. Such a field was left out, unless the settings send its record to the quarantine; a record with
+    such an operation is in the quarantine.
+    """
+
+    table: str
+    kind: str
+    name: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsLost:
     """The source dropped records before they were read, and the settings said to go on."""
 
@@ -307,7 +321,7 @@ class InvariantViolated:
 
 
 Event: TypeAlias = (
-    BatchCommitted | BatchReplayed | OffsetsLost | Settled | ViewRefreshed | MergeBegan | MergeEnded | MergeFailed
+    BatchCommitted | BatchReplayed | NameUnknown | OffsetsLost | Settled | ViewRefreshed | MergeBegan | MergeEnded | MergeFailed
     | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded | CommitGivenUp
     | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged | InvariantViolated
 )  # fmt: skip

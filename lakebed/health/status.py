@@ -14,6 +14,7 @@ The bounds follow from the table's settings, its planner and its writers:
 - claim: its lease ended more than a lease ago, when any replica would have removed it;
 - log: three checkpoint intervals without a checkpoint; files that a cleanup would have deleted one ``lakebed.log_retention`` ago;
 - quarantine: a record in it;
+- fields, operations: a batch of the last day had names that the table has no place for;
 - query: ingest or maintenance of this process failed, and waits or has ended;
 - and all that ``log_checks`` and ``file_checks`` find.
 """
@@ -21,8 +22,8 @@ The bounds follow from the table's settings, its planner and its writers:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lakebed.compaction.merge import LEASE_SECONDS
@@ -39,6 +40,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_figures import TableFigures, figures_of
 from lakebed.manifest.table_log import LOG_FOLDER, TableLog
+from lakebed.manifest.unknown_names import unknown_names_of
 from lakebed.notebook import html_record
 from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
@@ -51,6 +53,8 @@ from lakebed.storage.cache_folder import volatile_folder
 from lakebed.storage.open import open_part_storage
 
 SLOW_SECONDS = 60.0
+UNKNOWN_SECONDS = 86_400
+_NAMES_SHOWN = 5
 _CHECKPOINTS_LATE = 3
 _PLANS_SHOWN = 3
 
@@ -61,7 +65,9 @@ class Status(TableFigures):
 
     ``age_seconds``: since the newest commit. ``materialized_parts``: such outputs of volatile claims on this host. ``will_do``
     and ``waits``: what the planner says. ``waiting_parts``: parts of the base that an earlier sort key sorted, and that
-    maintenance will sort again; ``waiting_part_reads``: how often they were read in the last hour.
+    maintenance will sort again; ``waiting_part_reads``: how often they were read in the last hour. ``unknown_fields`` and
+    ``unknown_operations``: names that came within the last day and have no place in the table, and in how many records each was
+    seen since it is remembered.
     """
 
     path: str
@@ -77,6 +83,8 @@ class Status(TableFigures):
     log_bytes: int = 0
     waiting_parts: int = 0
     waiting_part_reads: int = 0
+    unknown_fields: Mapping[str, int] = field(default_factory=dict)
+    unknown_operations: Mapping[str, int] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -218,6 +226,7 @@ class Observer:
         planning = plan(snapshot, claimed, now_ms, reads=reads, statistics=self._log.statistics)
         claims = claims_of(snapshot.domains)
         local = LocalParts(self._volatile / snapshot.metadata.id).load()
+        unknown = unknown_names_of(snapshot).since(now_ms - UNKNOWN_SECONDS * 1000)
         oldest = None if slow.oldest_version is None else max(slow.oldest_version, first_unexpired(snapshot.domains))
         return Status(
             **figures_of(snapshot, now_ms).as_fields(),
@@ -234,6 +243,10 @@ class Observer:
             log_bytes=slow.log_bytes,
             waiting_parts=len(parts_to_resort(snapshot)),
             waiting_part_reads=sum(reads.values()),
+            unknown_fields={
+                name: seen.records for name, seen in unknown.fields.items() if name not in snapshot.schema.names
+            },
+            unknown_operations={name: seen.records for name, seen in unknown.operations.items()},
         )
 
     def _judged(self, status: Status, snapshot: Snapshot, slow: _Slow) -> Iterator[Finding]:
@@ -262,6 +275,14 @@ class Observer:
             beside = self._storage.root + QUARANTINE_SUFFIX
             look = f"lakebed query {beside} 'select reason, count(*) from q group by all' --name q"
             yield warning("quarantine", beside, what, f"{look}; when they are dealt with: lakebed truncate {beside}")
+        if status.unknown_fields:
+            what = f"records have fields that no column takes: {_counted(status.unknown_fields)}"
+            remedy = "add columns, or set format.unknown_fields: ignore; this ends a day after the last such record"
+            yield warning("fields", "", what, remedy)
+        if status.unknown_operations:
+            what = f"records have operations that are not known: {_counted(status.unknown_operations)}"
+            remedy = "add them to format.delete_values or format.upsert_values; these records are in the quarantine"
+            yield warning("operations", "", what, remedy)
         behind = slow.snapshot.version - slow.newest_checkpoint if slow.snapshot else 0
         if behind >= _CHECKPOINTS_LATE * settings.checkpoint_interval:
             what = f"{behind:,} versions have no checkpoint, and lakebed.checkpoint_interval is {settings.checkpoint_interval}"
@@ -305,6 +326,13 @@ class Observer:
             yield warning(
                 "backlog", "", what, f"lakebed maintain {self._path} (or, once: lakebed compact {self._path})"
             )
+
+
+def _counted(names: Mapping[str, int]) -> str:
+    """``colour in 12, size in 3 and 4 others``: the most frequent first."""
+    ordered = sorted(names.items(), key=lambda item: (-item[1], item[0]))
+    more = f" and {len(ordered) - _NAMES_SHOWN:,} others" if len(ordered) > _NAMES_SHOWN else ""
+    return ", ".join(f"{name} in {records:,}" for name, records in ordered[:_NAMES_SHOWN]) + more
 
 
 def _first_plans(planning: Planning) -> Sequence[str]:

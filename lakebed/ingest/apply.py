@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lakebed import events
@@ -16,7 +17,8 @@ from lakebed.ingest.batch_writer import (
     write_arrow,
     write_dataframe,
 )
-from lakebed.ingest.changes_frame import changes_frame
+from lakebed.ingest.changes_frame import changes_frame, unknown_columns
+from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import APPLIED, NAMED_BATCH, Operation
 from lakebed.manifest.snapshot import Snapshot
@@ -48,7 +50,8 @@ def apply(
     spec = write_spec_of(snapshot)
     if is_spark_frame(changes):
         frame = changes_frame(changes, spec, apply_as_deletes, except_column_list)
-        task = WriteTask(spec, path, RowChanges(spec, strict=True))
+        unknown = unknown_columns(changes.columns, spec, apply_as_deletes, except_column_list)
+        task = WriteTask(spec, path, RowChanges(spec, strict=True, unknown_columns=unknown))
         written = write_dataframe(frame, task)
     elif isinstance(changes, list) and not changes:  # no row says which columns there are
         written = Written()
@@ -56,6 +59,8 @@ def apply(
         connection = connect() if apply_as_deletes is None else connect_sealed()
         rows = arrow_rows(changes, spec.schema)
         written = write_arrow(prepare(rows, spec, connection, apply_as_deletes, except_column_list), spec, path)
+        unknown = unknown_columns(rows.column_names, spec, apply_as_deletes, except_column_list)
+        written = replace(written, unknown_fields=dict.fromkeys(unknown, len(rows)))
     if not written.parts and batch is None:
         return snapshot.version
     return _commit(path, log, snapshot, written, batch, time.perf_counter() - started)
@@ -68,6 +73,7 @@ def _commit(
     if result.replayed and batch:
         events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
         return result.version
+    report_unknown(path, written)
     newest = None if written.newest_event_us is None else written.newest_event_us / 1e6
     events.emit(
         events.BatchCommitted(

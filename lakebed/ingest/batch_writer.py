@@ -18,8 +18,8 @@ from __future__ import annotations
 import datetime
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -42,6 +42,7 @@ from lakebed.manifest.entries import Operation
 from lakebed.manifest.removals import all_removals
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.manifest.unknown_names import Names, sum_of, unknown_names_of
 from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, rows_as_json
 from lakebed.parts.sql import parquet
@@ -76,6 +77,8 @@ class Written:
     records_ignored: int = 0
     records_truncated: int = 0  # left out because they are from before a truncate
     records_lost: int = 0
+    unknown_fields: Mapping[str, int] = field(default_factory=dict)
+    unknown_operations: Mapping[str, int] = field(default_factory=dict)
     read: str | None = None  # fingerprint of the ranges that the batch read, if its source has ranges
 
     @property
@@ -134,6 +137,7 @@ class WriteTask:
         storage = open_part_storage(self.root)
         seen: dict[str, Any] = {}
         truncates: list[Truncate] = []
+        fields, operations = Names(), Names()
         for decoded in self._slices(self.stream(batches)):
             changes, quarantined = decoded.changes, decoded.quarantined
             if len(changes):
@@ -158,8 +162,11 @@ class WriteTask:
             truncates += decoded.truncates
             seen["ignored"] = seen.get("ignored", 0) + decoded.ignored
             seen["truncated"] = seen.get("truncated", 0) + decoded.truncated
+            fields.add_all(decoded.unknown_fields)
+            operations.add_all(decoded.unknown_operations)
             if decoded.event_time_max is not None:
                 seen["newest_event_us"] = max(seen.get("newest_event_us", 0), decoded.event_time_max)
+        seen |= {"unknown_fields": fields.counts, "unknown_operations": operations.counts}
         if truncates:
             seen["truncates"] = [to_json(truncate) for truncate in Cutoff(new=tuple(truncates)).remembered()]
         lost = getattr(self.stream, "records_lost", None)
@@ -194,6 +201,8 @@ class RowChanges:
 
     spec: WriteSpec
     strict: bool = False
+    unknown_columns: tuple[str, ...] = ()
+    """Columns of the DataFrame that the table lacks, and that nothing refers to."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         connection = connect(threads=1)
@@ -207,7 +216,8 @@ class RowChanges:
                 if self.strict:
                     raise
                 good, bad = _split(table, self.spec)
-            yield Decoded(changes=good, quarantined=bad)
+            names = dict.fromkeys(self.unknown_columns, batch.num_rows)
+            yield Decoded(changes=good, quarantined=bad, unknown_fields=names)
 
 
 def _split(table: pa.Table, spec: WriteSpec) -> tuple[pa.Table, pa.Table]:
@@ -283,6 +293,8 @@ def _collect(frame: DataFrame, task: WriteTask) -> Written:
         records_ignored=sum(s.get("ignored", 0) for s in seen),
         records_truncated=sum(s.get("truncated", 0) for s in seen),
         records_lost=sum(s.get("lost", 0) for s in seen),
+        unknown_fields=sum_of(s["unknown_fields"] for s in seen),
+        unknown_operations=sum_of(s["unknown_operations"] for s in seen),
         read=batch_fingerprint(Range(*one) for s in seen for one in s["ranges"])
         if isinstance(task.stream, RangeChanges)
         else None,
@@ -347,6 +359,10 @@ def _actions(snapshot: Snapshot, written: Written, spec: WriteSpec) -> list[Acti
     if written.truncates:
         actions += all_removals(snapshot, int(time.time() * 1000))
         actions.append(to_domain(replace(cutoff_of(snapshot), new=written.truncates)))
+    if written.unknown_fields or written.unknown_operations:
+        now_ms = int(time.time() * 1000)
+        names = unknown_names_of(snapshot).plus(written.unknown_fields, written.unknown_operations, now_ms)
+        actions.append(names.to_entry())
     if spec.keys:
         actions += [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(written.parts)]
     else:

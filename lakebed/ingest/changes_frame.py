@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.manifest.schema import is_taken
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
 from lakebed.quoting import quote_for_spark
 
@@ -59,6 +61,21 @@ def changes_frame(
         if apply_as_deletes is None or not _is_of_spark(error):
             raise
         raise InvalidInput(f"apply_as_deletes={apply_as_deletes!r} can't be evaluated: {_first_line(error)}") from None
+
+
+def unknown_columns(
+    given: Sequence[str], spec: WriteSpec, apply_as_deletes: str | None, except_columns: Sequence[str]
+) -> tuple[str, ...]:
+    """The columns of changes that no column of the table takes, and that no argument refers to."""
+    known = {*spec.schema.names, *except_columns, spec.sequence_by}
+    text = apply_as_deletes or ""
+    return tuple(
+        name
+        for name in given
+        if name not in known
+        and not is_taken(name)
+        and not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE)
+    )
 
 
 def _require_spark_expression(frame: DataFrame, text: str) -> None:

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.ingest.connect_types import PLAIN, LogicalType, columns_of_envelope
-from lakebed.ingest.debezium_record import read_event
+from lakebed.ingest.debezium_record import read_event, row_of
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json_columns import (
     MISSES,
@@ -57,6 +57,8 @@ from lakebed.ingest.slices import (
     from_arrays,
 )
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, positions
+from lakebed.ingest.unknown_fields import KnownFields, names_in, sample_of
+from lakebed.manifest.unknown_names import Names
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 SCHEMA_FIRST = b'{"schema":'
@@ -104,29 +106,39 @@ class _EventReader:
         self._options = options
         self._cutoff = cutoff
         self._sources: dict[bytes, _Source] = {b"": _Source({})}
+        self._known: KnownFields | None = None
+        if options.unknown_fields != "ignore":
+            self._known = KnownFields(decoder_schema.columns, options.unavailable_value)
 
     def read_record(self, record: Record) -> Reading:
-        return read_event(record, self._decoder_schema, self._options, self._cutoff)
+        return read_event(record, self._decoder_schema, self._options, self._cutoff, self._known)
 
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
         values = records.column("value")
         numbers = np.arange(records.num_rows)
         handled = np.asarray(values.is_null())
         ignored, truncated = int(handled.sum()), 0
-        tables = []
+        tables, names = [], Names()
         for prefix, chosen in self._groups(values, ~handled):
             whole = bool(len(chosen) == len(values))
             some = records if whole else records.take(pa.array(chosen))
             payloads = some.column("value")
             if prefix:
                 payloads = pc.binary_slice(payloads, len(prefix), -1)
+            if self._known is not None and self._options.unknown_fields == "quarantine":
+                having = names_in(payloads, range(len(payloads)), row_of, self._known)[1]
+                rest = np.setdiff1d(np.arange(len(payloads)), having)
+                payloads, some, chosen = payloads.take(pa.array(rest)), some.take(pa.array(rest)), chosen[rest]
             rows, sure, messages, taken = self._read_payloads(prefix, payloads, some, first + numbers[chosen])
             tables.append(rows)
             handled[chosen] = sure
+            if self._known is not None and self._options.unknown_fields == "warn":
+                sample = sample_of(payloads)
+                names.add_all(names_in(payloads, sample[sure[sample]], row_of, self._known)[0])
             ignored += messages
             truncated += taken
         empty = from_arrays(self._decoder_schema, 0, {})
-        return FastReading(pa.concat_tables(tables) if tables else empty, handled, ignored, truncated)
+        return FastReading(pa.concat_tables(tables) if tables else empty, handled, ignored, truncated, names.counts)
 
     def _groups(self, values: pa.BinaryArray, present: Mask) -> list[tuple[bytes, Mask]]:
         """Row numbers, grouped by the prefix that holds their inline schema. Rows in no group go to the slow path."""

@@ -9,17 +9,25 @@ from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json_text import Unreadable, is_unicode, parse, shown
 from lakebed.ingest.json_values import JsonOptions, convert, is_unavailable
 from lakebed.ingest.metadata import metadata_path
-from lakebed.ingest.slices import TIME_COLUMN, Ignored, Reading, Record, Truncated
+from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, Truncated
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
+from lakebed.ingest.unknown_fields import KnownFields, UnknownMembers, UnknownOperation
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 def read_event(
-    record: Record, decoder_schema: DecoderSchema, options: JsonOptions, cutoff: Cutoff = NO_CUTOFF
+    record: Record,
+    decoder_schema: DecoderSchema,
+    options: JsonOptions,
+    cutoff: Cutoff = NO_CUTOFF,
+    known: KnownFields | None = None,
 ) -> Reading:
-    """The changes of one record, at most two. Raises ``Unreadable`` with the reason for the quarantine."""
+    """The changes of one record, at most two. Raises ``Unreadable`` with the reason for the quarantine.
+
+    ``known``: None where members that no column takes are ignored.
+    """
     if record.value is None:
         return Ignored()
     event, schema = _payload(parse(record.value))
@@ -33,21 +41,41 @@ def read_event(
             return Ignored()
         case "t":
             return reading.position()
+        case None:
+            raise Unreadable("no change event: it has no 'op'")
+        case other if other not in ("c", "r", "u", "d"):
+            raise UnknownOperation(
+                f"unknown operation {shown(other)}", other if isinstance(other, str) else shown(other)
+            )
+    row = row_of(event)
+    unknown = known.unknown_in(row) if known is not None and row is not None else ()
+    if unknown and options.unknown_fields == "quarantine":
+        raise UnknownMembers(unknown)
+    match event["op"]:
         case "c" | "r":
             rows = [reading.upsert()]
         case "u":
             if not decoder_schema.keys:
                 raise Unreadable("an update, but the table has no keys to find the row by")
             rows = reading.update()
-        case "d":
+        case _:
             if not decoder_schema.keys:
                 raise Unreadable("a delete, but the table has no keys to find the row by")
             rows = [reading.delete()]
-        case None:
-            raise Unreadable("no change event: it has no 'op'")
-        case other:
-            raise Unreadable(f"unknown operation {shown(other)}")
-    return Truncated() if cutoff and cutoff.takes(position_of([reading.position()]))[0] else rows
+    if cutoff and cutoff.takes(position_of([reading.position()]))[0]:
+        return Truncated(unknown)
+    return Changes(rows, unknown)
+
+
+def row_of(event: Any) -> dict[str, Any] | None:
+    """The row of a parsed event that changes one: ``after``, or else ``before``; None if it has none."""
+    if not isinstance(event, dict) or event.get("op") not in ("c", "r", "u", "d"):
+        return None
+    for side in ("after", "before"):
+        if isinstance(event.get(side), dict):
+            row: dict[str, Any] = event[side]
+            return row
+    return None
 
 
 def _payload(document: Any) -> tuple[Any, Any]:

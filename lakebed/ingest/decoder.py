@@ -9,8 +9,8 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidSchema
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.manifest.schema import is_reserved
+from lakebed.manifest.unknown_names import sum_of
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
 
 RECORD_SCHEMA = pa.schema(
@@ -92,6 +93,10 @@ class Decoded:
     """Records that change nothing: tombstones, logical messages, and truncates that an earlier batch applied."""
     truncated: int = 0
     """Changes that were left out because they are from before a truncate."""
+    unknown_fields: Mapping[str, int] = field(default_factory=dict)
+    """Names of members that no column takes, and in how many records they were seen (``unknown_fields``)."""
+    unknown_operations: Mapping[str, int] = field(default_factory=dict)
+    """Operations that are not known, and how many records have them; these records are in the quarantine."""
 
     @staticmethod
     def concat(parts: Iterable[Decoded]) -> Decoded:
@@ -107,6 +112,8 @@ class Decoded:
             event_time_max=max(highs, default=None),
             ignored=sum(part.ignored for part in decoded),
             truncated=sum(part.truncated for part in decoded),
+            unknown_fields=sum_of(part.unknown_fields for part in decoded),
+            unknown_operations=sum_of(part.unknown_operations for part in decoded),
         )
 
 

@@ -12,8 +12,8 @@ from lakebed.ingest.json_rows import JsonRows
 from lakebed.ingest.json_values import JsonOptions
 
 FORMATS = ("debezium-json", "json")
-JSON_OPTIONS = ("timestamp_unit", "decimal_text", "unavailable_value")
-ROW_OPTIONS = ("operation_field", "delete_values")
+JSON_OPTIONS = ("timestamp_unit", "decimal_text", "unavailable_value", "unknown_fields")
+ROW_OPTIONS = ("operation_field", "delete_values", "upsert_values")
 
 
 def decoder(format: str, decoder_schema: DecoderSchema, options: Mapping[str, Any] | None = None) -> Decoder:
@@ -28,8 +28,7 @@ def decoder(format: str, decoder_schema: DecoderSchema, options: Mapping[str, An
     if format == "debezium-json":
         return DebeziumJson(decoder_schema, json_options)
     rows = {name: given[name] for name in ROW_OPTIONS if name in given}
-    if "delete_values" in rows:
-        rows["delete_values"] = tuple(rows["delete_values"])
+    rows |= {name: tuple(rows[name]) for name in ("delete_values", "upsert_values") if rows.get(name) is not None}
     return JsonRows(decoder_schema, json_options, **rows)
 
 

@@ -1,9 +1,9 @@
 """Turn flat JSON objects into changes of a table: the format ``json``.
 
-An object has the table's columns as members; other members are skipped. A member may give the operation
-(``operation_field``): if its value is one of ``delete_values``, the object is a delete, otherwise an upsert. A record
-without a value deletes the key in its message key, as in a compacted topic; without such a key it is ignored, and
-counted.
+An object has the table's columns as members; ``unknown_fields`` says what happens to others. A member may give the operation
+(``operation_field``): its value is one of ``delete_values`` or of ``upsert_values`` (``operations``); an object without it is an
+upsert, and one with any other value goes to the quarantine. A record without a value deletes the key in its message key, as in
+a compacted topic; without such a key it is ignored, and counted.
 
 The values are read as in ``debezium`` without an inline schema: fast by columns, one by one where that fails.
 """
@@ -34,12 +34,14 @@ from lakebed.ingest.json_columns import (
     reader_for,
     refusal_of,
 )
-from lakebed.ingest.json_text import Unreadable, parse
+from lakebed.ingest.json_text import Unreadable, parse, shown
 from lakebed.ingest.json_values import JsonOptions
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
+from lakebed.ingest.operations import DELETE_VALUES, Operations
 from lakebed.ingest.slices import (
     AT_COLUMN,
     TIME_COLUMN,
+    Changes,
     FastReading,
     Ignored,
     Reading,
@@ -48,6 +50,7 @@ from lakebed.ingest.slices import (
     from_arrays,
 )
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
+from lakebed.ingest.unknown_fields import KnownFields, UnknownMembers, UnknownOperation, names_in, sample_of
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 SAMPLES = 64
@@ -60,7 +63,9 @@ class JsonRows:
     decoder_schema: DecoderSchema
     options: JsonOptions = field(default_factory=JsonOptions)
     operation_field: str | None = None
-    delete_values: tuple[str, ...] = ("d", "D", "delete", "DELETE")
+    delete_values: tuple[str, ...] = DELETE_VALUES
+    upsert_values: tuple[str, ...] | None = None
+    """None: ``UPSERT_VALUES`` but for those that are delete values."""
 
     def __post_init__(self) -> None:
         path = metadata_path(self.decoder_schema.sequence_metadata)
@@ -70,6 +75,8 @@ class JsonRows:
             )
         if self.operation_field and not self.decoder_schema.keys:
             raise InvalidInput(f"operation_field {self.operation_field!r}: a table without keys takes no deletes")
+
+        Operations.given(self.delete_values, self.upsert_values)
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
         """``cutoff`` is not used: the format has no truncates, and a flat object has no position in a source."""
@@ -84,6 +91,11 @@ class _RowReader:
         if self._options.decimal_text == "auto":
             self._options = replace(self._options, decimal_text="string")  # a word may look like Debezium's base64
         self._operation = decoder.operation_field
+        self._operations = Operations.given(decoder.delete_values, decoder.upsert_values)
+        self._known: KnownFields | None = None
+        if self._options.unknown_fields != "ignore":
+            also = [] if self._operation is None else [self._operation]
+            self._known = KnownFields(decoder.decoder_schema.columns, self._options.unavailable_value, also)
         self._samples: dict[str, Any] = {}
         self._readers: dict[str, ColumnReader] | None = None
         self._sequence = metadata_path(decoder.decoder_schema.sequence_metadata)
@@ -94,13 +106,17 @@ class _RowReader:
         if record.value is None:
             if not self._decoder_schema.keys or not message_key(record)[0]:
                 return Ignored()
-            return [self._event("before", {}, record).delete()]
+            return Changes([self._event("before", {}, record).delete()])
         row = parse(record.value)
         if not isinstance(row, dict):
             raise Unreadable("not a JSON object")
-        if self._is_delete(row):
-            return [self._event("before", row, record).delete()]
-        return [self._event("after", row, record).upsert()]
+        is_delete = self._is_delete(row)
+        unknown = self._known.unknown_in(row) if self._known is not None else ()
+        if unknown and self._options.unknown_fields == "quarantine":
+            raise UnknownMembers(unknown)
+        if is_delete:
+            return Changes([self._event("before", row, record).delete()], unknown)
+        return Changes([self._event("after", row, record).upsert()], unknown)
 
     def _is_delete(self, row: dict[str, Any]) -> bool:
         if self._operation is None:
@@ -108,7 +124,13 @@ class _RowReader:
         operation = row.get(self._operation)
         if operation is not None and not isinstance(operation, str):
             raise Unreadable(f"member {self._operation!r} is not a string")
-        return operation in self._decoder.delete_values
+        meaning = UPSERT if operation is None else self._operations.of(operation)
+        if meaning is None:
+            raise UnknownOperation(
+                f"unknown operation {shown(operation)}: it is neither among delete_values nor among upsert_values",
+                str(operation),
+            )
+        return meaning == DELETE
 
     def _event(self, side: str, row: dict[str, Any], record: Record) -> Event:
         return Event({"op": "json", side: row}, {}, record, self._decoder_schema, self._options)
@@ -122,9 +144,18 @@ class _RowReader:
         if not present.any():
             return FastReading(from_arrays(self._decoder_schema, 0, {}), handled)
         some = records if present.all() else records.filter(pa.array(present))
+        if self._known is not None and self._options.unknown_fields == "quarantine":
+            having = names_in(some.column("value"), range(some.num_rows), _object_or_none, self._known)[1]
+            present[np.flatnonzero(present)[having]] = False
+            some = records.filter(pa.array(present))
         rows, sure = self._read_present(some, numbers[present])
         handled[present] = sure
-        return FastReading(rows, handled)
+        names: dict[str, int] = {}
+        if self._known is not None and self._options.unknown_fields == "warn":
+            values = some.column("value")
+            sample = sample_of(values)
+            names = names_in(values, sample[sure[sample]], _object_or_none, self._known)[0]
+        return FastReading(rows, handled, unknown_fields=names)
 
     def _read_present(
         self, records: pa.RecordBatch, numbers: np.ndarray[Any, Any]
@@ -169,14 +200,12 @@ class _RowReader:
             if hits is not None:
                 unavailable[name] = hits
         count = len(numbers)
-        delete = np.zeros(count, bool)
+        delete, good = np.zeros(count, bool), np.ones(count, bool)
         if self._operation is not None:
             operation = column_of(parsed, self._operation)
             if not pa.types.is_string(operation.type) and operation.null_count < count:
                 raise Missed("an operation that is not a string")
-            values = pa.array(self._decoder.delete_values, pa.string())
-            delete = np.asarray(pc.is_in(operation.cast(pa.string()), value_set=values))
-        good = np.ones(count, bool)
+            delete, good = self._meanings(operation.cast(pa.string()))
         for name in self._decoder_schema.required:
             if columns[name].null_count:
                 valid = np.asarray(columns[name].is_valid())
@@ -196,3 +225,14 @@ class _RowReader:
             good &= np.asarray(sequence.is_valid())
         rows = from_arrays(self._decoder_schema, count, {**columns, **metadata})
         return rows if good.all() else rows.filter(pa.array(good)), good
+
+    def _meanings(self, operation: pa.StringArray) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """For each record, whether it is a delete, and whether its operation is known."""
+        encoded = operation.dictionary_encode()
+        meanings = np.array([self._operations.of(value) for value in encoded.dictionary.to_pylist()] + [UPSERT], object)
+        each = meanings[np.asarray(encoded.indices.fill_null(len(meanings) - 1))]
+        return each == DELETE, each != None  # noqa: E711  (for each element)
+
+
+def _object_or_none(document: Any) -> dict[str, Any] | None:
+    return document if isinstance(document, dict) else None

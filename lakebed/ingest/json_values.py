@@ -29,6 +29,7 @@ from lakebed.parts.exact_cast import TIMESTAMP_MIN
 
 TimestampUnit = Literal["auto", "ms", "us", "ns"]
 DecimalText = Literal["auto", "precise", "string"]
+UnknownFields = Literal["warn", "ignore", "quarantine"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLIS_BELOW, MICROS_BELOW = 10**14, 10**17
@@ -54,6 +55,8 @@ class JsonOptions:
     the string can have, and refuses a string that can have both.
     """
     unavailable_value: str = "__debezium_unavailable_value"
+    unknown_fields: UnknownFields = "warn"
+    """What happens to members of a row that no column takes (``unknown_fields``)."""
 
 
 def is_unavailable(value: Any, placeholder: str) -> bool:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,6 +21,8 @@ from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json_columns import MILLIS_MAX
 from lakebed.ingest.json_text import Unreadable
 from lakebed.ingest.truncates import Cutoff, Truncate
+from lakebed.ingest.unknown_fields import UnknownMembers, UnknownOperation
+from lakebed.manifest.unknown_names import Names
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 
@@ -66,8 +68,18 @@ class Ignored:
 class Truncated:
     """The record is a change from before a truncate."""
 
+    unknown_fields: tuple[str, ...] = ()
 
-Reading = list[dict[str, Any]] | Truncate | Ignored | Truncated
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The change rows of a record, at most two, and the names of its members that no column takes."""
+
+    rows: list[dict[str, Any]]
+    unknown_fields: tuple[str, ...] = ()
+
+
+Reading = Changes | Truncate | Ignored | Truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,8 @@ class FastReading:
     """For each record of the slice, whether it is done: its rows are in ``rows``, or it is counted."""
     ignored: int = 0
     truncated: int = 0
+    unknown_fields: Mapping[str, int] = field(default_factory=dict)
+    """Names of members that no column takes, and in how many of the handled records they were seen."""
 
 
 class Reader(Protocol):
@@ -97,6 +111,17 @@ class _Collected:
     truncates: list[Truncate] = field(default_factory=list)
     ignored: int = 0
     truncated: int = 0
+    unknown_fields: Names = field(default_factory=Names)
+    unknown_operations: Names = field(default_factory=Names)
+
+    def refuse(self, at: int, error: Unreadable) -> None:
+        """A record goes to the quarantine."""
+        self.bad.append((at, str(error)))
+        if isinstance(error, UnknownMembers):
+            for name in error.names:
+                self.unknown_fields.add(name)
+        elif isinstance(error, UnknownOperation):
+            self.unknown_operations.add(error.operation)
 
 
 def decode_records(records: pa.Table, reader: Reader, decoder_schema: DecoderSchema, cutoff: Cutoff) -> Decoded:
@@ -132,6 +157,7 @@ def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collect
     collected.tables.append(fast.rows)
     collected.ignored += fast.ignored
     collected.truncated += fast.truncated
+    collected.unknown_fields.add_all(fast.unknown_fields)
     if not fast.handled.all():
         _read_one_by_one(batch, np.flatnonzero(~fast.handled), first, reader, collected)
 
@@ -149,7 +175,7 @@ def _read_one_by_one(
                 Record(key=key, value=value, topic=topic, partition=partition, offset=offset, timestamp=timestamp)
             )
         except Unreadable as error:
-            collected.bad.append((at, str(error)))
+            collected.refuse(at, error)
             continue
         except MemoryError:
             raise
@@ -163,10 +189,14 @@ def _read_one_by_one(
                 collected.truncates.append(reading)
         elif isinstance(reading, Truncated):
             collected.truncated += 1
+            for name in reading.unknown_fields:
+                collected.unknown_fields.add(name)
         elif isinstance(reading, Ignored):
             collected.ignored += 1
         else:
-            for second, row in enumerate(reading):
+            for name in reading.unknown_fields:
+                collected.unknown_fields.add(name)
+            for second, row in enumerate(reading.rows):
                 collected.rows.append({**row, AT_COLUMN: 2 * at + second})
 
 
@@ -191,6 +221,8 @@ def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderS
         event_time_max=times["max"],
         ignored=collected.ignored,
         truncated=collected.truncated,
+        unknown_fields=collected.unknown_fields.counts,
+        unknown_operations=collected.unknown_operations.counts,
     )
 
 

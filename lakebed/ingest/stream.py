@@ -24,6 +24,7 @@ from lakebed.ingest.batch_writer import (
 )
 from lakebed.ingest.source import Range, RangeChanges
 from lakebed.ingest.truncates import cutoff_of
+from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import STREAM, Operation
 from lakebed.manifest.snapshot import Snapshot
@@ -89,6 +90,7 @@ class Ingest:
                 require_same(result.snapshot, batch, written.read)
             events.emit(events.BatchReplayed(table=self._table, query=batch.app_id, batch_id=batch_id))
             return
+        report_unknown(self._table, written)
         self._batch_seconds = time.perf_counter() - started
         newest = None if written.newest_event_us is None else written.newest_event_us / 1e6
         events.emit(

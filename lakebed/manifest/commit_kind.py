@@ -33,7 +33,7 @@ from lakebed.manifest.actions import (
     Transaction,
 )
 from lakebed.manifest.claims import Claim, claim_of
-from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, HOLD, REPLACED, TRUNCATED
+from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, HOLD, REPLACED, TRUNCATED, UNKNOWN_NAMES
 
 
 class CommitKind(Enum):
@@ -99,7 +99,7 @@ def is_append(actions: Iterable[Action], batch: Transaction | None = None) -> bo
                 brings = True
             case CommitInfo() | Transaction():
                 pass
-            case Domain(domain, _, False) if domain in batches:
+            case Domain(domain, _, False) if domain in batches or domain == UNKNOWN_NAMES:
                 pass
             case _:
                 return False

@@ -24,6 +24,8 @@ REPLACED = "lakebed.replaced"
 """The version that last replaced a partition, and which."""
 SOURCE_TRUNCATES = "lakebed.source_truncates"
 """The truncates of the source that the table has seen."""
+UNKNOWN_NAMES = "lakebed.unknown_names"
+"""Fields and operations of records that the table has no place for, and how often they came."""
 
 # Names of applications in ``txn``, which committed a batch.
 STREAM = "lakebed.ingest."

@@ -126,6 +126,11 @@ def is_reserved(name: str) -> bool:
     return name.lower().startswith(RESERVED_PREFIX)
 
 
+def is_taken(name: str) -> bool:
+    """Whether no column of a table can have this name, since rows of lakebed or of Spark have it."""
+    return is_reserved(name) or name.lower() in _TAKEN_NAMES
+
+
 def _check_names(schema: pa.Schema) -> None:
     seen: set[str] = set()
     if not len(schema):

@@ -38,6 +38,7 @@ from lakebed.events import (
     MutationBegan,
     MutationEnded,
     MutationFailed,
+    NameUnknown,
     OffsetsLost,
     QueryChanged,
     Settled,
@@ -98,7 +99,7 @@ def level_of(event: Event) -> int:
             return logging.WARNING
         case CommitEnded(result="committed", operation=operation) if operation in _LOGGED_BY_OTHERS:
             return logging.DEBUG
-        case StoreRequested() | SourceLagged() | TaskMeasured():
+        case StoreRequested() | SourceLagged() | TaskMeasured() | NameUnknown():
             return logging.DEBUG
         case (
             BatchCommitted() | BatchReplayed() | Settled() | ViewRefreshed() | MergeBegan() | MergeEnded() | Uploaded()

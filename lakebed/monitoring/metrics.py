@@ -34,6 +34,7 @@ from lakebed.events import (
     MutationBegan,
     MutationEnded,
     MutationFailed,
+    NameUnknown,
     OffsetsLost,
     QueryChanged,
     Settled,
@@ -43,6 +44,7 @@ from lakebed.events import (
     Uploaded,
     ViewRefreshed,
 )
+from lakebed.manifest.unknown_names import Names
 from lakebed.monitoring.freshness import Aged, FreshnessMeter
 from lakebed.monitoring.recent_commits import operation_label
 from lakebed.monitoring.table_gauges import TableGauges
@@ -93,6 +95,13 @@ class Metrics:
         self._truncated = self._counter(
             "lakebed_truncated_records", "Changes left out, since they are from before a truncate of the source."
         )
+        self._unknown = {
+            "field": self._counter("lakebed_unknown_fields", "Records with a field that no column takes.", "field"),
+            "operation": self._counter(
+                "lakebed_unknown_operations", "Records with an operation that is not known.", "operation"
+            ),
+        }
+        self._unknown_names: dict[tuple[str, str], Names] = {}
         self._attempts = self._counter(
             "lakebed_commit_attempts", "Attempts to commit batches; more than the batches: others commit too."
         )
@@ -223,6 +232,10 @@ class Metrics:
                     self._replayed.labels(event.table).inc()
                 case OffsetsLost():
                     self._lost.labels(event.table).inc(event.records)
+                case NameUnknown():
+                    names = self._unknown_names.setdefault((event.table, event.kind), Names())  # bounds the labels
+                    counted_as = names.add(event.name, event.records)
+                    self._unknown[event.kind].labels(event.table, counted_as).inc(event.records)
                 case ViewRefreshed():
                     self._refreshes.labels(event.table, event.view).inc()
                     self._refresh_seconds.labels(event.table).observe(event.seconds)

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
+from lakebed.ingest.json_values import UnknownFields
+from lakebed.ingest.operations import DELETE_VALUES
 from lakebed.pipeline.binding import bind, convert, mapping_of
 from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
@@ -109,6 +111,7 @@ class DebeziumFormat:
     timestamp_unit: Literal["auto", "ms", "us", "ns"] = "auto"
     decimal_text: Literal["auto", "precise", "string"] = "auto"
     unavailable_value: str = "__debezium_unavailable_value"
+    unknown_fields: UnknownFields = "warn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +119,11 @@ class JsonFormat:
     """``format: {kind: json}``."""
 
     operation_field: str | None = None
-    delete_values: tuple[str, ...] = ("d", "D", "delete", "DELETE")
+    delete_values: tuple[str, ...] = DELETE_VALUES
+    upsert_values: tuple[str, ...] | None = None
     timestamp_unit: Literal["auto", "ms", "us", "ns"] = "auto"
     decimal_text: Literal["auto", "precise", "string"] = "auto"
+    unknown_fields: UnknownFields = "warn"
 
 
 @dataclass(frozen=True, slots=True)

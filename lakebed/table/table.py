@@ -22,7 +22,7 @@ from lakebed.health.examination import Examination, examine
 from lakebed.health.status import Observer, Status
 from lakebed.ingest.apply import apply
 from lakebed.ingest.batch_writer import RowChanges
-from lakebed.ingest.changes_frame import changes_frame
+from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.stream import require_keys
 from lakebed.manifest.schema import SparkSchema
 from lakebed.manifest.snapshot import Snapshot
@@ -187,9 +187,9 @@ class Table:
 
         ``changes``: anything with ``__arrow_c_stream__`` (an Arrow table, pandas, polars, a relation of DuckDB), a list of dicts,
         or a DataFrame of Spark. It has the table's columns plus those that ``apply_as_deletes`` (a SQL expression such as
-        ``"op = 'd'"``) and ``sequence_by`` refer to; other columns are ignored. A column comes in the table's type, or in one
-        whose values convert to it in one way only (``parts.exact_cast``). Later rows of a key win unless ``sequence_by`` says
-        otherwise.
+        ``"op = 'd'"``) and ``sequence_by`` refer to. Other columns are left out, counted by name and warned of, unless
+        ``except_column_list`` has them. A column comes in the table's type, or in one whose values convert to it in one way
+        only (``parts.exact_cast``). Later rows of a key win unless ``sequence_by`` says otherwise.
         ``except_column_list``: columns of the changes that are not taken over (they become null).
         ``batch_id``: a batch with this id is committed once: numbers must increase, over all writers of the table; a text is
         remembered for seven days. A replay writes nothing and returns the newest version. Raises InvalidChanges (nothing was
@@ -219,7 +219,9 @@ class Table:
         spec = write_spec_of(self._internals.log.refresh())
         require_keys(spec, keys, sequence_by)
         return self._internals.start_ingest(
-            RowChanges(spec),
+            RowChanges(
+                spec, unknown_columns=unknown_columns(changes.columns, spec, apply_as_deletes, except_column_list)
+            ),
             changes_frame(changes, spec, apply_as_deletes, except_column_list),
             checkpoint=checkpoint,
             query_name=query_name,

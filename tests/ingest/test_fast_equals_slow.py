@@ -114,7 +114,9 @@ def test_events_are_read_the_same_by_columns_and_one_by_one(
 @given(st.lists(st.one_of(MOSTLY_GOOD, MOSTLY_GOOD, WILD, BROKEN), min_size=1, max_size=60), st.booleans())
 def test_flat_objects_are_read_the_same_by_columns_and_one_by_one(values: list[Any], keyed: bool) -> None:
     decoder_schema = DecoderSchema(COLUMNS, ("id",) if keyed else ())
-    rows = json_rows.JsonRows(decoder_schema, operation_field="text" if keyed else None, delete_values=("", "a"))
+    rows = json_rows.JsonRows(
+        decoder_schema, operation_field="text" if keyed else None, delete_values=("", "a"), upsert_values=("b", "0")
+    )
     check(rows, records(values, [{"id": i} if i % 2 else None for i in range(len(values))]))
 
 

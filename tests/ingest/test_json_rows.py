@@ -33,7 +33,8 @@ def test_objects_are_upserts_and_members_that_are_no_columns_are_skipped() -> No
 
 
 def test_a_member_may_say_that_the_row_is_deleted() -> None:
-    decoded = decoder("json", SHAPE, {"operation_field": "op", "delete_values": ["gone"]}).decode(
+    options = {"operation_field": "op", "delete_values": ["gone"], "upsert_values": ["new"]}
+    decoded = decoder("json", SHAPE, options).decode(
         records([{"id": 1, "amount": 1, "op": "new"}, {"id": 1, "amount": 9, "op": "gone"}, {"id": 2, "op": "gone"}])
     )
     assert rows(decoded.changes) == [(1, Decimal("1.00"), "u"), (1, None, "d"), (2, None, "d")]

@@ -28,6 +28,7 @@ from lakebed.events import (
     MutationBegan,
     MutationEnded,
     MutationFailed,
+    NameUnknown,
     OffsetsLost,
     QueryChanged,
     Settled,
@@ -116,6 +117,8 @@ EVENTS = (
     settled(2),
     BatchReplayed(table="t", query="q", batch_id=1),
     OffsetsLost(table="t", source="k", records=7),
+    NameUnknown(table="t", kind="field", name="colour", records=2),
+    NameUnknown(table="t", kind="operation", name="DELTE", records=1),
     ViewRefreshed(table="t", view="v", version=2, seconds=0.1),
     MergeBegan(table="t", kind="merge", level=1, parts=8, bytes=800),
     MergeEnded(

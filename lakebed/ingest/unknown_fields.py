@@ -1,0 +1,138 @@
+"""Members of a record's row that no column takes. None is left out unseen: ``format.unknown_fields`` decides what happens.
+
+    warn         the member is left out, its name counted
+    ignore       the member is left out
+    quarantine   the record goes to the quarantine
+
+1.  A record that is read one by one is looked at as a whole, also what is inside its structs (``address.zip``).
+2.  Of records that are read by columns the parser skips such members. So ``warn`` looks at a sample of each slice
+    (``sample_of``): its longest records, as a member more makes a record longer, and others spread evenly. A slice of up to
+    ``SAMPLE_MIN`` records is looked at as a whole. Counts are of records that were looked at.
+3.  ``quarantine`` looks at all records, which takes about as long as decoding them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from lakebed.ingest.json_text import Unreadable, parse, shown
+from lakebed.manifest.unknown_names import Names
+
+SAMPLE_MIN = 32
+SAMPLE_SHARE = 128
+"""One of so many records is in the sample."""
+LONGEST = 4
+_NAMES_SHOWN = 5
+
+
+class UnknownMembers(Unreadable):
+    """A record with members that no column takes, where the settings send it to the quarantine."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        listed = ", ".join(shown(name) for name in names[:_NAMES_SHOWN])
+        more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
+        super().__init__(f"no column takes its fields {listed}{more} (unknown_fields: quarantine is set)")
+        self.names = names
+
+
+class UnknownOperation(Unreadable):
+    """A record whose operation is not known."""
+
+    def __init__(self, reason: str, operation: str) -> None:
+        super().__init__(reason)
+        self.operation = operation
+
+
+class KnownFields:
+    """The members that columns take: those of a row and, below struct columns, those of structs."""
+
+    def __init__(self, columns: pa.Schema, placeholder: str, also: Iterable[str] = ()) -> None:
+        """``placeholder``: of an unavailable value; ``also``: members of the row that are known and no columns."""
+        self._placeholder = placeholder
+        self._known: dict[str, Any] = {column.name: _structs_in(column.type) for column in columns}
+        for name in also:
+            self._known.setdefault(name, None)
+        self._names = self._known.keys()
+        self._nested = any(below is not None for below in self._known.values())
+
+    def unknown_in(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """The names of a row's unknown members, each once."""
+        if not self._nested and row.keys() <= self._names:
+            return ()
+        return tuple(dict.fromkeys(self._find(row, self._known, "")))
+
+    def _find(self, members: Mapping[str, Any], known: Mapping[str, Any], above: str) -> Iterator[str]:
+        for name, value in members.items():
+            if name not in known:
+                if not (above and name == self._placeholder):
+                    yield above + name
+            elif known[name] is not None and value is not None:
+                yield from self._find_in(value, known[name], f"{above}{name}.")
+
+    def _find_in(self, value: Any, below: Any, above: str) -> Iterator[str]:
+        kind, inner = below
+        if kind == "struct":
+            if isinstance(value, dict):
+                yield from self._find(value, inner, above)
+            return
+        items = value.values() if kind == "map" and isinstance(value, dict) else value
+        for item in items if kind == "map" or isinstance(value, list) else ():
+            if item is not None:
+                yield from self._find_in(item, inner, above)
+
+
+def _structs_in(kind: pa.DataType) -> Any:
+    """The members of the structs in a type: (struct, members), (list, below) or (map, below); None if it has no struct."""
+    if pa.types.is_struct(kind):
+        return "struct", {field.name: _structs_in(field.type) for field in kind}
+    if pa.types.is_list(kind):
+        below = _structs_in(kind.value_type)
+        return None if below is None else ("list", below)
+    if pa.types.is_map(kind):
+        below = _structs_in(kind.item_type)
+        return None if below is None else ("map", below)
+    return None
+
+
+def sample_of(values: pa.BinaryArray) -> np.ndarray[Any, Any]:
+    """The numbers of the records of a slice that are looked at, in order."""
+    count = len(values)
+    if count <= SAMPLE_MIN:
+        return np.arange(count)
+    lengths = np.diff(np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + count + 1])
+    evenly = np.linspace(0, count - 1, max(SAMPLE_MIN, count // SAMPLE_SHARE), dtype=np.int64)
+    return np.unique(np.concatenate([evenly, np.argpartition(lengths, count - LONGEST)[count - LONGEST :]]))
+
+
+def names_in(
+    values: pa.BinaryArray,
+    chosen: Sequence[int] | np.ndarray[Any, Any],
+    row_of: Callable[[Any], Mapping[str, Any] | None],
+    known: KnownFields,
+) -> tuple[dict[str, int], list[int]]:
+    """In how many of the chosen documents each unknown name is, and which documents have one. ``row_of`` finds the row."""
+    names, having = Names(), []
+    for number, text in zip(chosen, values.take(pa.array(chosen, pa.int64())).to_pylist(), strict=True):
+        row = row_of(_document(text))
+        found = known.unknown_in(row) if row is not None else ()
+        for name in found:
+            names.add(name)
+        if found:
+            having.append(int(number))
+    return names.counts, having
+
+
+def _document(text: bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        pass
+    try:
+        return parse(text)
+    except Unreadable:
+        return None

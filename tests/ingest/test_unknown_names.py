@@ -1,0 +1,218 @@
+"""Members that no column takes, and operations that nobody knows, are counted by name; nothing is dropped unseen."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed import events
+from lakebed.errors import InvalidInput
+from lakebed.health.status import Observer
+from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
+from lakebed.ingest.formats import decoder
+from lakebed.ingest.operations import Operations
+from lakebed.ingest.unknown_fields import SAMPLE_MIN, sample_of
+from lakebed.manifest.actions import CommitInfo, Domain
+from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.entries import UNKNOWN_NAMES
+from lakebed.manifest.unknown_names import (
+    CHARACTERS_MAX,
+    KEPT_SECONDS,
+    NAMES_MAX,
+    OTHERS,
+    Names,
+    UnknownNames,
+    unknown_names_of,
+)
+from lakebed.monitoring.metrics import Metrics
+from tests.ingest.fuzz import only_one_by_one
+from tests.ingest.records import event, records, with_schema
+from tests.internals import log_of
+
+ADDRESS = pa.struct([("city", pa.string())])
+COLUMNS = pa.schema(
+    [
+        pa.field("id", pa.int64(), False),
+        pa.field("name", pa.string()),
+        pa.field("address", ADDRESS),
+        pa.field("lines", pa.list_(pa.struct([("sku", pa.string())]))),
+    ]
+)
+SHAPE = DecoderSchema(COLUMNS, ("id",))
+FIELDS = [{"type": "int64", "field": "id"}, {"type": "string", "field": "name"}]
+
+
+def both_ways(of: Decoder, values: list[Any]) -> Decoded:
+    """What the records become; read by columns and one by one, which agree."""
+    fast = of.decode(records(values))
+    with only_one_by_one():
+        slow = pickle.loads(pickle.dumps(of)).decode(records(values))
+    assert fast.unknown_fields == slow.unknown_fields
+    assert fast.unknown_operations == slow.unknown_operations
+    assert fast.changes.to_pylist() == slow.changes.to_pylist()
+    assert fast.quarantined["reason"].to_pylist() == slow.quarantined["reason"].to_pylist()
+    return fast
+
+
+@pytest.mark.parametrize("format", ["json", "debezium-json", "with schema"])
+def test_members_that_no_column_takes_are_counted_by_name(format: str) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "name": "a", "colour": "red"},
+        {"id": 2, "name": "b", "colour": None, "address": {"city": "x", "zip": "1"}},
+        {"id": 3, "lines": [{"sku": "s", "pieces": 1}, {"sku": "t", "pieces": 2}, None]},
+        {"id": 4, "name": "d"},
+    ]
+    values = rows
+    if format != "json":
+        values = [event("c", row) for row in rows] + [event("d", None, {"id": 1, "colour": "red"})]
+    if format == "with schema":
+        values = [with_schema(value, FIELDS) for value in values]
+    decoded = both_ways(decoder("json" if format == "json" else "debezium-json", SHAPE), values)
+    assert decoded.unknown_fields == {
+        "colour": 2 if format == "json" else 3,
+        "address.zip": 1,
+        "lines.pieces": 1,
+    }
+    assert len(decoded.changes) == len(values) and not len(decoded.quarantined)
+
+
+def test_unknown_members_are_not_looked_for_where_the_settings_ignore_them() -> None:
+    decoded = both_ways(decoder("json", SHAPE, {"unknown_fields": "ignore"}), [{"id": 1, "colour": "red"}])
+    assert decoded.unknown_fields == {} and len(decoded.changes) == 1
+
+
+@pytest.mark.parametrize("format", ["json", "debezium-json"])
+def test_each_record_with_an_unknown_member_is_quarantined_where_the_settings_say_so(format: str) -> None:
+    rows: list[dict[str, Any]] = [{"id": number, "name": "x" * 50} for number in range(1000)]
+    rows[777] = {"id": 777, "u": 1}  # short, and at no regular place
+    values = rows if format == "json" else [event("c", row) for row in rows]
+    decoded = both_ways(decoder(format, SHAPE, {"unknown_fields": "quarantine"}), values)
+    assert decoded.quarantined["reason"].to_pylist() == [
+        'no column takes its fields "u" (unknown_fields: quarantine is set)'
+    ]
+    assert decoded.quarantined["offset"].to_pylist() == [777]
+    assert decoded.unknown_fields == {"u": 1} and len(decoded.changes) == 999
+
+
+def test_a_member_more_in_one_of_many_records_is_seen() -> None:
+    rows: list[dict[str, Any]] = [{"id": number, "name": "x"} for number in range(10_000)]
+    rows[4321] = {**rows[4321], "colour": "red"}
+    assert decoder("json", SHAPE).decode(records(rows)).unknown_fields == {"colour": 1}
+    assert len(sample_of(pa.array([b"{}"] * 10_000))) <= 10_000 // SAMPLE_MIN
+
+
+def test_the_placeholder_of_an_unavailable_value_is_no_unknown_member() -> None:
+    unavailable = {"__debezium_unavailable_value": "__debezium_unavailable_value"}
+    assert (
+        both_ways(decoder("debezium-json", SHAPE), [event("u", {"id": 1, "address": unavailable})]).unknown_fields == {}
+    )
+
+
+def test_operations_are_known_whatever_their_case_and_never_guessed() -> None:
+    values = ["delete", "DELETE", "Delete", "d", "D", "update", "UPDATE", "I", None]
+    rows = [{"id": number, "op": op} for number, op in enumerate([*values, "DELTE", "truncate", "DELTE", ""])]
+    decoded = both_ways(decoder("json", SHAPE, {"operation_field": "op"}), [*rows, {"id": 99}])
+    operations = dict(zip(decoded.changes["id"].to_pylist(), decoded.changes["_lakebed_op"].to_pylist(), strict=True))
+    assert operations == {0: "d", 1: "d", 2: "d", 3: "d", 4: "d", 5: "u", 6: "u", 7: "u", 8: "u", 99: "u"}
+    assert decoded.unknown_operations == {"DELTE": 2, "truncate": 1, "": 1}
+    assert decoded.quarantined["reason"][0].as_py() == (
+        'unknown operation "DELTE": it is neither among delete_values nor among upsert_values'
+    )
+    assert decoded.unknown_fields == {}
+
+
+def test_an_upper_case_delete_deletes_where_only_the_lower_case_one_is_named() -> None:
+    options = {"operation_field": "op", "delete_values": ["delete"]}
+    decoded = both_ways(decoder("json", SHAPE, options), [{"id": 1, "op": "DELETE"}, {"id": 2, "op": "d"}])
+    assert decoded.changes["_lakebed_op"].to_pylist() == ["d"] and decoded.unknown_operations == {"d": 1}
+
+
+def test_case_decides_between_two_values_that_differ_in_nothing_else() -> None:
+    operations = Operations.given(["X"], ["x", "Xy"])
+    assert [operations.of(value) for value in ("X", "x", "XY")] == ["d", "u", "u"]
+    assert Operations.given(["ab"], ["AB"]).of("Ab") is None
+    assert Operations.given(["r"]).of("R") == "d", "a value among delete_values is no upsert by default"
+    with pytest.raises(InvalidInput, match="'x' is among delete_values and among upsert_values"):
+        Operations.given(["x"], ["x"])
+
+
+def test_unknown_operations_of_debezium_are_counted_by_name() -> None:
+    decoded = both_ways(decoder("debezium-json", SHAPE), [event("z", {"id": 1}), event("c", {"id": 2})])
+    assert decoded.unknown_operations == {"z": 1} and len(decoded.changes) == 1
+
+
+def test_hostile_names_are_bounded_in_number_and_length() -> None:
+    rows = [{"id": 1, **{f"n{number}" + "x" * 1000: 1 for number in range(5 * NAMES_MAX)}}, '{"id":2,"\\ud800":1}']
+    counted = decoder("json", SHAPE).decode(records(rows)).unknown_fields
+    assert len(counted) == NAMES_MAX + 1 and counted[OTHERS] >= 400
+    assert all(len(name) <= CHARACTERS_MAX for name in counted)
+    Names(counted).add("\ud800")
+
+
+def test_counts_of_several_batches_are_summed() -> None:
+    of = decoder("json", SHAPE)
+    parts = [of.decode(records([{"id": 1, "a": 1}])), of.decode(records([{"id": 1, "a": 1, "b": 1}]))]
+    assert Decoded.concat(parts).unknown_fields == {"a": 2, "b": 1}
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> lakebed.Table:
+    return lakebed.create(tmp_path / "orders", pa.schema([("id", pa.int64()), ("v", pa.int64())]), keys=["id"])
+
+
+def test_columns_that_a_table_lacks_are_counted_and_warned_of_once(
+    orders: lakebed.Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = Metrics()
+    stop = events.listen(metrics)
+    for _ in range(2):
+        orders.apply(
+            pa.table({"id": [1, 2], "v": [1, 2], "op": ["x", "y"], "seen": [1, 2], "colour": ["red", "blue"]}),
+            apply_as_deletes="op = 'd'",
+            except_column_list=["seen"],
+        )
+    stop()
+    assert [record.getMessage().partition(":")[2] for record in caplog.records if record.name == "lakebed.ingest"] == [
+        " records have the field 'colour', which no column takes: add a column, or have it ignored "
+        "(unknown_fields: ignore; except_column_list)"
+    ]
+    labels = {"table": orders.path, "field": "colour"}
+    assert metrics.registry.get_sample_value("lakebed_unknown_fields_total", labels) == 4
+    status = Observer(orders.path).look()
+    assert status.unknown_fields == {"colour": 4}
+    assert [finding.what for finding in status.findings] == ["records have fields that no column takes: colour in 4"]
+    tomorrow = Observer(orders.path, clock=lambda: time.time() + 90_000).look()
+    assert "fields" not in [finding.check for finding in tomorrow.findings], "the finding passes"
+
+
+def test_the_labels_of_a_metric_are_bounded() -> None:
+    metrics = Metrics()
+    for number in range(3 * NAMES_MAX):
+        metrics(events.NameUnknown(table="t", kind="operation", name=f"op{number}", records=1))
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+    counted = {
+        sample.labels["operation"]: sample.value for sample in samples if sample.name.endswith("operations_total")
+    }
+    assert len(counted) == NAMES_MAX + 1 and counted[OTHERS] == 2 * NAMES_MAX
+
+
+def test_an_entry_of_another_form_is_read_as_empty_and_replaced(orders: lakebed.Table) -> None:
+    log = log_of(orders)
+    info = CommitInfo(operation="x", commit_id="", engine="test")
+    log.commit(log.refresh(), [Domain(UNKNOWN_NAMES, '{"fields": 7}')], info, ReadWriteSet())
+    assert unknown_names_of(log.refresh()).fields == {}
+    orders.apply(pa.table({"id": [1], "v": [1], "colour": ["red"]}))
+    assert unknown_names_of(log.refresh()).fields["colour"].records == 1
+
+
+def test_names_in_the_log_are_bounded_and_forgotten_after_a_week() -> None:
+    kept = UnknownNames().plus({f"n{number}": 1 for number in range(3 * NAMES_MAX)}, {}, 0)
+    assert len(kept.fields) == NAMES_MAX + 1
+    later = kept.plus({"new": 2}, {}, KEPT_SECONDS * 1000 + 1)
+    assert {name: seen.records for name, seen in later.fields.items()} == {"new": 2}
