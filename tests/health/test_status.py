@@ -126,7 +126,7 @@ def test_a_quarantine_with_records_is_told_with_a_query_that_shows_them(
     assert query.startswith(f"lakebed query {beside.path} '")
     assert main(["query", beside.path, query.split("'")[1], "--name", "q"]) == 0
     assert "no JSON" in capsys.readouterr().out
-    assert main(truncate.split()[1:]) == 0
+    assert main([*truncate.split()[1:], "--yes"]) == 0
     assert look(table).findings == ()
 
 
