@@ -73,6 +73,9 @@ def by_rows(rows: int, folder: Path) -> Costs:
     keys = [int(key) for key in np.random.default_rng(5).integers(0, rows, 20)]
     watch.time("look up 20 keys", lambda: lake.lookup(keys), 5)
     watch.time("look up one key", lambda: lake.lookup(keys[:1]), 5)
+    reader = lakebed.open(folder / "orders")
+    watch.time("look up 20 keys, no key index", lambda: reader.lookup(keys), 5)
+    watch.time("look up one key, no key index", lambda: reader.lookup(keys[:1]), 5)
     first = 1_750_000_000 + rows // 20  # the base has ten rows a second: its middle
     where = f"region = 'region-03' and ts between {moment(first)} and {moment(first + 600)}"
     assert watch.time("read ten minutes of a region", lambda: lake.to_arrow(where=where), 5).num_rows

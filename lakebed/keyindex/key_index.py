@@ -145,6 +145,11 @@ class KeyIndex:
         return frozenset(self._state.parts)
 
     @property
+    def state(self) -> IndexState:
+        """The index as it is now, for `lookup`; empty after it was abandoned."""
+        return self._state
+
+    @property
     def abandoned(self) -> bool:
         """Whether the local disk refused a write: the index stays empty, keys must be looked up in the parts."""
         return self._abandoned

@@ -7,7 +7,7 @@ row found, under the names of the hidden columns. Dead rows are among the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Protocol
 
@@ -34,6 +34,14 @@ class KeyLocator(Protocol):
 
     def learn(self, path: str, rows: pa.Table) -> None:
         """The keys (and payload) of a part that joined the base, in file order: nothing to read again."""
+        ...
+
+
+class ReadLocator(KeyLocator, Protocol):
+    """A locator that can also tell what it knows without reading a part."""
+
+    def known(self, keys: pa.Table) -> tuple[pa.Table, Collection[str]]:
+        """The rows of the keys in the parts whose rows it has, and the paths of these parts. Does not wait."""
         ...
 
 
@@ -78,6 +86,10 @@ class IndexLocator:
             return self._without.lookup(base, keys)
         return self._index.lookup(keys, state)
 
+    def known(self, keys: pa.Table) -> tuple[pa.Table, Collection[str]]:
+        state = self._index.state
+        return self._index.lookup(keys, state), state.parts.keys()
+
     def learn(self, path: str, rows: pa.Table) -> None:
         if not self._index.abandoned and path not in self._index.parts:
             self._index.add(path, rows)
@@ -106,6 +118,9 @@ class ScanLocator:
         found += [self._read(part, keys) for part, stored in zip(near, with_keys, strict=True) if not stored]
         schema = lookup_schema(self._spec)
         return pa.concat_tables([table.select(schema.names).cast(schema) for table in found])
+
+    def known(self, keys: pa.Table) -> tuple[pa.Table, Collection[str]]:
+        return lookup_schema(self._spec).empty_table(), ()
 
     def learn(self, path: str, rows: pa.Table) -> None:
         """Does nothing: this locator keeps no keys."""

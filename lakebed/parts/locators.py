@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.locate import IndexLocator, KeyLocator, ScanLocator, payload_types
+from lakebed.parts.locate import IndexLocator, KeyLocator, ReadLocator, ScanLocator, payload_types
 from lakebed.storage.part_storage import PartStorage
 
 
@@ -35,7 +35,7 @@ class Locators:
                 self._index = (spec, IndexLocator(index, spec, self._storage))
             return self._index[1]
 
-    def for_reading(self, spec: WriteSpec) -> KeyLocator:
+    def for_reading(self, spec: WriteSpec) -> ReadLocator:
         """The key index if this process has one; a reader alone does not build one."""
         found = self._index
         if found is not None and found[0] == spec:

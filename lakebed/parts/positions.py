@@ -29,10 +29,13 @@ def find_positions(
     keys: pa.Table,
     key_columns: Sequence[str],
     payload: Mapping[str, tuple[str, pa.DataType]] | None = None,
+    *,
+    some_may_lack: bool = False,
 ) -> pa.Table:
     """Every row of each key in `urls`: `probe` int64 (row of `keys`), `file` (dictionary of `urls`), `row` int64, payload.
 
     `payload`: for each further column of the result its name in the files and its type; one that a file lacks is null.
+    `some_may_lack`: a file may lack a key column too; it has no rows of the keys then.
     Keys are read in the types of `keys`. Raises InvalidInput for a null key or a missing column.
     """
     payload = payload or {}
@@ -47,7 +50,7 @@ def find_positions(
     kinds = {name: keys.schema.field(name).type for name in key_columns} | dict(payload.values())
     alias = aliases(kinds)
     columns = {name: (alias[name], sql_type(kind)) for name, kind in kinds.items()}
-    source = parquet_to_join(connection, urls, columns, some_may_lack=bool(payload))
+    source = parquet_to_join(connection, urls, columns, some_may_lack=some_may_lack or bool(payload))
     probes = by_place(keys, key_columns).append_column("probe", pa.array(np.arange(keys.num_rows)))
     same = " and ".join(f"s.c{at} = p.c{at}" for at in range(len(key_columns)))
     outputs = ["p.probe", "s.file_index::integer as file", "s.file_row_number as row"]

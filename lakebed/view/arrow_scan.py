@@ -16,7 +16,8 @@ Algorithm
 3. Both are one relation, so the predicate of a query is pushed down into each.
 4. In a join with few rows, DuckDB 2.0 pushes their values into the scan, which skips row groups by bounds and Bloom
    filters. It can also skip rows before it decodes their other columns, which is several times faster. It does that only
-   if it takes the schema from the footers, not if the schema is given. A look-up is read that way.
+   if it takes the schema from the footers, not if the schema is given. A look-up of many rows is read that way; of few rows see
+   ``lookup``.
 5. A predicate that is pushed down is evaluated on dead rows too. That changes no result, but it may fail there, as the
    cast of a text may. So a query that failed is run again on a view that evaluates predicates only after dead rows are
    removed (`without_dead_rows`). Such a view is not the default, because no predicate is pushed into its scan.
@@ -69,11 +70,8 @@ def to_arrow(
     Raises InvalidInput for an unknown column or a `where` that DuckDB refuses, Corrupt for a dead position outside its
     file.
     """
-    names = list(schema.names if columns is None else columns)
-    for name in names:
-        if name not in schema.names:
-            raise InvalidInput(f"the column {name!r} is not in the table, which has {', '.join(schema.names)}")
-    wanted = pa.schema([schema.field(name) for name in names])
+    wanted = columns_wanted(schema, columns)
+    names = wanted.names
     view = f"lakebed_read_{uuid.uuid4().hex}"
     with connection.cursor() as cursor:
         register_view(
@@ -97,6 +95,15 @@ def to_arrow(
         with mistakes(f"where={where.text!r}", paths) if where else nullcontext():
             found = cursor.sql(query).to_arrow_table()
     return table_as_declared(found, wanted) if names else found.select([])
+
+
+def columns_wanted(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """These columns of a schema, by default all. Raises InvalidInput for an unknown one."""
+    names = schema.names if columns is None else columns
+    for name in names:
+        if name not in schema.names:
+            raise InvalidInput(f"the column {name!r} is not in the table, which has {', '.join(schema.names)}")
+    return pa.schema([schema.field(name) for name in names])
 
 
 def without_dead_rows(files: Sequence[ScanFile], run: Callable[[bool], T]) -> T:
@@ -180,7 +187,7 @@ def _select(
     ]
     query = f"select {', '.join(outputs)} from {source} f"
     if partition_columns or is_dirty:
-        _create_side_table(
+        create_side_table(
             connection, side, files, schema, kinds=kinds, partition_columns=partition_columns, is_dirty=is_dirty
         )
         query += f" left join {quote(side)} p on p._lakebed_file = f.file_index"
@@ -191,7 +198,7 @@ def _select(
     return query
 
 
-def _create_side_table(
+def create_side_table(
     connection: duckdb.DuckDBPyConnection,
     side: str,
     files: Sequence[ScanFile],

@@ -32,7 +32,7 @@ from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression, connection_for, expression, mistakes, require_query, require_text
-from lakebed.parts.locate import KeyLocator
+from lakebed.parts.locate import ReadLocator
 from lakebed.parts.materialized import Materialized, overlay
 from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
 from lakebed.parts.query_reads import parts_that_a_query_reads
@@ -44,6 +44,7 @@ from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
 from lakebed.view.arrow_scan import register_view, to_arrow, without_dead_rows
+from lakebed.view.lookup import rows_at_positions
 from lakebed.view.scan_file import ScanFile
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class TableView:
         root: str,
         storage: PartStorage,
         deletion_vectors: DeletionVectorCache,
-        locator: Callable[[WriteSpec], KeyLocator],
+        locator: Callable[[WriteSpec], ReadLocator],
         *,
         reads: ReadCounts,
         statistics: StatisticsCache,
@@ -150,22 +151,31 @@ class TableView:
 
     def lookup(self, snapshot: Snapshot, keys: Rows | Sequence[Any], columns: Sequence[str] | None) -> pa.Table:
         """The snapshot's rows with these keys, as Arrow."""
+        if columns is not None and not columns:
+            return self.lookup(snapshot, keys, snapshot.schema.names[:1]).select([])
         among = _values_sought(keys, snapshot)
+
+        spec = write_spec_of(snapshot)
 
         def read(pinned: Pinned) -> pa.Table:
             connection = self._connect()
             files = parts_that_may_hold(connection, pinned.files, snapshot.schema, among, self._statistics)
             self._count(pinned, files)
-            return to_arrow(
+            whole_keys = set(among.column_names) == set(spec.keys)
+            known = self._locator(spec).known(among.drop_null()) if whole_keys else None
+            found = rows_at_positions(
+                connection, self._storage, files, snapshot.schema, among, columns=columns, known=known
+            )
+            joined = to_arrow(
                 connection,
                 self._storage,
-                files,
+                files if found is None else (),
                 snapshot.schema,
                 columns=columns,
-                where=None,
                 completed=pinned.completed,
                 among=among,
             )
+            return joined if found is None else pa.concat_tables([found, joined])
 
         return self._read(snapshot, read)
 

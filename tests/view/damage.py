@@ -8,12 +8,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 
-def keep_row_groups(part: Path, kept: Collection[int]) -> None:
-    """Overwrite the pages of all row groups but ``kept``; footer, indexes and Bloom filters stay."""
+def keep_row_groups(part: Path, kept: Collection[int], *, columns_kept: Collection[str] = ()) -> None:
+    """Overwrite the pages of all row groups but ``kept``; ``columns_kept``, footer, indexes and Bloom filters stay."""
     footer = pq.read_metadata(part)
     with part.open("r+b") as file:
         for number in set(range(footer.num_row_groups)) - set(kept):
             for column in range(footer.num_columns):
                 chunk = footer.row_group(number).column(column)
+                if chunk.path_in_schema in columns_kept:
+                    continue
                 file.seek(chunk.dictionary_page_offset or chunk.data_page_offset)
                 file.write(b"\xff" * chunk.total_compressed_size)

@@ -8,11 +8,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import lakebed
 from lakebed.errors import InvalidInput
+from lakebed.parts.write import ROW_GROUP_ROWS
+from lakebed.view import lookup
 from tests.view.damage import keep_row_groups
 
 SCHEMA = pa.schema(
@@ -36,8 +39,11 @@ def plain(rows: pa.Table) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_lookup_gives_the_rows_of_its_keys_and_no_other(seed: int, tmp_path: Path) -> None:
+def test_a_lookup_gives_the_rows_of_its_keys_and_no_other(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = random.Random(seed)
+    monkeypatch.setattr(lookup, "ROWS_MAX", rng.choice([-1, 20, 2000]))
     keys = rng.choice([["id"], ["id", "shop", "region"]])
     sort_key = rng.choice([[], ["shop"], ["x", "id"]])
     partition_by = ["region"] if "region" in keys else []
@@ -59,7 +65,9 @@ def test_a_lookup_gives_the_rows_of_its_keys_and_no_other(seed: int, tmp_path: P
             tuple(_same(value) for value in row.values()) in values and None not in row.values()
             for row in everything.select(wanted.column_names).to_pylist()
         ]
-        assert plain(table.lookup(wanted)) == plain(everything.filter(pa.array(mask)))
+        for reader in (table, lakebed.open(tmp_path / "t")):  # with a key index, if it was settled, and without one
+            assert plain(reader.lookup(wanted)) == plain(everything.filter(pa.array(mask)))
+            assert reader.lookup(wanted, []).num_rows == sum(mask)
 
 
 def _same(value: Any) -> Any:
@@ -120,6 +128,39 @@ def test_parts_and_row_groups_that_can_not_hold_the_keys_are_not_read(tmp_path: 
     wanted = [200_000, 200_007, 499_990, 350_000]
     assert sorted(table.lookup(wanted, ["id"])["id"].to_pylist()) == [200_000, 200_007, 499_990]
     assert table.to_arrow(where=f"id in ({', '.join(map(str, wanted))})").num_rows == 3
+
+
+GROUPS = 4
+
+
+@pytest.fixture
+def scattered(tmp_path: Path) -> lakebed.Table:
+    """One part, in the order of ``place``, the row's number; its keys are far apart and in no order."""
+    count = GROUPS * ROW_GROUP_ROWS
+    keys = np.random.default_rng(1).permutation(count) * 10_000
+    schema = pa.schema([("id", pa.int64()), ("place", pa.int64()), ("x", pa.float64())])
+    table = lakebed.create(tmp_path / "scattered", schema, keys=["id"], sort_key=["place"])
+    table.apply(pa.table({"id": keys, "place": range(count), "x": [0.5] * count}, schema))
+    table.settle()
+    return table
+
+
+def test_a_reader_decodes_other_columns_than_the_sought_ones_only_where_the_rows_are(scattered: lakebed.Table) -> None:
+    wanted = [*range(10), *range(ROW_GROUP_ROWS * 3, ROW_GROUP_ROWS * 3 + 10)]
+    keys = scattered.to_arrow(["id"], where=f"place in ({', '.join(map(str, wanted))})")["id"].to_pylist()
+    [part] = scattered.inspect.parts()["path"].to_pylist()
+    keep_row_groups(Path(scattered.path, part), {0, 3}, columns_kept={"id"})
+    found = lakebed.open(scattered.path).lookup(keys)
+    assert sorted(found["place"].to_pylist()) == wanted
+
+
+def test_a_process_with_a_key_index_reads_only_the_row_groups_of_the_keys(scattered: lakebed.Table) -> None:
+    place = ROW_GROUP_ROWS + 5
+    keys = scattered.to_arrow(["id"], where=f"place = {place}")["id"].to_pylist()
+    [part] = scattered.inspect.parts()["path"].to_pylist()
+    keep_row_groups(Path(scattered.path, part), {1})
+    assert scattered.lookup(keys)["place"].to_pylist() == [place]
+    assert scattered.lookup([key + 1 for key in keys]).num_rows == 0
 
 
 def sorted_by_block(table: lakebed.Table) -> list[str]:

@@ -1,0 +1,147 @@
+"""Look up the rows of few values with DuckDB: of row groups that hold none of the rows, the sought columns are read at most.
+
+1. Where the rows are. If whole keys are sought and this process has a key index, it says so for the parts that it has, and
+   nothing is read. Of other parts the sought columns are read, and no other column.
+2. Positions of dead rows are left out. The deletion vectors are at hand as bitmaps, so no bit string is made of them.
+3. The rows are read by their numbers in the file. DuckDB skips the row groups in which no such row is.
+
+One join of whole rows with the values looks simpler, and reads far more as soon as the values lie far apart. DuckDB takes the
+values to the scan as an exact set only if their range is short. In a range of a hundred million it takes a Bloom filter instead,
+which one row in a thousand passes wrongly. These rows are everywhere, so nearly all columns of nearly all row groups are
+decoded: 201 MB for 20 keys of a table of 100 million rows, in place of 11. With many values the rows are everywhere anyway, and
+the join is right (``rows_at_positions`` returns None).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from lakebed.parts.nested import table_as_declared
+from lakebed.parts.positions import find_positions
+from lakebed.parts.sql import named, registered, scan_of, sql_type
+from lakebed.quoting import quote
+from lakebed.view.arrow_scan import ReadableFiles, columns_wanted, create_side_table
+from lakebed.view.scan_file import ScanFile
+
+ROWS_MAX = 2_000
+"""More rows than these are not read by their numbers."""
+
+Known = tuple[pa.Table, Collection[str]]
+"""Rows of the sought keys (``part``, ``row``) in some parts, and the paths of all parts of which this is known."""
+
+
+def rows_at_positions(
+    connection: duckdb.DuckDBPyConnection,
+    storage: ReadableFiles,
+    files: Sequence[ScanFile],
+    schema: pa.Schema,
+    among: pa.Table,
+    *,
+    columns: Sequence[str] | None = None,
+    known: Known | None = None,
+) -> pa.Table | None:
+    """The live rows of `files` that are equal to a row of `among` in its columns, as a table of `columns`, one at least
+    (default: all).
+
+    `among` has columns of `schema`, in its types; a row of it that has a null is equal to nothing. `known`: what a key index
+    knows of these values. Returns None if there are more than ``ROWS_MAX`` rows, or if only partition columns are sought.
+    Raises InvalidInput for an unknown column.
+    """
+    wanted = columns_wanted(schema, columns)
+    among = among.drop_null()
+    rows, known_paths = known or (None, ())
+    unknown = [file for file in files if file.path not in known_paths]
+    found = _positions(connection, storage, unknown, schema, among)
+    if found is None:
+        return None
+    if rows is not None:
+        found |= _by_path(rows, {file.path for file in files if file.path in known_paths})
+    live = [(file, found[file.path] - (file.dead or BitMap64())) for file in files if file.path in found]
+    if sum(len(numbers) for _, numbers in live) > ROWS_MAX:
+        return None
+    return _read(connection, storage, [each for each in live if each[1]], wanted)
+
+
+def _positions(
+    connection: duckdb.DuckDBPyConnection,
+    storage: ReadableFiles,
+    files: Sequence[ScanFile],
+    schema: pa.Schema,
+    among: pa.Table,
+) -> dict[str, BitMap64] | None:
+    """The rows of the files that have the values, dead ones too, by path; None if no stored column is sought."""
+    if not files or not len(among):
+        return {}
+    told = [name for name in among.column_names if name in files[0].partition_values]
+    stored = [name for name in among.column_names if name not in told]
+    if not stored:
+        return None
+    urls = [storage.duckdb_url(file.path) for file in files]
+    found = find_positions(connection, urls, among, stored, some_may_lack=True)
+    places = pa.table(
+        {"probe": found["probe"], "file": found["file"].combine_chunks().indices, "row": found["row"]},
+    )
+    if told:
+        places = _in_partition(connection, places, files, schema, among, told)
+    by_file = places["file"].to_numpy()
+    rows = places["row"].to_numpy().astype(np.uint64)
+    return {files[at].path: BitMap64(rows[by_file == at]) for at in np.unique(by_file).tolist()}
+
+
+def _in_partition(
+    connection: duckdb.DuckDBPyConnection,
+    places: pa.Table,
+    files: Sequence[ScanFile],
+    schema: pa.Schema,
+    among: pa.Table,
+    told: Sequence[str],
+) -> pa.Table:
+    """Those of the places whose file has the sought values of the partition columns."""
+    kinds = {name: sql_type(schema.field(name).type) for name in told}
+    sought = among.select(list(told)).append_column("_lakebed_probe", pa.array(range(len(among)), pa.int64()))
+    same = " and ".join(f"a.{quote(name)} = p.{quote(name)}" for name in told)
+    with (
+        connection.cursor() as cursor,
+        registered(cursor, "lakebed_places", places),
+        registered(cursor, "lakebed_sought", sought),
+    ):
+        create_side_table(cursor, "lakebed_files", files, schema, kinds=kinds, partition_columns=told, is_dirty=False)
+        return cursor.sql(
+            "select s.file, s.row from lakebed_places s join lakebed_files p on p._lakebed_file = s.file "
+            f"join lakebed_sought a on a._lakebed_probe = s.probe and {same}"
+        ).to_arrow_table()
+
+
+def _by_path(rows: pa.Table, paths: Collection[str]) -> dict[str, BitMap64]:
+    """The rows in these parts, by path."""
+    kept = rows.filter(pc.is_in(rows["part"].cast(pa.string()), pa.array(sorted(paths), pa.string())))
+    out: dict[str, BitMap64] = {}
+    for path, row in zip(kept["part"].to_pylist(), kept["row"].to_pylist(), strict=True):
+        out.setdefault(path, BitMap64()).add(row)
+    return out
+
+
+def _read(
+    connection: duckdb.DuckDBPyConnection,
+    storage: ReadableFiles,
+    rows: Sequence[tuple[ScanFile, BitMap64]],
+    wanted: pa.Schema,
+) -> pa.Table:
+    """The rows with these numbers. DuckDB skips row groups by a condition on numbers, but only in a scan of one file."""
+    if not rows:
+        return wanted.empty_table()
+    kinds = {field.name: sql_type(field.type) for field in wanted}
+    scans = [
+        f"({scan_of([storage.duckdb_url(file.path)], kinds, file.partition_values)} "
+        f"where file_row_number in ({', '.join(map(str, numbers))}))"
+        for file, numbers in rows
+    ]
+    with connection.cursor() as cursor:
+        found = cursor.sql(" union all ".join(scans)).to_arrow_table()
+    return table_as_declared(named(found, wanted.names), wanted)
