@@ -21,7 +21,7 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell comma
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: java $(VENV)/.installed $(VENV)/.jars  ## virtual environment, the package, Spark's jars; quick the second time
+setup: java $(VENV)/.installed $(VENV)/.native $(VENV)/.jars  ## virtual environment, the package, Spark's jars; quick the second time
 
 $(VENV)/.installed: pyproject.toml
 	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -33,6 +33,15 @@ $(VENV)/.installed: pyproject.toml
 	[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV)
 	echo "setup: installing the package and its dependencies into $(VENV)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+# Where there is no C compiler, Zig's is fetched from PyPI.
+$(VENV)/.native: $(VENV)/.installed $(wildcard lakebed/ingest/native/*.[ch]) lakebed/ingest/native/build.py
+	@if ! command -v $${CC:-cc} gcc clang >/dev/null; then
+	  echo "setup: no C compiler, fetching Zig's"
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check 'ziglang>=0.13'
+	fi
+	$(BIN)/python lakebed/ingest/native/build.py
 	touch $@
 
 $(VENV)/.jars: $(VENV)/.installed lakebed/session.py

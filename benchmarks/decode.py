@@ -1,9 +1,9 @@
 """How fast Debezium events are decoded on one core, and how the chosen way compares with others.
 
-    python -m benchmarks.decode [--events 100000]
+    python -m benchmarks.decode [--events 100000]                       LAKEBED_NATIVE=off: the decoder without native code
 
 Each way reads the same batch of generated events (about 590 bytes each), in one process with one thread; the figure is
-events a second of CPU time, the best of a few rounds, all ways in turn within a round. Only the first row is a decoder:
+events a second of CPU time, the best of a few rounds, all ways in turn within a round. Only the first rows are a decoder:
 the others read the JSON text alone, which bounds what a decoder built on them could do.
 """
 
@@ -20,7 +20,9 @@ import pyarrow as pa
 from lakebed.ingest.debezium import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
-from lakebed.ingest.json_columns import parse_objects
+from lakebed.ingest.json_objects import parse_objects
+from lakebed.ingest.native.json_parser import JsonParser
+from lakebed.ingest.native.library import library
 
 CLOCK_MICROS = 1_700_000_000_000_000
 SLICE_ROWS = 16_384
@@ -44,6 +46,7 @@ def main() -> None:
         "decoder": lambda: decoder.decode(plain),
         "decoder, ordered by source.lsn": lambda: ordered.decode(plain),
         "decoder, 1 of 5,000 records broken": lambda: decoder.decode(every_5000th_broken),
+        **({"native JSON parser": lambda: _native(plain)} if library() else {}),
         "Arrow's JSON parser": lambda: _arrow(plain),
         "DuckDB from_json": lambda: _duckdb(plain),
         "orjson, to dictionaries": lambda: [orjson.loads(value) for value in plain.column("value").to_pylist()],
@@ -67,13 +70,23 @@ def _broken(events: pa.Table, every: int) -> pa.Table:
     return events.set_column(1, events.schema.field("value"), pa.array(values, pa.binary()))
 
 
-def _arrow(events: pa.Table) -> None:
+def _schema() -> pa.Schema:
     text = {name: pa.string() for name in ("region", "status", "note")}
     row = pa.struct([pa.field(name, text.get(name, pa.int64())) for name in COLUMNS.names if name != "amount"])
     key = pa.struct([pa.field("order_id", pa.int64())])
-    schema = pa.schema([pa.field("before", key), pa.field("after", row), pa.field("op", pa.string())])
+    return pa.schema([pa.field("before", key), pa.field("after", row), pa.field("op", pa.string())])
+
+
+def _native(events: pa.Table) -> None:
+    parser = JsonParser.of(_schema(), {})
+    assert parser is not None
     for batch in events.to_batches(max_chunksize=SLICE_ROWS):
-        parse_objects(batch.column("value"), schema)
+        assert not parser.parse(batch.column("value")).unsure
+
+
+def _arrow(events: pa.Table) -> None:
+    for batch in events.to_batches(max_chunksize=SLICE_ROWS):
+        parse_objects(batch.column("value"), _schema())
 
 
 def _duckdb(events: pa.Table) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lakebed import events
+from lakebed.ingest.native.build import NotBuilt
+from lakebed.ingest.native.build import build_if_needed as build_native_code
 from tests.infra.debezium import DebeziumServer
 from tests.infra.fault_proxy import FaultProxy
 from tests.infra.kafka import KafkaServer
@@ -38,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ |= spark_environment()
+    with suppress(NotBuilt):  # tests/ingest/test_native_json.py fails without it, and says why
+        build_native_code()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,8 +12,9 @@ Algorithm
         prefix is cut off and parsed once. The rest of a value looks like an event without a schema.
     2.  A plan holds a reader for each column (``json_columns``). It is made from the table's types, the logical types
         in the schema and a sample of values, and kept until it fails.
-    3.  Arrow's JSON parser parses a slice into ``before``, ``after`` and metadata. The readers convert the columns, and
-        masks made from the operation select the upserts and the deletes. All other rows go to the slow path.
+    3.  A slice is parsed into ``before``, ``after`` and metadata (``json_objects``). The readers convert the columns, and
+        masks made from the operation select the upserts and the deletes. All other rows go to the slow path, also those
+        that the parser is not sure of: they are null, so they have no operation.
     4.  The slow path (``debezium_record``) reads one record exactly, or gives the reason why it can't.
 """
 
@@ -34,19 +35,18 @@ from lakebed.ingest.json_columns import (
     MISSES,
     ColumnReader,
     Missed,
-    column_of,
     json_type,
     micros_of,
     names_of,
     null_unavailable,
-    parse_objects,
     reader_for,
-    refusal_of,
     shape_of,
 )
+from lakebed.ingest.json_objects import ObjectParser
 from lakebed.ingest.json_text import DECODER, Unreadable, parse
 from lakebed.ingest.json_values import JsonOptions, is_unavailable
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
+from lakebed.ingest.native.json_parser import Parsed, Path
 from lakebed.ingest.slices import (
     AT_COLUMN,
     TIME_COLUMN,
@@ -181,18 +181,38 @@ class _EventReader:
         self, prefix: bytes, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
     ) -> tuple[pa.Table, Mask, int, int]:
         source = self._sources[prefix]
-        if source.plan is not None:
-            planned_for = shape_of(source.samples)
-            try:
-                return source.plan.read(payloads, records, numbers)
-            except MISSES:
-                self._sample(source, payloads)
-                if shape_of(source.samples) == planned_for:
-                    raise  # the values have the same types as before, so a new plan would be the same
-        else:
+        if source.plan is None:
             self._sample(source, payloads)
+            source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
+            return source.plan.read(source.plan.parse(payloads), records, numbers)
+        planned_for = shape_of(source.samples)
+        try:
+            parsed = self._parse_again(source, payloads, source.plan.parse(payloads))
+            return source.plan.read(parsed, records, numbers)
+        except MISSES:
+            self._sample(source, payloads)
+            if shape_of(source.samples) == planned_for:
+                raise  # the values have the same types as before, so a new plan would be the same
         source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
-        return source.plan.read(payloads, records, numbers)
+        return source.plan.read(source.plan.parse(payloads), records, numbers)
+
+    def _parse_again(self, source: _Source, payloads: pa.Array, parsed: Parsed) -> Parsed:
+        """Parses with a plan for the types of the records that are not read, and keeps it if it reads more records."""
+        if not parsed.unsure:
+            return parsed
+        samples, planned_for = dict(source.samples), shape_of(source.samples)
+        self._sample(source, payloads.filter(pa.array(~parsed.sure)))
+        if shape_of(source.samples) != planned_for:
+            try:
+                plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
+                again = plan.parse(payloads)
+            except MISSES:
+                again = parsed
+            if again.unsure < parsed.unsure:
+                source.plan = plan
+                return again
+        source.samples = samples
+        return parsed
 
     def _sample(self, source: _Source, payloads: pa.Array) -> None:
         """Keeps a value of each column, from which the plan takes the JSON type."""
@@ -246,8 +266,9 @@ class _Plan:
             metadata["source"] |= {"ts_us", *cutoff.places}
         if self._sequence and self._sequence[0] != "kafka":
             metadata.setdefault(self._sequence[0], set()).add(self._sequence[1])
-        self._schema = self._parse_schema(metadata)
-        self._refused = refusal_of(readers)
+        known = tuple(name for name in readers if name not in self._before_names)
+        watched: dict[Path, tuple[str, ...]] = {("after",): (), ("before",): known}
+        self._parser = ObjectParser(self._parse_schema(metadata), readers, watched)
 
     def _parse_schema(self, metadata: dict[str, set[str]]) -> pa.Schema:
         def struct(names: tuple[str, ...]) -> pa.StructType:
@@ -261,16 +282,20 @@ class _Plan:
             fields += members if parent == "" else [pa.field(parent, pa.struct(members))]
         return pa.schema(fields)
 
-    def read(self, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask) -> tuple[pa.Table, Mask, int, int]:
+    def parse(self, payloads: pa.Array) -> Parsed:
+        """The events as columns. Raises one of ``MISSES``."""
+        return self._parser.parse(payloads)
+
+    def read(self, parsed: Parsed, records: pa.RecordBatch, numbers: Mask) -> tuple[pa.Table, Mask, int, int]:
         """Returns the change rows, a mask of the handled records, and how many of these were ignored and how many truncated."""
-        events = parse_objects(payloads, self._schema, self._refused)
-        after = column_of(events, "after")
+        events = parsed.rows
+        after = events.column("after")
         columns, unavailable = self._columns(after.flatten(), tuple(self._readers))
         before = self._before(events)
         times = self._times(events, records)
         metadata = {TIME_COLUMN: times}
 
-        operation = column_of(events, "op")
+        operation = events.column("op")
         upsert, delete = self._masks(operation, np.asarray(after.is_valid()), columns, unavailable, before)
         if self._sequence:
             sequence = metadata[SEQUENCE_COLUMN] = self._metadata(self._sequence, events, records)
@@ -297,10 +322,10 @@ class _Plan:
                 unavailable[name] = hits
         return columns, unavailable
 
-    def _before(self, events: pa.Table) -> dict[str, pa.Array]:
+    def _before(self, events: pa.RecordBatch) -> dict[str, pa.Array]:
         if not self._before_names:
             return {}
-        before = column_of(events, "before")
+        before = events.column("before")
         if before.null_count == len(before):
             types = self._decoder_schema.columns
             return {name: pa.nulls(len(before), types.field(name).type) for name in self._before_names}
@@ -379,26 +404,26 @@ class _Plan:
                 moved |= has_old_key & np.asarray(pc.fill_null(pc.not_equal(before[key], columns[key]), False))
         return moved
 
-    def _metadata(self, path: tuple[str, str], events: pa.Table, records: pa.RecordBatch) -> pa.Array:
+    def _metadata(self, path: tuple[str, str], events: pa.RecordBatch, records: pa.RecordBatch) -> pa.Array:
         parent, name = path
         if parent == "kafka":
             return kafka_metadata(records, name)
         if parent == "":
-            return column_of(events, name)
-        return pc.struct_field(column_of(events, parent), name)
+            return events.column(name)
+        return pc.struct_field(events.column(parent), name)
 
-    def _times(self, events: pa.Table, records: pa.RecordBatch) -> pa.Array:
+    def _times(self, events: pa.RecordBatch, records: pa.RecordBatch) -> pa.Array:
         """Microseconds: when the source changed the row, else when Debezium read the change, else the record's own time."""
         millis = pc.coalesce(
             self._metadata(("source", "ts_ms"), events, records),
-            column_of(events, "ts_ms"),
+            events.column("ts_ms"),
             records.column("timestamp").view(pa.int64()),
         )
         return micros_of(millis)
 
-    def _positions(self, events: pa.Table, records: pa.RecordBatch, times: pa.Array) -> pa.Table:
+    def _positions(self, events: pa.RecordBatch, records: pa.RecordBatch, times: pa.Array) -> pa.Table:
         """The source's position at each event, which orders events and truncates."""
-        source = column_of(events, "source")
+        source = events.column("source")
         micros = pc.coalesce(pc.struct_field(source, "ts_us"), times)
         return positions(records, micros, {name: pc.struct_field(source, name) for name in self._cutoff.places})
 

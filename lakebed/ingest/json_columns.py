@@ -1,9 +1,8 @@
 """Read whole columns of JSON values at once: the fast path.
 
-``reader_for`` takes a column's type, its logical type and the JSON type of a sample. It chooses the type that Arrow's
-JSON parser reads the column as, and the conversion from there to the column's type. Arrow's parser refuses a value that
-does not fit (a fraction in an integer, a number out of range, a lone surrogate, a repeated key), so no value changes
-unnoticed. It raises for the whole slice, and the caller reads the offending records one by one with ``json_values``.
+``reader_for`` takes a column's type, its logical type and the JSON type of a sample. It chooses the type that the column is
+parsed as (``json_objects``), and the conversion from there to the column's type. What a conversion can't be sure of makes it
+raise for the whole slice, and the caller reads the offending records one by one with ``json_values``.
 
 Invariant
     J1  Every value that a reader accepts, ``json_values.convert`` reads to the same value.
@@ -12,15 +11,13 @@ Invariant
 from __future__ import annotations
 
 import base64
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from lakebed.ingest.base64_columns import to_binary, to_decimal
 from lakebed.ingest.connect_types import Kind, LogicalType
@@ -38,7 +35,6 @@ PLAIN_DIGITS = r"^-?[0-9]+(\.[0-9]+)?$"
 SURELY_DIGITS = r"^-[0-9]+(\.[0-9]+)?$|^[0-9]+\.[0-9]+$|^([0-9]{4})*[0-9]{1,3}$"
 """Digits with a sign or a point, or of a length that base64 never has."""
 MAYBE_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^Infinity$"
-TOP_LEVEL_NULL = r"\}\s*null"
 
 
 class Missed(ValueError):
@@ -52,11 +48,11 @@ MISSES = (Missed, ValueError, OverflowError, pa.ArrowNotImplementedError)
 @dataclass(frozen=True, slots=True)
 class ColumnReader:
     parsed: pa.DataType
-    """The type that Arrow's JSON parser reads."""
+    """The type that ``json_objects`` reads."""
     finish: Callable[[pa.Array], pa.Array] | None = None
     """Converts it to the column's type; None if it is that type already."""
     numbers_only: bool = False
-    """Whether texts must be refused, because Arrow would read them like numbers (``refusal_of``)."""
+    """Whether texts must be refused, because Arrow's parser would read them like numbers (``refusal_of``)."""
 
     def read(self, values: pa.Array) -> pa.Array:
         return values if self.finish is None else self.finish(values)
@@ -85,58 +81,6 @@ def shape_of(sample: Any, levels: int = 8) -> Any:
     if isinstance(sample, list) and levels:
         return [shape_of(next((item for item in sample if item is not None), None), levels - 1)]
     return json_type(sample)
-
-
-def refusal_of(readers: Mapping[str, ColumnReader]) -> str:
-    """A pattern of texts that ``parse_objects`` must not read.
-
-    Arrow's parser crashes on a bare null between two objects. It reads a decimal from a number and from a text alike, but
-    a text of digits may be base64 of another number. So the pattern finds texts by the name of their member, and it also
-    refuses names with escapes, which it could not recognize.
-    """
-    pattern = TOP_LEVEL_NULL
-    if names := [re.escape(name) for name, reader in readers.items() if reader.numbers_only]:
-        pattern += rf'|"({"|".join(names)})"\s*:\s*"|[{{,]\s*"[^"\\]*(\\.[^"\\]*)+"\s*:'
-    return pattern
-
-
-def parse_objects(values: pa.Array, schema: pa.Schema, refused: str = TOP_LEVEL_NULL) -> pa.Table:
-    """One row per JSON object; members that are not in the schema are skipped. Raises one of ``MISSES``.
-
-    1.  Every value must begin and end with a brace.
-    2.  The values are joined by newlines, which are illegal inside a JSON string, so no value can extend into the next.
-        The text must be UTF-8, and nothing in it may match ``refused``.
-    3.  If there are as many rows as values, each value was exactly one object.
-    """
-    if not _braced(values):
-        raise Missed("not one JSON object per record")
-    whole = pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
-    text = pc.binary_join(whole, b"\n").cast(pa.string())  # checks that it is UTF-8
-    if pc.match_substring_regex(text, refused)[0].as_py():
-        raise Missed("text that Arrow's parser would read wrongly")
-    joined = text.buffers()[2]
-    table = pj.read_json(
-        pa.BufferReader(joined),
-        read_options=pj.ReadOptions(use_threads=False, block_size=len(joined) + 1),
-        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
-    )
-    if table.num_rows != len(values):
-        raise Missed("not one JSON object per record")
-    return table.combine_chunks()
-
-
-def _braced(values: pa.Array) -> bool:
-    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
-    if (np.diff(offsets) < 2).any():
-        return False
-    data = np.frombuffer(values.buffers()[2], np.uint8)
-    return bool((data[offsets[:-1]] == ord("{")).all() and (data[offsets[1:] - 1] == ord("}")).all())
-
-
-def column_of(table: pa.Table, name: str) -> pa.Array:
-    """A column as one array."""
-    column = table.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def null_unavailable(values: pa.Array, placeholder: str) -> tuple[pa.Array, np.ndarray[Any, Any] | None]:

@@ -10,6 +10,7 @@ The values are read as in ``debezium`` without an inline schema: fast by columns
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,18 +26,17 @@ from lakebed.ingest.json_columns import (
     MISSES,
     ColumnReader,
     Missed,
-    column_of,
     json_type,
     micros_of,
     names_of,
     null_unavailable,
-    parse_objects,
     reader_for,
-    refusal_of,
 )
+from lakebed.ingest.json_objects import ObjectParser
 from lakebed.ingest.json_text import Unreadable, parse, shown
 from lakebed.ingest.json_values import JsonOptions
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
+from lakebed.ingest.native.json_parser import Parsed
 from lakebed.ingest.operations import DELETE_VALUES, Operations
 from lakebed.ingest.slices import (
     AT_COLUMN,
@@ -54,6 +54,8 @@ from lakebed.ingest.unknown_fields import KnownFields, UnknownMembers, UnknownOp
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 SAMPLES = 64
+DOUBTFUL_SHARE = 16
+"""If more than one in so many records is not read, a plan for the types of new samples may read more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,14 @@ class JsonRows:
         return decode_records(records, _RowReader(self), self.decoder_schema, NO_CUTOFF)
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a slice is read as a whole."""
+
+    readers: Mapping[str, ColumnReader]
+    parser: ObjectParser
+
+
 class _RowReader:
     def __init__(self, decoder: JsonRows) -> None:
         self._decoder = decoder
@@ -97,7 +107,7 @@ class _RowReader:
             also = [] if self._operation is None else [self._operation]
             self._known = KnownFields(decoder.decoder_schema.columns, self._options.unavailable_value, also)
         self._samples: dict[str, Any] = {}
-        self._readers: dict[str, ColumnReader] | None = None
+        self._plan: _Plan | None = None
         self._sequence = metadata_path(decoder.decoder_schema.sequence_metadata)
 
     # One by one ------------------------------------------------------------------------------------------------------
@@ -160,20 +170,29 @@ class _RowReader:
     def _read_present(
         self, records: pa.RecordBatch, numbers: np.ndarray[Any, Any]
     ) -> tuple[pa.Table, np.ndarray[Any, Any]]:
-        if self._readers is not None:
+        values = records.column("value")
+        if self._plan is not None:
             try:
-                return self._read_columns(records, numbers, self._readers)
+                parsed = self._plan.parser.parse(values)
+                if parsed.unsure * DOUBTFUL_SHARE <= len(values):
+                    return self._read_columns(parsed, self._plan.readers, records, numbers)
             except MISSES:
                 pass
-        self._sample(records.column("value"))
+        self._sample(values)
+        self._plan = self._planned()
+        return self._read_columns(self._plan.parser.parse(values), self._plan.readers, records, numbers)
+
+    def _planned(self) -> _Plan:
         readers = {}
         for column in self._decoder_schema.columns:
             reader = reader_for(column.type, PLAIN, self._samples.get(column.name), self._options)
             if reader is None:
                 raise Missed(f"column {column.name} is read one by one")
             readers[column.name] = reader
-        self._readers = readers
-        return self._read_columns(records, numbers, readers)
+        fields = [pa.field(name, reader.parsed) for name, reader in readers.items()]
+        if self._operation is not None and self._operation not in readers:
+            fields.append(pa.field(self._operation, pa.string()))
+        return _Plan(readers, ObjectParser(pa.schema(fields), readers, {(): ()}))
 
     def _sample(self, values: pa.Array) -> None:
         for number in np.unique(np.linspace(0, len(values) - 1, SAMPLES, dtype=np.int64)):
@@ -187,25 +206,26 @@ class _RowReader:
                     self._samples[name] = value
 
     def _read_columns(
-        self, records: pa.RecordBatch, numbers: np.ndarray[Any, Any], readers: dict[str, ColumnReader]
+        self,
+        parsed: Parsed,
+        readers: Mapping[str, ColumnReader],
+        records: pa.RecordBatch,
+        numbers: np.ndarray[Any, Any],
     ) -> tuple[pa.Table, np.ndarray[Any, Any]]:
-        fields = [pa.field(name, reader.parsed) for name, reader in readers.items()]
-        if self._operation is not None and self._operation not in readers:
-            fields.append(pa.field(self._operation, pa.string()))
-        parsed = parse_objects(records.column("value"), pa.schema(fields), refusal_of(readers))
         columns, unavailable = {}, {}
         for name, reader in readers.items():
-            values, hits = null_unavailable(column_of(parsed, name), self._options.unavailable_value)
+            values, hits = null_unavailable(parsed.rows.column(name), self._options.unavailable_value)
             columns[name] = reader.read(values)
             if hits is not None:
                 unavailable[name] = hits
         count = len(numbers)
         delete, good = np.zeros(count, bool), np.ones(count, bool)
         if self._operation is not None:
-            operation = column_of(parsed, self._operation)
+            operation = parsed.rows.column(self._operation)
             if not pa.types.is_string(operation.type) and operation.null_count < count:
                 raise Missed("an operation that is not a string")
             delete, good = self._meanings(operation.cast(pa.string()))
+        good &= parsed.sure
         for name in self._decoder_schema.required:
             if columns[name].null_count:
                 valid = np.asarray(columns[name].is_valid())

@@ -6,7 +6,7 @@
 A case is a random table, a format and a batch of records (``hostile``). It holds if
 
     1.  nothing raises: every record is rows, a quarantined record with a reason that was foreseen, a truncate or ignored;
-    2.  the reading by columns and the reading one by one agree to the bit;
+    2.  the readings by columns, with the native parser and with Arrow's, and the reading one by one agree to the bit;
     3.  the task writes what was decoded: each row of its parts is a decoded one, and none is missing without keys.
 """
 
@@ -29,10 +29,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakebed.ingest import debezium, json_rows, slices
+from lakebed.ingest import slices
 from lakebed.ingest.batch_writer import WriteTask
 from lakebed.ingest.decoder import Decoded
 from lakebed.ingest.json_columns import Missed
+from lakebed.ingest.json_objects import ObjectParser
+from lakebed.ingest.native.json_parser import JsonParser
 from lakebed.ingest.slices import UNFORESEEN
 from lakebed.ingest.source import RecordChanges
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
@@ -44,10 +46,14 @@ ROWS_PER_CASE = 150
 @contextmanager
 def only_one_by_one() -> Iterator[None]:
     """The fast reading refuses everything."""
-    with (
-        patch.object(debezium, "parse_objects", side_effect=Missed("off")),
-        patch.object(json_rows, "parse_objects", side_effect=Missed("off")),
-    ):
+    with patch.object(ObjectParser, "parse", side_effect=Missed("off")):
+        yield
+
+
+@contextmanager
+def without_native_code() -> Iterator[None]:
+    """The fast reading uses Arrow's parser, as where the library is not built."""
+    with patch.object(JsonParser, "of", return_value=None):
         yield
 
 
@@ -94,6 +100,8 @@ def check(case: Case, folder: str) -> Counter[str]:
     """Raises AssertionError, or whatever the decoder or the task raised; else how many records became what."""
     with patch.object(slices, "ONE_BY_ONE_ROWS", 2):  # so that the records beside a bad one are still read by columns
         decoded = case.decoder().decode(case.records, case.cutoff)
+        with without_native_code():
+            assert_same(decoded, case.decoder().decode(case.records, case.cutoff))
     with only_one_by_one():
         assert_same(decoded, case.decoder().decode(case.records, case.cutoff))
     reasons = decoded.quarantined["reason"].to_pylist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from lakebed.ingest import debezium, json_rows
 from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
-from tests.ingest.fuzz import assert_same, only_one_by_one
+from tests.ingest.fuzz import assert_same, only_one_by_one, without_native_code
 from tests.ingest.records import event, records, with_schema
 
 COLUMNS = pa.schema(
@@ -96,6 +97,8 @@ def check(decoder: Decoder, table: pa.Table) -> None:
     with only_one_by_one():
         slow = decoder.decode(table, cutoff)
     assert_same(fast, slow)
+    with without_native_code():
+        assert_same(copy(decoder).decode(table, cutoff), slow)
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,0 +1,81 @@
+"""Load the shared library of this folder, once a process.
+
+``LAKEBED_NATIVE=off`` does without it, as where it was not built. A log line at debug tells which way ingest goes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import sys
+
+from lakebed.ingest.native.build import LIBRARY
+
+VERSION = 1
+"""What ``lakebed_native_version`` must return: raised with every change of what a C function takes or returns."""
+DONE, UNSURE, NO_MEMORY, TOO_LARGE = 0, 1, -1, -2
+
+_logger = logging.getLogger("lakebed.ingest")
+
+
+class Field(ctypes.Structure):
+    """``struct field`` of arrow_columns.h."""
+
+    _fields_ = [
+        ("kind", ctypes.c_int32), ("width", ctypes.c_int32), ("precision", ctypes.c_int32), ("scale", ctypes.c_int32),
+        ("first_child", ctypes.c_int32), ("children", ctypes.c_int32), ("name", ctypes.c_char_p),
+        ("name_length", ctypes.c_int32), ("watched", ctypes.c_int32),
+    ]  # fmt: skip
+
+
+class ArrowArray(ctypes.Structure):
+    """``struct ArrowArray`` of Arrow's C data interface."""
+
+    _fields_ = [
+        ("length", ctypes.c_int64), ("null_count", ctypes.c_int64), ("offset", ctypes.c_int64),
+        ("n_buffers", ctypes.c_int64), ("n_children", ctypes.c_int64), ("buffers", ctypes.c_void_p),
+        ("children", ctypes.c_void_p), ("dictionary", ctypes.c_void_p), ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class Unknown(ctypes.Structure):
+    """``struct unknown`` of json_to_arrow.c."""
+
+    _fields_ = [("name", ctypes.c_void_p), ("length", ctypes.c_int64), ("node", ctypes.c_int64)]
+
+
+class Skipped(ctypes.Structure):
+    """``struct skipped`` of json_to_arrow.c."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("length", ctypes.c_int32), ("node", ctypes.c_int32)]
+
+
+class Task(ctypes.Structure):
+    """``struct task`` of json_to_arrow.c."""
+
+    _fields_ = [
+        ("fields", ctypes.c_void_p), ("skipped", ctypes.c_void_p), ("offsets", ctypes.c_void_p), ("data", ctypes.c_void_p),
+        ("sure", ctypes.c_void_p), ("met", ctypes.c_void_p), ("unknown", ctypes.c_void_p), ("rows", ctypes.c_int64),
+        ("field_count", ctypes.c_int32), ("skipped_count", ctypes.c_int32), ("unknown_count", ctypes.c_int32),
+    ]  # fmt: skip
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The library, or None where it is off, not built, or of another version than this code."""
+    if os.environ.get("LAKEBED_NATIVE") == "off" or sys.byteorder != "little":
+        _logger.debug("native ingest is off: JSON is read by Arrow's parser")
+        return None
+    try:
+        found = ctypes.CDLL(str(LIBRARY))
+        if found.lakebed_native_version() != VERSION:
+            raise OSError(f"{LIBRARY.name} is of another version; build it again")
+    except (OSError, AttributeError) as error:
+        _logger.debug("no native ingest, JSON is read by Arrow's parser: %s", error)
+        return None
+    found.lakebed_read_json.argtypes = [ctypes.POINTER(Task), ctypes.POINTER(ArrowArray)]
+    _logger.debug("native ingest: %s", LIBRARY)
+    return found
