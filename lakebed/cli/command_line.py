@@ -140,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         assert isinstance(sub, _Parser)
         return sub
 
+    _add_init(add)
     _add_pipelines(add)
     _add_tables(add, rows)
     _add_simulate(add, rows)
@@ -150,6 +151,23 @@ def _parser() -> argparse.ArgumentParser:
     _add_servers(add)
     _add_files(add)
     return parser
+
+
+def _add_init(add: _Add) -> None:
+    init = add("init", "write a pipeline file; a terminal is asked for what the options leave open", _init)
+    init.add_argument("output", metavar="FILE", nargs="?", default="pipeline.yml", help="default: pipeline.yml")
+    init.add_argument("--source", metavar="KIND", help="kafka, files or generator")
+    init.add_argument("--folder", metavar="DIR", help="files: the folder where they appear")
+    init.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="kafka: the brokers")
+    init.add_argument("--topic", metavar="NAME", action="append", help="kafka: may be given several times")
+    init.add_argument("--record-format", metavar="KIND", help="debezium-json or json; of files also csv or parquet")
+    init.add_argument("--path", metavar="PATH", help="the table: a folder, or s3://bucket/prefix")
+    init.add_argument(
+        "--columns", metavar="TEXT", help="such as 'id: long, name: string' (default: those of the files)"
+    )
+    init.add_argument("--keys", metavar="NAMES", help="the columns that identify a row, separated by commas")
+    init.add_argument("--sequence-by", metavar="NAME", help="what orders the changes of a key, such as updated_at")
+    init.add_argument("--force", action="store_true", help="write over a file that is there")
 
 
 def _add_pipelines(add: _Add) -> None:
@@ -459,6 +477,12 @@ def _docs(options: argparse.Namespace) -> int:
     from lakebed.cli.manual_commands import docs
 
     return docs(options)
+
+
+def _init(options: argparse.Namespace) -> int:
+    from lakebed.cli.init_command import init
+
+    return init(options)
 
 
 def _example(options: argparse.Namespace) -> int:

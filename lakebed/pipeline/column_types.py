@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
-from lakebed.manifest.schema import PRIMITIVES, schema_from_json
+from lakebed.manifest.schema import PRIMITIVES, schema_from_json, schema_to_json
 from lakebed.settings import suggest
 
 _NAMES = {name: name for name in PRIMITIVES} | {
@@ -34,6 +34,24 @@ def _field(name: str, text: str) -> dict[str, Any]:
     kind = _NOT_NULL.sub("", text)
     parser = _TypeText(name, kind)
     return {"name": name, "type": parser.whole(), "nullable": kind == text}
+
+
+def type_text(kind: pa.DataType) -> str:
+    """A type of a canonical schema as people write it; the inverse of what ``table_schema`` parses."""
+    return _spelled(orjson.loads(schema_to_json(pa.schema([("c", kind)])))["fields"][0]["type"])
+
+
+def _spelled(kind: Any) -> str:
+    if isinstance(kind, str):
+        return kind
+    match kind["type"]:
+        case "array":
+            return f"array<{_spelled(kind['elementType'])}>"
+        case "map":
+            return f"map<{_spelled(kind['keyType'])}, {_spelled(kind['valueType'])}>"
+        case _:
+            members = (f"{each['name']}: {_spelled(each['type'])}" for each in kind["fields"])
+            return f"struct<{', '.join(members)}>"
 
 
 class _TypeText:

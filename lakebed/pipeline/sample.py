@@ -1,0 +1,72 @@
+"""The columns of files that are there already, for a pipeline file that somebody begins to write.
+
+DuckDB reads some of the files and guesses types; people check what it guessed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.manifest.schema import canonical_schema
+from lakebed.parts.sql import file_literal
+from lakebed.pipeline.column_types import table_schema, type_text
+from lakebed.storage.engine import connect
+
+FILES_MAX = 8
+_FORMAT_OF_SUFFIX = {
+    ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet",
+}  # fmt: skip
+_READERS = {
+    "json": "read_json([{}], format = 'newline_delimited', union_by_name = true, maximum_depth = 4)",
+    "csv": "read_csv([{}], header = true, union_by_name = true)",
+    "parquet": "read_parquet([{}], union_by_name = true)",
+}
+
+
+def format_of(folder: str) -> str | None:
+    """The format of the files in a folder by their suffix; None if there is none, or no suffix is known."""
+    return next((_FORMAT_OF_SUFFIX[file.suffix.lower()] for file in _files(folder)), None)
+
+
+def columns_of(folder: str, format: str) -> dict[str, str]:
+    """Column names and types of the first files of a folder, as in a pipeline file. None is read for an unknown format.
+
+    Raises InvalidInput naming the folder for files that are in another format.
+    """
+    files = _files(folder)[:FILES_MAX]
+    if not files or format not in _READERS:
+        return {}
+    listed = ", ".join(file_literal(str(file)) for file in files)
+    try:
+        with connect() as connection:
+            found = connection.sql(f"from {_READERS[format].format(listed)} limit 0").to_arrow_table().schema
+    except duckdb.Error as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(f"the files in {folder} can't be read as {format}: {reason}", path=folder) from None
+    return {field.name: _type_of(field.name, field.type) for field in found}
+
+
+def _files(folder: str) -> list[Path]:
+    try:
+        files = sorted(Path(folder).iterdir())
+    except OSError:
+        return []
+    return [
+        file for file in files
+        if file.suffix.lower() in _FORMAT_OF_SUFFIX and not file.name.startswith((".", "_")) and file.is_file()
+    ]  # fmt: skip
+
+
+def _type_of(name: str, kind: pa.DataType) -> str:
+    """The column type for such values; ``string`` for what no column type spells, such as a time of day."""
+    try:
+        text = type_text(canonical_schema(pa.schema([pa.field(name, kind)])).field(0).type)
+        table_schema({name: text})
+    except InvalidSchema:
+        is_number = pa.types.is_unsigned_integer(kind)
+        return "string" if not is_number else "long" if kind.bit_width < 64 else "decimal(20,0)"
+    return text
