@@ -21,6 +21,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt
@@ -37,7 +38,7 @@ from lakebed.parts.order import sort_order
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.parts.resolve import resolve
 from lakebed.parts.sql import aliases, named, parquet, scan_of, sql_type
-from lakebed.parts.write import order_bound_terms, with_order_bounds
+from lakebed.parts.write import bounds_count_deletes, order_bound_terms, with_order_bounds
 from lakebed.quoting import literal, quote
 from lakebed.sortkey.order_values import key_at
 from lakebed.sortkey.ranges import ORDER_BOUNDS, range_of
@@ -218,14 +219,21 @@ class RowChecks:
         terms, bound_terms = self._spec.terms, order_bound_terms(self._spec)
         names = list(dict.fromkeys(name for term in terms for name in term.columns))
         fields = [self._spec.schema.field(name).with_nullable(True) for name in names]
+        if part.deletes and not bounds_count_deletes(self._spec):
+            names, fields = [*names, OP_COLUMN], [*fields, pa.field(OP_COLUMN, pa.string())]
         kinds = {field.name: sql_type(field.type) for field in fields}
         scan = scan_of([self._storage.duckdb_url(part.path)], kinds, {})
         last: pa.Table | None = None
+        last_counted: pa.Table | None = None
         row = 0
         for batch in connection.sql(scan).to_arrow_reader(_BATCH_ROWS):
             table = named(pa.Table.from_batches([batch]), names).cast(pa.schema(fields))
-            if last is None and bound_terms:
-                yield from self._order_bounds(part, table, 0)
+            counted = table
+            if OP_COLUMN in names:
+                counted = table.filter(pc.fill_null(pc.not_equal(table[OP_COLUMN], DELETE), True))
+            if last_counted is None and bound_terms and len(counted):
+                yield from self._order_bounds(part, counted, 0)
+            last_counted = counted.slice(len(counted) - 1) if len(counted) else last_counted
             joined = pa.concat_tables([last, table]) if last is not None else table
             order = sort_order(joined, terms)
             wrong = np.flatnonzero(order != np.arange(len(order)))
@@ -237,8 +245,8 @@ class RowChecks:
                 return
             row += len(table)
             last = joined.slice(len(joined) - 1)
-        if last is not None and bound_terms:
-            yield from self._order_bounds(part, last, 1)
+        if last_counted is not None and bound_terms:
+            yield from self._order_bounds(part, last_counted, 1)
 
     def _order_bounds(self, part: Part | ChangePart, rows: pa.Table, end: int) -> Iterator[Finding]:
         """Compare the first (``end`` 0) or the last key with the part's statistics, as exactly as bounds are kept."""

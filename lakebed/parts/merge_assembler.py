@@ -24,7 +24,7 @@ from lakebed.parts.merge_budget import Budget, Footprint, MergeLimits
 from lakebed.parts.merge_reader import SourceReader
 from lakebed.parts.merge_sources import Selection
 from lakebed.parts.provenance import Provenance
-from lakebed.parts.write import delta_stats, order_bound_terms, with_needed_order_bounds
+from lakebed.parts.write import bounds_count_deletes, delta_stats, order_bound_terms, with_needed_order_bounds
 from lakebed.parts.write_arrow import write_tables
 from lakebed.sortkey.order_values import key_at
 from lakebed.storage.part_storage import PartStorage
@@ -121,15 +121,20 @@ class Assembler:
         dead = self._dead(piece)
         columns = [*self._reader.columns, *([OP_COLUMN] if len(dead) else [])]
         bound_terms = order_bound_terms(self._spec)
-        ends: list[list[pa.Scalar]] = []  # the first and the last row's sort key
+        ends: list[list[pa.Scalar]] = []  # the first and the last sort key of the rows that count
+        counts = np.ones(len(piece), dtype=bool)
+        if not bounds_count_deletes(self._spec):
+            counts[np.array(dead.to_array(), dtype=np.int64)] = False
 
         def groups() -> Iterator[pa.Table]:
+            done = 0
             for at in range(0, len(piece), self._budget.chunk_rows):
                 for group in self._row_groups(columns, piece.slice(at, self._budget.chunk_rows)):
-                    if bound_terms and not ends:
-                        ends.append(key_at(group, 0, bound_terms))
-                    if bound_terms:
-                        ends[1:] = [key_at(group, len(group) - 1, bound_terms)]
+                    counted = np.flatnonzero(counts[done : done + len(group)])
+                    done += len(group)
+                    if bound_terms and len(counted):
+                        first, last = (key_at(group, int(counted[end]), bound_terms) for end in (0, -1))
+                        ends[:] = [ends[0] if ends else first, last]
                     yield group
 
         group_rows = self._limits.row_group_rows

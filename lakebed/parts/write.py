@@ -2,6 +2,7 @@
 
 1. The rows are split by partition, because a part belongs to one partition.
 2. Each piece is sorted by the sort key, or by the keys without one. The first and the last sort key go into its statistics.
+   Deletes don't count there unless the order is one of keys: they have no values in other columns, so they would all be null.
 3. Arrow writes it (``write_arrow``) under a new uuid name. No name is ever written twice, so a failed attempt leaves an orphan
    and never a wrong row. A sample of the values decides which columns get dictionaries.
 """
@@ -100,11 +101,15 @@ def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec
         (rows.take(pa.array(group)) for group in groups), rows.schema, dictionary, ROW_GROUP_ROWS, storage, order=terms
     )
     stats = delta_stats(count, column_stats, spec.schema)
-    if bounded := order_bound_terms(spec):
+    is_delete = np.zeros(count, dtype=bool)
+    if OP_COLUMN in rows.column_names:
+        is_delete = pc.fill_null(pc.equal(rows[OP_COLUMN], DELETE), False).to_numpy()
+    bounded = order_bound_terms(spec)
+    counted = order if bounds_count_deletes(spec) else order[~is_delete[order]]
+    if bounded and len(counted):
         stats = with_needed_order_bounds(
-            stats, bounded, key_at(rows, int(order[0]), bounded), key_at(rows, int(order[-1]), bounded)
+            stats, bounded, key_at(rows, int(counted[0]), bounded), key_at(rows, int(counted[-1]), bounded)
         )
-    deletes = pc.sum(pc.equal(rows[OP_COLUMN], DELETE)).as_py() if OP_COLUMN in rows.column_names else 0
     incomplete = 0
     if UNAVAILABLE_COLUMN in rows.column_names:
         incomplete = sum(bool(names) for names in rows[UNAVAILABLE_COLUMN].to_pylist())
@@ -112,7 +117,7 @@ def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec
         path=path,
         rows=count,
         bytes=size,
-        deletes=deletes or 0,
+        deletes=int(np.count_nonzero(is_delete)),
         incomplete=incomplete,
         partition_values=dict(values),
         stats=stats,
@@ -189,14 +194,13 @@ def delta_stats(rows: int, column_stats: Mapping[str, Mapping[str, str]], schema
 
 
 def order_bound_terms(spec: WriteSpec) -> tuple[SortTerm, ...]:
-    """The terms whose first and last values a part records: none if it is sorted by one column of whole numbers or decimals.
+    """The terms whose first and last values a part records, if they are needed (``with_needed_order_bounds``)."""
+    return order_columns(spec.schema, spec.order_by, spec.partition_by, spec.sort_key_frame)
 
-    Its bounds suffice. Those of floating-point columns don't: with NaN or an infinity among the values there are none. Those of
-    timestamps lie on milliseconds, those of texts are cut (``with_needed_order_bounds``).
-    """
-    terms = order_columns(spec.schema, spec.order_by, spec.partition_by, spec.sort_key_frame)
-    is_exact = all(pa.types.is_integer(term.type) or pa.types.is_decimal(term.type) for term in terms)
-    return () if _is_one_column(terms) and is_exact else terms
+
+def bounds_count_deletes(spec: WriteSpec) -> bool:
+    """Whether deletes have values in all columns of the order, because all are keys."""
+    return all(name in spec.keys for term in spec.terms for name in term.columns)
 
 
 def _is_one_column(terms: Sequence[SortTerm]) -> bool:
@@ -207,14 +211,23 @@ def _is_one_column(terms: Sequence[SortTerm]) -> bool:
 def with_needed_order_bounds(
     stats: str, terms: Sequence[SortTerm], first: Sequence[pa.Scalar], last: Sequence[pa.Scalar]
 ) -> str:
-    """Statistics that also record the first and the last sort key of a sorted part, unless its column's bounds say as much."""
+    """Statistics that also record the first and the last sort key of a sorted part, unless its column's bounds say as much.
+
+    They do for one column, ascending with nulls first, whose bounds are exact: of whole numbers, decimals, dates and short texts.
+    Those of floating-point columns are not: with NaN or an infinity among the values there are none. Those of timestamps lie on
+    milliseconds, those of texts are cut. And if only deletes are null in the column, they say too little.
+    """
     if _is_one_column(terms) and all(map(_is_whole_in_bounds, (*first, *last))):
-        return stats
+        nulls = orjson.loads(stats)["nullCount"].get(terms[0].name)
+        if nulls == 0 or not first[0].is_valid:
+            return stats
     return with_order_bounds(stats, terms, first, last)
 
 
 def _is_whole_in_bounds(value: pa.Scalar) -> bool:
     """Whether the bounds of a column keep such a value exactly."""
+    if pa.types.is_integer(value.type) or pa.types.is_decimal(value.type):
+        return True
     if pa.types.is_string(value.type):
         return not value.is_valid or len(value.as_py()) <= _STRING_BOUND_CHARACTERS
     return bool(pa.types.is_date(value.type)) and _is_of_known_years(value)

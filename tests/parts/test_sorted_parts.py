@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from pyroaring import BitMap64
 
 from lakebed.manifest.actions import Part
-from lakebed.parts.changes import WriteSpec
+from lakebed.parts.changes import OP_COLUMN, WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.parts.merge_budget import MergeLimits
 from lakebed.parts.write import write_parts
@@ -169,6 +170,27 @@ def test_parts_of_a_merge_overlap_in_no_more_than_one_value_however_alike_values
     overlapping = sum(right.lower < left.upper for left, right in itertools.pairwise(ranges))
     assert overlapping <= (2 if beyond or "\U0010ffff" in str(values[0]) else 0), ranges
     assert len(parts[0].stats) < 4_000, "what all texts begin with is not kept without end"
+
+
+@pytest.mark.parametrize(
+    "key", [["count"], ["count desc"], ["count", "id"], ["name nulls last"], ["hilbert(count, id)"]]
+)
+def test_deletes_do_not_widen_the_range_of_a_part(key: list[str], tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64()), ("count", pa.int64()), ("name", pa.string())])
+    spec = WriteSpec(schema=schema, keys=("id",), sort_key=tuple(key))
+    terms = order_columns(schema, spec.order_by, ())
+    live = pa.table({"id": range(50, 90), "count": range(40), "name": [f"n{place:02}" for place in range(40)]}, schema)
+    deletes = pa.table({"id": range(20), "count": [None] * 20, "name": [None] * 20}, schema)
+    both = pa.concat_tables([live, deletes]).append_column(OP_COLUMN, pa.array(["u"] * 40 + ["d"] * 20))
+    part, plain = written(tmp_path, both, spec), written(tmp_path, live, spec)
+    wanted = range_of(plain.stats, terms)
+    assert range_of(part.stats, terms) == wanted
+    assert wanted.is_bounded and (0, None) not in (wanted.lower[:2], wanted.upper[:2])
+    ops = pq.read_table(tmp_path / part.path, partitioning=None)[OP_COLUMN].to_pylist()
+    dead = BitMap64(row for row, op in enumerate(ops) if op == "d")
+    source = MergeSource(replace(part, has_op_column=True, deletes=20), dead, True, str(tmp_path / part.path))
+    [merge] = merge_parts([source], spec, open_part_storage(tmp_path), connect(threads=1))
+    assert (merge.deletes, range_of(merge.stats, terms)) == (20, wanted)
 
 
 def test_a_part_sorted_by_short_texts_tells_no_more_than_the_bounds_of_its_column(tmp_path: Path) -> None:
