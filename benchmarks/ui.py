@@ -11,6 +11,7 @@ new connection to its last byte: warm, then while looks go on without a pause, t
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import tempfile
 import threading
@@ -113,8 +114,7 @@ def answered(url: str, path: str, requests: int) -> list[list[object]]:
     while b'"figures":null' in _ask(url, targets["table"])[2]:  # the first look is not over yet
         time.sleep(0.1)
     body = _ask(url, targets["levels"])[2]
-    version = int(body.split(b'"version":', 1)[1].split(b",", 1)[0])
-    targets["part"] += f"&version={version}&index=0"
+    targets["part"] += f"&id={json.loads(body)['columns']['id'][0]}"
     rows: list[list[object]] = []
     for name, target in targets.items():
         _, tag, plain = _ask(url, target)

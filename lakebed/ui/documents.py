@@ -14,10 +14,12 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.monitoring.table_state import Recent
 from lakebed.planning.plan import Planning
 from lakebed.planning.plan_table import plan_row
-from lakebed.ui.texts import blotted, cut
+from lakebed.ui.runbook import section_of
+from lakebed.ui.texts import blotted, cut, shown
 
 FINDINGS_MAX = 20
 CLAIMS_MAX = 100
+COLUMNS_MAX = 300
 _FINDING_MAX = 1_000
 _PLAN_FIGURES = ("parts", "level", "rows", "dead_rows", "bytes_in", "bytes_out", "depth_before", "depth_after")
 
@@ -31,6 +33,7 @@ def findings(found: tuple[Finding, ...]) -> dict[str, Any]:
             "where": cut(blotted(finding.where)),
             "what": cut(blotted(finding.what), _FINDING_MAX),
             "remedy": cut(blotted(finding.remedy), _FINDING_MAX),
+            "runbook": section_of(finding.check),
         }
         for finding in found[:FINDINGS_MAX]
     ]
@@ -82,7 +85,7 @@ def figures(status: Status, recent: Recent, snapshot: Snapshot) -> dict[str, Any
 
 
 def shape(snapshot: Snapshot) -> dict[str, Any]:
-    """Keys, order and partitions."""
+    """Keys, order, partitions, the first ``COLUMNS_MAX`` columns, and the properties that are set."""
     settings = snapshot.settings
     return {
         "id": cut(snapshot.metadata.id),
@@ -91,6 +94,12 @@ def shape(snapshot: Snapshot) -> dict[str, Any]:
         "sequence_by": settings.sequence_by and cut(settings.sequence_by),
         "partition_by": [cut(name) for name in snapshot.metadata.partition_columns],
         "merge": settings.merge,
+        "columns": [
+            {"name": cut(column.name), "type": cut(str(column.type)), "is_nullable": column.nullable}
+            for column in list(snapshot.schema)[:COLUMNS_MAX]
+        ],
+        "columns_more": max(0, len(snapshot.schema) - COLUMNS_MAX),
+        "properties": shown(dict(sorted(snapshot.metadata.configuration.items()))),
     }
 
 

@@ -6,13 +6,15 @@
 3. Depth is computed forward from the oldest version in memory. The ends of all ranges that the base had since then are sorted
    once. A commit then changes a few steps of a running sum, and the greatest value of the sum is the depth: the number of
    parts over one point of today's sort key.
-4. Write amplification is that of the hour before a commit, as far back as commits are in memory.
+4. Write amplification is that of the hour before a commit, as far back as commits are in memory. Rows per second are those of
+   the minute before. Visible: how long the oldest change that a commit settled had waited since it was written.
+5. Claims come and go with every merge. So the list of commits has ``LISTED_MAX`` others, and the claims between them.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,8 +23,18 @@ from typing import Any
 import numpy as np
 
 from lakebed.errors import Corrupt, TableNotFound, Unsupported, VersionNotFound
-from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Part, RemoveChangePart, RemovePart
+from lakebed.manifest.actions import (
+    AddChangePart,
+    AddPart,
+    Commit,
+    Part,
+    RemoveChangePart,
+    RemovePart,
+    Transaction,
+    part_domain,
+)
 from lakebed.manifest.commit_kind import CommitKind, kind_of
+from lakebed.manifest.entries import Operation
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import WINDOW_SECONDS, CommitFigures, figures_of
@@ -34,6 +46,10 @@ LISTED_MAX = 300
 _ACTIONS_MAX = 100_000
 _PARTS_MAX = 20_000
 _MERGES_WEIGHED = 20
+_ITEMS_MAX = 10
+WRITERS_MAX = 50
+RATE_SECONDS = 60.0
+_CLAIMS: frozenset[str] = frozenset({Operation.CLAIM, Operation.EXTEND_CLAIM, Operation.ABANDON_CLAIM})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +60,8 @@ class _Entry:
     added: tuple[Part, ...]
     removed: tuple[str, ...]
     tail_change: int
+    visible_seconds: float | None
+    writer: str
 
     @property
     def actions(self) -> int:
@@ -123,7 +141,8 @@ class History:
         parts, tail = _counts(entries, snapshot)
         return {
             "version": snapshot.version,
-            "commits": [entry.commit for entry in reversed(entries[-LISTED_MAX:])],
+            "commits": _listed(entries),
+            "writers": _writers(entries),
             "is_whole": self._is_whole,
             "curves": {
                 "version": [entry.version for entry in entries],
@@ -132,6 +151,8 @@ class History:
                 "tail_parts": tail,
                 "depth": self._depths(snapshot),
                 "write_amplification": _amplifications(entries),
+                "rows_per_second": _rates(entries),
+                "visible_seconds": _visible(entries),
             },
             "read_budget": snapshot.settings.read_budget,
         }
@@ -226,6 +247,69 @@ def _amplifications(entries: list[_Entry]) -> list[float | None]:
     return out
 
 
+def _rates(entries: list[_Entry]) -> list[float | None]:
+    """Rows that came in within the minute up to each commit, per second; None for the first commit."""
+    out: list[float | None] = []
+    first = rows = 0
+    for entry in entries:
+        at_ms = entry.figures.timestamp_ms
+        rows += entry.figures.ingested_rows
+        while entries[first].figures.timestamp_ms < at_ms - RATE_SECONDS * 1000:
+            rows -= entries[first].figures.ingested_rows
+            first += 1
+        seconds = min(RATE_SECONDS, (at_ms - entries[0].figures.timestamp_ms) / 1000)
+        out.append(round(rows / seconds, 2) if seconds > 0 else None)
+    return out
+
+
+def _visible(entries: list[_Entry]) -> list[float | None]:
+    """At each commit, how long the oldest change of the newest settle had waited; None before the first settle."""
+    out: list[float | None] = []
+    newest = None
+    for entry in entries:
+        newest = newest if entry.visible_seconds is None else entry.visible_seconds
+        out.append(newest)
+    return out
+
+
+def _listed(entries: list[_Entry]) -> list[dict[str, Any]]:
+    """The newest ``LISTED_MAX`` commits that are no claims, and at most as many claims, newest first."""
+    out: list[dict[str, Any]] = []
+    left = {True: LISTED_MAX, False: LISTED_MAX}
+    for entry in reversed(entries):
+        is_claim = entry.commit["is_claim"]
+        if not is_claim and not left[False]:
+            break
+        if left[is_claim]:
+            left[is_claim] -= 1
+            out.append(entry.commit)
+    return out
+
+
+def _writers(entries: list[_Entry]) -> list[dict[str, Any]]:
+    """Who committed within the last hour of commits, and what; those who brought most commits first."""
+    found: dict[str, dict[str, Any]] = {}
+    for entry in reversed(entries):
+        figures = entry.figures
+        if figures.timestamp_ms < entries[-1].figures.timestamp_ms - WINDOW_SECONDS * 1000:
+            break
+        if entry.writer not in found:
+            found[entry.writer] = {
+                "who": entry.writer,
+                "engine": entry.commit["engine"],
+                "newest_ms": figures.timestamp_ms,
+                "commits": Counter(),
+                "ingested_rows": 0,
+                "written_bytes": 0,
+            }
+        one = found[entry.writer]
+        one["commits"][entry.commit["operation"]] += 1
+        one["ingested_rows"] += figures.ingested_rows
+        one["written_bytes"] += figures.written_bytes if figures.writer else 0
+    ordered = sorted(found.values(), key=lambda one: (-one["commits"].total(), one["who"]))
+    return [one | {"commits": dict(one["commits"].most_common(_ITEMS_MAX))} for one in ordered[:WRITERS_MAX]]
+
+
 def _entry(commit: Commit) -> _Entry:
     info, figures = commit.info, figures_of(commit)
     added = tuple(action.part for action in commit.actions if isinstance(action, AddPart))
@@ -248,8 +332,32 @@ def _entry(commit: Commit) -> _Entry:
         "change_parts_settled": settled,
         "written_bytes": figures.written_bytes,
         "ingested_rows": figures.ingested_rows,
+        "is_claim": info is not None and info.operation in _CLAIMS,
     }
-    kind = kind_of(commit)
     return _Entry(
-        commit=document, kind=kind, figures=figures, added=added, removed=removed, tail_change=arrived - settled
+        commit=document,
+        kind=kind_of(commit),
+        figures=figures,
+        added=added,
+        removed=removed,
+        tail_change=arrived - settled,
+        visible_seconds=_visible_seconds(commit, added),
+        writer=_writer(commit),
     )
+
+
+def _visible_seconds(commit: Commit, added: tuple[Part, ...]) -> float | None:
+    """How long the oldest change part that the commit settles had been written; None if it settles none."""
+    settled = {action.domain for action in commit.actions if isinstance(action, RemoveChangePart)}
+    since_ms = min((part.modified_ms for part in added if part_domain(part.path) in settled), default=None)
+    return None if since_ms is None else max(0, commit.timestamp_ms - since_ms) / 1000
+
+
+def _writer(commit: Commit) -> str:
+    """The replica, the streaming query or the program that made a commit."""
+    info = commit.info
+    replica = info.parameters.get("replica") if info else None
+    if isinstance(replica, str) and replica:
+        return cut(replica)
+    query = next((action.app_id for action in commit.actions if isinstance(action, Transaction)), "")
+    return cut(query or (info.engine if info else "") or "unknown")

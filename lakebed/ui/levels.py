@@ -2,16 +2,19 @@
 
 1. A part has a lower and an upper bound of the sort key (``sortkey.ranges``). The axis is all bounds of the table, sorted. A bar
    reaches from the rank of its lower bound to the rank of its upper bound, both included. Partitions are side by side.
-2. In a table without an order all parts overlap. Then the axis is the versions whose rows the parts hold.
-3. Bars of one level that overlap go into different lanes: each into the first lane that is free where the bar begins.
+2. Where the first term is a number or a time, each bound has a value too (``ui.axis``), so that the page can draw distances.
+3. In a table without an order all parts overlap. Then the axis is the versions whose rows the parts hold.
+4. Bars of one level that overlap go into different lanes: each into the first lane that is free where the bar begins.
 
-The bars are columns of whole numbers, with one entry per part. The page requests the path and the bounds of a part only when
-it shows them, so 10,000 parts take half a megabyte.
+The bars are columns of whole numbers, with one entry per part. Parts and bounds have ids that stay the same from version to
+version, so the page finds again what was chosen and what was zoomed to. It requests the path and the bounds of a part only when
+it shows them, so 10,000 parts take less than a megabyte.
 """
 
 from __future__ import annotations
 
 import heapq
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +25,7 @@ from lakebed.planning.plan import partition_order
 from lakebed.sortkey.ranges import Bound, Range
 from lakebed.sortkey.sort_key import SortTerm
 from lakebed.sortkey.statistics_cache import StatisticsCache
+from lakebed.ui.axis import values_of
 from lakebed.ui.texts import cut
 from lakebed.view.clustering import readable
 
@@ -34,10 +38,10 @@ _End = tuple[tuple[tuple[str, bool, str], ...], Bound]
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """``document`` is the layout; ``part(index)`` returns what the columns lack for the bar at an index."""
+    """``document`` is the layout; ``part(id)`` returns what the columns lack for a bar, None if there is none with this id."""
 
     document: dict[str, Any]
-    part: Callable[[int], dict[str, Any]]
+    part: Callable[[int], dict[str, Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: StatisticsCa
     rank = {end: place for place, end in enumerate(ends)}
     placed = sorted((bar.level, rank[bar.ends()[0]], rank[bar.ends()[1]], bar.part.path, bar) for bar in bars)
     groups, lanes = _groups(placed)
+    columns = _columns(placed, groups, lanes)
     document = {
         "version": snapshot.version,
         "parts": len(parts),
@@ -85,14 +90,17 @@ def levels(snapshot: Snapshot, claimed: frozenset[str], statistics: StatisticsCa
         "axis": _axis(ends, snapshot),
         "groups": groups,
         "states": STATES,
-        "columns": _columns(placed, groups, lanes),
+        "columns": columns,
     }
 
-    def part_at(index: int) -> dict[str, Any]:
-        bar = placed[index][-1]
+    places = {number: place for place, number in enumerate(columns["id"])}
+
+    def part_at(number: int) -> dict[str, Any] | None:
+        if number not in places:
+            return None
+        bar = placed[places[number]][-1]
         part = bar.part
         return {
-            "version": snapshot.version,
             "path": cut(part.path),
             "partition": _partition_text(tuple(partition_order(bar.partition))),
             "from": _bound_text(bar.range.lower, terms),
@@ -119,13 +127,24 @@ def _bar(part: Part | ChangePart, range_: Range, snapshot: Snapshot, claimed: fr
 
 def _axis(ends: Sequence[_End], snapshot: Snapshot) -> dict[str, Any]:
     terms = snapshot.order_terms
+    partitions = _partitions(ends)
+    is_one_partition = not ends or ends[0][0] == ends[-1][0]
     return {
         "kind": "sort_key" if terms else "versions",
         "by": [cut(name) for name in snapshot.settings.order_by] if terms else [],
         "points": len(ends),
-        "labels": [[place, _bound_text(ends[place][1], terms)] for place in _spread(len(ends))],
-        "partitions": _partitions(ends),
+        "ids": [zlib.crc32(repr(end).encode("utf-8", "replace")) for end in ends],
+        "labels": _labels(ends, terms),
+        "partitions": partitions,
+        "values": values_of([bound for _, bound in ends], terms) if terms and is_one_partition else None,
     }
+
+
+def _labels(ends: Sequence[_End], terms: tuple[SortTerm, ...]) -> list[list[Any]]:
+    """Ranks and their bounds as text: evenly spread ones, and those at which the first term of the sort key changes."""
+    changes = [place for place in range(1, len(ends)) if ends[place][1][:2] != ends[place - 1][1][:2]]
+    chosen = {*_spread(len(ends)), *(changes[place] for place in _spread(len(changes)))}
+    return [[place, _bound_text(ends[place][1], terms)] for place in sorted(chosen)]
 
 
 def _columns(placed: Sequence[_Placed], groups: Sequence[dict[str, Any]], lanes: list[int]) -> dict[str, list[int]]:
@@ -135,6 +154,7 @@ def _columns(placed: Sequence[_Placed], groups: Sequence[dict[str, Any]], lanes:
         "lane": lanes,
         "first": [first for _, first, _, _, _ in placed],
         "last": [last for _, _, last, _, _ in placed],
+        "id": [zlib.crc32(path.encode("utf-8", "surrogateescape")) for *_, path, _ in placed],
         "rows": [bar.part.rows for bar in bars],
         "dead_rows": [bar.part.dead_rows if isinstance(bar.part, Part) else 0 for bar in bars],
         "bytes": [bar.part.bytes for bar in bars],

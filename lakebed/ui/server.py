@@ -25,6 +25,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.ui.live import Live
+from lakebed.ui.runbook import sections
 from lakebed.ui.watch import Answer, Tables, Watched
 
 REQUEST_SECONDS_MAX = 30
@@ -62,13 +64,18 @@ class _Refused(Exception):
 class PageServer:
     """The page at ``url`` until ``close``."""
 
-    def __init__(self, paths: Sequence[str], host: str, port: int, interval_seconds: float) -> None:
-        """``port`` 0: any free one. Raises InvalidInput for a path that can't be one, MissingPrerequisite for a taken port."""
+    def __init__(
+        self, paths: Sequence[str], host: str, port: int, interval_seconds: float, live: Live | None = None
+    ) -> None:
+        """``port`` 0: any free one. ``live``: what this process knows of the tables beyond their logs.
+
+        Raises InvalidInput for a path that can't be one, MissingPrerequisite for a taken port.
+        """
         if not host:
             raise InvalidInput(
                 "--host is empty, which means every address of this machine; write 0.0.0.0 if that is wanted"
             )
-        self.tables = Tables(paths, interval_seconds)
+        self.tables = Tables(paths, interval_seconds, live)
         try:
             self._server = _Server((host, port), _Page(self.tables, host))
         except OSError as error:
@@ -147,6 +154,7 @@ class _Page:
             "/api/levels": lambda arguments: _levels(tables, arguments),
             "/api/timeline": lambda arguments: _timeline(tables, arguments),
             "/api/part": lambda arguments: _part(tables, arguments),
+            "/api/runbook": _runbook,
         }
 
     def find(self, address: str) -> tuple[str, Answer]:
@@ -265,12 +273,18 @@ def _timeline(tables: Tables, arguments: Arguments) -> Answer:
 def _part(tables: Tables, arguments: Arguments) -> Answer:
     seen, _ = _watched(tables, arguments).seen()
     try:
-        version, index = (int(arguments.get(name, [""])[0]) for name in ("version", "index"))
+        number = int(arguments.get("id", [""])[0])
     except ValueError:
-        raise _Refused(HTTPStatus.BAD_REQUEST, "version and index must be whole numbers") from None
-    if seen is None or seen.part is None or version != seen.version or not 0 <= index < seen.parts:
-        raise _Refused(HTTPStatus.NOT_FOUND, "the levels have changed; ask for them again")
-    return Answer(seen.part(index))
+        raise _Refused(HTTPStatus.BAD_REQUEST, "id must be a whole number, one of those in /api/levels") from None
+    # A part may have left since the levels were asked for. That is no error, so it is none in a browser's console.
+    return Answer(seen.part(number) if seen and seen.part else None)
+
+
+def _runbook(arguments: Arguments) -> Answer:
+    [section] = arguments.get("section", [""])[:1]
+    if section not in sections():
+        raise _Refused(HTTPStatus.NOT_FOUND, f"the runbook has no such section; it has {', '.join(sections())}")
+    return Answer({"section": section, "text": sections()[section]})
 
 
 def _required(answer: Answer | None) -> Answer:

@@ -3,7 +3,7 @@
 1. Each table has a thread. While requests come (the last one within ``IDLE_SECONDS``), it asks the log for a newer version every
    ``interval_seconds``; otherwise it sleeps. A request that comes while it sleeps wakes it and waits for the next look.
 2. When there is a new version, and every ``RELOOK_SECONDS`` because claims and tails age, it takes the figures, asks the planner,
-   lays out the levels and reads the commits. That takes at most a fifth of the time.
+   lays out the levels, reads the commits and counts the quarantine. That takes at most a fifth of the time.
 3. Each answer is JSON with a tag computed from its bytes, so an answer that did not change keeps its tag.
 4. If a look fails, the answers of this table contain the error; other tables are not affected. The next look opens the table
    again. If only the store did not answer, it does not, and the last figures are shown beside the error.
@@ -16,9 +16,10 @@ import hashlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import orjson
@@ -35,8 +36,11 @@ from lakebed.planning.planner import plan
 from lakebed.storage.open import open_part_storage
 from lakebed.ui import documents
 from lakebed.ui.history import History
-from lakebed.ui.levels import levels
+from lakebed.ui.levels import Levels, levels
+from lakebed.ui.live import Live
+from lakebed.ui.quarantine import QuarantineReasons
 from lakebed.ui.texts import blotted, cut, utf8
+from lakebed.version import __version__
 
 IDLE_SECONDS = 60.0
 RELOOK_SECONDS = 30.0
@@ -44,6 +48,7 @@ LATE_SECONDS = 15.0
 WAIT_SECONDS = 5.0
 CLOSE_SECONDS = 0.5
 _SHARE = 0.2
+_PICTURES = 3
 _LOG_SECONDS = 0.5
 _ERROR_MAX = 1_000
 _GZIP_LEVEL = 4
@@ -78,8 +83,7 @@ class Seen:
     levels: Answer | None = None
     timeline: Answer | None = None
     version: int = -1
-    part: Callable[[int], dict[str, Any]] | None = None
-    parts: int = 0
+    part: Callable[[int], dict[str, Any] | None] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,15 +95,18 @@ class _Open:
     recent: RecentCommits
     history: History
     reads: ReadCounts
+    quarantine: QuarantineReasons
+    pictures: deque[Levels] = field(default_factory=lambda: deque(maxlen=_PICTURES))
     table_id: str = ""
 
 
 class Watched:
     """One table, from ``start`` until ``close``."""
 
-    def __init__(self, root: str, name: str, interval_seconds: float) -> None:
-        """``name``: the name of the table on the page, without credentials."""
+    def __init__(self, root: str, name: str, interval_seconds: float, live: Live | None) -> None:
+        """``name``: the name of the table on the page, without credentials. ``live``: what this process knows of tables."""
         self.name = name
+        self._live = live
         self._root = root
         self._interval_seconds = interval_seconds
         self._seen: Seen | None = None
@@ -199,6 +206,7 @@ class Watched:
             recent=RecentCommits(log),
             history=History(log),
             reads=ReadCounts(log),
+            quarantine=QuarantineReasons(self._root),
         )
 
     def _failed(self, error: Exception) -> Seen:
@@ -226,6 +234,7 @@ class Watched:
         if last is not None and last.levels is not None and last.summary["error"] is None and not is_due:
             newest = table.log.refresh()
             if newest.version == last.version:
+                last = self._with_live(last)
                 if table.history.is_whole or not table.history.look(newest, _LOG_SECONDS):
                     return last
                 return replace(last, timeline=Answer(table.history.document(newest)))
@@ -255,31 +264,44 @@ class Watched:
             "plan": documents.plan_document(planning),
         }
         whole |= documents.claims_document(snapshot, now_ms, table.history.merge_rate())
+        whole["quarantine"] = table.quarantine.document(status.quarantined)
+        whole["live"] = self._live.of(self._root) if self._live else None
         picture = levels(snapshot, claimed, statistics)
+        table.pictures.append(picture)
         timeline = Answer(table.history.document(snapshot))
-        drawn = len(picture.document["columns"]["first"])
         return Seen(
             summary=summary,
             table=Answer(whole),
             levels=Answer(picture.document),
             timeline=timeline,
             version=snapshot.version,
-            part=picture.part,
-            parts=drawn,
+            part=partial(_part, tuple(table.pictures)),
         )
+
+    def _with_live(self, last: Seen) -> Seen:
+        """The last look, with what this process knows now: a lag grows without a new version."""
+        if self._live is None:
+            return last
+        whole, live = orjson.loads(last.table.body), self._live.of(self._root)
+        return last if whole.get("live") == live else replace(last, table=Answer(whole | {"live": live}))
+
+
+def _part(pictures: Sequence[Levels], number: int) -> dict[str, Any] | None:
+    """A part of the newest picture that has it: a browser may still show an earlier one."""
+    return next((told for picture in reversed(pictures) if (told := picture.part(number)) is not None), None)
 
 
 class Tables:
     """All tables of a page, by their names on the page."""
 
-    def __init__(self, paths: Sequence[str], interval_seconds: float) -> None:
+    def __init__(self, paths: Sequence[str], interval_seconds: float, live: Live | None = None) -> None:
         """Raises InvalidInput for a path that can't be one."""
         self._watched: dict[str, Watched] = {}
         for root in dict.fromkeys(open_part_storage(path).root for path in paths):
             name = utf8(blotted(root))
             while name in self._watched:  # they differ only in credentials
                 name += " (another)"
-            self._watched[name] = Watched(root, name, interval_seconds)
+            self._watched[name] = Watched(root, name, interval_seconds, live)
 
     def start(self) -> None:
         for each in self._watched.values():
@@ -301,4 +323,4 @@ class Tables:
         for each in self._watched.values():
             seen, is_late = each.seen(deadline)
             summary.append({**(seen.summary if seen else each.unseen()), "is_late": is_late})
-        return Answer({"tables": summary})
+        return Answer({"lakebed": __version__, "tables": summary})

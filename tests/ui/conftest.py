@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 import lakebed
+from lakebed.ui.live import Live
 from lakebed.ui.server import PageServer
 from tests.ui.tables import Clock, lived_in
 
@@ -62,9 +63,9 @@ def serve() -> Iterator[Serve]:
     """Serves tables until the test ends; it looks at them five times a second."""
     servers: list[PageServer] = []
 
-    def started(*tables: lakebed.Table | str, interval: float = 0.2) -> Served:
+    def started(*tables: lakebed.Table | str, interval: float = 0.2, live: Live | None = None) -> Served:
         paths = [table if isinstance(table, str) else table.path for table in tables]
-        server = PageServer(paths, "127.0.0.1", 0, interval)
+        server = PageServer(paths, "127.0.0.1", 0, interval, live)
         server.start()
         servers.append(server)
         return Served(server)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -24,14 +25,17 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.events import SourceLagged
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.table import internals_of
+from lakebed.ui import runbook, watch
 from lakebed.ui import server as server_module
-from lakebed.ui import watch
+from lakebed.ui.live import Live
 from lakebed.ui.server import PageServer
 from lakebed.ui.texts import blotted, shown
 from tests.infra.s3 import S3Server
 from tests.ui.conftest import Serve, Served
-from tests.ui.tables import Clock, claim
+from tests.ui.tables import Clock, batch, claim
 from tests.waiting import outcome, wait_until
 
 ONE = pa.schema([pa.field("id", pa.int64(), nullable=False)])
@@ -94,7 +98,7 @@ def test_levels_and_parts_are_those_of_the_table(orders: lakebed.Table, serve: S
     parts = {row["path"]: row for row in orders.inspect.parts().to_pylist()}
     assert picture["parts"] == len(parts) == len(picture["columns"]["first"])
     for index in range(len(parts)):
-        told = page.of("part", orders, version=picture["version"], index=index)
+        told = page.of("part", orders, id=picture["columns"]["id"][index])
         part = parts.pop(told["path"])
         for name in ("rows", "dead_rows", "bytes", "min_block", "max_block"):
             assert picture["columns"][name][index] == part[name], name
@@ -339,7 +343,8 @@ def test_a_name_that_was_made_to_lead_here_is_refused(orders: lakebed.Table, ser
     "target",
     [
         "/../server.py", "/..%2fserver.py", "/%2e%2e/server.py", "//etc/passwd", "/page/index.html", "/main.js/", "/api",
-        "/api/table", "/api/table?path=/etc", "/api/levels?path=..", "/api/part?path=x&version=1&index=1", "/\0", "/main.js%00",
+        "/api/table", "/api/table?path=/etc", "/api/levels?path=..", "/api/part?path=x&id=1",
+        "/api/runbook?section=../errors", "/\0", "/main.js%00",
         "//[x",
     ],
 )  # fmt: skip
@@ -350,17 +355,78 @@ def test_nothing_but_the_page_and_the_tables_is_served(target: str, serve: Serve
     assert re.match(rb"HTTP/1\.1 40[04] ", answer), answer[:80]
 
 
-def test_a_part_of_levels_that_have_changed_is_not_told(orders: lakebed.Table, serve: Serve) -> None:
+def test_a_part_keeps_its_id_and_one_that_left_is_soon_null(orders: lakebed.Table, serve: Serve) -> None:
     page = serve(orders)
-    version = page.of("levels", orders)["version"]
-    for query in (
-        f"version={version - 1}&index=0",
-        f"version={version}&index=999",
-        f"version={version}&index=-1",
-        "index=x",
-    ):
-        answer, _ = page.ask(f"/api/part?path={quote(orders.path, safe='')}&{query}")
-        assert answer.status in (400, 404), query
+    before = page.of("levels", orders)
+    told = {number: page.of("part", orders, id=number)["path"] for number in before["columns"]["id"]}
+    orders.apply(batch(random.Random(3), 50_000, 40, 20_700))
+    orders.settle()
+    orders.maintenance.compact()
+    after = wait_until(lambda: (now := page.of("levels", orders))["version"] == orders.version and now)
+    live = {row["path"] for row in orders.inspect.parts().to_pylist()}
+    assert {path for number, path in told.items() if number in after["columns"]["id"]} == live & set(told.values())
+    left = {number for number, path in told.items() if path not in live}
+    assert left and {page.of("part", orders, id=number)["path"] for number in left} <= set(told.values())
+    for later in range(5):  # looks
+        orders.apply(batch(random.Random(3), 60_000 + 100 * later, 40, 20_700))
+        wait_until(lambda: page.of("levels", orders)["version"] == orders.version)
+    assert {page.of("part", orders, id=number) for number in left} == {None}
+    answer, _ = page.ask(f"/api/part?path={quote(orders.path, safe='')}&id=x")
+    assert answer.status == 400
+
+
+def test_schema_properties_and_writers_are_those_of_the_table(orders: lakebed.Table, serve: Serve) -> None:
+    page = serve(orders)
+    shape = page.of("table", orders)["shape"]
+    assert [(one["name"], one["is_nullable"]) for one in shape["columns"]] == [
+        ("order_id", False), ("region", True), ("created", True), ("amount", True)
+    ]  # fmt: skip
+    assert shape["properties"]["lakebed.read_budget"] == "2"
+    wait_until(lambda: page.of("timeline", orders)["is_whole"])
+    timeline = page.of("timeline", orders)
+    commits = [one for writer in timeline["writers"] for one in writer["commits"].items()]
+    assert sum(times for _, times in commits) == len(timeline["commits"]) == orders.version + 1
+    assert sum(writer["ingested_rows"] for writer in timeline["writers"]) == sum(
+        commit["ingested_rows"] for commit in timeline["commits"]
+    )
+
+
+def test_the_quarantine_is_counted_by_reason(serve: Serve, tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "t", ONE, keys=["id"])
+    records = {
+        name: pa.nulls(5, kind) for name, kind in zip(QUARANTINE_SCHEMA.names, QUARANTINE_SCHEMA.types, strict=True)
+    }
+    records["reason"] = pa.array(["<b>no key", "too long", "too long", None, "too long"])
+    beside = lakebed.create(table.path + QUARANTINE_SUFFIX, QUARANTINE_SCHEMA)
+    beside.apply(pa.table(records, QUARANTINE_SCHEMA))
+    told = serve(table).of("table", table)
+    assert [(one["records"], one["reason"]) for one in told["quarantine"]["reasons"]] == [
+        (3, "too long"), (1, "<b>no key"), (1, "")
+    ]  # fmt: skip
+    [finding] = told["findings"]
+    assert (finding["check"], finding["runbook"]) == ("quarantine", "LakebedQuarantineGrowing")
+
+
+def test_every_section_of_the_runbook_that_a_finding_leads_to_is_there(serve: Serve, orders: lakebed.Table) -> None:
+    page = serve(orders)
+    for check in (*runbook._SECTIONS, "M1", "G1"):
+        section = runbook.section_of(check)
+        assert section, check
+        assert page.json(f"/api/runbook?section={section}")["text"].startswith(f"## {section}\n"), check
+    assert runbook.section_of("orphan") is None
+
+
+def test_what_this_process_knows_of_the_source_is_shown_without_a_new_version(
+    orders: lakebed.Table, serve: Serve
+) -> None:
+    live = Live()
+    page = serve(orders, live=live)
+    assert page.of("table", orders)["live"] is None
+    live(SourceLagged(table=orders.path, topic="<i>orders", records=17))
+    wait_until(lambda: page.of("table", orders)["live"])
+    assert page.of("table", orders)["live"]["lag"] == [{"topic": "<i>orders", "records": 17}]
+    live(SourceLagged(table=orders.path, topic="<i>orders", records=0))
+    wait_until(lambda: page.of("table", orders)["live"]["lag"][0]["records"] == 0)
 
 
 def test_the_page_may_only_talk_to_where_it_came_from(orders: lakebed.Table, serve: Serve) -> None:

@@ -12,7 +12,7 @@ from lakebed.sortkey.clustering import clustering
 from lakebed.ui import history as module
 from lakebed.ui.history import History
 from lakebed.view.clustering import placed
-from tests.ui.tables import Clock, lived_in
+from tests.ui.tables import Clock, claim, lived_in
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +64,37 @@ def test_write_amplification_is_that_of_the_hour_before(tmp_path: Path) -> None:
         came = sum(commit["written_bytes"] for commit in hour if commit["operation"] == "APPLY")
         wanted = sum(commit["written_bytes"] for commit in hour) / came if came else None
         assert curves["write_amplification"][place] == (wanted and pytest.approx(wanted, abs=1e-4))
+
+
+def test_rows_a_second_are_those_of_the_minute_before(tmp_path: Path) -> None:
+    table = lived_in(tmp_path / "t", Clock(1e9), batches=8, seconds=13)
+    log = TableLog(open_store(table.path))
+    snapshot, history = log.refresh(), History(log)
+    history.look(snapshot, 60)
+    document = history.document(snapshot)
+    curves, commits = document["curves"], document["commits"][::-1]
+    for place, at in enumerate(curves["at_ms"]):
+        minute = [commit for commit in commits[: place + 1] if commit["at_ms"] >= at - 60_000]
+        seconds = min(60, (at - curves["at_ms"][0]) / 1000)
+        wanted = sum(commit["ingested_rows"] for commit in minute) / seconds if seconds else None
+        assert curves["rows_per_second"][place] == (wanted and pytest.approx(wanted, abs=0.01))
+
+
+def test_claims_do_not_push_other_commits_out_of_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LISTED_MAX", 3)
+    clock = Clock(1e9)
+    table = lived_in(tmp_path / "t", clock, batches=3)
+    for number in range(5):
+        claim(table, clock, 1, number)
+        clock.now += 200
+    log = TableLog(open_store(table.path))
+    snapshot, history = log.refresh(), History(log)
+    history.look(snapshot, 60)
+    listed = history.document(snapshot)["commits"]
+    assert [commit["version"] for commit in listed] == sorted((commit["version"] for commit in listed), reverse=True)
+    assert sum(commit["is_claim"] for commit in listed) == 3
+    others = [commit for commit in listed if not commit["is_claim"]]
+    assert [commit["version"] for commit in others] == [snapshot.version - 5 - back for back in range(3)]
 
 
 def test_commits_are_read_backward_a_little_at_a_time(tmp_path: Path) -> None:

@@ -91,11 +91,15 @@ def test_partitions_lie_side_by_side_and_are_named() -> None:
     found = levels(table(parts, SORTED, partition_by=("region",)), NOBODY)
     assert found.document["axis"]["partitions"] == [[0, "region=NULL"], [2, "region=eu"], [4, "region=us"]]
     assert {lane for _, lane, *_ in bars(found.document)} == {0}
-    assert found.part(1)["partition"] == "region=eu"
+    assert found.document["axis"]["values"] is None, "partitions are side by side, so no number line holds them all"
+    told = found.part(found.document["columns"]["id"][1])
+    assert told is not None and told["partition"] == "region=eu"
 
 
 def test_a_part_tells_its_path_and_its_bounds() -> None:
-    told = levels(table([mine("p7", 30, 40, rows=10, dead=4)], SORTED), NOBODY).part(0)
+    found = levels(table([mine("p7", 30, 40, rows=10, dead=4)], SORTED), NOBODY)
+    told = found.part(found.document["columns"]["id"][0])
+    assert told is not None and found.part(-1) is None
     assert (told["path"], told["from"], told["to"]) == ("p7", "30", "40")
 
 
@@ -109,3 +113,9 @@ def test_of_too_many_parts_the_largest_are_drawn(monkeypatch: pytest.MonkeyPatch
 
 def test_a_table_without_parts_is_an_empty_picture() -> None:
     assert levels(table([], SORTED), NOBODY).document["groups"] == []
+
+
+def test_ids_of_bounds_stay_while_their_ranks_change() -> None:
+    before = levels(table([mine("p1", 10, 20), mine("p2", 30, 40)], SORTED), NOBODY).document["axis"]["ids"]
+    after = levels(table([mine("p3", 0, 5), mine("p2", 30, 40)], SORTED), NOBODY).document["axis"]["ids"]
+    assert after[2:] == before[2:] and not set(after[:2]) & set(before)

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 import lakebed
 from benchmarks.ui import many_parts
 from tests.infra.chromium import browser
+from tests.ui import live_page
 from tests.ui.conftest import Serve
 from tests.ui.tables import Clock, batch, claim, lived_in
 
@@ -167,6 +168,58 @@ def test_ten_thousand_parts_are_drawn_in_a_moment(serve: Serve, page: Page, tmp_
     assert float(canvas.get_attribute("data-ms") or "inf") < 1_000
     page.get_by_role("button", name="look closer").click()
     expect(canvas).not_to_have_attribute("data-bars", "10000")
+
+
+def test_what_a_reader_does_survives_new_versions(chromium: Browser, serve: Serve, tmp_path: Path) -> None:
+    tables = live_page.make(tmp_path)
+    url = serve(*tables, interval=0.5).url
+    rng = random.Random(5)
+    with live_page.writing(tables, 0.2, merges=False):
+        for table in tables:
+            page = chromium.new_page(viewport={"width": 1200, "height": 900})
+            reader = live_page.Reader(page, url, table)
+            reader.round(rng, 2, merges=False)
+            before = reader.memory()
+            for _ in range(2):
+                reader.round(rng, 4, merges=False)
+            after = reader.memory()
+            assert not reader.complaints
+            assert after.nodes - before.nodes < live_page.NODES_GROWTH_MAX, (before, after)
+            assert after.heap_bytes - before.heap_bytes < live_page.HEAP_GROWTH_MAX, (before, after)
+            page.close()
+
+
+def test_the_sickest_table_is_first_and_search_finds_tables(serve: Serve, page: Page, tmp_path: Path) -> None:
+    well = [lived_in(tmp_path / name, Clock(time.time()), batches=1) for name in ("alpha", "beta")]
+    broken = lived_in(tmp_path / "zulu", Clock(time.time()), batches=1)
+    Path(broken.path, "_delta_log", f"{1:020}.json").write_bytes(b"{ not JSON")
+    page.goto(serve(*well, broken).url)
+    names = page.locator(".cards tbody th a")
+    expect(names).to_have_text(["zulu", "alpha", "beta"])
+    page.get_by_role("link", name="runbook").first.click()
+    expect(page.locator(".runbook pre")).to_contain_text("lakebed doctor")
+    page.get_by_role("link", name="All tables").click()
+    page.get_by_label("Search").fill("beta HEALTHY")
+    expect(names).to_have_text(["beta"])
+    names.first.click()
+    expect(page.get_by_role("heading", name="beta")).to_be_visible()
+    page.go_back()
+    expect(names).to_have_text(["beta"])
+    expect(page.locator("#about")).to_contain_text(f"lakebed {lakebed.__version__}")
+    expect(page.locator("#about")).to_contain_text("times in")
+
+
+def test_claims_are_shown_on_request(orders: lakebed.Table, serve: Serve, page: Page) -> None:
+    claim(orders, Clock(time.time()), 2, 5)
+    page.goto(f"{serve(orders).url}#/table/{quote(orders.path, safe='')}")
+    rows = page.locator(".commits tbody tr")
+    expect(rows.first).to_be_visible()
+    expect(rows.filter(has_text="CLAIM")).to_have_count(0)
+    page.get_by_label("show claims").check()
+    expect(rows.filter(has_text="CLAIM").first).to_be_visible()
+    page.get_by_label("Operation").select_option("CLAIM")
+    page.get_by_label("show claims").uncheck()
+    expect(page.get_by_label("Operation")).to_have_value("")
 
 
 def test_a_batch_that_comes_in_is_seen_without_reloading(orders: lakebed.Table, serve: Serve, page: Page) -> None:

@@ -9,6 +9,11 @@ const TOP = 8;
 const BOTTOM = 20;
 
 const CHARTS = [
+  { name: "rows_per_second", title: "Rows in", subtitle: "a second, over the minute before", format: rate },
+  {
+    name: "visible_seconds", title: "Visible after", format: duration, least: 0.1,
+    subtitle: "from the write of a change until every Delta reader sees it",
+  },
   {
     name: "write_amplification", title: "Write amplification", format: ratio,
     subtitle: "bytes written ÷ ingested, over the hour before",
@@ -21,6 +26,7 @@ const CHARTS = [
 export class Curves {
   constructor() {
     this.data = null;
+    this.pointed = null; // the version that the pointer is at
     this.note = h("p", { class: "quiet note" });
     this.charts = CHARTS.map((chart) => {
       const value = h("span", { class: "now" });
@@ -58,11 +64,12 @@ export class Curves {
       const newest = values?.findLast((value) => value !== null);
       chart.value.textContent = newest === undefined ? "not known" : chart.format(newest);
       const width = Math.max(200, chart.picture.clientWidth || 480);
-      chart.plot = plotted(curves.at_ms, values ?? [], width, chart.budget ? budget : null);
+      chart.plot = plotted(curves.at_ms, values ?? [], width, chart.budget ? budget : null, chart.least ?? 1);
       chart.picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
       chart.picture.setAttribute("aria-label", values ? spoken(chart, values, newest) : `${chart.title}: not known`);
       chart.picture.replaceChildren(...drawing(chart, chart.plot, width, budget));
     }
+    this.mark();
   }
 
   point(event) {
@@ -71,8 +78,15 @@ export class Curves {
     const chart = this.charts.find((each) => each.picture === event.currentTarget);
     const box = event.currentTarget.getBoundingClientRect();
     const ms = chart.plot.msAt(((event.clientX - box.left) / box.width) * chart.plot.width);
-    let index = at_ms.findLastIndex((each) => each <= ms);
-    index = Math.max(0, index);
+    this.pointed = version[Math.max(0, at_ms.findLastIndex((each) => each <= ms))];
+    this.mark();
+  }
+
+  /** Shows the values at the version that the pointer is at; it stays there when newer versions come. */
+  mark() {
+    const { version, at_ms } = this.data.curves;
+    const index = this.pointed === null ? -1 : version.indexOf(this.pointed);
+    if (index < 0) return;
     for (const each of this.charts) {
       const value = this.data.curves[each.name]?.[index];
       const text = value === null || value === undefined ? "–" : each.format(value);
@@ -84,16 +98,21 @@ export class Curves {
   }
 
   leave() {
+    this.pointed = null;
     this.draw();
   }
 }
 
-function plotted(at, values, width, budget) {
+function rate(value) {
+  return value === null || value === undefined || value >= 100 ? count(value) : String(Number(value.toFixed(1)));
+}
+
+function plotted(at, values, width, budget, least) {
   const first = at[0] ?? 0;
   const span = Math.max(1000, (at.at(-1) ?? 0) - first);
   const inner = width - LEFT - RIGHT;
   const found = values.filter((value) => value !== null);
-  const most = nice(Math.max(1, budget ?? 0, ...bounded(found)));
+  const most = nice(Math.max(least, budget ?? 0, ...bounded(found)));
   return {
     width, first, span, most, at, values,
     x: (ms) => LEFT + ((ms - first) / span) * inner,
@@ -107,6 +126,7 @@ function bounded(values) {
 }
 
 function nice(value) {
+  if (value <= 1) return [0.2, 0.4, 0.6, 1, 2].find((each) => each >= value * 1.02);
   const unit = 10 ** Math.floor(Math.log10(value));
   const candidates = [1, 1.2, 1.6, 2, 3, 4, 6, 8, 10, 12].map((each) => Math.round(each * unit));
   return candidates.find((each) => each % 2 === 0 && each >= value * 1.02) ?? 20 * unit;
@@ -117,7 +137,7 @@ function drawing(chart, plot, width, budget) {
   for (const value of [0, plot.most / 2, plot.most]) {
     const y = plot.y(value);
     out.push(svg("line", { class: value ? "rule" : "axis", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }));
-    const text = count(value);
+    const text = plot.most < 2 ? String(Number(value.toFixed(2))) : count(value);
     out.push(svg("text", { class: "tick", x: LEFT - 6, y: y + 3.5, "text-anchor": "end" }, text));
   }
   for (const [ms, anchor] of moments(plot, width)) {

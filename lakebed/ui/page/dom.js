@@ -107,12 +107,55 @@ export function tick() {
 
 /** Replaces the children; the focus stays on the element with the same `data-focus`. */
 export function replace(parent, ...children) {
-  const focused = parent.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
+  const focused = focusIn(parent);
   parent.replaceChildren(...children.flat(Infinity).filter(Boolean));
+  putFocus(parent, focused);
+}
+
+const kept = new WeakMap(); // of a parent that `keyed` filled: what is in it, by key
+
+/**
+ * Makes the children those of `items`: a key, a value, and a function that makes elements of the value. Elements whose
+ * value is the same as before stay, with the selection, scroll position and focus that a reader has in them.
+ */
+export function keyed(parent, items) {
+  const before = kept.get(parent) ?? new Map();
+  const after = new Map();
+  const focused = focusIn(parent);
+  for (const [key, value, make] of items) {
+    const sign = JSON.stringify(value);
+    const old = before.get(key);
+    const isSame = old !== undefined && old.sign === sign;
+    after.set(key, isSame ? old : { sign, elements: [make(value)].flat(Infinity).filter(Boolean) });
+  }
+  const stays = new Set([...after.values()].flatMap((item) => item.elements));
+  for (const child of [...parent.childNodes]) if (!stays.has(child)) child.remove();
+  let at = parent.firstChild;
+  for (const element of stays) {
+    if (element === at) at = at.nextSibling;
+    else parent.insertBefore(element, at);
+  }
+  kept.set(parent, after);
+  if (!parent.contains(document.activeElement)) putFocus(parent, focused);
+}
+
+function focusIn(parent) {
+  return parent.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
+}
+
+function putFocus(parent, focused) {
   if (focused === undefined) return;
   for (const element of parent.querySelectorAll("[data-focus]")) {
     if (element.dataset.focus === focused) return element.focus({ preventScroll: true });
   }
+}
+
+/** The time zone of all times on the page but those on the axis of the levels. */
+export function zone() {
+  const minutes = -new Date().getTimezoneOffset();
+  const apart = `UTC${minutes < 0 ? "−" : "+"}${two(Math.floor(Math.abs(minutes) / 60))}:${two(Math.abs(minutes) % 60)}`;
+  const name = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  return name && name !== "UTC" ? `${name} (${apart})` : "UTC";
 }
 
 const WORDS = { ok: "healthy", warning: "warning", critical: "critical" };
@@ -129,7 +172,8 @@ export function findings(table) {
     h("li", { class: `finding ${finding.severity}` },
       h("p", {}, h("b", {}, `${finding.severity} · ${finding.check}`),
         finding.where ? [" ", h("span", { class: "path" }, finding.where)] : null, ": ", finding.what),
-      h("p", { class: "remedy" }, h("span", { class: "quiet" }, "what to do: "), h("code", {}, finding.remedy))));
+      h("p", { class: "remedy" }, h("span", { class: "quiet" }, "what to do: "), h("code", {}, finding.remedy),
+        finding.runbook ? [" · ", h("a", { href: `#/runbook/${encodeURIComponent(finding.runbook)}` }, "runbook")] : null)));
   if (table.findings_more) {
     items.push(h("li", { class: "quiet" }, `and ${count(table.findings_more)} more: lakebed status lists all`));
   }

@@ -1,7 +1,12 @@
 // Draws the parts as bars over the sort key, and below them the depth. Each level is a band; bars that overlap are in
 // different lanes of it. Dragging, + and - zoom; arrow keys go from bar to bar.
+//
+// The axis has a rank for each bound of a part. `starts` and `ends` say where the cell of a rank is drawn: by rank one step,
+// by value a point. `view` is what is seen of the axis, in the same measure. A new version has other ranks: what was zoomed to
+// is found again by the bounds at its edges, and what was chosen by the id of the part.
 
 import { bytes, count, counted, h, replace, share } from "./dom.js";
+import { ticks } from "./ticks.js";
 
 const LEFT = 76;
 const RIGHT = 10;
@@ -13,13 +18,19 @@ const DEPTH_HEIGHT = 84;
 const AXIS_HEIGHT = 34;
 const TICK_PX = 170;
 const DEAD_STEPS = 5;
+const PLACES = 1e8;
+const TICKS_PX = { number: 110, time: 150 };
 
 export class Levels {
   constructor(askPart) {
     this.askPart = askPart;
     this.data = null;
-    this.chosen = -1;
+    this.chosen = -1; // the index of a bar
+    this.chosenId = null; // its part's id; the part may have left since
+    this.parts = new Map(); // what the server said of parts, by id
+    this.scale = "value";
     this.view = [0, 1];
+    this.isWhole = true;
     this.canvas = h("canvas", {
       tabindex: "0", role: "img", "aria-describedby": "levels-description",
       onpointermove: (event) => this.moved(event), onpointerleave: () => this.left(),
@@ -33,11 +44,12 @@ export class Levels {
     this.rows = h("tbody");
     const button = (text, label, act) =>
       h("button", { type: "button", class: "small", "aria-label": label, onclick: act }, text);
+    this.scaled = button("by value", "distances are values", () => this.rescale());
     const head = ["Level", "Parts", "Rows", "Dead rows", "Dead", "Size", "Lanes"].map((title, place) =>
       h("th", { scope: "col", class: place ? "number" : null }, title));
     this.element = h("div", {},
       h("div", { class: "controls" }, this.legend,
-        h("span", { class: "zoom" },
+        h("span", { class: "zoom" }, this.scaled,
           button("+", "look closer", () => this.zoom(0.5)),
           button("−", "look from further", () => this.zoom(2)),
           button("whole", "show the whole sort key", () => this.whole()))),
@@ -58,49 +70,126 @@ export class Levels {
   }
 
   update(data) {
-    const before = this.data;
+    const before = this.data && this.measure();
     this.data = data;
-    this.parts = new Map();
-    if (!before || before.axis.points !== data.axis.points) this.view = [0, Math.max(1, data.axis.points)];
-    this.chosen = -1;
-    this.tip.hidden = true;
     this.index();
+    this.keepView(before);
+    this.keepChoice();
     this.showLegend();
-    const { axis } = data;
-    const drawn = data.columns.first.length;
-    this.note.textContent = [
-      axis.kind === "sort_key"
-        ? `Along ${axis.by.join(", ")}: every bound of a part is one step, so distances are ranks, not values.`
-        : "The table has no order with known bounds, so parts are drawn over the versions whose rows they hold.",
-      drawn < data.parts
-        ? `Only the ${count(drawn)} largest of ${count(data.parts)} parts are drawn, and the depth counts only these.`
-        : "",
-    ].join(" ");
+    this.showNote();
     const levels = data.groups.map((group) => `${name(group)} ${counted(group.parts, "part", "parts")}`).join(", ");
     this.canvas.setAttribute("aria-label", `Parts by level: ${levels || "none"}. Arrow keys go from part to part.`);
     replace(this.rows, data.groups.map(row));
     this.draw();
   }
 
+  /** Where the view is, to be found again after a change of the axis. */
+  measure() {
+    return { axis: this.data.axis, byValue: this.byValue, starts: this.starts, view: this.view, isWhole: this.isWhole };
+  }
+
+  /** Shows what was shown before: the same values, or the ranks of the same bounds. */
+  keepView(before) {
+    this.view = this.extent;
+    if (!before || before.isWhole) return;
+    let [from, to] = before.view;
+    if (!before.byValue || !this.byValue) {
+      const ranks = new Map(this.data.axis.ids.map((id, rank) => [id, rank]));
+      [from, to] = before.view.map((edge) => this.movedEdge(before, edge, ranks));
+    }
+    if (to > this.extent[0] && from < this.extent[1] && to > from) this.look(from, to, true);
+    else this.isWhole = true;
+  }
+
+  /** Where an edge of the view is now: as far from the nearest bound that there still is as before. */
+  movedEdge({ axis, byValue, starts }, edge, ranks) {
+    const rank = Math.max(0, Math.min(axis.points - 1, lastAtMost(starts, edge)));
+    const rest = byValue ? 0 : edge - rank;
+    for (let away = 0; away < axis.points; away++) {
+      for (const tried of [rank - away, rank + away]) {
+        const now = ranks.get(axis.ids[tried]);
+        if (now !== undefined) return this.byValue ? this.starts[now] : now + (rank - tried) + rest;
+      }
+    }
+    return edge;
+  }
+
+  /** The chosen part stays chosen. If it left the table, what was said of it stays until the reader goes on. */
+  keepChoice() {
+    const { id } = this.data.columns;
+    const live = new Set(id);
+    for (const known of this.parts.keys()) if (!live.has(known) && known !== this.chosenId) this.parts.delete(known);
+    if (this.chosenId === null) return;
+    this.chosen = id.indexOf(this.chosenId);
+    if (this.chosen >= 0) this.describe(this.chosen, this.parts.get(this.chosenId), false);
+    else if (!this.tip.querySelector(".gone")) {
+      this.tip.append(h("p", { class: "gone" }, `It left the table by version ${count(this.data.version)}.`));
+    }
+  }
+
+  showNote() {
+    const { axis, columns, parts } = this.data;
+    const by = axis.by.join(", ");
+    const drawn = columns.first.length;
+    let along = "The table has no order with known bounds, so parts are drawn over the versions whose rows they hold.";
+    if (this.byValue) {
+      const inUtc = axis.values.unit === "time" ? ", times in UTC" : "";
+      along = `Along ${by}: distances are those of ${axis.by[0]}${inUtc}. Deletes don't count.`;
+    } else if (axis.kind === "sort_key") {
+      along = `Along ${by}: every bound of a part is one step, so distances are ranks, not values.`;
+    }
+    this.note.textContent = [
+      along,
+      drawn < parts ? `Only the ${count(drawn)} largest of ${count(parts)} parts are drawn, and the depth counts only these.` : "",
+    ].join(" ");
+    this.scaled.hidden = !axis.values;
+    this.scaled.textContent = this.byValue ? "by rank" : "by value";
+    this.scaled.setAttribute("aria-label", this.byValue ? "make each bound one step" : "make distances those of values");
+  }
+
+  rescale() {
+    const before = this.measure();
+    this.scale = this.byValue ? "rank" : "value";
+    this.index();
+    this.keepView(before);
+    this.showNote();
+    this.draw();
+  }
+
   /** Collects the bars of each lane from left to right, and counts the bars of the base that cover each step of the axis. */
   index() {
     const { columns, groups, axis } = this.data;
+    this.byValue = this.scale === "value" && axis.values !== null;
+    if (this.byValue) {
+      const { low, high, places } = axis.values;
+      this.starts = Float64Array.from(places, (place) => low + (place / PLACES) * (high - low));
+      this.ends = this.starts;
+      this.extent = [low, high];
+    } else {
+      this.starts = Float64Array.from({ length: axis.points }, (_, rank) => rank);
+      this.ends = this.starts.map((rank) => rank + 1);
+      this.extent = [0, Math.max(1, axis.points)];
+    }
     this.lanes = groups.map((group) => Array.from({ length: group.lanes }, () => []));
-    const change = new Int32Array(axis.points + 1);
+    const begin = new Int32Array(axis.points);
+    const end = new Int32Array(axis.points);
     columns.first.forEach((first, index) => {
       const group = columns.group[index];
       this.lanes[group][columns.lane[index]].push(index);
       if (groups[group].level < 0) return;
-      change[first] += 1;
-      change[columns.last[index] + 1] -= 1;
+      begin[first] += 1;
+      end[columns.last[index]] += 1;
     });
-    this.cover = new Int32Array(axis.points);
+    this.cover = new Int32Array(axis.points); // of a rank
+    this.between = new Int32Array(axis.points); // of what lies after it, up to the next rank
     let running = 0;
     this.deepest = 0;
-    for (let place = 0; place < axis.points; place++) {
-      running += change[place];
-      this.cover[place] = running;
+    for (let rank = 0; rank < axis.points; rank++) {
+      running += begin[rank];
+      this.cover[rank] = running;
       if (running > this.deepest) this.deepest = running;
+      running -= end[rank];
+      this.between[rank] = running;
     }
   }
 
@@ -162,6 +251,10 @@ export class Levels {
     this.paintAxis();
     this.paintDrag();
     this.canvas.dataset.bars = drawn;
+    this.canvas.dataset.version = this.data.version;
+    this.canvas.dataset.view = this.view.join(" ");
+    const { ids } = this.data.axis;
+    this.canvas.dataset.bounds = this.view.map((edge) => ids[lastAtMost(this.starts, edge)] ?? "").join(" ");
     this.canvas.dataset.ms = (performance.now() - began).toFixed(1);
   }
 
@@ -180,7 +273,8 @@ export class Levels {
         pen.fillText(count(group.parts), LEFT - 8, middle + 7);
       }
     });
-    for (const [step] of this.data.axis.partitions) {
+    for (const [rank] of this.data.axis.partitions) {
+      const step = this.starts[rank];
       if (step <= this.view[0] || step >= this.view[1]) continue;
       pen.fillStyle = colour.rule;
       pen.fillRect(Math.round(this.x(step)), 0, 1, this.height - AXIS_HEIGHT);
@@ -194,8 +288,8 @@ export class Levels {
     const [from, to] = this.view;
     let drawn = 0;
     for (let index = 0; index < columns.first.length; index++) {
-      const first = columns.first[index];
-      const last = columns.last[index] + 1;
+      const first = this.starts[columns.first[index]];
+      const last = this.ends[columns.last[index]];
       if (last < from || first > to) continue;
       const state = states[columns.state[index]];
       const fill = state === "settled"
@@ -207,7 +301,7 @@ export class Levels {
       const gap = right - left > 4 ? 1 : 0;
       const top = band.y + columns.lane[index] * this.lane;
       const height = Math.max(0.75, this.lane - (this.lane > 3 ? 1 : 0));
-      const box = [left, top, Math.max(0.75, right - left - gap), height];
+      const box = [left, top, Math.max(this.byValue ? 1.5 : 0.75, right - left - gap), height];
       if (!byColour.has(fill)) byColour.set(fill, []);
       byColour.get(fill).push(box);
       drawn += 1;
@@ -227,8 +321,8 @@ export class Levels {
 
   box(index) {
     const { columns } = this.data;
-    const left = Math.max(LEFT, this.x(columns.first[index]));
-    const right = Math.min(LEFT + this.inner, this.x(columns.last[index] + 1));
+    const left = Math.max(LEFT, this.x(this.starts[columns.first[index]]));
+    const right = Math.min(LEFT + this.inner, this.x(this.ends[columns.last[index]]));
     const top = this.bands[columns.group[index]].y + columns.lane[index] * this.lane;
     return { left, top, width: Math.max(1, right - left), height: Math.max(1, this.lane - 1) };
   }
@@ -240,15 +334,9 @@ export class Levels {
     const most = Math.max(this.deepest, budget, 1) * 1.08;
     const y = (value) => bottom - (value / most) * DEPTH_HEIGHT;
     pen.fillStyle = colour.depth;
-    const [from, to] = this.view;
-    const perPixel = (to - from) / this.inner;
-    for (let place = 0; place < this.inner; place++) {
-      const first = Math.max(0, Math.floor(from + place * perPixel));
-      const last = Math.min(this.cover.length, Math.max(first + 1, Math.ceil(from + (place + 1) * perPixel - 1e-9)));
-      let deep = 0;
-      for (let step = first; step < last; step++) if (this.cover[step] > deep) deep = this.cover[step];
+    this.depths().forEach((deep, place) => {
       if (deep) pen.fillRect(LEFT + place, y(deep), 1, bottom - y(deep));
-    }
+    });
     pen.fillStyle = colour.axis;
     pen.fillRect(LEFT, bottom, width - LEFT - RIGHT, 1);
     pen.strokeStyle = colour.budget;
@@ -267,7 +355,58 @@ export class Levels {
     pen.fillText(`budget ${count(budget)}`, LEFT - 8, Math.max(top + 34, Math.min(bottom - 4, y(budget))));
   }
 
+  /** The greatest depth at each pixel. */
+  depths() {
+    const out = new Int32Array(Math.ceil(this.inner));
+    const fill = (from, to, deep) => {
+      const first = Math.max(0, Math.floor(from));
+      const last = Math.min(out.length - 1, Math.max(first, Math.ceil(to - 1e-9) - 1));
+      for (let place = first; place <= last; place++) if (out[place] < deep) out[place] = deep;
+    };
+    for (let rank = 0; rank < this.cover.length; rank++) {
+      const [from, to] = [this.x(this.starts[rank]) - LEFT, this.x(this.ends[rank]) - LEFT];
+      const next = rank + 1 < this.starts.length ? this.x(this.starts[rank + 1]) - LEFT : to;
+      if (next < 0) continue;
+      if (from >= out.length) break;
+      if (to >= 0) fill(from, to, this.cover[rank]);
+      if (next > to) fill(to, next, this.between[rank]);
+    }
+    return out;
+  }
+
   paintAxis() {
+    if (this.byValue) this.paintTicks();
+    else this.paintLabels();
+  }
+
+  /** Ticks at round values, and at the places of what has no value. */
+  paintTicks() {
+    const { pen, colours: colour } = this;
+    const top = this.height - AXIS_HEIGHT;
+    const { unit, is_mirrored: isMirrored, marks, low, high } = this.data.axis.values;
+    const [from, to] = this.view;
+    const most = this.inner / TICKS_PX[unit];
+    const found = isMirrored
+      ? ticks(unit, -to, -from, most).map(([value, text]) => [-value, text])
+      : ticks(unit, from, to, most);
+    const named = marks.map(([place, text]) => [low + (place / PLACES) * (high - low), text]);
+    let taken = [];
+    for (const [step, text] of [...named, ...found]) {
+      if (step < from || step > to) continue;
+      const x = this.x(step);
+      const width = pen.measureText(text).width;
+      const left = Math.max(LEFT, Math.min(LEFT + this.inner - width, x - width / 2));
+      pen.fillStyle = colour.axis;
+      pen.fillRect(Math.min(Math.round(x), LEFT + this.inner - 1), top, 1, 5);
+      if (taken.some(([begin, end]) => left < end + 8 && left + width > begin - 8)) continue;
+      taken.push([left, left + width]);
+      pen.fillStyle = colour.quiet;
+      pen.textAlign = "left";
+      pen.fillText(text, left, top + 12);
+    }
+  }
+
+  paintLabels() {
     const { pen, colours: colour } = this;
     const top = this.height - AXIS_HEIGHT;
     const { labels, partitions } = this.data.axis;
@@ -281,7 +420,9 @@ export class Levels {
     const [from, to] = this.view;
     const visible = labels.filter(([step]) => step >= from && step < to);
     let free = LEFT;
+    let before = null;
     visible.forEach(([step, text], place) => {
+      if (text === before) return;
       const isLast = place === visible.length - 1 && visible.length > 1;
       const x = this.x(isLast ? step + 1 : step);
       if (isLast ? x - apart < free - 1 : x < free || (x + 2 * apart > LEFT + this.inner && place > 0)) return;
@@ -290,6 +431,7 @@ export class Levels {
       pen.fillStyle = colour.quiet;
       tick(isLast ? step + 1 : step, text, top + 12, isLast ? 1 : place ? 0 : -1);
       free = x + apart;
+      before = text;
     });
     let taken = LEFT;
     pen.fillStyle = colour.text;
@@ -329,11 +471,11 @@ export class Levels {
       let [low, high] = [0, bars.length];
       while (low < high) {
         const middle = (low + high) >> 1;
-        if (first[bars[middle]] <= step + slack) low = middle + 1;
+        if (this.starts[first[bars[middle]]] <= step + slack) low = middle + 1;
         else high = middle;
       }
       const found = bars[low - 1];
-      if (found !== undefined && last[found] + 1 >= step - slack) return found;
+      if (found !== undefined && this.ends[last[found]] >= step - slack) return found;
       if (this.lane > 3) break;
     }
     return -1;
@@ -348,7 +490,7 @@ export class Levels {
       return;
     }
     const found = this.at(x, y);
-    if (found !== this.chosen) this.choose(found, false);
+    if (found !== this.chosen || (found < 0 && this.chosenId !== null)) this.choose(found, false);
     if (found >= 0) this.putTip(x, y);
   }
 
@@ -376,12 +518,14 @@ export class Levels {
     this.look(left, right);
   }
 
-  look(from, to) {
-    const points = Math.max(1, this.data.axis.points);
-    const width = Math.min(points, Math.max(2, to - from));
-    const start = Math.max(0, Math.min(points - width, from));
-    this.view = [start, start + width];
-    this.tip.hidden = true;
+  look(from, to, keepsTip = false) {
+    const [low, high] = this.extent;
+    const least = this.byValue ? (high - low) / 1e6 : 2;
+    const width = Math.min(high - low, Math.max(least, to - from));
+    const start = Math.max(low, Math.min(high - width, from));
+    this.isWhole = width >= (high - low) * (1 - 1e-9);
+    this.view = this.isWhole ? this.extent : [start, start + width];
+    if (!keepsTip) this.tip.hidden = true;
     this.draw();
   }
 
@@ -389,13 +533,16 @@ export class Levels {
     if (!this.data) return;
     const [from, to] = this.view;
     const { first, last } = this.data.columns;
-    const middle = this.chosen >= 0 ? (first[this.chosen] + last[this.chosen] + 1) / 2 : (from + to) / 2;
+    const middle = this.chosen >= 0
+      ? (this.starts[first[this.chosen]] + this.ends[last[this.chosen]]) / 2
+      : (from + to) / 2;
     const half = ((to - from) / 2) * factor;
     this.look(middle - half, middle + half);
+    if (this.chosen >= 0) this.show(this.chosen);
   }
 
   whole() {
-    if (this.data) this.look(0, this.data.axis.points);
+    if (this.data) this.look(...this.extent);
   }
 
   key(event) {
@@ -437,7 +584,8 @@ export class Levels {
     const { first, last } = this.data.columns;
     const [from, to] = this.view;
     const half = (to - from) / 2;
-    if (last[index] + 1 <= from || first[index] >= to) this.look(first[index] - half, first[index] + half);
+    const [begin, end] = [this.starts[first[index]], this.ends[last[index]]];
+    if (end < from || begin > to) this.look(begin - half, begin + half);
     this.choose(index);
     const box = this.box(index);
     this.putTip(Math.max(LEFT, Math.min(LEFT + this.inner, box.left + box.width / 2)), box.top + box.height);
@@ -446,19 +594,20 @@ export class Levels {
   // -- the description of a bar
 
   async choose(index, speak = true) {
+    const id = index < 0 ? null : this.data.columns.id[index];
     this.chosen = index;
+    this.chosenId = id;
     this.draw();
     this.tip.hidden = index < 0;
-    if (index < 0) return;
-    const data = this.data;
-    this.describe(index, this.parts.get(index), speak);
-    if (this.parts.has(index)) return;
+    if (id === null) return;
+    this.describe(index, this.parts.get(id), speak);
+    if (this.parts.has(id)) return;
     await new Promise((resolve) => setTimeout(resolve, 40)); // no request for a pointer that only passes by
-    if (this.chosen !== index || this.data !== data) return;
-    const value = await this.askPart(data.version, index);
-    if (!value || this.data !== data) return;
-    this.parts.set(index, value);
-    if (this.chosen === index) this.describe(index, value, speak);
+    if (this.chosenId !== id) return;
+    const value = await this.askPart(id).catch(() => null); // without an answer the tip lacks the path, until it is chosen again
+    if (!value || this.chosenId !== id) return;
+    this.parts.set(id, value);
+    if (this.chosen >= 0) this.describe(this.chosen, value, speak);
   }
 
   describe(index, part, speak) {
@@ -525,6 +674,17 @@ function row(group) {
 
 function deadStep(dead, rows) {
   return rows > 0 && dead > 0 ? Math.min(DEAD_STEPS - 1, 1 + Math.floor((dead / rows) * (DEAD_STEPS - 1))) : 0;
+}
+
+/** The place of the last value that is not above `most` in a sorted array; -1 if all are. */
+function lastAtMost(values, most) {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] <= most) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
 }
 
 function fitted(pen, text, room) {

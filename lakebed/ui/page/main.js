@@ -1,7 +1,8 @@
 // Shows a view and polls the server. Every answer has a tag; the server does not send an unchanged answer again.
 
-import { counted, clock, h, setClock, tick } from "./dom.js";
+import { counted, clock, h, setClock, tick, zone } from "./dom.js";
 import { Overview } from "./overview.js";
+import { Runbook } from "./runbook.js";
 import { TableView } from "./table.js";
 
 const POLL_MS = 2000;
@@ -9,6 +10,7 @@ const ANSWERS_MAX = 50;
 const answers = new Map(); // the tag and the value of the newest answer, by address; those used last
 const main = document.getElementById("main");
 const state = document.getElementById("state");
+const about = document.getElementById("about");
 let view = null;
 let silentSince = null;
 let polls = 0;
@@ -28,20 +30,22 @@ async function ask(address) {
 }
 
 function route() {
-  const found = /^#\/table\/(.+)$/.exec(location.hash);
+  const [, kind, name] = /^#\/(table|runbook)\/(.+)$/.exec(location.hash) ?? [];
   try {
-    return found ? decodeURIComponent(found[1]) : null;
+    return [kind, name && decodeURIComponent(name)];
   } catch {
-    return found[1]; // it was not encoded
+    return [kind, name]; // it was not encoded
   }
 }
 
 function show() {
-  const path = route();
+  const [kind, name] = route();
   view?.close?.();
-  view = path === null ? new Overview() : new TableView(path, ask);
+  if (kind === "table") view = new TableView(name, ask);
+  else if (kind === "runbook") view = new Runbook(name, ask);
+  else view = new Overview();
   main.replaceChildren(view.element);
-  document.title = path === null ? "lakebed" : `${path.split("/").filter(Boolean).pop() ?? path} – lakebed`;
+  document.title = kind ? `${name.split("/").filter(Boolean).pop() ?? name} – lakebed` : "lakebed";
   window.scrollTo(0, 0);
   poll();
 }
@@ -57,6 +61,7 @@ async function poll() {
         silentSince = null;
         const bad = tables.tables.filter((table) => table.severity !== "ok" && table.severity !== null).length;
         say(`${counted(tables.tables.length, "table", "tables")}, ${bad ? `${bad} not healthy` : "all healthy"}`);
+        about.textContent = `lakebed ${tables.lakebed} · times in ${zone()}`;
       }
     } catch (error) {
       if (mine !== polls) return;

@@ -1,6 +1,6 @@
-// All tables, one row each: whether the table is healthy, and if not, why.
+// All tables, one row each, the sickest first: whether the table is healthy, and if not, why.
 
-import { age, bytes, count, findings, h, health, ratio, replace } from "./dom.js";
+import { age, bytes, count, counted, findings, h, health, keyed, ratio } from "./dom.js";
 
 const COLUMNS = [
   ["Table", false],
@@ -15,26 +15,57 @@ const COLUMNS = [
   ["Reference", true],
   ["Backlog", true],
 ];
+const SICKEST = ["critical", "warning", null, "ok"];
+let sought = ""; // what was searched for, also after a look at a table
 
 export class Overview {
   constructor() {
     this.data = null; // the answer that is shown
     this.body = h("tbody");
+    this.search = h("input", {
+      type: "search", id: "search", value: sought, placeholder: "name, path, health or finding", autocomplete: "off",
+      oninput: () => this.seek(),
+    });
+    this.found = h("span", { class: "quiet", role: "status" });
     const head = COLUMNS.map(([name, isNumber]) => h("th", { scope: "col", class: isNumber ? "number" : null }, name));
     this.element = h("section", { class: "overview", "aria-label": "All tables" },
       h("h1", {}, "Tables"),
+      h("p", { class: "controls" }, h("label", { for: "search" }, "Search"), this.search, this.found),
       h("div", { class: "wide" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, head)), this.body)),
       h("p", { class: "quiet note" },
-        "Write amplification is that of the last hour. The reference is what the best order of merges writes for equal " +
-        "batches of new rows that span the whole sort key; other batches may cost less. Depth counts runs of parts over " +
-        "the deepest point of the sort key."));
+        "Tables that are not healthy come first. Write amplification is that of the last hour. The reference is what the " +
+        "best order of merges writes for equal batches of new rows that span the whole sort key; other batches may cost " +
+        "less. Depth counts runs of parts over the deepest point of the sort key."));
   }
 
   async update(data) {
     if (data === this.data) return;
     this.data = data;
-    replace(this.body, data.tables.map(rows));
+    this.draw();
   }
+
+  seek() {
+    sought = this.search.value;
+    if (this.data) this.draw();
+  }
+
+  draw() {
+    const words = sought.toLowerCase().split(/\s+/).filter(Boolean);
+    const shown = this.data.tables.filter((table) => isFound(table, words)).sort(bySickness);
+    keyed(this.body, shown.map((table) => [table.path, table, rows]));
+    this.found.textContent = words.length ? `${counted(shown.length, "table", "tables")} found` : "";
+  }
+}
+
+function isFound(table, words) {
+  const text = [table.path, table.severity ?? "", ...table.findings.map((each) => `${each.check} ${each.what}`)]
+    .join(" ").toLowerCase();
+  return words.every((word) => text.includes(word) || (word === "healthy" && table.severity === "ok"));
+}
+
+function bySickness(one, other) {
+  const place = (table) => SICKEST.indexOf(table.severity === "ok" && table.is_late ? "warning" : table.severity);
+  return place(one) - place(other) || (one.name < other.name ? -1 : Number(one.name > other.name));
 }
 
 function rows(table) {

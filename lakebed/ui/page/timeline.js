@@ -1,6 +1,7 @@
-// The commits, newest first, of all operations or of one. An opened row shows all that the log records of its commit.
+// The commits, newest first, of all operations or of one; claims only if asked for. An opened row shows all that the log
+// records of its commit.
 
-import { bytes, clock, count, counted, day, h, replace } from "./dom.js";
+import { bytes, clock, count, counted, day, h, keyed } from "./dom.js";
 
 const SHOWN = 50;
 
@@ -11,12 +12,14 @@ export class Timeline {
     this.shown = SHOWN;
     this.operation = "";
     this.select = h("select", { id: "operation", onchange: () => this.choose() });
+    this.claims = h("input", { type: "checkbox", id: "claims", onchange: () => this.chooseClaims() });
     this.note = h("span", { class: "quiet", role: "status" });
     this.body = h("tbody");
     this.more = h("button", { type: "button", class: "plain", onclick: () => this.showMore() }, "Show more");
     const head = ["Version", "Time", "Operation", "Base parts", "Tail parts", "Written", "Changes in", "Why"];
     this.element = h("div", {},
-      h("p", { class: "controls" }, h("label", { for: "operation" }, "Operation"), this.select, this.note),
+      h("p", { class: "controls" }, h("label", { for: "operation" }, "Operation"), this.select,
+        h("label", {}, this.claims, " show claims"), this.note),
       h("div", { class: "wide" }, h("table", { class: "grid commits" },
         h("thead", {}, h("tr", {}, head.map(column))), this.body)),
       this.more);
@@ -24,13 +27,34 @@ export class Timeline {
 
   update(data) {
     this.data = data;
-    const counts = new Map();
-    for (const commit of data.commits) counts.set(commit.operation, (counts.get(commit.operation) ?? 0) + 1);
-    if (this.operation && !counts.has(this.operation)) counts.set(this.operation, 0);
-    const names = [...counts.keys()].sort();
-    this.select.replaceChildren(h("option", { value: "" }, `all (${count(data.commits.length)})`),
-      ...names.map((name) => h("option", { value: name }, `${name} (${count(counts.get(name))})`)));
-    this.select.value = this.operation;
+    const versions = new Set(data.commits.map((commit) => commit.version));
+    for (const version of this.opened) if (!versions.has(version)) this.opened.delete(version);
+    this.draw();
+  }
+
+  /** The commits to choose from: all, or all but claims. */
+  commits() {
+    return this.data.commits.filter((commit) => this.claims.checked || !commit.is_claim);
+  }
+
+  /** Lists the operations. An option that is there stays, so that an open list stays open. */
+  list(commits) {
+    const counts = new Map([["", commits.length]]);
+    for (const { operation } of commits) counts.set(operation, (counts.get(operation) ?? 0) + 1);
+    if (!counts.has(this.operation)) counts.set(this.operation, 0);
+    const options = new Map([...this.select.options].map((option) => [option.value, option]));
+    for (const [value, option] of options) if (!counts.has(value)) option.remove();
+    for (const [place, value] of [...counts.keys()].sort().entries()) {
+      const option = options.get(value) ?? h("option", { value });
+      const text = `${value || "all"} (${count(counts.get(value))})`;
+      if (option.textContent !== text) option.textContent = text;
+      if (this.select.options[place] !== option) this.select.insertBefore(option, this.select.options[place] ?? null);
+    }
+    if (this.select.value !== this.operation) this.select.value = this.operation;
+  }
+
+  chooseClaims() {
+    if (!this.claims.checked && !this.commits().some((commit) => commit.operation === this.operation)) this.operation = "";
     this.draw();
   }
 
@@ -51,16 +75,19 @@ export class Timeline {
   }
 
   draw() {
-    const found = this.data.commits.filter((commit) => !this.operation || commit.operation === this.operation);
-    replace(this.body, found.slice(0, this.shown).map((commit) => this.rows(commit)));
+    const all = this.commits();
+    this.list(all);
+    const found = all.filter((commit) => !this.operation || commit.operation === this.operation);
+    keyed(this.body, found.slice(0, this.shown).map((commit) =>
+      [commit.version, { ...commit, isOpen: this.opened.has(commit.version) }, (value) => this.rows(value)]));
     this.more.hidden = found.length <= this.shown;
-    const from = this.data.commits.at(-1);
+    const from = all.at(-1);
     const commits = counted(found.length, "commit", "commits");
     this.note.textContent = from ? `${commits} since ${day(from.at_ms)} ${clock(from.at_ms)}` : "";
   }
 
   rows(commit) {
-    const isOpen = this.opened.has(commit.version);
+    const isOpen = commit.isOpen;
     const id = `commit-${commit.version}`;
     const button = h("button", {
       type: "button", class: "row", "aria-expanded": isOpen ? "true" : "false", "aria-controls": isOpen ? id : null,
