@@ -83,6 +83,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "debezium-json", 0.0, "table", True,
     )  # fmt: skip
     assert (pipeline.metrics.port, pipeline.metrics.host) == (9464, "127.0.0.1")
+    assert (pipeline.page.port, pipeline.page.host) == (9466, "127.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,8 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         (TABLE + GENERATED + "quarantine: fial\n", 9, "did you mean 'fail'?"),
         (TABLE + GENERATED + "maintain: true\nmaintain: false\n", 10, "'maintain' is there twice"),
         (TABLE + GENERATED + "metrics: {port: 70000}\n", 9, "between 0 and 65535"),
+        (TABLE + GENERATED + "page: {port: 70000}\n", 9, "between 0 and 65535"),
+        (TABLE + GENERATED + "page: {host: ''}\n", 9, "must not be empty"),
         (TABLE + "source: {kind: kafka, topics: [a]}\nformat: json\n", 8, "the key 'config' is missing"),
         (TABLE + "source: {kind: files, folder: x}\n", 2, "the key 'format' is missing"),
         (TABLE.replace("string", "sting") + GENERATED, 6, "there is no type 'sting'; did you mean 'string'?"),

@@ -79,8 +79,9 @@ class PlainDisplay:
             log_fields(logging.INFO, "progress", {"table": self._logged, **_progress(look)})
             return
         text = look.phase if changed and look.phase != "running" else line(look)
-        if changed and look.phase == "running" and look.metrics_url:
-            text = f"running; metrics at {look.metrics_url}"
+        if changed and look.phase == "running":
+            places = (("page", look.page_url), ("metrics", look.metrics_url))
+            text = "; ".join(["running", *(f"{name} at {url}" for name, url in places if url)])
         print(time.strftime("%H:%M:%S"), shown(text), flush=True)
 
 
@@ -125,6 +126,7 @@ def panel(look: Look, pipeline: Pipeline) -> Panel:
     aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]
     if aside:
         grid.add_row("quarantined", "   ".join(aside))
+    grid.add_row("page", look.page_url or "off")
     grid.add_row("last error", Text(shown(figures.last_error), style="red") if figures.last_error else "none")
     foot = Text(
         f"{look.phase}   {figures.seconds:,.0f} s   metrics {look.metrics_url or 'off'}   Ctrl-C stops", style="dim"
@@ -180,7 +182,7 @@ def log_summary(outcome: Outcome) -> None:
 def _progress(look: Look) -> dict[str, Value]:
     figures, state = look.figures, look.state
     fields: dict[str, Value | None] = {
-        "phase": look.phase, "metrics_url": look.metrics_url, "rows": figures.rows,
+        "phase": look.phase, "metrics_url": look.metrics_url, "page_url": look.page_url, "rows": figures.rows,
         "rows_per_second": round(figures.rows_per_second, 1), "committed_after_seconds": figures.committed.newest,
         "visible_after_seconds": figures.visible.newest, "write_amplification": figures.write_amplification,
         "last_error": figures.last_error,

@@ -16,6 +16,7 @@ from typing import Literal
 from lakebed import table
 from lakebed.cli import exit_codes, logs
 from lakebed.cli.display import display, log_summary, summary
+from lakebed.cli.page import served_page
 from lakebed.errors import LakebedError, Unexpected
 from lakebed.pipeline.document import Document
 from lakebed.pipeline.run import Look, Role, run
@@ -46,7 +47,9 @@ def maintain_table(path: str, duration_seconds: float | None, metrics_port: int 
     """Maintain a table that others write to; returns the exit code. Raises LakebedError."""
     table.open(path)  # raises before anything starts if there is no table
     pipeline = maintenance_of(path)
-    pipeline = replace(pipeline, metrics=replace(pipeline.metrics, port=metrics_port))
+    pipeline = replace(
+        pipeline, metrics=replace(pipeline.metrics, port=metrics_port), page=replace(pipeline.page, port=None)
+    )
     return _run(pipeline, duration_seconds, "maintain", log_format)
 
 
@@ -54,13 +57,13 @@ def _run(pipeline: Pipeline, duration_seconds: float | None, only: Role | None, 
     logs.hide(pipeline.document.redact)
     stop = _StopRequest()
     try:
-        with display(pipeline, log_format) as shown:
+        with display(pipeline, log_format) as shown, served_page(pipeline) as page_url:
 
             def watch(look: Look) -> None:
                 stop.take_signals()  # Spark takes SIGINT for itself when it starts
                 if look.phase == "stopping":
                     stop.limit()
-                shown(look)
+                shown(replace(look, page_url=page_url))
 
             outcome = run(pipeline, stop.event, watch, duration_seconds, only)
     except Exception as error:

@@ -60,6 +60,7 @@ class Look:
     figures: Figures
     state: TableState | None
     metrics_url: str | None
+    page_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

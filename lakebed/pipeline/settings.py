@@ -23,6 +23,7 @@ from lakebed.settings import check_creatable, property_value, suggest
 
 FORMATS = ("debezium-json", "json", "csv", "parquet")
 METRICS_PORT = 9464
+PAGE_PORT = 9466
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +151,14 @@ class MetricsSection:
 
 
 @dataclass(frozen=True, slots=True)
+class PageSection:
+    """Where the web page of the table is. Without a port there is none; port 0, or a port that is taken: any free one."""
+
+    port: int | None = PAGE_PORT
+    host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
 class SparkSection:
     """The Spark session."""
 
@@ -172,6 +181,7 @@ class Pipeline:
     maintain: bool = True
     checkpoint: str | None = None
     metrics: MetricsSection = field(default_factory=MetricsSection)
+    page: PageSection = field(default_factory=PageSection)
     spark: SparkSection = field(default_factory=SparkSection)
 
 
@@ -185,6 +195,7 @@ class _TopLevel:
     maintain: bool = True
     checkpoint: str | None = None
     metrics: MetricsSection = field(default_factory=MetricsSection)
+    page: PageSection = field(default_factory=PageSection)
     spark: SparkSection = field(default_factory=SparkSection)
 
 
@@ -231,6 +242,10 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
         raise document.error(members["trigger_seconds"], "it must be at least 0 (as fast as possible)")
     if top.metrics.port is not None and not 0 <= top.metrics.port <= 65535:
         raise document.error(members["metrics"], "the port must be between 0 and 65535, or null for no metrics")
+    if top.page.port is not None and not 0 <= top.page.port <= 65535:
+        raise document.error(members["page"], "the port must be between 0 and 65535, or null for no page")
+    if not top.page.host:
+        raise document.error(members["page"], "the host must not be empty; 0.0.0.0 is every address of this machine")
     source_kind, source = _choice(document, root, "source", _SOURCE_SECTIONS, None)
     default = "debezium-json" if source_kind == "generator" else None
     format_kind, format_section = _choice(document, root, "format", _FORMAT_SECTIONS, default)
@@ -256,6 +271,7 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
         maintain=top.maintain,
         checkpoint=top.checkpoint,
         metrics=top.metrics,
+        page=top.page,
         spark=top.spark,
     )
 

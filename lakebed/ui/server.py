@@ -65,25 +65,34 @@ class PageServer:
     """The page at ``url`` until ``close``."""
 
     def __init__(
-        self, paths: Sequence[str], host: str, port: int, interval_seconds: float, live: Live | None = None
+        self,
+        paths: Sequence[str],
+        host: str,
+        port: int,
+        interval_seconds: float,
+        live: Live | None = None,
+        *,
+        where: str = "--host and --port",
     ) -> None:
-        """``port`` 0: any free one. ``live``: what this process knows of the tables beyond their logs.
+        """``port`` 0: any free one. ``live``: what this process knows of the tables beyond their logs. ``where``: host and port
+        are set.
 
         Raises InvalidInput for a path that can't be one, MissingPrerequisite for a taken port.
         """
         if not host:
             raise InvalidInput(
-                "--host is empty, which means every address of this machine; write 0.0.0.0 if that is wanted"
+                f"the host of the page is empty, which means every address of this machine; set {where} (0.0.0.0, if that is "
+                "wanted)"
             )
         self.tables = Tables(paths, interval_seconds, live)
         try:
             self._server = _Server((host, port), _Page(self.tables, host))
         except OSError as error:
             raise MissingPrerequisite(
-                f"the page can't be served on {host}:{port} ({error.strerror or error}); set --host and --port to a free port"
+                f"the page can't be served on {host}:{port} ({error.strerror or error}); set {where} to a free port"
             ) from None
         except OverflowError:
-            raise InvalidInput(f"--port is {port}; it must be between 0 and 65535") from None
+            raise InvalidInput(f"the port of the page is {port}; it must be between 0 and 65535") from None
         spelled = f"[{host}]" if ":" in host else host
         self.url = f"http://{spelled}:{self._server.server_address[1]}/"
         self._thread = threading.Thread(target=self._server.serve_forever, name="lakebed-ui", daemon=True)

@@ -1,0 +1,39 @@
+"""The web page beside a running pipeline: of its table, with what only this process knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lakebed import events
+from lakebed.errors import MissingPrerequisite
+from lakebed.pipeline.settings import Pipeline
+from lakebed.ui.live import Live
+from lakebed.ui.server import PageServer
+
+LOOK_SECONDS = 2.0
+_WHERE = "page.host and page.port of the pipeline file"
+
+
+@contextmanager
+def served_page(pipeline: Pipeline) -> Iterator[str | None]:
+    """Serves the page until the block ends: its address, or None if the file turns it off.
+
+    A port that is taken is no reason not to ingest: then it is any free one. Raises MissingPrerequisite if there is none.
+    """
+    page = pipeline.page
+    if page.port is None:
+        yield None
+        return
+    live = Live()
+    try:
+        server = PageServer([pipeline.table.path], page.host, page.port, LOOK_SECONDS, live, where=_WHERE)
+    except MissingPrerequisite:
+        server = PageServer([pipeline.table.path], page.host, 0, LOOK_SECONDS, live, where=_WHERE)
+    stop = events.listen(live)
+    server.start()
+    try:
+        yield server.url
+    finally:
+        stop()
+        server.close()
