@@ -28,6 +28,7 @@ QUICK = {
     ("storage/counters.py", "_lock"): "counts of requests",
     ("storage/range_cache.py", "_lock"): "the blocks in memory, and those that are being fetched",
     ("storage/remote_part_storage.py", "_lock"): "the readers of this process",
+    ("ui/live.py", "_lock"): "what this process knows of tables, for the page",
     ("ui/watch.py", "_changed"): "what was seen of a table last",
     ("view/merge_on_read.py", "_lock"): "the version that was resolved last, and which views show what",
 }

@@ -138,10 +138,8 @@ export class Levels {
     } else if (axis.kind === "sort_key") {
       along = `Along ${by}: every bound of a part is one step, so distances are ranks, not values.`;
     }
-    this.note.textContent = [
-      along,
-      drawn < parts ? `Only the ${count(drawn)} largest of ${count(parts)} parts are drawn, and the depth counts only these.` : "",
-    ].join(" ");
+    const few = `Only the ${count(drawn)} largest of ${count(parts)} parts are drawn, and the depth counts only these.`;
+    this.note.textContent = drawn < parts ? `${along} ${few}` : along;
     this.scaled.hidden = !axis.values;
     this.scaled.textContent = this.byValue ? "by rank" : "by value";
     this.scaled.setAttribute("aria-label", this.byValue ? "make each bound one step" : "make distances those of values");
