@@ -49,6 +49,7 @@ _MERGES_WEIGHED = 20
 _ITEMS_MAX = 10
 WRITERS_MAX = 50
 RATE_SECONDS = 60.0
+_RATE_SECONDS_MIN = 10.0
 _CLAIMS: frozenset[str] = frozenset({Operation.CLAIM, Operation.EXTEND_CLAIM, Operation.ABANDON_CLAIM})
 
 
@@ -247,9 +248,9 @@ def _amplifications(entries: list[_Entry]) -> list[float | None]:
     return out
 
 
-def _rates(entries: list[_Entry]) -> list[float | None]:
-    """Rows that came in within the minute up to each commit, per second; None for the first commit."""
-    out: list[float | None] = []
+def _rates(entries: list[_Entry]) -> list[float]:
+    """Rows that came in within the minute up to each commit, per second; at the beginning within ten seconds or more."""
+    out: list[float] = []
     first = rows = 0
     for entry in entries:
         at_ms = entry.figures.timestamp_ms
@@ -257,8 +258,8 @@ def _rates(entries: list[_Entry]) -> list[float | None]:
         while entries[first].figures.timestamp_ms < at_ms - RATE_SECONDS * 1000:
             rows -= entries[first].figures.ingested_rows
             first += 1
-        seconds = min(RATE_SECONDS, (at_ms - entries[0].figures.timestamp_ms) / 1000)
-        out.append(round(rows / seconds, 2) if seconds > 0 else None)
+        known = (at_ms - entries[0].figures.timestamp_ms) / 1000
+        out.append(round(rows / min(RATE_SECONDS, max(_RATE_SECONDS_MIN, known)), 2))
     return out
 
 

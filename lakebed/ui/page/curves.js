@@ -1,6 +1,6 @@
 // The history of the table as small charts over the same time, with one step per commit.
 
-import { clock, count, day, duration, h, ratio, svg } from "./dom.js";
+import { clock, count, counted, day, duration, h, ratio, svg } from "./dom.js";
 
 const HEIGHT = 132;
 const LEFT = 40;
@@ -53,7 +53,7 @@ export class Curves {
     const commits = curves.version.length;
     const since = commits ? `${day(curves.at_ms[0])} ${clock(curves.at_ms[0])}` : "";
     const more = data.is_whole ? "" : "; older ones are being read";
-    this.note.textContent = `From the ${count(commits)} newest commits of the log, since ${since}${more}.`;
+    this.note.textContent = `From the ${counted(commits, "newest commit", "newest commits")} of the log, since ${since}${more}.`;
     this.draw();
   }
 

@@ -52,7 +52,7 @@ export function share(part, all) {
 
 export function duration(seconds) {
   const value = Math.max(0, seconds);
-  if (value < 10) return `${value.toFixed(1)} s`;
+  if (value < 10) return `${value.toFixed(value < 1 ? 2 : 1)} s`;
   if (value < 120) return `${value.toFixed(0)} s`;
   if (value < 7200) return `${(value / 60).toFixed(0)} min`;
   if (value < 172800) return `${(value / 3600).toFixed(1)} h`;

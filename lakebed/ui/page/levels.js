@@ -132,9 +132,10 @@ export class Levels {
     const by = axis.by.join(", ");
     const drawn = columns.first.length;
     let along = "The table has no order with known bounds, so parts are drawn over the versions whose rows they hold.";
-    if (this.byValue) {
+    if (!parts) along = "The table has no parts.";
+    else if (this.byValue) {
       const inUtc = axis.values.unit === "time" ? ", times in UTC" : "";
-      along = `Along ${by}: distances are those of ${axis.by[0]}${inUtc}. Deletes don't count.`;
+      along = `Along ${by}: distances are those of ${axis.by[0]}${inUtc}.`;
     } else if (axis.kind === "sort_key") {
       along = `Along ${by}: every bound of a part is one step, so distances are ranks, not values.`;
     }

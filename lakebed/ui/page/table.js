@@ -22,7 +22,7 @@ export class TableView {
     this.left = h("ul", { class: "left-alone" });
     this.writers = new Grid("Writers", WRITER_COLUMNS, "Nobody committed within the last hour of the log.");
     this.reasons = new Grid("Reasons", REASON_COLUMNS, "The quarantine is empty.");
-    this.live = h("dl", { class: "facts live" });
+    this.live = h("dl", { class: "facts of-source" });
     this.columns = new Grid("Columns", COLUMN_COLUMNS, "The table has no columns.");
     this.properties = new Grid("Properties", PROPERTY_COLUMNS, "No property is set.");
     this.liveSection = section("Source, seen from this process", "live", this.live);
@@ -97,7 +97,7 @@ export class TableView {
     this.merges.show(table.claims.map((claim) => [claim.id, claim, claimCells]), table.claims_more, mergesNote(table));
     this.tick();
     this.plans.show(table.plan.plans.map((one, place) => [place, one, planCells]));
-    const left = table.plan.left.length ? table.plan.left : [{ cause: "", count: 0, why: "things are left alone." }];
+    const left = table.plan.left.length ? table.plan.left : [{ cause: "", count: null, why: "Nothing is left alone." }];
     keyed(this.left, left.map((one) => [one.cause, one, leftAlone]));
     const found = table.quarantine ?? { reasons: [], more: 0, error: null };
     this.reasons.show(found.reasons.map((one) => [one.reason, one, reasonCells]), found.more, found.error ?? "");
@@ -228,6 +228,7 @@ function planCells(one) {
 }
 
 function leftAlone(one) {
+  if (one.count === null) return h("li", { class: "quiet" }, one.why);
   return h("li", {}, h("span", { class: "number" }, count(one.count)), " ", one.why);
 }
 
