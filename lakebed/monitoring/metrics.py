@@ -85,15 +85,23 @@ class Metrics:
 
     def _describe_ingest(self) -> None:
         """What ingest does."""
-        self._batches = self._counter("lakebed_batches", "Batches committed.")
-        self._replayed = self._counter("lakebed_batches_replayed", "Batches that came again and were left out.")
-        self._rows = self._counter("lakebed_ingested_rows", "Changes committed, the newest of a key in each batch.")
+        self._batches = self._counter("lakebed_batches", "Batches that were committed.")
+        self._replayed = self._counter(
+            "lakebed_batches_replayed", "Batches that came again after a restart and were skipped."
+        )
+        self._rows = self._counter(
+            "lakebed_ingested_rows", "Changes that were committed. Of each key in a batch only the newest counts."
+        )
         self._ingested_bytes = self._counter("lakebed_ingested_bytes", "Bytes of the change parts that ingest wrote.")
-        self._quarantined = self._counter("lakebed_quarantined_records", "Records that were put into the quarantine.")
+        self._quarantined = self._counter("lakebed_quarantined_records", "Records that went to the quarantine.")
         self._lost = self._counter("lakebed_lost_records", "Records that the source dropped before they were read.")
-        self._ignored = self._counter("lakebed_ignored_records", "Records that mean no change.")
+        self._ignored = self._counter(
+            "lakebed_ignored_records",
+            "Records without a change: tombstones of Kafka, heartbeats, truncates that were applied before.",
+        )
         self._truncated = self._counter(
-            "lakebed_truncated_records", "Changes left out, since they are from before a truncate of the source."
+            "lakebed_truncated_records",
+            "Changes that were left out because they are older than a truncate of the source.",
         )
         self._unknown = {
             "field": self._counter("lakebed_unknown_fields", "Records with a field that no column takes.", "field"),
@@ -103,56 +111,66 @@ class Metrics:
         }
         self._unknown_names: dict[tuple[str, str], Names] = {}
         self._attempts = self._counter(
-            "lakebed_commit_attempts", "Attempts to commit batches; more than the batches: others commit too."
+            "lakebed_commit_attempts",
+            "Attempts to commit batches. More attempts than batches: others commit at the same time.",
         )
-        self._batch_seconds = self._histogram("lakebed_batch_seconds", "From a batch's start to its commit.", _SECONDS)
+        self._batch_seconds = self._histogram(
+            "lakebed_batch_seconds", "Time from the start of a batch to its commit.", _SECONDS
+        )
         self._commit_seconds = self._histogram(
-            "lakebed_commit_seconds", "The commit of a batch alone.", _COMMIT_SECONDS
+            "lakebed_commit_seconds", "Duration of the commit of a batch.", _COMMIT_SECONDS
         )
         self._delayed = self._counter(
             "lakebed_ingest_delay_seconds", "Seconds that batches waited because maintenance can't keep up.", "reason"
         )
         self._lag = self._gauge("lakebed_kafka_lag_records", "Records that no committed batch has read yet.", "topic")
         self._newest_event = self._gauge(
-            "lakebed_newest_event_timestamp_seconds", "When the newest event committed happened."
+            "lakebed_newest_event_timestamp_seconds", "When the newest event of the last batch happened."
         )
         self._freshness = self._histogram(
-            "lakebed_freshness_seconds", "Age of changes when committed, and when every reader sees them.",
+            "lakebed_freshness_seconds",
+            "Age of changes when they are committed, when every Delta reader sees them, and when a view shows them.",
             _FRESHNESS_SECONDS, "stage",
         )  # fmt: skip
 
     def _describe_settles_and_merges(self) -> None:
         """What maintenance does."""
         self._settles = self._counter("lakebed_settles", "Settles that committed something.")
-        self._settled_rows = self._counter("lakebed_settled_rows", "Change rows that joined the base.")
+        self._settled_rows = self._counter("lakebed_settled_rows", "Rows of change parts that joined the base.")
         self._settled_parts = self._counter("lakebed_settled_parts", "Change parts that joined the base.")
-        self._dead = self._counter("lakebed_marked_dead_rows", "Rows of the base that settling marked dead.")
+        self._dead = self._counter("lakebed_marked_dead_rows", "Rows of the base that settles marked dead.")
         self._superseded = self._counter(
-            "lakebed_superseded_rows", "Changes that a newer one of their key had replaced when they were settled."
+            "lakebed_superseded_rows",
+            "Changes that were dead when they were settled, because there was a newer change of their key.",
         )
         self._late = self._counter(
-            "lakebed_late_rows", "Changes that lost against a newer row or delete of the base, by sequence."
+            "lakebed_late_rows",
+            "Changes and deletes that were older, by sequence_by, than the row or delete in the base.",
         )
         self._conflicts = self._counter(
-            "lakebed_settle_conflicts", "Settles that started again after a commit of others."
+            "lakebed_settle_conflicts", "Settles that started again because another commit came first."
         )
-        self._settle_seconds = self._histogram("lakebed_settle_seconds", "A settle.", _SECONDS)
+        self._settle_seconds = self._histogram("lakebed_settle_seconds", "Duration of a settle.", _SECONDS)
         self._merges = self._counter("lakebed_merges", "Merges by how they ended.", "kind", "outcome")
         self._merged_rows = self._counter("lakebed_merged_rows", "Rows that merges wrote.")
         self._merge_read = self._counter("lakebed_merge_read_bytes", "Bytes of the parts that merges read.")
         self._merge_local = self._counter(
-            "lakebed_merge_local_bytes", "Bytes that merges wrote to the local disk, not to the store."
+            "lakebed_merge_local_bytes", "Bytes that merges wrote to the local disk of the replica."
         )
-        self._carried = self._counter("lakebed_carried_rows", "Rows that died while a merge ran and die in its output.")
-        self._merge_seconds = self._histogram("lakebed_merge_seconds", "A merge, from claim to commit.", _MERGE_SECONDS)
-        self._merging = self._gauge("lakebed_merges_running", "Merges under way in this process.")
+        self._carried = self._counter(
+            "lakebed_carried_rows", "Rows that died while a merge ran and were marked dead in its output."
+        )
+        self._merge_seconds = self._histogram(
+            "lakebed_merge_seconds", "Time of a merge from its claim to its commit.", _MERGE_SECONDS
+        )
+        self._merging = self._gauge("lakebed_merges_running", "Merges that run in this process now.")
         self._failed_merges = self._counter(
             "lakebed_merge_failures",
-            "Merges that failed; parked: their parts are left alone for an hour.",
+            "Merges that failed. parked: their parts are left alone for an hour.",
             "kind",
             "parked",
         )
-        self._uploads = self._counter("lakebed_uploads", "Materialized parts uploaded, by how it ended.", "outcome")
+        self._uploads = self._counter("lakebed_uploads", "Uploads of materialized parts by how they ended.", "outcome")
 
     def _describe_mutations_and_queries(self) -> None:
         """What users' mutations, views and queries do."""
@@ -163,15 +181,19 @@ class Metrics:
             "lakebed_mutated_rows", "Rows that mutations deleted or updated.", "operation"
         )
         self._mutation_parts = self._counter(
-            "lakebed_mutation_parts", "Parts that mutations read, marked dead rows in, and added.", "action"
+            "lakebed_mutation_parts", "Parts that mutations read, marked rows dead in, or added.", "action"
         )
         self._mutation_conflicts = self._counter(
-            "lakebed_mutation_conflicts", "Times that a mutation began again after a commit of others."
+            "lakebed_mutation_conflicts", "Times that a mutation started again because another commit came first."
         )
-        self._mutation_seconds = self._histogram("lakebed_mutation_seconds", "A delete or update.", _MERGE_SECONDS)
-        self._mutating = self._gauge("lakebed_mutations_running", "Mutations under way in this process.")
+        self._mutation_seconds = self._histogram(
+            "lakebed_mutation_seconds", "Duration of a delete or update.", _MERGE_SECONDS
+        )
+        self._mutating = self._gauge("lakebed_mutations_running", "Deletes and updates that run in this process now.")
         self._refreshes = self._counter("lakebed_view_refreshes", "Refreshes of temporary views.", "view")
-        self._refresh_seconds = self._histogram("lakebed_view_refresh_seconds", "A refresh of a view.", _SECONDS)
+        self._refresh_seconds = self._histogram(
+            "lakebed_view_refresh_seconds", "Duration of a refresh of a temporary view.", _SECONDS
+        )
         self._errors = self._counter("lakebed_errors", "Errors that stopped or restarted a query.", "error")
         self._query_up = self._gauge(
             "lakebed_query_up", "Whether a query of this process runs; 0: it failed, and waits or has ended.", "role"
@@ -182,40 +204,54 @@ class Metrics:
         self._commits = self._counter(
             "lakebed_log_commits", "Commits to the log by what they were for and how they ended.", "operation", "result"
         )
-        self._tries = self._counter("lakebed_log_commit_attempts", "Versions tried by commits.", "operation")
+        self._tries = self._counter(
+            "lakebed_log_commit_attempts", "Attempts to commit a version to the log.", "operation"
+        )
         self._commit_took = self._histogram(
-            "lakebed_log_commit_seconds", "A commit, all its attempts together.", _COMMIT_SECONDS, "operation"
+            "lakebed_log_commit_seconds", "Duration of a commit, with all its attempts.", _COMMIT_SECONDS, "operation"
         )
         self._lost_commits = self._counter(
             "lakebed_conflicts",
-            "Commits that lost a conflict, by their operation and the kind of the conflict.",
+            "Commits that another commit came before, by their operation and by what was in conflict.",
             "operation",
             "kind",
         )
         self._claims = self._counter(
-            "lakebed_claim_changes", "Claims taken, taken over, given back, and removed from the log.", "result"
+            "lakebed_claim_changes",
+            "Claims that were taken, taken over, given back, or removed after they had expired.",
+            "result",
         )
         self._violations = self._counter(
-            "lakebed_invariant_violations", "Invariants that a commit breaks, by their ids.", "invariant", "when"
+            "lakebed_invariant_violations",
+            "Commits that break an invariant, by the invariant's id.",
+            "invariant",
+            "when",
         )
         self._written = self._counter(
-            "lakebed_written_bytes", "Bytes of parts and deletion vectors written; the log is left out.", "writer"
+            "lakebed_written_bytes",
+            "Bytes of parts and deletion vectors that were written. The log is not counted.",
+            "writer",
         )
         self._requests = self._counter(
-            "lakebed_store_requests", "Requests to an object store by how they were answered.", "operation", "result"
+            "lakebed_store_requests", "Requests to the object store by how they were answered.", "operation", "result"
         )
-        self._store_read = self._counter("lakebed_store_read_bytes", "Bytes read from an object store.", "operation")
+        self._store_read = self._counter(
+            "lakebed_store_read_bytes", "Bytes that were read from the object store.", "operation"
+        )
         self._store_written = self._counter(
-            "lakebed_store_written_bytes", "Bytes sent to an object store.", "operation"
+            "lakebed_store_written_bytes", "Bytes that were written to the object store.", "operation"
         )
         self._dollars = self._counter(
-            "lakebed_store_request_dollars", "What these requests cost at list prices, estimated.", "operation"
+            "lakebed_store_request_dollars", "Estimated cost of the requests at list prices.", "operation"
         )
         self._task_memory = self._histogram(
-            "lakebed_task_memory_bytes", "The most memory that a task's process ever had.", _TASK_BYTES, "kind"
+            "lakebed_task_memory_bytes", "The most memory that the process of a task ever had.", _TASK_BYTES, "kind"
         )
         self._task_spilled = self._histogram(
-            "lakebed_task_spilled_bytes", "The most that a task's process had spilled at once.", _SPILLED_BYTES, "kind"
+            "lakebed_task_spilled_bytes",
+            "The most bytes that the process of a task had spilled to disk at once.",
+            _SPILLED_BYTES,
+            "kind",
         )
 
     def __call__(self, event: Event) -> None:

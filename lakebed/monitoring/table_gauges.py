@@ -14,36 +14,36 @@ _PLAIN: dict[str, str] = {
     "lakebed_table_dead_rows": "Dead rows that still take space in the base.",
     "lakebed_dead_row_ratio": "Dead rows among all rows of the base.",
     "lakebed_table_bytes": "Bytes of the parts of base and tail.",
-    "lakebed_space_amplification": "Bytes of the parts, by the share of them that live rows take.",
-    "lakebed_unsorted_parts": "Parts of the base not known to be sorted by the table's sort key.",
-    "lakebed_tail_parts": "Change parts not yet settled.",
-    "lakebed_tail_rows": "Rows of the change parts not yet settled.",
-    "lakebed_tail_bytes": "Bytes of the change parts not yet settled.",
-    "lakebed_tail_age_seconds": "Since the oldest change part of the tail was written.",
-    "lakebed_read_budget": "The table's setting lakebed.read_budget.",
-    "lakebed_compaction_lag_seconds": "Since the oldest level-0 part that no merge has taken up was written.",
-    "lakebed_claim_age_seconds": "Since the oldest claim in the log was taken.",
+    "lakebed_space_amplification": "Bytes of all parts, divided by the bytes that live rows take.",
+    "lakebed_unsorted_parts": "Parts of the base that are not known to be sorted by the table's sort key.",
+    "lakebed_tail_parts": "Change parts that are not settled.",
+    "lakebed_tail_rows": "Rows of the change parts that are not settled.",
+    "lakebed_tail_bytes": "Bytes of the change parts that are not settled.",
+    "lakebed_tail_age_seconds": "Time since the oldest change part of the tail was written.",
+    "lakebed_read_budget": "The table's property lakebed.read_budget.",
+    "lakebed_compaction_lag_seconds": "Time since the oldest level-0 part that no merge has claimed was written.",
+    "lakebed_claim_age_seconds": "Time since the oldest claim in the log was taken.",
     "lakebed_held_versions": "Versions that readers hold.",
     "lakebed_observation_seconds": "How long taking the figures of the table took.",
 }
 _SOMETIMES: dict[str, str] = {
-    "lakebed_parked_parts": "Parts that this process leaves alone for now because merges of them failed.",
-    "lakebed_ingest_timestamp_seconds": "When rows last came in, within the last hour of the log.",
+    "lakebed_parked_parts": "Parts that this process leaves alone for an hour because merges of them failed.",
+    "lakebed_ingest_timestamp_seconds": "When rows last came in; an hour ago if that is longer ago.",
     "lakebed_depth_max": "Runs of parts over the deepest point of the sort key.",
-    "lakebed_depth_average": "Parts over the deepest point within a part's range, on average over parts.",
+    "lakebed_depth_average": "Parts over the deepest point of a part's range, on average over parts.",
     "lakebed_read_amplification": "Parts that a read of one point of the sort key opens, on average over parts.",
     "lakebed_stored_bytes": "Bytes of all files below the table's root.",
-    "lakebed_orphan_files": "Unreferenced files that maintenance would have deleted by now.",
+    "lakebed_orphan_files": "Files that no version refers to, and that maintenance would have deleted by now.",
     "lakebed_orphan_bytes": "Bytes of these files.",
     "lakebed_overlaps_average": "Other parts that a part's range meets, on average over parts.",
-    "lakebed_backlog_bytes": "What the planner would still read to settle and merge.",
-    "lakebed_backpressure_factor": "How far the table is beyond what its readers bear; above 1 ingest slows down.",
+    "lakebed_backlog_bytes": "Bytes that the planner would still read to settle and merge.",
+    "lakebed_backpressure_factor": "How far tail or level 0 is beyond its bound. Above 1 ingest slows down.",
     "lakebed_quarantine_rows": "Rows in the quarantine beside the table.",
-    "lakebed_log_window_seconds": "How much of the last hour of the log the gauges of it cover.",
-    "lakebed_log_ingested_rows": "Rows that came in within that time.",
-    "lakebed_log_ingested_bytes": "Bytes of the parts they came in.",
-    "lakebed_write_amplification": "Bytes written, by bytes ingested within that time.",
-    "lakebed_write_amplification_reference": "What the best plan of merges writes for equal batches of new rows.",
+    "lakebed_log_window_seconds": "Seconds of the last hour of the log that the figures of the log cover.",
+    "lakebed_log_ingested_rows": "Rows that came in within lakebed_log_window_seconds.",
+    "lakebed_log_ingested_bytes": "Bytes of the parts that these rows came in.",
+    "lakebed_write_amplification": "Bytes written, divided by bytes ingested, within lakebed_log_window_seconds.",
+    "lakebed_write_amplification_reference": "Write amplification of the best plan of merges for equal batches of new rows.",
     "lakebed_write_amplification_ratio": "Write amplification ÷ its reference.",
 }
 
@@ -55,17 +55,23 @@ class TableGauges:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(name, text, ("table", *labels), registry=registry)
 
-        self.up = gauge("lakebed_table_up", "Whether the last look at the table went well.")
+        self.up = gauge("lakebed_table_up", "1: the table could be read the last time. 0: it could not.")
         self.version = gauge("lakebed_version", "The newest version of the table.")
         self._observed = gauge("lakebed_observed_timestamp_seconds", "When the figures of the table were taken.")
         self._single = {name: gauge(name, text) for name, text in (_PLAIN | _SOMETIMES).items()}
-        self._parts = gauge("lakebed_parts", "Parts of the base, materialized and volatile ones.", "level", "state")
+        self._parts = gauge(
+            "lakebed_parts", "Parts of the base (normal), materialized parts and volatile parts.", "level", "state"
+        )
         self._part_bytes = gauge("lakebed_part_bytes", "Bytes of parts.", "level", "state")
         self._claims = gauge("lakebed_claims", "Claims in the log.", "state")
         self._plans = gauge("lakebed_backlog_plans", "Plans that the planner would run now.", "kind")
-        self._refused = gauge("lakebed_refused", "What the planner leaves alone, and why.", "cause")
-        self._written = gauge("lakebed_log_written_bytes", "Bytes that commits of the last hour brought.", "writer")
-        self._commits = gauge("lakebed_log_recent_commits", "Commits of the last hour.", "operation")
+        self._refused = gauge("lakebed_refused", "What the planner leaves alone, by cause.", "cause")
+        self._written = gauge(
+            "lakebed_log_written_bytes", "Bytes that commits of the last hour wrote, by what wrote them.", "writer"
+        )
+        self._commits = gauge(
+            "lakebed_log_recent_commits", "Commits of the last hour by what they were for.", "operation"
+        )
         self._seen: dict[tuple[Gauge, str], set[tuple[str, ...]]] = {}
 
     def set(self, table: str, state: TableState, now: float) -> None:

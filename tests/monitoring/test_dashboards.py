@@ -105,6 +105,21 @@ def test_panels_have_a_unit_and_do_not_lie_over_each_other(name: str) -> None:
         assert panel["type"] in ("row", "table") or panel["fieldConfig"]["defaults"]["unit"]
 
 
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_panels_are_explained_and_show_the_last_and_the_greatest_value(name: str) -> None:
+    board = json.loads(content(name))
+    assert board["graphTooltip"] == 2, "one tooltip for all panels"
+    for panel in panels(name):
+        assert re.fullmatch(r"\S.*\.", panel["description"]), panel["title"]
+        if panel["type"] == "timeseries":
+            assert panel["options"]["legend"]["calcs"] == ["lastNotNull", "max"], panel["title"]
+            assert panel["options"]["tooltip"]["mode"] == "multi", panel["title"]
+        if panel["type"] == "stat":
+            steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+            assert (len(steps) > 1) == (panel["options"]["colorMode"] == "background"), panel["title"]
+            assert len(steps) > 1 or panel["title"] == "Tables"
+
+
 def test_one_dashboard_leads_to_the_others() -> None:
     boards = [json.loads(content(name)) for name in DASHBOARDS]
     assert [board["uid"] for board in boards] == [name.removesuffix(".json") for name in DASHBOARDS]
