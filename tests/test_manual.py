@@ -90,8 +90,10 @@ def test_what_the_package_does_not_have_is_named(
 
 @pytest.mark.parametrize("name", manual.examples())
 def test_an_example_is_printed_as_it_is_and_is_valid(
-    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inbox" / "products").mkdir(parents=True)
     assert main(["example", name]) == 0
     file = tmp_path / f"{name}.yml"
     file.write_text(capsys.readouterr().out)

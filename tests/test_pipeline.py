@@ -101,7 +101,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         (TABLE + GENERATED + "page: {host: ''}\n", 9, "must not be empty"),
         (TABLE + "source: {kind: kafka, topics: [a]}\nformat: json\n", 8, "the key 'config' is missing"),
         (TABLE + "source: {kind: files, folder: x}\n", 2, "the key 'format' is missing"),
-        (TABLE.replace("string", "sting") + GENERATED, 6, "there is no type 'sting'; did you mean 'string'?"),
+        (TABLE.replace("string", "sting") + GENERATED, 7, "there is no type 'sting'; did you mean 'string'?"),
         (TABLE + GENERATED + "table: [", 9, "this is not YAML"),
         (GENERATED, 1, "the key 'table' is missing"),
     ],

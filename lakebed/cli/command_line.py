@@ -16,12 +16,14 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn, Protocol
 
 from lakebed.cli import exit_codes, logs
-from lakebed.cli.escapes import shown_lines
+from lakebed.cli.escapes import shown, shown_lines
 from lakebed.cli.interrupt import ends_at_once
 from lakebed.cli.suggestions import did_you_mean, near_file, near_table
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 from lakebed.version import __version__
 
+NEXT_ERROR = "\n  line "
+"""How the next one of several errors of a pipeline file begins."""
 _EXIT_CODES = "exit codes:\n" + "\n".join((exit_codes.__doc__ or "").splitlines()[2:])
 
 
@@ -70,7 +72,10 @@ def _meant(error: LakebedError, options: argparse.Namespace) -> str:
 
 
 def _complain(message: str, log_format: str | None = None) -> None:
-    print(logs.complaint(" ".join(message.split()), log_format), file=sys.stderr)
+    first, *others = (" ".join(each.split()) for each in message.split(NEXT_ERROR))
+    if log_format == "json":
+        first, others = " ".join([first, *others]), []
+    print(NEXT_ERROR.join([logs.complaint(first, log_format), *map(shown, others)]), file=sys.stderr)
 
 
 def _trace(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -185,6 +190,7 @@ def _add_pipelines(add: _Add) -> None:
 
     validate = add("validate", "check a pipeline file and print its settings", _validate)
     validate.add_argument("file", metavar="FILE", help="the pipeline file")
+    validate.add_argument("--connect", action="store_true", help="also ask the broker for the topics, and the stores")
 
 
 def _add_tables(add: _Add, rows: argparse.ArgumentParser) -> None:
@@ -494,7 +500,7 @@ def _example(options: argparse.Namespace) -> int:
 def _validate(options: argparse.Namespace) -> int:
     from lakebed.cli.validate_command import validate
 
-    return validate(options.file)
+    return validate(options.file, options.connect)
 
 
 def _simulate(options: argparse.Namespace) -> int:

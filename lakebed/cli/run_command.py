@@ -18,8 +18,9 @@ from lakebed.cli import exit_codes, logs
 from lakebed.cli.display import display, log_summary, summary
 from lakebed.cli.page import served_page
 from lakebed.errors import LakebedError, Unexpected
+from lakebed.pipeline.check import Role
 from lakebed.pipeline.document import Document
-from lakebed.pipeline.run import Look, Role, run
+from lakebed.pipeline.run import Look, run
 from lakebed.pipeline.settings import Pipeline, load, maintenance_of
 from lakebed.pipeline.sources import with_rate
 

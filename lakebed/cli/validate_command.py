@@ -9,23 +9,20 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from lakebed import table as tables
 from lakebed.cli import exit_codes
 from lakebed.cli.escapes import shown, shown_lines
-from lakebed.errors import LakebedError, TableNotFound
-from lakebed.manifest.schema import canonical_schema
+from lakebed.errors import LakebedError
+from lakebed.pipeline.check import Checked, check
 from lakebed.pipeline.document import HIDDEN, Document
 from lakebed.pipeline.settings import Pipeline, load
-from lakebed.pipeline.sources import open_source
-from lakebed.pipeline.target import check
-from lakebed.sortkey.sort_key import parse_sort_key
+from lakebed.storage.roots import LocalRoot, parse_root
 
 
-def validate(file: str) -> int:
-    """Print the settings. Raises LakebedError for an error in the file."""
+def validate(file: str, connect: bool = False) -> int:
+    """Print the settings. ``connect``: ask brokers and stores too. Raises LakebedError that lists all that is wrong."""
     pipeline = load(file)
     try:
-        note, columns = _against_table(pipeline)
+        checked = check(pipeline, connect=connect)
     except LakebedError as error:
         raise error.with_text(pipeline.document.redact(str(error))) from None
     print(
@@ -36,9 +33,11 @@ def validate(file: str) -> int:
         ),
         end="",
     )
-    print(f"# {shown(pipeline.document.redact(note))}")
-    if question := _open_question(pipeline, columns):
-        print(f"# {shown(question)}")
+    for note in (_verdict(pipeline, checked), *checked.notes, _open_question(pipeline, checked.columns)):
+        if note:
+            print(f"# {shown(pipeline.document.redact(note))}")
+    if not connect and _connects(pipeline):
+        print("# brokers and stores were not asked; --connect does")
     return exit_codes.OK
 
 
@@ -59,23 +58,19 @@ def effective_settings(pipeline: Pipeline) -> dict[str, Any]:
     return out
 
 
-def _against_table(pipeline: Pipeline) -> tuple[str, pa.Schema]:
-    """What a run would find, in words, and the columns that it would write."""
-    try:
-        table = tables.open(pipeline.table.path)
-    except TableNotFound:
-        columns = pipeline.table.columns
-        if columns is None:
-            return (
-                f"no table at {pipeline.table.path}, and no table.schema to create it with: a run would fail",
-                pa.schema([]),
-            )
-        parse_sort_key(pipeline.table.sort_key, canonical_schema(columns))
-        open_source(pipeline, columns)
-        return f"fine; the table at {pipeline.table.path} will be created", canonical_schema(columns)
-    check(pipeline, table)
-    open_source(pipeline, table.schema)
-    return f"fine; the table at {pipeline.table.path} is there, at version {table.version}", table.schema
+def _verdict(pipeline: Pipeline, checked: Checked) -> str:
+    """What a run would find, in words."""
+    path = pipeline.table.path
+    if not checked.was_looked_for:
+        return f"fine; whether there is a table at {path} was not looked at"
+    if checked.table is None:
+        return f"fine; the table at {path} will be created"
+    return f"fine; the table at {path} is there, at version {checked.table.version}"
+
+
+def _connects(pipeline: Pipeline) -> bool:
+    places = [pipeline.table.path, pipeline.checkpoint or ".", getattr(pipeline.source, "folder", ".")]
+    return pipeline.source_kind == "kafka" or not all(isinstance(parse_root(place), LocalRoot) for place in places)
 
 
 def _open_question(pipeline: Pipeline, columns: pa.Schema) -> str | None:

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec, Topi
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
 from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
+from lakebed.settings import suggest
 
 Partitions = dict[tuple[str, int], int]
 """(topic, partition) to an offset."""
@@ -172,5 +173,6 @@ def topics_there(metadata: Mapping[str, TopicMetadata], settings: KafkaSettings,
             raise Retry(f"kafka can't describe topic {topic!r} now: {error.str()}")
     missing = sorted(set(settings.topics) - set(present) - seen)
     if missing:
-        raise InvalidInput(f"kafka: there is no topic {', '.join(missing)}; create it, or fix its name")
+        near = suggest(missing[0], [topic for topic in metadata if not topic.startswith("__")])
+        raise InvalidInput(f"kafka: there is no topic {', '.join(missing)}; create it, or fix its name{near}")
     return present

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from lakebed.errors import InvalidInput
 
@@ -146,6 +146,25 @@ def _check_starting(starting: StartingOffsets) -> None:
     for topic, offsets in starting.items():
         if not isinstance(offsets, Mapping) or not all(isinstance(offset, int) for offset in offsets.values()):
             raise InvalidInput(f"kafka: starting_offsets of topic {topic!r} must be {{partition: offset}}")
+
+
+def refused_settings(settings: KafkaSettings) -> dict[str, str]:
+    """The settings of ``config`` that the client refuses, each with the reason. No connection is made."""
+    kept = {name: value for name, value in settings.consumer_config().items() if name != "bootstrap.servers"}
+    refused: dict[str, str] = {}
+    while True:
+        try:
+            Consumer({**kept, "log_level": 0}).close()
+            return refused
+        except (KafkaException, ValueError, TypeError) as error:
+            text = kafka_error_of(error).str() if isinstance(error, KafkaException) else str(error)
+            named = [name for name in settings.config if name in kept and f'"{name}"' in text.replace("'", '"')]
+            named = named or [name for name in settings.config if name in kept and name in text]
+            why = f"the client refuses it: {without_secrets(text, settings.config)}"
+            if not named:
+                return refused | {"": why}
+            del kept[named[0]]
+            refused[named[0]] = why
 
 
 def kafka_error_of(error: KafkaException) -> KafkaError:

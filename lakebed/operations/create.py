@@ -111,10 +111,7 @@ def create_log(
 
     Raises InvalidSchema, InvalidInput naming the column.
     """
-    check_new_names(schema)
-    check_settings(settings, schema)
-    check_columns(partition_by, schema, "partition_by")
-    _check_partitioning(partition_by, schema)
+    check_layout(schema, settings, partition_by)
     # A key has a value in every row, so the table says so to every reader.
     schema = pa.schema([each.with_nullable(each.nullable and each.name not in settings.keys) for each in schema])
     others = {name: value for name, value in properties.items() if not name.startswith(PREFIX)}
@@ -128,6 +125,14 @@ def create_log(
     return log.create(
         [protocol_for(schema), metadata], CommitInfo(operation=Operation.CREATE, commit_id="", engine=engine)
     )
+
+
+def check_layout(schema: pa.Schema, settings: TableSettings, partition_by: Sequence[str]) -> None:
+    """Raises InvalidSchema, InvalidInput for what no table can be created with; ``schema`` is canonical."""
+    check_new_names(schema)
+    check_settings(settings, schema)
+    check_columns(partition_by, schema, "partition_by")
+    _check_partitioning(partition_by, schema)
 
 
 def protocol_for(schema: pa.Schema) -> Protocol:

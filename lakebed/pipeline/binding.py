@@ -28,21 +28,40 @@ _WHOLE = re.compile(rf"[+-]?{_DIGITS}")
 _NUMBER = re.compile(rf"[+-]?({_DIGITS}(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{{1,3}})?", re.IGNORECASE)
 
 
+def leaves(error: InvalidInput | ExceptionGroup[InvalidInput]) -> list[InvalidInput]:
+    """The errors in what ``bind`` raises."""
+    if isinstance(error, InvalidInput):
+        return [error]
+    return [leaf for each in error.exceptions for leaf in leaves(each)]
+
+
 def bind(document: Document, node: Node, into: type[T], left_out: tuple[str, ...] = ()) -> T:
-    """An instance of a dataclass from a mapping. Raises InvalidInput with the line and the key."""
+    """An instance of a dataclass from a mapping.
+
+    Raises InvalidInput with the line and the key, or an ExceptionGroup if several are wrong (``leaves``).
+    """
     hints = get_type_hints(into)
     keys = {item.name: item for item in fields(into) if item.init}  # type: ignore[arg-type]
     members = mapping_of(document, node)
     values: dict[str, Any] = {}
+    errors: list[InvalidInput] = []
     for key, member in members.items():
         if key in left_out:
             continue
         if key not in keys:
-            raise document.error(member, f"there is no such key here{suggest(key, keys) or _listed(keys)}")
-        values[key] = convert(document, member, hints[key])
+            errors.append(document.error(member, f"there is no such key here{suggest(key, keys) or _listed(keys)}"))
+            continue
+        try:
+            values[key] = convert(document, member, hints[key])
+        except (InvalidInput, ExceptionGroup) as error:
+            errors += leaves(error)
     for key, item in keys.items():
-        if key not in values and item.default is MISSING and item.default_factory is MISSING:
-            raise document.error(node, f"the key {key!r} is missing")
+        if key not in members and item.default is MISSING and item.default_factory is MISSING:
+            errors.append(document.error(node, f"the key {key!r} is missing"))
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ExceptionGroup("several keys are wrong", errors)
     try:
         return into(**values)
     except InvalidInput as error:

@@ -29,6 +29,25 @@ def take_checkpoint(pipeline: Pipeline, place: str) -> None:
         store = open_store(place)
     except Unsupported:  # a folder that only Spark can reach
         return
+    before, now = check_checkpoint(pipeline, place), _source_of(pipeline)
+    if before != now:
+        store.put(SOURCE_FILE, json.dumps(now).encode())
+
+
+def has_batches(place: str) -> bool:
+    """Whether a pipeline has read something with the checkpoint folder."""
+    try:
+        return _has_batches(open_store(place))
+    except Unsupported:
+        return False
+
+
+def check_checkpoint(pipeline: Pipeline, place: str) -> dict[str, Any] | None:
+    """The source that the checkpoint folder records, if any. Raises InvalidInput if it was read with it and is another one."""
+    try:
+        store = open_store(place)
+    except Unsupported:
+        return None
     now = _source_of(pipeline)
     before = _remembered(store)
     if before is not None and not _goes_on(before, now) and _has_batches(store):
@@ -37,8 +56,7 @@ def take_checkpoint(pipeline: Pipeline, place: str) -> None:
             f"reads {_described(now)}. Give each pipeline of a table a folder of its own with the setting 'checkpoint'; "
             "with a new folder, a pipeline begins at the beginning of its source"
         )
-    if before != now:
-        store.put(SOURCE_FILE, json.dumps(now).encode())
+    return before
 
 
 def _source_of(pipeline: Pipeline) -> dict[str, Any]:

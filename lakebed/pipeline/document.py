@@ -16,13 +16,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
-from lakebed.errors import InvalidInput
+from lakebed.errors import InvalidInput, LakebedError, Retry
 
 SENSITIVE = re.compile(
     r"passw|secret|token|credential|jaas|oauthbearer|passphrase|private|api[._-]?key|\.key$|\.pem$", re.IGNORECASE
@@ -67,6 +67,29 @@ class Document:
         """The error to raise about a node."""
         where = f"{node.name}: " if node.name else ""
         return InvalidInput(f"{self.file}, line {node.line}: {where}{self.redact(message)}")
+
+    def at(self, *place: str | int) -> Node:
+        """The node at a place (``"table", "keys", 0``), or the one nearest above it that the file has."""
+        node = self.root
+        for step in place:
+            if isinstance(step, int):
+                if not isinstance(node.value, tuple) or step >= len(node.value):
+                    return node
+                node = node.value[step]
+            elif isinstance(node.value, Mapping) and step in node.value:
+                node = node.value[step]
+            else:
+                return node
+        return node
+
+    def all_of(self, errors: Sequence[LakebedError]) -> LakebedError:
+        """Several errors about the file as one, with a line for each. InvalidInput, if one of them is."""
+        texts = list(dict.fromkeys(str(error) for error in errors))
+        kinds = sorted(errors, key=lambda error: (not isinstance(error, InvalidInput), isinstance(error, Retry)))
+        if len(texts) == 1:
+            return errors[0]
+        shorter = [text.removeprefix(f"{self.file}, ") for text in texts]
+        return kinds[0].with_text("\n  ".join([f"{self.file} has {len(texts)} errors:", *shorter]))
 
     def redact(self, text: str) -> str:
         """The text with all secrets masked, also where they are quoted. A short secret is masked only as a whole word."""

@@ -1,6 +1,7 @@
 """Execute a pipeline: ingest and maintenance as streaming queries of one process, watched and stopped in order.
 
-1. The metrics port is opened and the table opened or created before Spark starts, so errors there are raised at once.
+1. The metrics port is opened, the file checked (``check``) and the table opened or created before Spark starts, so errors there
+   are raised at once.
 2. The queries start. A sampler thread reads the table's figures at intervals; the caller gets the newest ones.
 3. A query that fails with a temporary error is started again, each time after a longer pause (``lakebed.failures``).
    Ingest is restarted here; maintenance restarts itself. Any other error ends the execution.
@@ -25,14 +26,15 @@ from lakebed.ingest.kafka_lag import lag_by_topic
 from lakebed.monitoring.metrics import Metrics, MetricsServer
 from lakebed.monitoring.progress import Figures, Progress
 from lakebed.monitoring.table_state import TableState
+from lakebed.pipeline.check import QUERY_NAME, Role, check
 from lakebed.pipeline.checkpoint import take_checkpoint
 from lakebed.pipeline.driver import Abandoned, Driver, spark_driver
+from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
-from lakebed.pipeline.sources import QUERY_NAME, open_source, start_ingest
+from lakebed.pipeline.sources import start_ingest
 from lakebed.pipeline.target import open_or_create
 from lakebed.single_flight import SingleFlight
 from lakebed.table import Table, internals_of
-from lakebed.table.internals import STREAMS_FOLDER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 
     from lakebed.compaction.maintenance import Maintenance
 
-Role = Literal["ingest", "maintain"]
 Phase = Literal["starting Spark", "running", "trying again", "stopping"]
 LOOK_SECONDS = 0.25
 FIRST_BATCH_SECONDS = 30.0  # the duration is counted from then on, even if no batch has come
@@ -89,10 +90,11 @@ def run(
         server = _serve(pipeline, metrics)
         if server is not None:
             stack.callback(server.close)
+        for note in check(pipeline, connect=True, only=only).notes:
+            _logger.warning("%s", note)
         table = open_or_create(pipeline)
         if only != "maintain":
-            open_source(pipeline, table.schema)  # errors of the source are raised before Spark starts
-            take_checkpoint(pipeline, pipeline.checkpoint or f"{table.path}/{STREAMS_FOLDER}/{QUERY_NAME}")
+            take_checkpoint(pipeline, checkpoint_of(pipeline, QUERY_NAME))
         progress = Progress(table.path)
         stack.callback(events.listen(metrics))
         stack.callback(events.listen(progress))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.ingest.json_values import UnknownFields
 from lakebed.ingest.operations import DELETE_VALUES
-from lakebed.pipeline.binding import bind, convert, mapping_of
+from lakebed.pipeline.binding import bind, convert, leaves, mapping_of
 from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
 from lakebed.settings import check_creatable, property_value, suggest
@@ -227,44 +227,43 @@ def maintenance_of(path: str) -> Pipeline:
 
 
 def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None = None) -> Pipeline:
-    """Like ``load``, for a text."""
+    """Like ``load``, for a text. Raises InvalidInput that lists all that is wrong, each with its line."""
     document = parse(text, file, environment)
     root = document.root
     members = mapping_of(document, root)
     keys = [*_TopLevel.__slots__, *_CHOICES]
-    for key, node in members.items():
-        if key not in keys:
-            raise document.error(
-                node, f"there is no such key{suggest(key, keys) or '; the keys are ' + ', '.join(keys)}"
-            )
-    top = bind(document, root, _TopLevel, left_out=_CHOICES)
-    if top.trigger_seconds < 0:
-        raise document.error(members["trigger_seconds"], "it must be at least 0 (as fast as possible)")
-    if top.metrics.port is not None and not 0 <= top.metrics.port <= 65535:
-        raise document.error(members["metrics"], "the port must be between 0 and 65535, or null for no metrics")
-    if top.page.port is not None and not 0 <= top.page.port <= 65535:
-        raise document.error(members["page"], "the port must be between 0 and 65535, or null for no page")
-    if not top.page.host:
-        raise document.error(members["page"], "the host must not be empty; 0.0.0.0 is every address of this machine")
-    source_kind, source = _choice(document, root, "source", _SOURCE_SECTIONS, None)
-    default = "debezium-json" if source_kind == "generator" else None
-    format_kind, format_section = _choice(document, root, "format", _FORMAT_SECTIONS, default)
-    if source_kind == "generator" and format_kind != "debezium-json":
-        raise document.error(members["format"], "the generator makes debezium-json, so leave the format out")
-    if source_kind == "kafka" and format_kind in ("csv", "parquet"):
-        raise document.error(members["format"], f"records of Kafka can't be {format_kind}; use debezium-json or json")
-    _check_properties(document, members["table"], top.table)
+    errors: list[InvalidInput] = [
+        document.error(node, f"there is no such key{suggest(key, keys) or '; the keys are ' + ', '.join(keys)}")
+        for key, node in members.items()
+        if key not in keys
+    ]
+    top, source, chosen = None, None, None
     try:
-        _ = top.table.columns
-    except InvalidInput as error:
-        schema = mapping_of(document, members["table"])["schema"]
-        raise document.error(schema, str(error)) from None
+        top = bind(document, root, _TopLevel, left_out=(*_CHOICES, *(key for key in members if key not in keys)))
+    except (InvalidInput, ExceptionGroup) as error:
+        errors += leaves(error)
+    try:
+        source = _choice(document, root, "source", _SOURCE_SECTIONS, None)
+    except (InvalidInput, ExceptionGroup) as error:
+        errors += leaves(error)
+    is_generated = source is not None and source[0] == "generator"
+    try:
+        if "format" in members or source is not None:
+            chosen = _choice(document, root, "format", _FORMAT_SECTIONS, "debezium-json" if is_generated else None)
+    except (InvalidInput, ExceptionGroup) as error:
+        errors += leaves(error)
+    if top is not None:
+        errors += _wrong_values(document, members, top)
+    if source is not None and chosen is not None:
+        errors += _wrong_format(document, members, source[0], chosen[0])
+    if errors or top is None or source is None or chosen is None:
+        raise document.all_of(errors)
     return Pipeline(
         table=top.table,
-        source_kind=source_kind,
-        source=source,
-        format_kind=format_kind,
-        format=format_section,
+        source_kind=source[0],
+        source=source[1],
+        format_kind=chosen[0],
+        format=chosen[1],
         document=document,
         trigger_seconds=top.trigger_seconds,
         quarantine=top.quarantine,
@@ -276,18 +275,45 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
     )
 
 
-def _check_properties(document: Document, table: Node, section: TableSection) -> None:
-    node = mapping_of(document, table).get("properties")
-    for name, text in section.properties.items():
-        assert node is not None
+def _wrong_values(document: Document, members: Mapping[str, Node], top: _TopLevel) -> Iterator[InvalidInput]:
+    if top.trigger_seconds < 0:
+        yield document.error(members["trigger_seconds"], "it must be at least 0 (as fast as possible)")
+    if top.metrics.port is not None and not 0 <= top.metrics.port <= 65535:
+        yield document.error(members["metrics"], "the port must be between 0 and 65535, or null for no metrics")
+    if top.page.port is not None and not 0 <= top.page.port <= 65535:
+        yield document.error(members["page"], "the port must be between 0 and 65535, or null for no page")
+    if not top.page.host:
+        yield document.error(members["page"], "the host must not be empty; 0.0.0.0 is every address of this machine")
+    table = top.table
+    wrong = False
+    for name, text in table.properties.items():
         try:
             property_value(name, text)
         except InvalidInput as error:
-            raise document.error(mapping_of(document, node)[name], str(error)) from None
+            wrong = True
+            yield document.error(document.at("table", "properties", name), str(error))
     try:
-        check_creatable(section.properties)
+        check_creatable({} if wrong else table.properties)
     except InvalidInput as error:
-        raise document.error(node or table, str(error)) from None
+        yield document.error(document.at("table", "properties"), str(error))
+    wrong = False
+    for name, kind in table.schema.items():
+        try:
+            table_schema({name: kind})
+        except InvalidInput as error:
+            wrong = True
+            yield document.error(document.at("table", "schema", name), str(error))
+    try:
+        _ = None if wrong else table.columns
+    except InvalidInput as error:
+        yield document.error(document.at("table", "schema"), str(error))
+
+
+def _wrong_format(document: Document, members: Mapping[str, Node], source: str, chosen: str) -> Iterator[InvalidInput]:
+    if source == "generator" and chosen != "debezium-json":
+        yield document.error(members["format"], "the generator makes debezium-json, so leave the format out")
+    if source == "kafka" and chosen in ("csv", "parquet"):
+        yield document.error(members["format"], f"records of Kafka can't be {chosen}; use debezium-json or json")
 
 
 def _choice(

@@ -13,6 +13,7 @@ from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
+from lakebed.pipeline.check import QUERY_NAME
 from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.settings import FilesSection, GeneratorSection, KafkaSection, Pipeline, RowsFormat
 from lakebed.table import Table, internals_of
@@ -20,8 +21,6 @@ from lakebed.table import Table, internals_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-QUERY_NAME = "ingest"
 
 
 def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> StreamingQuery:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from lakebed import table as tables
 from lakebed.errors import InvalidInput, TableExists, TableNotFound
 from lakebed.manifest.schema import canonical_schema
 from lakebed.pipeline.settings import Pipeline, TableSection
-from lakebed.settings import property_value
+from lakebed.settings import property_value, suggest
 from lakebed.sortkey.sort_key import parse_sort_key
 from lakebed.table import Table
 
@@ -48,40 +49,58 @@ def open_or_create(pipeline: Pipeline) -> Table:
 
 def check(pipeline: Pipeline, table: Table) -> Table:
     """The table, if it agrees with the file. Raises InvalidInput with each difference, and what to do."""
-    section, path = pipeline.table, pipeline.table.path
-    detail = table.inspect.detail().to_pylist()[0]
-    fixed = [*_fixed_differences(section, detail), *_column_differences(section, table.schema)]
-    sorting = list(_sort_key_difference(section, detail, table.schema))
-    properties, wanted = _property_differences(section, table.properties)
-    differences = [*fixed, *sorting, *properties]
-    if not differences:
+    found = differences(pipeline, table)
+    if not found:
         return table
-    ways = []
-    if sorting:
-        command = shlex.join(["lakebed", "set-sort-key", path, *section.sort_key])
-        ways.append(f"give the table the file's sort key ({command})")
-    if properties:
-        ways.append(f"set the table's properties (lakebed.open({path!r}).set_properties({wanted!r}))")
-    ways.append("choose another table.path, where a new table is created")
+    ways = dict.fromkeys(one.way for one in found if one.way)
+    what = "; ".join(one.text for one in found)
     raise InvalidInput(
-        f"the table at {path} differs from {pipeline.document.file}: {'; '.join(differences)}. "
-        f"Change the file, or {', or '.join(ways)}"
+        f"the table at {pipeline.table.path} differs from {pipeline.document.file}: {what}. "
+        f"Change the file, or {', or '.join([*ways, ANOTHER_PATH])}"
     )
 
 
-def _fixed_differences(section: TableSection, detail: Mapping[str, Any]) -> Iterator[str]:
+ANOTHER_PATH = "choose another table.path, where a new table is created"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something in which table and file differ. ``key``: of the section ``table``, with what is below it; ``way``: how the
+    table can be changed, if it can.
+    """
+
+    key: tuple[str, ...]
+    text: str
+    way: str = ""
+
+
+def differences(pipeline: Pipeline, table: Table) -> list[Difference]:
+    """All differences between a table and the file."""
+    section, path = pipeline.table, pipeline.table.path
+    detail = table.inspect.detail().to_pylist()[0]
+    found = [*_fixed_differences(section, detail), *_column_differences(section, table.schema)]
+    command = shlex.join(["lakebed", "set-sort-key", path, *section.sort_key])
+    way = f"give the table the file's sort key ({command})"
+    found += [replace(one, way=way) for one in _sort_key_difference(section, detail, table.schema)]
+    properties, wanted = _property_differences(section, table.properties)
+    way = f"set the table's properties (lakebed.open({path!r}).set_properties({wanted!r}))"
+    return found + [replace(one, way=way) for one in properties]
+
+
+def _fixed_differences(section: TableSection, detail: Mapping[str, Any]) -> Iterator[Difference]:
     for name in ("keys", "partition_by"):
         wanted = list(getattr(section, name))
         if list(detail[name]) != wanted and (wanted or section.schema):
-            yield f"{name} is {detail[name]} in the table and {wanted} in the file"
+            yield Difference((name,), f"{name} is {detail[name]} in the table and {wanted} in the file")
     if detail["sequence_by"] != section.sequence_by and (section.sequence_by or section.schema):
-        yield f"sequence_by is {detail['sequence_by']} in the table and {section.sequence_by} in the file"
+        text = f"sequence_by is {detail['sequence_by']} in the table and {section.sequence_by} in the file"
+        yield Difference(("sequence_by",), text)
 
 
-def _sort_key_difference(section: TableSection, detail: Mapping[str, Any], schema: pa.Schema) -> Iterator[str]:
+def _sort_key_difference(section: TableSection, detail: Mapping[str, Any], schema: pa.Schema) -> Iterator[Difference]:
     wanted = list(section.sort_key)
     if (wanted or section.schema) and not _is_same_order(detail["sort_key"], wanted, schema):
-        yield f"sort_key is {detail['sort_key']} in the table and {wanted} in the file"
+        yield Difference(("sort_key",), f"sort_key is {detail['sort_key']} in the table and {wanted} in the file")
 
 
 def _is_same_order(one: Sequence[str], other: Sequence[str], schema: pa.Schema) -> bool:
@@ -94,40 +113,46 @@ def _is_same_order(one: Sequence[str], other: Sequence[str], schema: pa.Schema) 
         return False
 
 
-def _column_differences(section: TableSection, present: pa.Schema) -> Iterator[str]:
+def _column_differences(section: TableSection, present: pa.Schema) -> Iterator[Difference]:
     if section.columns is None:
         return
     wanted = canonical_schema(section.columns)
     for field in wanted:
+        key = ("schema", field.name)
         if field.name not in present.names:
-            yield f"the column {field.name} is only in the file"
+            near = suggest(field.name, set(present.names) - set(wanted.names))
+            yield Difference(key, f"the column {field.name} is only in the file{near}")
             continue
         found = present.field(field.name)
         if found.type != field.type:
-            yield f"the column {field.name} is {found.type} in the table and {field.type} in the file"
+            yield Difference(key, f"the column {field.name} is {found.type} in the table and {field.type} in the file")
         if found.nullable != field.nullable and field.name not in section.keys:
             here, there = ("may be null", "is NOT NULL") if found.nullable else ("is NOT NULL", "may be null")
-            yield f"the column {field.name} {here} in the table and {there} in the file"
+            yield Difference(key, f"the column {field.name} {here} in the table and {there} in the file")
     for name in present.names:
         if name not in wanted.names:
-            yield f"the column {name} is only in the table"
+            yield Difference(("schema",), f"the column {name} is only in the table")
     orders = [
         [name for name in one.names if name in other.names] for one, other in ((present, wanted), (wanted, present))
     ]
     if orders[0] != orders[1]:
-        yield f"the columns are in the order {', '.join(orders[0])} in the table and {', '.join(orders[1])} in the file"
+        text = (
+            f"the columns are in the order {', '.join(orders[0])} in the table and {', '.join(orders[1])} in the file"
+        )
+        yield Difference(("schema",), text)
 
 
-def _property_differences(section: TableSection, present: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The differences as texts, and the properties to set so that there are none."""
-    differences, wanted = [], {}
+def _property_differences(section: TableSection, present: Mapping[str, str]) -> tuple[list[Difference], dict[str, str]]:
+    """The differences, and the properties to set so that there are none."""
+    found, wanted = [], {}
     for name, text in section.properties.items():
-        found = present.get(name)
-        if _value(name, found) != property_value(name, text):
-            here = "not set" if found is None else repr(found)
-            differences.append(f"the property {name} is {here} in the table and {text!r} in the file")
+        value = present.get(name)
+        if _value(name, value) != property_value(name, text):
+            here = "not set" if value is None else repr(value)
+            said = f"the property {name} is {here} in the table and {text!r} in the file"
+            found.append(Difference(("properties", name), said))
             wanted[name] = text
-    return differences, wanted
+    return found, wanted
 
 
 def _value(name: str, text: str | None) -> Any:

@@ -1,0 +1,241 @@
+"""The check of a pipeline file before anything is made or started: ``validate`` and ``run`` use the same one.
+
+1. The table: each column that a setting names is there, and can be used so. Of a table that exists: what differs from the file.
+2. The format and the source: what their own classes refuse, and the columns that expressions and lists name.
+3. The folders (``places``). 4. With ``connect``: brokers and stores (``connections``), asked once and for a short time.
+
+All findings are told at once, each with its line. Nothing is written, and Spark is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from lakebed import table as tables
+from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, MissingPrerequisite, TableNotFound
+from lakebed.ingest.decoder import DecoderSchema
+from lakebed.ingest.formats import decoder
+from lakebed.ingest.generator import OrderStream
+from lakebed.ingest.metadata import ENVELOPE, metadata_path
+from lakebed.manifest.schema import canonical_schema, check_columns, check_new_names
+from lakebed.operations.create import NewTable, check_layout
+from lakebed.pipeline.checkpoint import check_checkpoint
+from lakebed.pipeline.column_types import table_schema
+from lakebed.pipeline.connections import check_kafka, check_stores
+from lakebed.pipeline.expressions import check_spark_expression
+from lakebed.pipeline.findings import Findings
+from lakebed.pipeline.places import check_places, checkpoint_of
+from lakebed.pipeline.settings import FilesSection, GeneratorSection, JsonFormat, KafkaSection, Pipeline, RowsFormat
+from lakebed.pipeline.target import ANOTHER_PATH, differences
+from lakebed.settings import suggest
+from lakebed.sortkey.sort_key import parse_sort_key
+from lakebed.storage.roots import LocalRoot, parse_root
+from lakebed.table import Table
+
+Role = Literal["ingest", "maintain"]
+QUERY_NAME = "ingest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What a check found out. ``table`` is None if there is none yet, or if nobody looked; ``columns`` that a run would write."""
+
+    table: Table | None
+    columns: pa.Schema
+    was_looked_for: bool
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    columns: pa.Schema
+    keys: tuple[str, ...]
+    sequence_by: str | None
+
+
+def check(pipeline: Pipeline, *, connect: bool = False, only: Role | None = None) -> Checked:
+    """Raises one error that lists all that is wrong: InvalidInput, if any of it is; else what the first one is.
+
+    ``connect``: ask brokers and stores too; without it, a table in a store is not looked at. ``only``: the role of a run.
+    """
+    findings = Findings(pipeline.document)
+    check_places(pipeline, findings)
+    findings.raise_if_any()  # what follows reads the folders
+    if connect:
+        check_stores(pipeline, findings)
+        findings.raise_if_any()
+    table, was_looked_for = _existing(pipeline, findings, connect)
+    target = _target(pipeline, table, findings)
+    if target is not None and only != "maintain":
+        _check_format(pipeline, target, findings)
+    if only != "maintain":
+        _check_source(pipeline, findings, connect)
+    findings.raise_if_any()
+    columns = pa.schema([]) if target is None else target.columns
+    return Checked(table=table, columns=columns, was_looked_for=was_looked_for, notes=tuple(findings.notes))
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def _existing(pipeline: Pipeline, findings: Findings, connect: bool) -> tuple[Table | None, bool]:
+    path = pipeline.table.path
+    if not connect and not isinstance(parse_root(path), LocalRoot):
+        return None, False
+    try:
+        return tables.open(path), True
+    except TableNotFound:
+        return None, True
+    except LakebedError as error:
+        findings.add(error, "table", "path")
+        return None, True
+
+
+def _target(pipeline: Pipeline, table: Table | None, findings: Findings) -> _Target | None:
+    """What a run would write to; None if that is not known."""
+    section = pipeline.table
+    if table is not None:
+        for one in differences(pipeline, table):
+            findings.wrong(f"{one.text}; change the file, or {one.way or ANOTHER_PATH}", "table", *one.key)
+        detail = table.inspect.detail().to_pylist()[0]
+        return _Target(table.schema, tuple(detail["keys"]), detail["sequence_by"])
+    if section.columns is None:
+        if not findings.errors:
+            findings.wrong(
+                "there is no table at this path, and no table.schema to create it with; add one", "table", "path"
+            )
+        return None
+    before = len(findings.errors)
+    with findings.at("table", "schema"):
+        check_new_names(section.columns)
+    columns = canonical_schema(section.columns)
+    _check_names(section.keys, columns, "keys", findings)
+    _check_names(section.partition_by, columns, "partition_by", findings)
+    for number, term in enumerate(section.sort_key):
+        with findings.at("table", "sort_key", number):
+            parse_sort_key([term], columns)
+    _check_sequence(pipeline, columns, findings)
+    if len(findings.errors) == before:
+        new = NewTable(
+            schema=columns,
+            keys=section.keys,
+            sort_key=section.sort_key,
+            sequence_by=section.sequence_by,
+            partition_by=section.partition_by,
+            properties=section.properties,
+        )
+        with findings.at("table"):
+            check_layout(columns, new.settings(), section.partition_by)
+    return _Target(columns, section.keys, section.sequence_by)
+
+
+def _check_names(names: Sequence[str], columns: pa.Schema, setting: str, findings: Findings) -> None:
+    for number, name in enumerate(names):
+        with findings.at("table", setting, number):
+            check_columns([name], columns, setting)
+            if name in names[:number]:
+                raise InvalidSchema(f"{setting} names the column {name!r} twice")
+
+
+def _check_sequence(pipeline: Pipeline, columns: pa.Schema, findings: Findings) -> None:
+    name = pipeline.table.sequence_by
+    if name is None:
+        return
+    with findings.at("table", "sequence_by"):
+        if name in columns.names:
+            check_columns([name], columns, "sequence_by")
+            return
+        if isinstance(pipeline.format, RowsFormat):
+            extra = pipeline.format.extra_columns
+            if name not in extra:
+                near = suggest(name, [*columns.names, *extra])
+                raise InvalidSchema(f"{name!r} is neither a column of the table nor one of format.extra_columns{near}")
+            kind = table_schema({name: extra[name]}).field(0).type
+            if not pa.types.is_integer(kind) and not pa.types.is_timestamp(kind):
+                raise InvalidSchema(
+                    f"{name!r} is {kind}; a sequence that is no column of the table must be whole numbers or timestamps"
+                )
+            return
+        try:
+            path = metadata_path(name)
+        except InvalidSchema as error:
+            raise error.with_text(f"{error}{suggest(name, [*columns.names, *ENVELOPE])}") from None
+        if pipeline.format_kind == "json" and path is not None and path[0] != "kafka":
+            raise InvalidSchema(f"{name!r} is metadata that flat JSON lacks; use a column or kafka.offset")
+        if isinstance(pipeline.source, FilesSection) and path == ("kafka", "offset"):
+            raise InvalidSchema(
+                "lines of files have no kafka.offset; use a column, or kafka.timestamp: the time of the file"
+            )
+
+
+# -- format and source -------------------------------------------------------------------------------------------------
+
+
+def _check_format(pipeline: Pipeline, target: _Target, findings: Findings) -> None:
+    form = pipeline.format
+    if isinstance(form, RowsFormat):
+        _check_rows(form, target, findings)
+        return
+    members = pipeline.document.at("format").value
+    if isinstance(form, JsonFormat) and form.operation_field is None and isinstance(members, Mapping):
+        for name in ("delete_values", "upsert_values"):
+            if name in members:
+                findings.wrong("it has no effect without operation_field; add that, or leave it out", "format", name)
+    if findings.errors:
+        return  # a wrong key or sequence would be told again
+    with findings.within("format", form):
+        options = {name: value for name, value in asdict(form).items() if value is not None}
+        decoder(pipeline.format_kind, DecoderSchema(target.columns, target.keys, target.sequence_by), options)
+
+
+def _check_rows(form: RowsFormat, target: _Target, findings: Findings) -> None:
+    names = [*target.columns.names, *form.extra_columns]
+    for name, kind in form.extra_columns.items():
+        with findings.at("format", "extra_columns", name):
+            table_schema({name: kind})
+            if name in target.columns.names:
+                raise InvalidInput(f"{name!r} is a column of the table, so it is no extra one; leave it out")
+    for number, name in enumerate(form.except_columns):
+        place = ("format", "except_columns", number)
+        if name not in names:
+            findings.wrong(f"{name!r} is neither a column of the table nor an extra one{suggest(name, names)}", *place)
+        elif name in target.keys or name == target.sequence_by:
+            findings.wrong(f"{name!r} is a key or orders the changes; it can't be left out", *place)
+    if form.apply_as_deletes is not None:
+        with findings.at("format", "apply_as_deletes"):
+            if not target.keys:
+                raise InvalidInput("it needs a table with keys; this one has none, so it can only be appended to")
+            check_spark_expression(form.apply_as_deletes, names)
+
+
+def _check_source(pipeline: Pipeline, findings: Findings, connect: bool) -> None:
+    section, checkpoint = pipeline.source, checkpoint_of(pipeline, QUERY_NAME)
+    if connect or isinstance(parse_root(checkpoint), LocalRoot):
+        with findings.at("checkpoint"):
+            check_checkpoint(pipeline, checkpoint)
+    if isinstance(section, GeneratorSection):
+        with findings.within("source", section):
+            values = asdict(section)
+            OrderStream(**{name: values[name] for name in OrderStream.__slots__})
+    elif isinstance(section, KafkaSection):
+        with findings.within("source", section):
+            _check_kafka(section, checkpoint, findings, connect)
+
+
+def _check_kafka(section: KafkaSection, checkpoint: str, findings: Findings, connect: bool) -> None:
+    try:
+        from lakebed.ingest.kafka_settings import KafkaSettings, refused_settings
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        raise MissingPrerequisite("the source kafka needs confluent-kafka: pip install 'lakebed[kafka]'") from None
+    settings = KafkaSettings(**{name: getattr(section, name) for name in KafkaSection.__slots__})
+    refused = refused_settings(settings)
+    for name, why in refused.items():
+        findings.wrong(why, "source", "config", name)
+    if connect and not refused:
+        check_kafka(section, settings, checkpoint, findings)

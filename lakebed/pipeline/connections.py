@@ -1,0 +1,68 @@
+"""Ask what a pipeline connects to, once and for a short time: the broker and its topics, and the stores of its folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lakebed.errors import InvalidInput, LakebedError, Retry
+from lakebed.manifest.stores import open_store
+from lakebed.pipeline.checkpoint import has_batches
+from lakebed.pipeline.findings import Findings
+from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
+from lakebed.storage.roots import LocalRoot, parse_root
+
+if TYPE_CHECKING:
+    from lakebed.ingest.kafka_settings import KafkaSettings
+
+KAFKA_SECONDS = 10.0
+"""How long a broker has to answer."""
+
+
+def check_stores(pipeline: Pipeline, findings: Findings) -> None:
+    """List a little in each store. Folders on a local disk are not looked at."""
+    places = {("table", "path"): pipeline.table.path, ("checkpoint",): pipeline.checkpoint or ""}
+    if isinstance(pipeline.source, FilesSection):
+        places["source", "folder"] = pipeline.source.folder
+    for place, path in places.items():
+        try:
+            if not path or isinstance(parse_root(path), LocalRoot):
+                continue
+            open_store(path).list_from("_delta_log", "~")
+        except LakebedError as error:
+            text = f"{path} can't be reached: {error}; check its name, the credentials and the endpoint (AWS_…)"
+            findings.add(error.with_text(text), *place)
+
+
+def check_kafka(section: KafkaSection, settings: KafkaSettings, checkpoint: str, findings: Findings) -> None:
+    """Ask the broker for the topics, and for the offsets that the file names if nothing was read yet."""
+    from lakebed.ingest.kafka_cluster import KafkaCluster
+
+    seconds = min(KAFKA_SECONDS, settings.timeout_seconds)
+    cluster = KafkaCluster(replace(settings, timeout_seconds=seconds))
+    brokers = settings.config["bootstrap.servers"]
+    topics = ("topics",) if section.topics else ("topic_pattern",)
+    try:
+        partitions, _ = cluster.look()
+    except Retry as error:
+        findings.add(
+            Retry(
+                f"{error} (asked for {seconds:g} s). Is the broker running, and is {brokers} its address, with the right "
+                "security.protocol? This machine must also reach the addresses that the broker gives for itself "
+                "(advertised.listeners)"
+            ),
+            "source", "config", "bootstrap.servers",
+        )  # fmt: skip
+        return
+    except InvalidInput as error:
+        about_topics = "topic" in str(error)
+        place = topics if about_topics else ("config",)
+        findings.add(error.with_text(f"{error} (the broker is {brokers})"), "source", *place)
+        return
+    if not partitions:
+        findings.note(f"no topic at {brokers} matches {section.topic_pattern} now; a run waits until there is one")
+    starting = settings.starting_offsets
+    if isinstance(starting, Mapping) and not has_batches(checkpoint):
+        with findings.at("source", "starting_offsets"):
+            cluster.starting(partitions)

@@ -1,0 +1,95 @@
+"""Whether the folders that a pipeline file names are there, can be read or written, and do not lie in each other.
+
+Only local folders are looked at; ``connections`` looks at those in a store. Nothing is made.
+"""
+
+from __future__ import annotations
+
+import os
+
+from lakebed.errors import LakebedError
+from lakebed.pipeline.findings import Findings
+from lakebed.pipeline.settings import FilesSection, Pipeline
+from lakebed.storage.roots import LocalRoot, parse_root
+from lakebed.table.internals import STREAMS_FOLDER
+
+_GLOB = frozenset("*?[{")
+
+
+def checkpoint_of(pipeline: Pipeline, query: str) -> str:
+    """The folder of a pipeline's checkpoint."""
+    return pipeline.checkpoint or f"{pipeline.table.path.rstrip('/')}/{STREAMS_FOLDER}/{query}"
+
+
+def check_places(pipeline: Pipeline, findings: Findings) -> None:
+    """Look at the folders of the table, the checkpoint and the source."""
+    table = _local(pipeline.table.path, findings, "table", "path")
+    checkpoint = _local(pipeline.checkpoint, findings, "checkpoint") if pipeline.checkpoint else None
+    for folder, place in ((table, ("table", "path")), (checkpoint, ("checkpoint",))):
+        if folder is not None and (why := _not_writable(folder)):
+            findings.wrong(why, *place)
+    if table and checkpoint and _is_exposed(checkpoint, table):
+        findings.wrong(
+            f"{pipeline.checkpoint} lies in the table's folder, where maintenance deletes files that it does not know; leave the "
+            "setting out, or choose a folder elsewhere",
+            "checkpoint",
+        )
+    if isinstance(pipeline.source, FilesSection):
+        _check_source(pipeline.source, bool(pipeline.table.partition_by), table, checkpoint, findings)
+
+
+def _check_source(
+    source: FilesSection, is_partitioned: bool, table: str | None, checkpoint: str | None, findings: Findings
+) -> None:
+    place = ("source", "folder")
+    folder = _local(source.folder, findings, *place)
+    if folder is None or _GLOB & set(folder):
+        return
+    if not os.path.exists(folder):
+        findings.wrong(f"there is no folder {source.folder}; make it, or fix the path", *place)
+        return
+    if not os.access(folder, os.R_OK | os.X_OK if os.path.isdir(folder) else os.R_OK):
+        findings.wrong(f"{source.folder} can't be read; give this user the permission to list and read it", *place)
+    # Spark reads folders below only if it is told to, or if they are named like partitions.
+    reads_below = is_partitioned or any(
+        name.lower() == "recursivefilelookup" and value.lower() == "true" for name, value in source.options.items()
+    )
+    for other, what in ((table, "the table"), (checkpoint, "the checkpoint")):
+        if other is None:
+            continue
+        if other == folder or (reads_below and _is_exposed(other, folder)):
+            findings.wrong(
+                f"{what} ({other}) lies in {source.folder}, so its own files would be read; use folders apart", *place
+            )
+        elif _is_exposed(folder, other):
+            findings.wrong(f"{source.folder} lies in the folder of {what}; use folders apart", *place)
+
+
+def _local(path: str, findings: Findings, *place: str) -> str | None:
+    """The absolute path of a local folder; None for a place in a store, or one that can't be."""
+    try:
+        root = parse_root(path)
+    except LakebedError as error:
+        findings.add(error, *place)
+        return None
+    return os.path.realpath(root.path) if isinstance(root, LocalRoot) else None
+
+
+def _is_exposed(inner: str, outer: str) -> bool:
+    """Whether a folder is another one or lies in it, with no hidden folder (``.x``, ``_x``) between."""
+    if inner == outer:
+        return True
+    between = os.path.relpath(inner, outer).split(os.sep)
+    return between[0] != os.pardir and not any(name.startswith((".", "_")) for name in between)
+
+
+def _not_writable(folder: str) -> str | None:
+    """Why a folder can't be made or written to; None if it can."""
+    there = folder
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        return f"{there} is no folder, so {folder} can't be one; choose another path"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} can't be written to; give this user the permission, or choose another path"
+    return None
