@@ -259,7 +259,6 @@ def test_each_difference_to_a_table_that_exists_is_told_with_its_line_and_what_t
         assert said in message
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the permission is withheld by a stand-in for root only")
 def test_folders_that_can_not_be_read_or_written_are_told(tmp_path: Path) -> None:
     pipeline = pipeline_of(tmp_path)
     with patch("os.access", lambda path, mode: not mode & os.W_OK):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 UPLOAD_LOOK_SECONDS = 2.0
 TIDY_SECONDS = 60.0
+_FINISH_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +125,22 @@ class Compaction:
     def due(self) -> bool:
         """Whether the compactor of this process has something to merge now."""
         return self._compactor is not None and self._compactor.is_due()
+
+    def finish(self, seconds: float, waiting: Callable[[], object] = lambda: None) -> bool:
+        """Let the compactor of this process merge what is due, for so long at most; returns whether nothing is left.
+
+        ``waiting`` is called again and again meanwhile.
+        """
+        if self._compactor is None:
+            return True
+        deadline = time.monotonic() + seconds
+        self._compactor.wake()
+        while self._compactor.running() or self._compactor.is_due():
+            if time.monotonic() >= deadline:
+                return False
+            waiting()
+            time.sleep(_FINISH_LOOK_SECONDS)
+        return True
 
     def close(self) -> None:
         """End the compactor of this process, if there is one."""

@@ -36,7 +36,7 @@ from lakebed.compaction.merge import (
     Sources,
     no_progress,
 )
-from lakebed.errors import Corrupt, Retry, StoreUnavailable
+from lakebed.errors import Corrupt, Retry
 from lakebed.manifest.claims import claimed_paths, claims_of
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.snapshot import Snapshot
@@ -45,6 +45,7 @@ from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.materialized import Materialized, MaterializedFolder, Substitute, overlay, replica_folder
 from lakebed.parts.provenance import Provenance
+from lakebed.storage.local_files import trouble
 from lakebed.storage.part_storage import PartStorage
 
 _logger = logging.getLogger("lakebed.volatile")
@@ -330,6 +331,6 @@ def _copier(source: str) -> Callable[[str], None]:
         try:
             shutil.copyfile(source, place)
         except OSError as error:
-            raise StoreUnavailable(f"{source} can't be copied to {place}: {error}", path=source) from error
+            raise trouble(error.errno, f"{source} can't be copied to {place} ({error})", source) from error
 
     return copy

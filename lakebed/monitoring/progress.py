@@ -13,7 +13,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lakebed.events import BatchCommitted, BatchReplayed, Event, MergeEnded, OffsetsLost, Settled, Uploaded
+from lakebed.events import (
+    BatchCommitted,
+    BatchReplayed,
+    Event,
+    MergeEnded,
+    OffsetsLost,
+    QueryChanged,
+    Settled,
+    Uploaded,
+)
 from lakebed.monitoring.freshness import Aged, FreshnessMeter
 
 RATE_SECONDS = 10.0
@@ -98,7 +107,7 @@ class Progress:
         self._rows = self._batches = self._replayed = self._quarantined = self._lost = 0
         self._bytes_ingested = self._bytes_written = 0
         self._version: int | None = None
-        self._last_error: str | None = None
+        self._errors: dict[str, str] = {}  # by role, the newest last
 
     def __call__(self, event: Event) -> None:
         if event.table != self._table:
@@ -109,6 +118,7 @@ class Progress:
                 case BatchCommitted():
                     self._batch(event, now)
                 case Settled():
+                    self._errors.pop("maintain", None)
                     self._version = max(event.version, self._version or 0)
                     self._quarantined += event.quarantined
                     self._bytes_written += event.bytes_written
@@ -122,13 +132,22 @@ class Progress:
                     self._bytes_written += event.bytes
                 case BatchReplayed():
                     self._replayed += 1
+                    self._errors.pop("ingest", None)
+                case QueryChanged(state="running"):
+                    self._errors.pop(event.role, None)
                 case OffsetsLost():
                     self._lost += event.records
 
-    def failed(self, error: str) -> None:
-        """Record the last error."""
+    def failed(self, role: str, error: str) -> None:
+        """Record the error of ingest or maintenance. It stays until that has done some work again, or runs."""
         with self._lock:
-            self._last_error = error
+            self._errors.pop(role, None)
+            self._errors[role] = error
+
+    def healed(self, role: str) -> None:
+        """Ingest or maintenance runs."""
+        with self._lock:
+            self._errors.pop(role, None)
 
     def restart_clock(self) -> None:
         """Count the time of the run from now on."""
@@ -155,10 +174,11 @@ class Progress:
                 version=self._version,
                 committed=self._committed.ages(),
                 visible=self._visible.ages(),
-                last_error=self._last_error,
+                last_error=next(reversed(self._errors.values()), None),
             )
 
     def _batch(self, event: BatchCommitted, now: float) -> None:
+        self._errors.pop("ingest", None)
         self._batches += 1
         self._rows += event.rows
         self._quarantined += event.quarantined

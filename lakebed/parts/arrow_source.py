@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakebed.errors import Corrupt
+from lakebed.errors import Corrupt, LakebedError
+from lakebed.storage.local_files import refusal_in, trouble
 
 Rows = npt.NDArray[np.int64]
 _Read = tuple[pa.Table, Rows]
@@ -84,12 +85,19 @@ class ArrowSource:
         except pa.ArrowMemoryError:
             raise
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the latter: a name in a damaged footer
-            raise damaged(self._path, str(error)) from error
+            raise unreadable(self._path, error) from error
 
 
 def is_local(url: str) -> bool:
     """Whether Arrow can open it."""
     return os.path.isabs(url)
+
+
+def unreadable(path: str, error: Exception) -> LakebedError:
+    """The error for a file that Arrow can't read: Corrupt, unless the system refused it, whole as it may be."""
+    if isinstance(error, OSError) and (code := refusal_in(str(error))) is not None:
+        return trouble(code, f"{path} can't be read ({error})", path)
+    return damaged(path, str(error))
 
 
 def damaged(path: str, reason: str) -> Corrupt:

@@ -20,9 +20,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakebed.errors import LakebedError, StoreUnavailable
+from lakebed.errors import LakebedError
 from lakebed.manifest.actions import ChangePart, Part
-from lakebed.parts.arrow_source import damaged, is_local
+from lakebed.parts.arrow_source import damaged, is_local, unreadable
+from lakebed.storage.local_files import trouble
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.process_folders import process_folder
 
@@ -70,9 +71,7 @@ def stage(part: Part | ChangePart, storage: PartStorage, place: Path) -> None:
             for block in blocks:
                 copy.write(block)
     except OSError as error:
-        raise StoreUnavailable(
-            f"{part.path} can't be copied to {place} ({error}); free space there", path=part.path
-        ) from error
+        raise trouble(error.errno, f"{part.path} can't be copied to {place} ({error})", part.path) from error
     if part.checksum is None:
         verify_pages(part.path, str(place))
 
@@ -111,7 +110,7 @@ def verify_pages(path: str, local_path: str) -> None:
     except (pa.ArrowMemoryError, pa.ArrowNotImplementedError):  # the latter: a type or codec that Arrow lacks
         return
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the latter: a name in a damaged footer
-        raise damaged(path, str(error)) from error
+        raise unreadable(path, error) from error
 
 
 def _compared(part: Part | ChangePart, blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -144,4 +143,4 @@ def _of_file(path: str, local_path: str) -> Iterator[bytes]:
     except FileNotFoundError as error:
         raise damaged(path, "there is no such file") from error
     except OSError as error:
-        raise StoreUnavailable(f"{path} can't be read ({error}); check the disk", path=path) from error
+        raise trouble(error.errno, f"{path} can't be read ({error})", path) from error

@@ -25,7 +25,7 @@ from typing import Any
 import orjson
 from pyroaring import BitMap64
 
-from lakebed.errors import Corrupt, LakebedError, StoreUnavailable
+from lakebed.errors import Corrupt, LakebedError
 from lakebed.manifest.actions import Part
 from lakebed.manifest.claims import Claim
 from lakebed.manifest.commit_codec import add_from_json, add_to_json
@@ -34,6 +34,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.checksum import checksum_of
 from lakebed.parts.merge import MergedPart
 from lakebed.parts.provenance import Provenance
+from lakebed.storage.local_files import trouble
 from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.storage.process_folders import lock_folder
 
@@ -110,9 +111,7 @@ class MaterializedFolder:
             temporary.write_bytes(orjson.dumps(_to_json(one)))
             os.replace(temporary, place)
         except OSError as error:
-            raise StoreUnavailable(
-                f"{one.folder} can't be written ({error}); free space on the local disk", path=one.folder
-            ) from error
+            raise trouble(error.errno, f"{one.folder} can't be written ({error})", one.folder) from error
 
     def drop(self, claim_id: str, grace_seconds: float = GRACE_SECONDS) -> None:
         """The part is no longer used: gone from ``load`` at once, its files after a while, for readers that have begun."""

@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakebed.errors import StoreUnavailable
 from lakebed.parts.checksum import checksum_of
 from lakebed.quoting import quote
 from lakebed.sortkey.sort_key import SortTerm
+from lakebed.storage.local_files import trouble
 from lakebed.storage.part_storage import PartStorage
 
 PAGE_ROWS = 8192
@@ -96,9 +96,7 @@ def write_tables(
                     writer.write_table(table, row_group_rows)
             checksum = checksum_of(local_path)
         except OSError as error:
-            raise StoreUnavailable(
-                f"{local_path!r} could not be written ({error}); check the disk", path=local_path
-            ) from error
+            raise trouble(error.errno, f"{local_path!r} could not be written ({error})", local_path) from error
         stats = _column_stats(pq.read_metadata(local_path), schema)
         stats |= {quote(name): found.stats() for name, found in floats.items()}
         return rows, os.path.getsize(local_path), checksum, stats

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakebed import session as sessions
 from lakebed.errors import MissingPrerequisite
+from lakebed.pipeline.jars import why_no_jars
 from lakebed.pipeline.settings import SparkSection
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ _STREAMING = {
     "spark.sql.streaming.stopTimeout": "20s",
     "spark.log.level": "WARN",
 }
-_UNRESOLVED = "unresolved dependency"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +135,8 @@ def _launch(section: SparkSection, s3: bool, handle: int, log: Path) -> Any:
 def _why_not(log: Path) -> str:
     """One line on why the JVM did not start, from its log."""
     text = log.read_text(errors="replace")
-    if _UNRESOLVED in text:
-        missing = sorted(
-            {line.split(_UNRESOLVED + ":")[1].strip() for line in text.splitlines() if _UNRESOLVED + ":" in line}
-        )
-        what = ", ".join(missing[:3]) or "some"
-        return (
-            f"Spark's jars can't be downloaded ({what}): allow access to a Maven repository once, or set a mirror with "
-            f"spark.conf: {{spark.jars.repositories: https://…}} in the pipeline file; Spark's log is {log}"
-        )
+    if (why := why_no_jars(text)) is not None:
+        return f"{why}; Spark's log is {log}"
     reason = next(
         (line.strip() for line in text.splitlines() if "rror" in line or "xception" in line), "it ended at once"
     )

@@ -5,7 +5,8 @@
 2. The queries start. A sampler thread reads the table's figures at intervals; the caller gets the newest ones.
 3. A query that fails with a temporary error is started again, each time after a longer pause (``lakebed.failures``).
    Ingest is restarted here; maintenance restarts itself. Any other error ends the execution.
-4. At the stop, ingest ends after the current batch; maintenance continues until the tail is empty; then Spark ends. A
+4. At the stop, ingest ends after the current batch; maintenance continues until the tail is empty and, for a bounded time, until
+   what is due is merged; then Spark ends. A
    batch that had only begun is abandoned: the next execution repeats it under the same batch id, so it counts once.
 """
 
@@ -49,6 +50,7 @@ SAMPLE_SECONDS = 1.0
 SAMPLE_SHARE = 0.05  # at most this share of the time is spent on sampling the table
 BATCH_SECONDS_MAX = 15.0
 DRAIN_SECONDS_MAX = 10.0
+MERGE_SECONDS_MAX = 10.0
 
 _logger = logging.getLogger("lakebed.run")
 
@@ -221,7 +223,7 @@ class _Run:
     def _ingest_failed(self, error: LakebedError) -> None:
         """Schedules a restart. Raises the error if a restart is of no use."""
         redacted = error.with_text(self._pipeline.document.redact(str(error)))
-        self._progress.failed(str(redacted))
+        self._progress.failed(QUERY_NAME, str(redacted))
         batches = self._progress.figures().batches
         pause = self._restarts.pause_seconds(error, made_progress=batches > self._batches_at_failure)
         self._batches_at_failure = batches
@@ -236,8 +238,11 @@ class _Run:
             return
         if not self._maintenance.isActive:
             raise self._maintenance.exception() or Unexpected("the maintain query was stopped from outside")
-        if self._maintenance.trouble is not None:
-            self._progress.failed(self._pipeline.document.redact(str(self._maintenance.trouble)))
+        trouble = self._maintenance.trouble
+        if trouble is None:
+            self._progress.healed("maintain")
+        else:
+            self._progress.failed("maintain", self._pipeline.document.redact(str(trouble)))
 
     @contextmanager
     def _sampling(self) -> Iterator[None]:
@@ -299,6 +304,8 @@ class _Run:
                 break
             self.look("stopping")
             time.sleep(0.05)
+        if query.isActive:
+            self._internals.compaction.finish(MERGE_SECONDS_MAX, lambda: self.look("stopping"))
         _stop(query)
         self._internals.compaction.close()  # running merges release their claims
         if self._internals.log.refresh().tail:

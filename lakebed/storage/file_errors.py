@@ -13,7 +13,8 @@ from contextlib import contextmanager
 import duckdb
 
 from lakebed.error_transport import decode
-from lakebed.errors import Corrupt, StoreUnavailable
+from lakebed.errors import Corrupt
+from lakebed.storage.local_files import refusal_in, trouble
 
 _OF_FILES = (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException, duckdb.InternalException)
 _NO_SUCH_FILE = "No files found"
@@ -23,7 +24,9 @@ _FAILED_IN_STREAM = re.compile(r"^(Conversion|Out of Range|Invalid Input) Error"
 
 @contextmanager
 def naming_unreadable(paths: Iterable[str]) -> Iterator[None]:
-    """Raises Corrupt for the first of the paths that a DuckDB error names; the store's own error if the store failed."""
+    """Raises Corrupt for the first of the paths that a DuckDB error names; InvalidInput or StoreUnavailable if the system
+    refused it (``trouble``); the store's own error if the store failed.
+    """
     try:
         yield
     except duckdb.Error as error:
@@ -32,8 +35,11 @@ def naming_unreadable(paths: Iterable[str]) -> Iterator[None]:
         if isinstance(error, _OF_FILES) or type(error) is duckdb.Error:
             for path in paths:
                 if path in text:
+                    why = reason(error)
+                    if (code := refusal_in(why)) is not None:
+                        raise trouble(code, f"{path} can't be read ({why})", path) from error
                     raise Corrupt(
-                        f"{path} can't be read ({reason(error)}); it is missing or damaged: restore the file",
+                        f"{path} can't be read ({why}); it is missing or damaged: restore the file",
                         path=path,
                     ) from error
         raise
@@ -48,19 +54,16 @@ def raise_own(error: duckdb.Error) -> None:
 
 @contextmanager
 def naming_unwritable(place: str, temporary: str) -> Iterator[None]:
-    """Raises StoreUnavailable, naming the place, if the temporary file that is to be put there can't be written."""
+    """Raises an error (``trouble``) that names the place, if the temporary file that is to be put there can't be written."""
     try:
         yield
     except OSError as error:
-        raise _unwritable(place, str(error)) from error
+        raise trouble(error.errno, f"{place!r} could not be written ({error})", place) from error
     except duckdb.Error as error:
         if temporary not in str(error):
             raise
-        raise _unwritable(place, reason(error)) from error
-
-
-def _unwritable(place: str, cause: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{place!r} could not be written ({cause}); check the disk and its free space", path=place)
+        why = reason(error)
+        raise trouble(refusal_in(why), f"{place!r} could not be written ({why})", place) from error
 
 
 def is_missing_file(error: Exception) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import uuid
 from typing import NoReturn
 
@@ -11,6 +12,9 @@ from lakebed.errors import InvalidInput, StoreUnavailable
 
 TEMPORARY_PREFIX = ".lakebed-tmp-"
 _NOT_ALLOWED = {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EPERM}
+
+
+_TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
 
 
 def make_folders(folder: str) -> None:
@@ -41,9 +45,7 @@ def fsync_folder(folder: str) -> None:
     except OSError as error:
         if error.errno == errno.EINVAL:
             return  # some network file systems have no fsync of folders; their entries are durable when made
-        raise StoreUnavailable(
-            f"could not make the entries of {folder!r} durable ({error}); check the disk", path=folder
-        ) from error
+        raise trouble(error.errno, f"could not make the entries of {folder!r} durable ({error})", folder) from error
 
 
 def temporary_path(path: str) -> str:
@@ -59,10 +61,22 @@ def raise_for(error: OSError, path: str) -> NoReturn:
             raise error
         finally:
             del error  # the frame would keep the error, and the error the frame, with all that the callers hold
-    if error.errno in _NOT_ALLOWED:
-        raise InvalidInput(
-            f"{path!r} can't be used ({error.strerror}); check the path and its permissions", path=path
-        ) from error
-    raise StoreUnavailable(
-        f"{path!r} failed ({error.strerror}); check the disk and its free space", path=path
-    ) from error
+    raise trouble(error.errno, f"{path!r} can't be used ({error.strerror or error})", path) from error
+
+
+def trouble(code: int | None, what: str, path: str) -> InvalidInput | StoreUnavailable:
+    """The error for a file or folder that the system refused with this ``errno``; ``what`` says to whom what happened.
+
+    InvalidInput for what does not pass by itself: a permission, a read-only file system, a path that can't be. A full disk, or
+    too many open files, may pass: StoreUnavailable.
+    """
+    if code in _NOT_ALLOWED:
+        return InvalidInput(f"{what}; check the path and its permissions", path=path)
+    remedy = "allow more open files (ulimit -n)" if code in _TOO_MANY_OPEN else "check the disk and its free space"
+    return StoreUnavailable(f"{what}; {remedy}", path=path)
+
+
+def refusal_in(text: str) -> int | None:
+    """The ``errno`` of a text of DuckDB or Arrow which says that a file was refused though it may be whole; None if none does."""
+    refusals = sorted(_NOT_ALLOWED | _TOO_MANY_OPEN)
+    return next((code for code in refusals if re.search(rf"\b{re.escape(os.strerror(code))}\b", text)), None)

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import duckdb
 
-from lakebed.errors import InvalidInput, LakebedError, StoreUnavailable
+from lakebed.errors import LakebedError
 from lakebed.storage.counters import RequestCounter, StoreCounters
 from lakebed.storage.delete_each import delete_each
 from lakebed.storage.file_errors import naming_unwritable
-from lakebed.storage.local_files import fsync_folder, make_folders, temporary_path
+from lakebed.storage.local_files import fsync_folder, make_folders, temporary_path, trouble
 from lakebed.storage.roots import local_file
 
 T = TypeVar("T")
@@ -126,9 +126,7 @@ class LocalPartStorage:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise InvalidInput(
-                f"{path!r} can't be deleted below {self.root!r} ({error}); check its permissions"
-            ) from error
+            raise trouble(error.errno, f"{path!r} can't be deleted below {self.root!r} ({error})", path) from error
 
     def delete_many(self, paths: Sequence[str]) -> dict[str, LakebedError]:
         """See ``PartStorage``."""
@@ -141,9 +139,7 @@ class LocalPartStorage:
             with open(place, "wb") as file:
                 return os.fstat(file.fileno()).st_mtime
         except OSError as error:
-            raise StoreUnavailable(
-                f"{self.root} can't be written to ({error}); check the disk", path=str(self.root)
-            ) from error
+            raise trouble(error.errno, f"{self.root} can't be written to ({error})", self.root) from error
         finally:
             _unlink_quietly(place)
 
@@ -171,10 +167,8 @@ def _readable(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
-    except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        raise InvalidInput(f"{path!r} can't be read ({error.strerror}); check its permissions", path=path) from error
     except OSError as error:
-        raise StoreUnavailable(f"{path!r} can't be read ({error.strerror}); check the disk", path=path) from error
+        raise trouble(error.errno, f"{path!r} can't be read ({error.strerror})", path) from error
 
 
 def _unlink_quietly(path: str) -> None:

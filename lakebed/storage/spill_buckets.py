@@ -14,7 +14,8 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from lakebed.errors import StoreUnavailable
+from lakebed.errors import LakebedError
+from lakebed.storage.local_files import trouble
 from lakebed.storage.process_folders import process_folder
 
 SPILL_BUCKETS_MAX = 500  # each is an open file while rows come in
@@ -76,8 +77,5 @@ class SpillBuckets:
         return self._folder / f"{number}.arrows"
 
 
-def _no_room(folder: Path, error: OSError) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"rows that a merge sets aside can't be written to {folder} ({error}); free space there, or allow more open files",
-        path=str(folder),
-    )
+def _no_room(folder: Path, error: OSError) -> LakebedError:
+    return trouble(error.errno, f"rows that a merge sets aside can't be written to {folder} ({error})", str(folder))
