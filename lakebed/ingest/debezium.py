@@ -21,7 +21,7 @@ Algorithm
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ from lakebed.ingest.slices import (
     from_arrays,
 )
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, positions
-from lakebed.ingest.unknown_fields import KnownFields, names_in, sample_of
+from lakebed.ingest.unknown_fields import KnownFields, Told, names_in, sample_of
 from lakebed.manifest.unknown_names import Names
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
@@ -125,18 +125,12 @@ class _EventReader:
             payloads = some.column("value")
             if prefix:
                 payloads = pc.binary_slice(payloads, len(prefix), -1)
-            if self._known is not None and self._options.unknown_fields == "quarantine":
-                having = names_in(payloads, range(len(payloads)), row_of, self._known)[1]
-                rest = np.setdiff1d(np.arange(len(payloads)), having)
-                payloads, some, chosen = payloads.take(pa.array(rest)), some.take(pa.array(rest)), chosen[rest]
-            rows, sure, messages, taken = self._read_payloads(prefix, payloads, some, first + numbers[chosen])
-            tables.append(rows)
-            handled[chosen] = sure
-            if self._known is not None and self._options.unknown_fields == "warn":
-                sample = sample_of(payloads)
-                names.add_all(names_in(payloads, sample[sure[sample]], row_of, self._known)[0])
-            ignored += messages
-            truncated += taken
+            fast = self._read_payloads(prefix, payloads, some, first + numbers[chosen])
+            tables.append(fast.rows)
+            handled[chosen] = fast.handled
+            names.add_all(fast.unknown_fields)
+            ignored += fast.ignored
+            truncated += fast.truncated
         empty = from_arrays(self._decoder_schema, 0, {})
         return FastReading(pa.concat_tables(tables) if tables else empty, handled, ignored, truncated, names.counts)
 
@@ -177,24 +171,54 @@ class _EventReader:
         self._sources[prefix] = _Source(columns_of_envelope(schema))
         return prefix
 
-    def _read_payloads(
-        self, prefix: bytes, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
-    ) -> tuple[pa.Table, Mask, int, int]:
+    def _read_payloads(self, prefix: bytes, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask) -> FastReading:
         source = self._sources[prefix]
         if source.plan is None:
             self._sample(source, payloads)
             source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
-            return source.plan.read(source.plan.parse(payloads), records, numbers)
+            return self._read_parsed(source.plan, source.plan.parse(payloads), payloads, records, numbers)
         planned_for = shape_of(source.samples)
         try:
             parsed = self._parse_again(source, payloads, source.plan.parse(payloads))
-            return source.plan.read(parsed, records, numbers)
+            return self._read_parsed(source.plan, parsed, payloads, records, numbers)
         except MISSES:
             self._sample(source, payloads)
             if shape_of(source.samples) == planned_for:
                 raise  # the values have the same types as before, so a new plan would be the same
         source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
-        return source.plan.read(source.plan.parse(payloads), records, numbers)
+        return self._read_parsed(source.plan, source.plan.parse(payloads), payloads, records, numbers)
+
+    def _read_parsed(
+        self, plan: _Plan, parsed: Parsed, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
+    ) -> FastReading:
+        """Reads the rows. Records with unknown members are counted, or left to the slow path, which quarantines them."""
+        if self._known is None:
+            return plan.read(parsed, records, numbers)
+        told = self._told(parsed)
+        if self._options.unknown_fields == "quarantine":
+            if told is None:
+                having = np.zeros(len(payloads), bool)
+                having[names_in(payloads, range(len(payloads)), row_of, self._known)[1]] = True
+            else:
+                having = told.having
+            return plan.read(parsed.without(having, "op") if having.any() else parsed, records, numbers)
+        fast = plan.read(parsed, records, numbers)
+        if told is not None:
+            return replace(fast, unknown_fields=told.counts(fast.handled)) if told.names else fast
+        sample = sample_of(payloads)
+        sample = sample[fast.handled[sample]]
+        return replace(fast, unknown_fields=names_in(payloads, sample, row_of, self._known)[0])
+
+    def _told(self, parsed: Parsed) -> Told | None:
+        """The unknown members of each changed row: ``after``, or ``before`` where there is no ``after``."""
+        assert self._known is not None
+        after, before = (self._known.told_by(parsed, (side,)) for side in ("after", "before"))
+        if after is None or before is None:
+            return None
+        changes = np.asarray(pc.is_in(parsed.rows.column("op"), value_set=pa.array(["c", "r", "u", "d"])))
+        has_after = np.asarray(parsed.rows.column("after").is_valid())
+        met = np.where(changes, np.where(has_after, after.met, before.met), np.uint64(0))
+        return Told({**after.names, **before.names}, met)
 
     def _parse_again(self, source: _Source, payloads: pa.Array, parsed: Parsed) -> Parsed:
         """Parses with a plan for the types of the records that are not read, and keeps it if it reads more records."""
@@ -286,8 +310,7 @@ class _Plan:
         """The events as columns. Raises one of ``MISSES``."""
         return self._parser.parse(payloads)
 
-    def read(self, parsed: Parsed, records: pa.RecordBatch, numbers: Mask) -> tuple[pa.Table, Mask, int, int]:
-        """Returns the change rows, a mask of the handled records, and how many of these were ignored and how many truncated."""
+    def read(self, parsed: Parsed, records: pa.RecordBatch, numbers: Mask) -> FastReading:
         events = parsed.rows
         after = events.column("after")
         columns, unavailable = self._columns(after.flatten(), tuple(self._readers))
@@ -311,7 +334,7 @@ class _Plan:
         rows = self._rows(
             columns, unavailable, before, metadata, operation=operation, upsert=upsert, delete=delete, numbers=numbers
         )
-        return rows, upsert | delete | message | taken, int(message.sum()), int(taken.sum())
+        return FastReading(rows, upsert | delete | message | taken, int(message.sum()), int(taken.sum()))
 
     def _columns(self, parsed: list[pa.Array], names: tuple[str, ...]) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
         columns, unavailable = {}, {}

@@ -154,33 +154,49 @@ class _RowReader:
         if not present.any():
             return FastReading(from_arrays(self._decoder_schema, 0, {}), handled)
         some = records if present.all() else records.filter(pa.array(present))
-        if self._known is not None and self._options.unknown_fields == "quarantine":
-            having = names_in(some.column("value"), range(some.num_rows), _object_or_none, self._known)[1]
-            present[np.flatnonzero(present)[having]] = False
-            some = records.filter(pa.array(present))
-        rows, sure = self._read_present(some, numbers[present])
-        handled[present] = sure
-        names: dict[str, int] = {}
-        if self._known is not None and self._options.unknown_fields == "warn":
-            values = some.column("value")
-            sample = sample_of(values)
-            names = names_in(values, sample[sure[sample]], _object_or_none, self._known)[0]
-        return FastReading(rows, handled, unknown_fields=names)
+        fast = self._read_present(some, numbers[present])
+        handled[present] = fast.handled
+        return replace(fast, handled=handled)
 
-    def _read_present(
-        self, records: pa.RecordBatch, numbers: np.ndarray[Any, Any]
-    ) -> tuple[pa.Table, np.ndarray[Any, Any]]:
+    def _read_present(self, records: pa.RecordBatch, numbers: np.ndarray[Any, Any]) -> FastReading:
         values = records.column("value")
         if self._plan is not None:
             try:
                 parsed = self._plan.parser.parse(values)
                 if parsed.unsure * DOUBTFUL_SHARE <= len(values):
-                    return self._read_columns(parsed, self._plan.readers, records, numbers)
+                    return self._read_parsed(parsed, self._plan.readers, records, numbers)
             except MISSES:
                 pass
         self._sample(values)
         self._plan = self._planned()
-        return self._read_columns(self._plan.parser.parse(values), self._plan.readers, records, numbers)
+        return self._read_parsed(self._plan.parser.parse(values), self._plan.readers, records, numbers)
+
+    def _read_parsed(
+        self,
+        parsed: Parsed,
+        readers: Mapping[str, ColumnReader],
+        records: pa.RecordBatch,
+        numbers: np.ndarray[Any, Any],
+    ) -> FastReading:
+        """Reads the rows. Records with unknown members are counted, or left to be read one by one and quarantined."""
+        values = records.column("value")
+        told = self._known.told_by(parsed, ()) if self._known is not None else None
+        if self._known is not None and self._options.unknown_fields == "quarantine":
+            if told is None:
+                having = np.zeros(len(values), bool)
+                having[names_in(values, range(len(values)), _object_or_none, self._known)[1]] = True
+            else:
+                having = told.having
+            parsed = replace(parsed, sure=parsed.sure & ~having)
+        rows, sure = self._read_columns(parsed, readers, records, numbers)
+        names: dict[str, int] = {}
+        if self._known is not None and self._options.unknown_fields == "warn":
+            if told is None:
+                sample = sample_of(values)
+                names = names_in(values, sample[sure[sample]], _object_or_none, self._known)[0]
+            else:
+                names = told.counts(sure)
+        return FastReading(rows, sure, unknown_fields=names)
 
     def _planned(self) -> _Plan:
         readers = {}

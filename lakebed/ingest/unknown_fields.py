@@ -5,15 +5,16 @@
     quarantine   the record goes to the quarantine
 
 1.  A record that is read one by one is looked at as a whole, also what is inside its structs (``address.zip``).
-2.  Of records that are read by columns the parser skips such members. So ``warn`` looks at a sample of each slice
-    (``sample_of``): its longest records, as a member more makes a record longer, and others spread evenly. A slice of up to
-    ``SAMPLE_MIN`` records is looked at as a whole. Counts are of records that were looked at.
-3.  ``quarantine`` looks at all records, which takes about as long as decoding them.
+2.  Of records that are read by columns the native parser tells such members (``Told``), unless the table has structs.
+3.  Else the parser skips them. So ``warn`` looks at a sample of each slice (``sample_of``): its longest records, as a member
+    more makes a record longer, and others spread evenly. A slice of up to ``SAMPLE_MIN`` records is looked at as a whole.
+    Counts are of records that were looked at. ``quarantine`` looks at all records, which takes longer than decoding them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import orjson
 import pyarrow as pa
 
 from lakebed.ingest.json_text import Unreadable, parse, shown
+from lakebed.ingest.native.json_parser import UNKNOWN_MAX, Parsed, Path
 from lakebed.manifest.unknown_names import Names
 
 SAMPLE_MIN = 32
@@ -48,6 +50,28 @@ class UnknownOperation(Unreadable):
         self.operation = operation
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The unknown members of the records of a slice: bit i of a record's ``met`` says whether it has ``names[i]``."""
+
+    names: Mapping[int, str]
+    met: np.ndarray[Any, Any]
+
+    @property
+    def having(self) -> np.ndarray[Any, Any]:
+        """Which records have one."""
+        mask: np.ndarray[Any, Any] = self.met != 0
+        return mask
+
+    def counts(self, among: np.ndarray[Any, Any]) -> dict[str, int]:
+        """In how many of the records of a mask each name is."""
+        met, counts = self.met[among & self.having], Names()
+        for bit, name in self.names.items():
+            if count := int(np.count_nonzero(met & np.uint64(1 << bit))):
+                counts.add(name, count)
+        return counts.counts
+
+
 class KnownFields:
     """The members that columns take: those of a row and, below struct columns, those of structs."""
 
@@ -65,6 +89,13 @@ class KnownFields:
         if not self._nested and row.keys() <= self._names:
             return ()
         return tuple(dict.fromkeys(self._find(row, self._known, "")))
+
+    def told_by(self, parsed: Parsed, side: Path) -> Told | None:
+        """The unknown members of the rows at ``side``; None where the parser does not tell all of them."""
+        if parsed.met is None or self._nested or (parsed.met >> np.uint64(UNKNOWN_MAX)).any():
+            return None
+        names = {bit: path[-1] for bit, path in enumerate(parsed.unknown) if path[:-1] == side}
+        return Told(names, parsed.met & np.uint64(sum(1 << bit for bit in names)))
 
     def _find(self, members: Mapping[str, Any], known: Mapping[str, Any], above: str) -> Iterator[str]:
         for name, value in members.items():

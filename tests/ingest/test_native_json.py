@@ -12,12 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.ingest.connect_types import PLAIN
+from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.decoder import DecoderSchema
+from lakebed.ingest.json_rows import JsonRows
 from lakebed.ingest.json_text import Unreadable, parse
 from lakebed.ingest.json_values import JsonOptions, convert
 from lakebed.ingest.native import build
 from lakebed.ingest.native.json_parser import JsonParser, Parsed
 from lakebed.ingest.native.library import library
-from tests.ingest.fuzz import plain
+from tests.ingest.fuzz import assert_same, only_one_by_one, plain
+from tests.ingest.records import event, records
 
 TYPES = {
     "i8": pa.int8(), "i16": pa.int16(), "i32": pa.int32(), "i64": pa.int64(), "f32": pa.float32(), "f64": pa.float64(),
@@ -194,3 +198,34 @@ def test_a_slice_of_an_array_is_read() -> None:
     values = pa.array([b'{"i64":%d}' % number for number in range(10)], pa.binary())
     assert parser.parse(values.slice(3, 4)).rows.column("i64").to_pylist() == [3, 4, 5, 6]
     assert parser.parse(values.slice(3, 0)).rows.num_rows == 0
+
+
+FLAT = pa.schema([pa.field("id", pa.int64(), False), pa.field("s", pa.string())])
+
+
+def decoders(mode: Any) -> list[Any]:
+    """A decoder of events, and one of flat objects."""
+    options = JsonOptions(unknown_fields=mode)
+    known = DecoderSchema(FLAT, ("id",))
+    return [DebeziumJson(known, options), JsonRows(known, options, operation_field="op")]
+
+
+@pytest.mark.parametrize("mode", ["warn", "quarantine", "ignore"])
+@pytest.mark.parametrize("format", [0, 1])
+def test_unknown_members_are_counted_exactly_as_one_by_one(mode: str, format: int) -> None:
+    rng = random.Random(3)
+    values: list[Any] = []
+    for number in range(600):
+        row = {"id": number % 50, "s": "x", "op": rng.choice(["u", "d", None])} if format else {"id": number, "s": "x"}
+        row |= {name: None for name in ("more", "id2", f"n{number % 40}") if rng.random() < 0.02}
+        op = rng.choice("cudm")
+        before = {"id": number, "s": "", "gone": 1} if rng.random() < 0.2 else None
+        values.append(row if format else event(op, None if op == "d" else row, before or (row if op == "d" else None)))
+    table = records(values)
+    fast = decoders(mode)[format].decode(table)
+    with only_one_by_one():
+        slow = decoders(mode)[format].decode(table)
+    assert_same(fast, slow)
+    assert fast.unknown_fields == slow.unknown_fields
+    assert bool(fast.unknown_fields) == (mode != "ignore")
+    assert bool(len(fast.quarantined)) == (mode == "quarantine")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed.ingest.native.library import DONE, NO_MEMORY, ArrowArray, Field, Skipped, Task, Unknown, library
 
@@ -35,6 +36,14 @@ class Parsed:
     def unsure(self) -> int:
         """How many records are left to another way of reading."""
         return len(self.sure) - int(np.count_nonzero(self.sure))
+
+    def without(self, records: np.ndarray[Any, Any], column: str) -> Parsed:
+        """Not sure of the records of a mask, whose ``column`` becomes null."""
+        at = self.rows.schema.get_field_index(column)
+        values = self.rows.column(at)
+        values = pc.if_else(pa.array(records), pa.scalar(None, values.type), values)
+        rows = self.rows.set_column(at, self.rows.schema.field(at), values)
+        return replace(self, rows=rows, sure=self.sure & ~records)
 
 
 class _Unsupported(TypeError):
