@@ -101,9 +101,11 @@ def check(case: Case, folder: str) -> Counter[str]:
     with patch.object(slices, "ONE_BY_ONE_ROWS", 2):  # so that the records beside a bad one are still read by columns
         decoded = case.decoder().decode(case.records, case.cutoff)
         with without_native_code():
-            assert_same(decoded, case.decoder().decode(case.records, case.cutoff))
+            by_arrow = case.decoder().decode(case.records, case.cutoff)
     with only_one_by_one():
-        assert_same(decoded, case.decoder().decode(case.records, case.cutoff))
+        one_by_one = case.decoder().decode(case.records, case.cutoff)
+    assert_same(decoded, one_by_one)
+    assert_same(by_arrow, one_by_one)
     reasons = decoded.quarantined["reason"].to_pylist()
     assert not [reason for reason in reasons if reason.startswith(UNFORESEEN)]
     told = len(reasons) + len(decoded.truncates) + decoded.ignored + decoded.truncated
