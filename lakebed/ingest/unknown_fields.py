@@ -111,8 +111,12 @@ class KnownFields:
             if isinstance(value, dict):
                 yield from self._find(value, inner, above)
             return
-        items = value.values() if kind == "map" and isinstance(value, dict) else value
-        for item in items if kind == "map" or isinstance(value, list) else ():
+        items: Iterable[Any] = ()  # none of a value that is no list or map: it is unreadable
+        if kind == "map" and isinstance(value, dict):
+            items = value.values()
+        elif kind == "list" and isinstance(value, list):
+            items = value
+        for item in items:
             if item is not None:
                 yield from self._find_in(item, inner, above)
 

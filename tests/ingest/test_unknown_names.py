@@ -17,6 +17,7 @@ from lakebed.health.status import Observer
 from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.operations import Operations
+from lakebed.ingest.slices import UNFORESEEN
 from lakebed.ingest.unknown_fields import SAMPLE_MIN, sample_of
 from lakebed.manifest.actions import CommitInfo, Domain
 from lakebed.manifest.conflicts import ReadWriteSet
@@ -105,6 +106,15 @@ def test_a_member_more_in_one_of_many_records_is_seen() -> None:
     rows[4321] = {**rows[4321], "colour": "red"}
     assert decoder("json", SHAPE).decode(records(rows)).unknown_fields == {"colour": 1}
     assert len(sample_of(pa.array([b"{}"] * 10_000))) <= 10_000 // SAMPLE_MIN
+
+
+@pytest.mark.parametrize("value", [1, "x", [1], {"k": 1}, {"k": [1]}, [{"k": 1}]])
+def test_members_are_looked_for_in_values_of_any_form(value: Any) -> None:
+    point = pa.struct([("x", pa.int64())])
+    kinds = {"struct": point, "list": pa.list_(point), "map": pa.map_(pa.string(), point)}
+    shape = DecoderSchema(pa.schema([("id", pa.int64()), *kinds.items()]), ("id",))
+    decoded = decoder("json", shape).decode(records([{"id": 1, name: value} for name in kinds]))
+    assert not [reason for reason in decoded.quarantined["reason"].to_pylist() if UNFORESEEN in reason]
 
 
 def test_the_placeholder_of_an_unavailable_value_is_no_unknown_member() -> None:
