@@ -94,6 +94,21 @@ def main() -> None:
 
 
 def report(path: str, since: float, shown: list[tuple[int, float]], args: argparse.Namespace) -> None:
+    rows: list[list[object]] = []
+    for name, waited in ages(path, since, float("inf"), shown).items():
+        rows.append([name, len(waited), *(float(np.percentile(waited, q)) for q in (50, 99, 100))])
+    table(
+        f"Freshness at {args.rate:,} events/s for {args.seconds:.0f} s",
+        ["event in Kafka until", "rows", "p50 s", "p99 s", "max s"],
+        rows,
+    )
+
+
+def ages(path: str, since: float, until: float, shown: list[tuple[int, float]] | None = None) -> dict[str, np.ndarray]:
+    """The age in seconds of each event produced in a time, when it was committed and when any Delta reader saw it.
+
+    ``shown``: versions, and when the view showed them, for its ages.
+    """
     log, storage, connection = TableLog(open_store(path)), open_part_storage(path), connect()
     joined: dict[str, tuple[str, int, int]] = {}
     settled: dict[str, int] = {}
@@ -103,26 +118,21 @@ def report(path: str, since: float, shown: list[tuple[int, float]], args: argpar
                 joined[action.part.domain] = (action.part.path, commit.version, commit.timestamp_ms)
             elif isinstance(action, RemoveChangePart):
                 settled[action.domain] = commit.timestamp_ms
-    figures: dict[str, list[np.ndarray]] = {"committed": [], "in the view": [], "any Delta reader": []}
+    figures: dict[str, list[np.ndarray]] = {"committed": [], "any Delta reader": []}
     for domain, (file, version, committed_ms) in joined.items():
+        if committed_ms / 1e3 < since:
+            continue
         query = f"select epoch_us(updated_at) / 1e6 as t from {parquet(storage.duckdb_url(file))}"
         times = connection.execute(query).fetchnumpy()["t"]
-        times = times[times >= since]
+        times = times[(times >= since) & (times < until)]
         if not len(times):
             continue
         figures["committed"].append(committed_ms / 1e3 - times)
-        view = min((at for seen, at in shown if seen >= version), default=float("nan"))
-        figures["in the view"].append(view - times)
         figures["any Delta reader"].append(settled.get(domain, float("nan")) / 1e3 - times)
-    rows: list[list[object]] = []
-    for name, pieces in figures.items():
-        all_of_them = np.concatenate(pieces)
-        rows.append([name, len(all_of_them), *(float(np.percentile(all_of_them, q)) for q in (50, 99, 100))])
-    table(
-        f"Freshness at {args.rate:,} events/s for {args.seconds:.0f} s",
-        ["event in Kafka until", "rows", "p50 s", "p99 s", "max s"],
-        rows,
-    )
+        if shown is not None:
+            view = min((at for seen, at in shown if seen >= version), default=float("nan"))
+            figures.setdefault("in the view", []).append(view - times)
+    return {name: np.concatenate(pieces) for name, pieces in figures.items() if pieces}
 
 
 if __name__ == "__main__":
