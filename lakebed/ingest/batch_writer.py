@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import pickle
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,7 +29,7 @@ from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.errors import InvalidChanges, QuarantineRefused, Retry, TableReplaced
 from lakebed.ingest.batch_fingerprint import batch_fingerprint, fingerprint_entry
 from lakebed.ingest.decoder import Decoded
-from lakebed.ingest.source import Range, RangeChanges, RecordChanges
+from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, cutoff_of, to_domain, to_json
 from lakebed.manifest.actions import (
     Action,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 SLICE_ROWS_MAX = 500_000
 SLICE_BYTES_MAX = 256 << 20
+_Row = tuple[str, int, str]  # what a task yields: a kind, the number of the task, JSON
 
 
 class ChangeStream(Protocol):
@@ -260,31 +262,54 @@ def write_dataframe(frame: DataFrame, task: WriteTask, cutoff: Cutoff = NO_CUTOF
 
     ``cutoff``: the truncates of earlier batches. Raises InvalidChanges, and any LakebedError of a task.
     """
-    written = _collect(frame, task.with_cutoff(cutoff))
+    return _written(lambda each: _in_tasks(frame, each), task, cutoff)
+
+
+def write_ranges(ranges: Sequence[Range], task: WriteTask, cutoff: Cutoff = NO_CUTOFF) -> Written:
+    """Like ``write_dataframe`` for a DataFrame of these ranges, but in this process, one range after the other.
+
+    Raises the errors of ``task``.
+    """
+    return _written(lambda each: _here(ranges, each), task, cutoff)
+
+
+def _written(run: Callable[[WriteTask], list[_Row]], task: WriteTask, cutoff: Cutoff) -> Written:
+    chosen = task.with_cutoff(cutoff)
+    written = _collected(run(chosen), chosen)
     if written.truncates:
-        written = _collect(frame, task.with_cutoff(replace(cutoff, new=written.truncates)))
+        chosen = task.with_cutoff(replace(cutoff, new=written.truncates))
+        written = _collected(run(chosen), chosen)
     return written
 
 
-def _collect(frame: DataFrame, task: WriteTask) -> Written:
+def _in_tasks(frame: DataFrame, task: WriteTask) -> list[_Row]:
     from pyspark.sql.types import IntegerType, StringType, StructType
 
     result = StructType().add("kind", StringType()).add("task", IntegerType()).add("body", StringType())
     with from_spark():
-        rows = frame.mapInArrow(task, result).collect()
+        rows = [tuple(row) for row in frame.mapInArrow(task, result).collect()]
+    return sorted(rows, key=lambda row: int(row[1]))  # a stable sort keeps the order within a task
+
+
+def _here(ranges: Sequence[Range], task: WriteTask) -> list[_Row]:
+    own: WriteTask = pickle.loads(pickle.dumps(task))  # a task counts in its copy
+    return [(kind, 0, body) for kind, body in own.run(iter([batch_of(ranges)]))]
+
+
+def _collected(rows: list[_Row], task: WriteTask) -> Written:
     parts: list[WrittenPart] = []
     quarantined: list[WrittenPart] = []
     seen: list[dict[str, Any]] = []
-    for row in sorted(rows, key=lambda row: int(row["task"])):  # a stable sort keeps the order within a task
-        match row["kind"]:
+    for kind, _, body in rows:
+        match kind:
             case "part":
-                parts.append(WrittenPart.from_json(row["body"]))
+                parts.append(WrittenPart.from_json(body))
             case "quarantined":
-                quarantined.append(WrittenPart.from_json(row["body"]))
+                quarantined.append(WrittenPart.from_json(body))
             case "seen":
-                seen.append(json.loads(row["body"]))
+                seen.append(json.loads(body))
             case "requests":
-                report_requests(row["body"])
+                report_requests(body)
     return Written(
         parts=tuple(parts),
         quarantined=tuple(quarantined),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.ingest.generator import TOPIC, OrderStream
+from lakebed.ingest.pace import Pace
 from lakebed.ingest.source import RANGE_SCHEMA_DDL, Carries, Range
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 FORMAT = "lakebed_generator"
 SETTINGS_OPTION = "settings"
 TABLE_EVENTS_MAX = 20_000
-IDLE_WAIT_SECONDS = 0.2
-IDLE_POLL_SECONDS = 0.02
+IDLE_WAIT_SECONDS = 0.5
+IDLE_POLL_SECONDS = 0.1
 BEHIND_SECONDS_MAX = 5.0
 """A stream that was stopped for longer than this continues from the present time."""
 
@@ -41,7 +42,11 @@ class GeneratorReader:
     """Generates the events of a range inside a task."""
 
     orders: OrderStream
+    tasks: int
     records_lost: int = 0
+
+    def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
+        return ranges_between(start, end, self.tasks)
 
     def read(self, chosen: Range) -> Iterator[pa.Table]:
         for start in range(chosen.start, chosen.end, TABLE_EVENTS_MAX):
@@ -50,20 +55,25 @@ class GeneratorReader:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorSource:
-    """Generated orders as a source of a pipeline; ``tasks`` is the number of ranges per batch."""
+    """Generated orders as a source of a pipeline; ``tasks`` is the number of ranges per batch.
+
+    ``batch_seconds``: the pace of batches (``Pace``).
+    """
 
     orders: OrderStream = field(default_factory=OrderStream)
     tasks: int = 2
     max_records_per_batch: int | None = None
+    batch_seconds: float = 0.0
     carries: Carries = field(default="ranges", init=False)
 
     @property
     def reader(self) -> GeneratorReader:
-        return GeneratorReader(self.orders)
+        return GeneratorReader(self.orders, self.tasks)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         spark.dataSource.register(GeneratedRanges)
-        settings = {"orders": asdict(self.orders), "tasks": self.tasks, "limit": self.max_records_per_batch}
+        limit, pace = self.max_records_per_batch, self.batch_seconds
+        settings = {"orders": asdict(self.orders), "tasks": self.tasks, "limit": limit, "batch_seconds": pace}
         return spark.readStream.format(FORMAT).option(SETTINGS_OPTION, json.dumps(settings)).load()
 
 
@@ -83,20 +93,23 @@ class GeneratedRanges(DataSource):
         if text is None:
             raise InvalidInput(f"{FORMAT}: option {SETTINGS_OPTION!r} is missing; use GeneratorSource.stream")
         settings = json.loads(text)
-        return GeneratedRangeStream(OrderStream(**settings["orders"]), settings["tasks"], settings["limit"])
+        orders = OrderStream(**settings["orders"])
+        return GeneratedRangeStream(orders, settings["tasks"], settings["limit"], settings["batch_seconds"])
 
 
 @methods_cross_spark
 class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans which events each batch generates."""
 
-    def __init__(self, orders: OrderStream, tasks: int, limit: int | None) -> None:
+    def __init__(self, orders: OrderStream, tasks: int, limit: int | None, batch_seconds: float = 0.0) -> None:
         self._orders = orders
+        self._pace = Pace(batch_seconds)
         self._tasks = tasks
         self._limit = limit
         self._moved_clock: int | None = None
         self._asked = False
         self._stop_micros: int | None = None
+        self._limited = False
 
     def initialOffset(self) -> dict[str, Any]:
         return {}
@@ -108,20 +121,20 @@ class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stop_micros = time.time_ns() // 1000
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        if self._stop_micros is None:
+            time.sleep(max(0.0, self._pace.wait_seconds()))
         deadline = time.monotonic() + IDLE_WAIT_SECONDS
         while True:
             end = self._next(start, limit)
-            if end != start or self._stop_micros is not None or time.monotonic() >= deadline:
+            if end != start:
+                self._pace.began(left_some=self._limited)
+                return end
+            if self._stop_micros is not None or time.monotonic() >= deadline:
                 return end
             time.sleep(IDLE_POLL_SECONDS)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = start.get("next", 0), end.get("next", 0)
-        cuts = [first + (last - first) * task // self._tasks for task in range(self._tasks + 1)]
-        ranges = [
-            Range(TOPIC, task, low, high, end["clock"]) for task, (low, high) in enumerate(pairwise(cuts)) if high > low
-        ]
-        return [InputPartition(chosen) for chosen in ranges]
+        return [InputPartition(chosen) for chosen in ranges_between(start, end, self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int, int, int | None]]:
         chosen: Range = partition.value
@@ -136,6 +149,7 @@ class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             clock = self._clock(start, made, now)
             due = int((min(now, self._stop_micros or now) - clock) * self._orders.events_per_second / 1e6)
+        self._limited = isinstance(limit, ReadMaxRows) and due > made + limit.max_rows
         if isinstance(limit, ReadMaxRows):
             due = min(due, made + limit.max_rows)
         if last is not None:
@@ -150,3 +164,12 @@ class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if "clock" not in start or abs((now - start["clock"]) / 1e6 - made_seconds) > BEHIND_SECONDS_MAX:
                 self._moved_clock = now - int(made_seconds * 1e6)
         return int(start["clock"]) if self._moved_clock is None else self._moved_clock
+
+
+def ranges_between(start: Mapping[str, Any], end: Mapping[str, Any], tasks: int) -> list[Range]:
+    """The ranges of a batch between two offset documents, one a task."""
+    first, last = start.get("next", 0), end.get("next", 0)
+    cuts = [first + (last - first) * task // tasks for task in range(tasks + 1)]
+    return [
+        Range(TOPIC, task, low, high, end["clock"]) for task, (low, high) in enumerate(pairwise(cuts)) if high > low
+    ]

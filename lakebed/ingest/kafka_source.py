@@ -10,10 +10,11 @@ An offset document is ``{"topics": {topic: {partition: next offset}}, "begin": {
 
 ``latestOffset``
     1.  Every few seconds, ask for the topics, their partitions and their ids.
-    2.  Ask for the ends of all partitions in one request. If there is nothing new, ask again a few times, with pauses.
-    3.  New partitions get a ``begin``. If a topic has another id, or a partition ends below the position, this raises
+    2.  Wait until the next batch may begin (``Pace``).
+    3.  Ask for the ends of all partitions in one request. If there is nothing new, ask again a few times, with pauses.
+    4.  New partitions get a ``begin``. If a topic has another id, or a partition ends below the position, this raises
         ``DataLoss``, or reading starts over at the earliest offset.
-    4.  The limits, and the ``BatchLimit`` of a table that is behind, are shared among the partitions in proportion to
+    5.  The limits, and the ``BatchLimit`` of a table that is behind, are shared among the partitions in proportion to
         their unread records.
 """
 
@@ -41,6 +42,7 @@ from lakebed.ingest.batch_limit import BatchLimit
 from lakebed.ingest.kafka_cluster import KafkaCluster, Partitions
 from lakebed.ingest.kafka_range import consume_range
 from lakebed.ingest.kafka_settings import KafkaSettings
+from lakebed.ingest.pace import Pace
 from lakebed.ingest.source import RANGE_SCHEMA_DDL, Carries, Range
 
 if TYPE_CHECKING:
@@ -49,9 +51,10 @@ if TYPE_CHECKING:
 
 FORMAT = "lakebed_kafka"
 SETTINGS_OPTION = "secret_settings"  # Spark masks options whose name contains "secret"
+PACE_OPTION = "batch_seconds"
 METADATA_SECONDS = 5.0
-IDLE_WAIT_SECONDS = 0.2
-IDLE_POLL_SECONDS = 0.05
+IDLE_WAIT_SECONDS = 0.5
+IDLE_POLL_SECONDS = 0.1
 SAMPLE_SECONDS = 10.0
 SAMPLE_RECORDS = 500
 
@@ -65,6 +68,9 @@ class KafkaReader:
     settings: KafkaSettings
     records_lost: int = 0
 
+    def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
+        return ranges_between(start, end)
+
     def read(self, chosen: Range) -> Iterator[pa.Table]:
         on_loss = self._lose if self.settings.on_data_loss == "skip" else None
         yield from consume_range(self.settings, chosen.topic, chosen.partition, chosen.start, chosen.end, on_loss)
@@ -75,10 +81,14 @@ class KafkaReader:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """Kafka topics as a source of a pipeline; batches become smaller when ``table`` can't keep up."""
+    """Kafka topics as a source of a pipeline; batches become smaller when ``table`` can't keep up.
+
+    ``batch_seconds``: the pace of batches (``Pace``).
+    """
 
     settings: KafkaSettings
     table: str | None = None
+    batch_seconds: float = 0.0
     carries: Carries = field(default="ranges", init=False)
 
     @property
@@ -88,6 +98,7 @@ class KafkaSource:
     def stream(self, spark: SparkSession) -> DataFrame:
         spark.dataSource.register(KafkaRanges)
         stream = spark.readStream.format(FORMAT).option(SETTINGS_OPTION, self.settings.to_json())
+        stream = stream.option(PACE_OPTION, str(self.batch_seconds))
         return (stream if self.table is None else stream.option("table", self.table)).load()
 
 
@@ -106,16 +117,18 @@ class KafkaRanges(DataSource):
         text = self.options.get(SETTINGS_OPTION)
         if text is None:
             raise InvalidInput(f"{FORMAT}: option {SETTINGS_OPTION!r} is missing; use KafkaSource.stream")
-        return KafkaRangeStream(KafkaSettings.from_json(text), self.options.get("table"))
+        pace = float(self.options.get(PACE_OPTION, "0"))
+        return KafkaRangeStream(KafkaSettings.from_json(text), self.options.get("table"), pace)
 
 
 @methods_cross_spark
 class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans which offsets each batch reads. Lives in one process beside the driver."""
 
-    def __init__(self, settings: KafkaSettings, table: str | None = None) -> None:
+    def __init__(self, settings: KafkaSettings, table: str | None = None, batch_seconds: float = 0.0) -> None:
         self._settings = settings
         self._batch_limit = BatchLimit(table)
+        self._pace = Pace(batch_seconds)
         self._cluster = KafkaCluster(settings)
         self._ids: dict[str, str] = {}
         self._known: list[tuple[str, int]] = []
@@ -146,10 +159,15 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets = self._cluster.latest(self._known)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        if self._targets is None:
+            time.sleep(max(0.0, self._pace.wait_seconds()))
         deadline = time.monotonic() + IDLE_WAIT_SECONDS
         while True:
             end = self._next(start, limit)
-            if end != start or self._targets is not None or time.monotonic() >= deadline:
+            if end != start:
+                self._pace.began(left_some=_partitions(end["topics"]) != self._ends)
+                return end
+            if self._targets is not None or time.monotonic() >= deadline:
                 return end
             time.sleep(IDLE_POLL_SECONDS)
 

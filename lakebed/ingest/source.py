@@ -10,9 +10,9 @@ records of a range inside the task. ``Source.carries`` is one of three kinds:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 Carries = Literal["ranges", "records", "rows"]
 RANGE_SCHEMA_DDL = "topic string, partition int, start long, end long, clock_micros long"
 """One row per range, the same for all sources that carry ranges: ``start`` <= offset < ``end``."""
+_RANGE_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()), ("partition", pa.int32()), ("start", pa.int64()), ("end", pa.int64()),
+        ("clock_micros", pa.int64()),
+    ]
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,9 @@ class RangeReader(Protocol):
 
     records_lost: int
     """The number of offsets that the source no longer had, where the settings allow to continue without them."""
+
+    def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
+        """The ranges of a batch between two offset documents of the stream, in its order."""
 
     def read(self, chosen: Range) -> Iterator[pa.Table]:
         """Tables of ``RECORD_SCHEMA`` in the order of the range."""
@@ -65,6 +74,11 @@ class Source(Protocol):
 
 def ranges_of(batch: pa.RecordBatch) -> list[Range]:
     return [Range(**row) for row in batch.to_pylist()]
+
+
+def batch_of(ranges: Iterable[Range]) -> pa.RecordBatch:
+    """The ranges as a task gets them: the reverse of ``ranges_of``."""
+    return pa.RecordBatch.from_pylist(list(map(asdict, ranges)), _RANGE_SCHEMA)
 
 
 @dataclass(slots=True)

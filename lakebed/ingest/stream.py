@@ -7,21 +7,26 @@ a query with a new checkpoint is a new query. ``batch_fingerprint`` checks that 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakebed import events
 from lakebed.error_transport import crosses_spark
-from lakebed.errors import InvalidInput, QuarantineRefused
+from lakebed.errors import InvalidInput, QuarantineRefused, Retry
 from lakebed.ingest.batch_fingerprint import batch_fingerprint, require_same
 from lakebed.ingest.batch_writer import (
     ChangeStream,
     WriteTask,
+    Written,
     commit_written,
     refuse_quarantine,
     write_dataframe,
+    write_ranges,
 )
+from lakebed.ingest.checkpoint_files import quick_checkpoint
+from lakebed.ingest.planned import PlannedBatches
 from lakebed.ingest.source import Range, RangeChanges
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.ingest.unknown_report import report_unknown
@@ -36,15 +41,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+RECORDS_HERE_MAX = 50_000
+"""A batch of so many records takes half a second here; a Spark job and its Python workers cost some 0.1 s of CPU time each."""
 _QUERY_ID_PROPERTY = "sql.streaming.queryId"
+_logger = logging.getLogger("lakebed.ingest")
 
 
 class Ingest:
     """Called by Structured Streaming with every micro-batch."""
 
     def __init__(
-        self, table: str, log: TableLog, stream: ChangeStream, quarantine: str, quarantine_log: Callable[[], TableLog]
-    ) -> None:
+        self, table: str, log: TableLog, stream: ChangeStream, quarantine: str, quarantine_log: Callable[[], TableLog],
+        *, planned: PlannedBatches | None = None,
+    ) -> None:  # fmt: skip
+        """``planned``: the batches of the query, from which a small one is written without a Spark job."""
         if quarantine not in ("table", "fail"):
             raise InvalidInput(f"quarantine is {quarantine!r}; it must be 'table' or 'fail'")
         self._table = table
@@ -52,6 +62,7 @@ class Ingest:
         self._stream = stream
         self._fail_on_quarantine = quarantine == "fail"
         self._quarantine_log = quarantine_log
+        self._planned = planned
         self._batch_seconds = 0.0
 
     @crosses_spark
@@ -63,13 +74,13 @@ class Ingest:
         snapshot = self._log.refresh()
         if snapshot.transaction_version(batch.app_id) >= batch_id:
             if isinstance(self._stream, RangeChanges):
-                require_same(snapshot, batch, batch_fingerprint(Range(**row.asDict()) for row in frame.collect()))
+                ranges = self._ranges(batch_id) or [Range(**row.asDict()) for row in frame.collect()]
+                require_same(snapshot, batch, batch_fingerprint(ranges))
             events.emit(events.BatchReplayed(table=self._table, query=batch.app_id, batch_id=batch_id))
             return
         snapshot = self._apply_backpressure(snapshot)
         started = time.perf_counter()
-        task = WriteTask(write_spec_of(snapshot), self._table, self._stream)
-        written = write_dataframe(frame, task, cutoff_of(snapshot))
+        written = self._write(frame, batch_id, snapshot)
         quarantined = sum(part.rows for part in written.quarantined)
         if quarantined:
             if self._fail_on_quarantine:
@@ -113,6 +124,24 @@ class Ingest:
         )
         self._log.checkpoint_if_due(result.snapshot, slack=2)  # if nobody maintains the table, the writer must do this
 
+    def _write(self, frame: DataFrame, batch_id: int, snapshot: Snapshot) -> Written:
+        """Write the parts of a batch: of a small one in this process, if Spark's tasks run on this machine too."""
+        task, cutoff = WriteTask(write_spec_of(snapshot), self._table, self._stream), cutoff_of(snapshot)
+        ranges = self._ranges(batch_id)
+        small = ranges is not None and sum(each.end - each.start for each in ranges) <= RECORDS_HERE_MAX
+        if ranges is not None and small and str(frame.sparkSession.sparkContext.master).startswith("local"):
+            try:
+                return write_ranges(ranges, task, cutoff)
+            except Retry as error:  # Spark tries a task as often as its master says
+                _logger.info("a batch of %s is written by tasks, since it failed here: %s", self._table, error)
+        return write_dataframe(frame, task, cutoff)
+
+    def _ranges(self, batch_id: int) -> list[Range] | None:
+        """What a batch reads, if that is known without Spark."""
+        if self._planned is None or not isinstance(self._stream, RangeChanges):
+            return None
+        return self._planned.ranges(batch_id, self._stream.source)
+
     def _apply_backpressure(self, snapshot: Snapshot) -> Snapshot:
         """Wait if maintenance can't keep up. Returns the snapshot to write against: after a wait, the newest one."""
         found = pressure(snapshot)
@@ -141,4 +170,5 @@ def start_ingest(
 ) -> StreamingQuery:
     """Start the query that passes every micro-batch of ``frame`` to ``ingest``; ``checkpoint`` is a path as Spark writes it."""
     writer = frame.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(ingest)
-    return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()
+    with quick_checkpoint(frame.sparkSession, checkpoint):
+        return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()

@@ -299,8 +299,7 @@ class _Run:
             return
         deadline = time.monotonic() + DRAIN_SECONDS_MAX
         while query.isActive and time.monotonic() < deadline:
-            busy = query.status["isTriggerActive"] and query.status["isDataAvailable"]
-            if not self._internals.log.refresh().tail and not busy:
+            if not self._internals.log.refresh().tail:
                 break
             self.look("stopping")
             time.sleep(0.05)

@@ -12,6 +12,7 @@ from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import OrderStream
+from lakebed.ingest.pace import BATCH_SECONDS
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
 from lakebed.pipeline.check import QUERY_NAME
 from lakebed.pipeline.column_types import table_schema
@@ -46,7 +47,7 @@ def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:
     """The source that the file describes. Its settings are checked, but no connection is made."""
     section = pipeline.source
     if isinstance(section, KafkaSection):
-        return _kafka(section, pipeline.table.path)
+        return _kafka(section, pipeline)
     if isinstance(section, FilesSection):
         from lakebed.ingest.file_source import FileSource
 
@@ -63,7 +64,7 @@ def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:
         )
     from lakebed.ingest.generator_source import GeneratorSource
 
-    return GeneratorSource(order_stream(section), section.tasks, section.max_records_per_batch)
+    return GeneratorSource(order_stream(section), section.tasks, section.max_records_per_batch, _pace(pipeline))
 
 
 def order_stream(section: GeneratorSection) -> OrderStream:
@@ -90,11 +91,16 @@ def with_rate(pipeline: Pipeline, events_per_second: float) -> Pipeline:
 
 
 def trigger(seconds: float) -> Mapping[str, str]:
-    """A Spark trigger of this many seconds; 0 is as fast as possible."""
+    """A Spark trigger of this many seconds; 0 is as soon as the source has a batch."""
     return {"processingTime": f"{round(seconds * 1000)} milliseconds"}
 
 
-def _kafka(section: KafkaSection, table: str) -> Source:
+def _pace(pipeline: Pipeline) -> float:
+    """Without a trigger of the user's the source itself paces the batches."""
+    return 0.0 if pipeline.trigger_seconds else BATCH_SECONDS
+
+
+def _kafka(section: KafkaSection, pipeline: Pipeline) -> Source:
     try:
         from lakebed.ingest.kafka_settings import KafkaSettings
         from lakebed.ingest.kafka_source import KafkaSource
@@ -103,4 +109,4 @@ def _kafka(section: KafkaSection, table: str) -> Source:
             raise
         raise MissingPrerequisite("the source kafka needs confluent-kafka: pip install 'lakebed[kafka]'") from None
     values = {name: getattr(section, name) for name in KafkaSection.__slots__}
-    return KafkaSource(KafkaSettings(**values), table)
+    return KafkaSource(KafkaSettings(**values), pipeline.table.path, _pace(pipeline))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from lakebed.compaction.service import Compaction
 from lakebed.compaction.settler import Settler
 from lakebed.errors import TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
+from lakebed.ingest.planned import PlannedBatches
 from lakebed.ingest.quarantine import set_aside
 from lakebed.ingest.stream import Ingest, start_ingest
 from lakebed.manifest.actions import ChangePart
@@ -28,7 +28,7 @@ from lakebed.operations.create import NewTable, create
 from lakebed.operations.partitions import Partitions
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locators import Locators
-from lakebed.parts.materialized import LocalParts, replica_folder
+from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.read_counts import ReadCounts
 from lakebed.storage.cache_folder import cache_folder, volatile_folder
@@ -98,7 +98,6 @@ class Internals:
         self.settler = Settler(
             path, log, self.storage, self.deletion_vectors, self.locators.for_settling, self._set_aside
         )
-        self._maintaining: tuple[Path, str, int] | None = None
 
     def partitions(self) -> Partitions:
         """Moves whole partitions out of the table and back in."""
@@ -117,8 +116,9 @@ class Internals:
         quarantine: str = "table", trigger: Mapping[str, Any] | None = None,
     ) -> StreamingQuery:  # fmt: skip
         """Like ``Table.ingest``, for a stream whose tasks turn their input into changes themselves (see ``lakebed.ingest``)."""
-        ingest = Ingest(self.path, self.log, stream, quarantine, self._quarantine_log)
         place = spark_path(checkpoint) if checkpoint else f"{self.storage.spark_root}/{STREAMS_FOLDER}/{query_name}"
+        planned = PlannedBatches(place)
+        ingest = Ingest(self.path, self.log, stream, quarantine, self._quarantine_log, planned=planned)
         # Named after the table too: one session may run the queries of many tables.
         return start_ingest(ingest, frame, place, f"{query_name} {self.path}", trigger)
 
@@ -139,19 +139,14 @@ class Internals:
 
     # -- maintenance ---------------------------------------------------------------------------------------------------
 
-    def maintain(
-        self, spark: SparkSession, checkpoint: str | None = None, trigger: Mapping[str, Any] | None = None
-    ) -> Maintenance:
-        """Maintain the table by a streaming query. See ``Table.maintain``."""
-        from lakebed.compaction.maintain import maintain
+    def maintain(self, spark: SparkSession) -> Maintenance:
+        """Maintain the table in a thread. See ``Table.maintain``."""
+        from lakebed.compaction.maintenance import Maintenance
 
-        place = checkpoint
-        if place is None:
-            # The query's checkpoint holds the last version seen: of no use to others, and each query needs its own.
-            if self._maintaining is None:
-                self._maintaining = replica_folder(cache_folder() / "maintain" / self.log.refresh().metadata.id)
-            place = f"file://{self._maintaining[0]}/checkpoint"
-        return maintain(spark, self.path, lambda: self.step(spark), self.compactor(spark), place, trigger)
+        def spark_runs() -> bool:
+            return spark.sparkContext._jsc is not None  # PySpark sets it to None when the context stops
+
+        return Maintenance(self.path, self.log, lambda: self.step(spark), self.compactor(spark), spark_runs)
 
     def follow(self, stop: threading.Event) -> None:
         """Maintain the table in this thread, without Spark, until ``stop`` is set."""

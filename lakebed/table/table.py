@@ -284,16 +284,14 @@ class Table:
         """
         return self._internals.settler.settle()
 
-    def maintain(
-        self, spark: SparkSession, *, checkpoint: str | None = None, trigger: Mapping[str, Any] | None = None
-    ) -> Maintenance:
-        """Start the maintenance query; returns a handle to stop it, wait for it and see its state, like a StreamingQuery.
+    def maintain(self, spark: SparkSession) -> Maintenance:
+        """Start the maintenance; returns a handle to stop it, wait for it and see its state, like a StreamingQuery.
 
-        It follows the log, settles the tail and refreshes views; merges run beside it in threads that end with it. If the query
-        fails for a cause that may pass, it is started again; the log, the metrics and ``status`` report it. Raises LakebedError
-        for a cause that does not pass.
+        A thread follows the log, settles the tail and refreshes views; merges run beside it in threads that end with it. If it
+        fails for a cause that may pass, it starts again; the log, the metrics and ``status`` report it. Any other error ends it
+        (``exception``).
         """
-        return self._internals.maintain(spark, checkpoint, trigger)
+        return self._internals.maintain(spark)
 
     def set_sort_key(self, columns: Sequence[str]) -> int:
         """Change what parts are sorted by; returns the version. No row is moved: new parts are sorted so from now on, and the
