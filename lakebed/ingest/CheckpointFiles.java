@@ -32,7 +32,8 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCh
  *   without links does not tell writers of the same moment apart, here as in Hadoop.)
  * - A file that was written survives the loss of power.
  *
- * Algorithm: write to a hidden name, fsync, link to the name (or rename, to overwrite), remove the hidden name, fsync the folder.
+ * Algorithm: write to a hidden name, fsync, delete a checksum that Hadoop kept for the name, link to the name (or rename, to
+ * overwrite), remove the hidden name, fsync the folder.
  */
 public final class CheckpointFiles extends FileContextBasedCheckpointFileManager {
 
@@ -62,10 +63,15 @@ public final class CheckpointFiles extends FileContextBasedCheckpointFileManager
         }
         try {
             Files.deleteIfExists(file.toPath());
-            Files.deleteIfExists(new File(file.getParentFile(), "." + file.getName() + ".crc").toPath()); // Hadoop's
+            deleteChecksum(file);
         } catch (IOException error) {
             throw new UncheckedIOException(error);
         }
+    }
+
+    /** Hadoop keeps a checksum beside each file that it wrote, and would refuse another file of that name. */
+    static void deleteChecksum(File file) throws IOException {
+        Files.deleteIfExists(new File(file.getParentFile(), "." + file.getName() + ".crc").toPath());
     }
 
     private static File fileOf(Path path) {
@@ -120,6 +126,7 @@ public final class CheckpointFiles extends FileContextBasedCheckpointFileManager
         }
 
         private void publish() throws IOException {
+            deleteChecksum(target);
             if (overwrite) {
                 Files.move(hidden.toPath(), target.toPath(), new CopyOption[] {StandardCopyOption.ATOMIC_MOVE});
                 return;

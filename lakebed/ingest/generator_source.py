@@ -48,6 +48,9 @@ class GeneratorReader:
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
         return ranges_between(start, end, self.tasks)
 
+    def impatient(self) -> GeneratorReader:
+        return self
+
     def read(self, chosen: Range) -> Iterator[pa.Table]:
         for start in range(chosen.start, chosen.end, TABLE_EVENTS_MAX):
             yield self.orders.events(start, min(start + TABLE_EVENTS_MAX, chosen.end), chosen.clock_micros or 0)

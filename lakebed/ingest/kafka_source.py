@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -53,6 +53,7 @@ FORMAT = "lakebed_kafka"
 SETTINGS_OPTION = "secret_settings"  # Spark masks options whose name contains "secret"
 PACE_OPTION = "batch_seconds"
 METADATA_SECONDS = 5.0
+IMPATIENT_SECONDS = 5.0
 IDLE_WAIT_SECONDS = 0.5
 IDLE_POLL_SECONDS = 0.1
 SAMPLE_SECONDS = 10.0
@@ -70,6 +71,10 @@ class KafkaReader:
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
         return ranges_between(start, end)
+
+    def impatient(self) -> KafkaReader:
+        seconds = min(IMPATIENT_SECONDS, self.settings.timeout_seconds)
+        return KafkaReader(replace(self.settings, timeout_seconds=seconds))
 
     def read(self, chosen: Range) -> Iterator[pa.Table]:
         on_loss = self._lose if self.settings.on_data_loss == "skip" else None
@@ -165,7 +170,8 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while True:
             end = self._next(start, limit)
             if end != start:
-                self._pace.began(left_some=_partitions(end["topics"]) != self._ends)
+                taken = _partitions(end["topics"])
+                self._pace.began(left_some=any(taken.get(p, 0) < last for p, last in self._ends.items()))
                 return end
             if self._targets is not None or time.monotonic() >= deadline:
                 return end

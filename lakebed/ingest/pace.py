@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-BATCH_SECONDS = 1.0
+BATCH_SECONDS = 0.75
 """The pace of a pipeline. A shorter one costs more, and a longer one makes events older."""
 
 

@@ -54,6 +54,9 @@ class RangeReader(Protocol):
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
         """The ranges of a batch between two offset documents of the stream, in its order."""
 
+    def impatient(self) -> RangeReader:
+        """A reader that raises Retry after a few seconds in which the source sends nothing."""
+
     def read(self, chosen: Range) -> Iterator[pa.Table]:
         """Tables of ``RECORD_SCHEMA`` in the order of the range."""
 

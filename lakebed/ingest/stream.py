@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lakebed import events
@@ -128,13 +129,19 @@ class Ingest:
         """Write the parts of a batch: of a small one in this process, if Spark's tasks run on this machine too."""
         task, cutoff = WriteTask(write_spec_of(snapshot), self._table, self._stream), cutoff_of(snapshot)
         ranges = self._ranges(batch_id)
-        small = ranges is not None and sum(each.end - each.start for each in ranges) <= RECORDS_HERE_MAX
-        if ranges is not None and small and str(frame.sparkSession.sparkContext.master).startswith("local"):
+        if ranges is not None and self._is_written_here(ranges, frame):
+            assert isinstance(self._stream, RangeChanges)
+            # A batch that waits for its source here can't be stopped, and a task can.
+            stream = replace(self._stream, source=self._stream.source.impatient())
             try:
-                return write_ranges(ranges, task, cutoff)
-            except Retry as error:  # Spark tries a task as often as its master says
+                return write_ranges(ranges, replace(task, stream=stream), cutoff)
+            except Retry as error:
                 _logger.info("a batch of %s is written by tasks, since it failed here: %s", self._table, error)
         return write_dataframe(frame, task, cutoff)
+
+    def _is_written_here(self, ranges: Sequence[Range], frame: DataFrame) -> bool:
+        records = sum(each.end - each.start for each in ranges)
+        return records <= RECORDS_HERE_MAX and str(frame.sparkSession.sparkContext.master).startswith("local")
 
     def _ranges(self, batch_id: int) -> list[Range] | None:
         """What a batch reads, if that is known without Spark."""

@@ -1,4 +1,4 @@
-"""Execute a pipeline: ingest and maintenance as streaming queries of one process, watched and stopped in order.
+"""Execute a pipeline: ingest, a streaming query, and maintenance, a thread, in one process, watched and stopped in order.
 
 1. The metrics port is opened, the file checked (``check``) and the table opened or created before Spark starts, so errors there
    are raised at once.

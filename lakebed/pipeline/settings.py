@@ -277,7 +277,7 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
 
 def _wrong_values(document: Document, members: Mapping[str, Node], top: _TopLevel) -> Iterator[InvalidInput]:
     if top.trigger_seconds < 0:
-        yield document.error(members["trigger_seconds"], "it must be at least 0 (as fast as possible)")
+        yield document.error(members["trigger_seconds"], "it must be at least 0 (as soon as there is something new)")
     if top.metrics.port is not None and not 0 <= top.metrics.port <= 65535:
         yield document.error(members["metrics"], "the port must be between 0 and 65535, or null for no metrics")
     if top.page.port is not None and not 0 <= top.page.port <= 65535:

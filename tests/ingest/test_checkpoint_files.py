@@ -84,6 +84,28 @@ def test_a_name_is_given_once_unless_overwriting_is_asked_for(
     assert target.read_bytes() == b"third" and os.listdir(target.parent) == ["7"]
 
 
+def test_a_checksum_that_hadoop_kept_for_another_file_of_the_name_does_no_harm(
+    spark: SparkSession, manager: Any, path: Callable[[str], Any], tmp_path: Path
+) -> None:
+    jvm: Any = spark._jvm
+    hadoop = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(
+        jvm.org.apache.hadoop.fs.Path(f"file://{tmp_path}"), jvm.org.apache.hadoop.conf.Configuration()
+    )
+    for name in ("7", "8"):
+        output = hadoop.createAtomic(path(name), False)
+        output.write(bytearray(b"hadoop's"))
+        output.close()
+        assert (tmp_path / "offsets" / f".{name}.crc").exists()
+        assert manager.open(path(name)).read() == ord("h"), "what Hadoop wrote is read"
+    (tmp_path / "offsets" / "8").unlink()
+    for name in ("7", "8"):
+        output = manager.createAtomic(path(name), name == "7")
+        output.write(bytearray(b"ours"))
+        output.close()
+        for reader in (manager, hadoop):
+            assert reader.open(path(name)).read() == ord("o")
+
+
 def test_of_several_writers_of_a_name_one_succeeds(manager: Any, path: Callable[[str], Any], tmp_path: Path) -> None:
     for name in map(str, range(20)):
         outputs = [manager.createAtomic(path(name), False) for _ in range(4)]

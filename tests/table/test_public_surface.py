@@ -32,7 +32,7 @@ METHODS = {
     "ingest": "changes, apply_as_deletes=None, except_column_list=(), *, keys=None, sequence_by=None, checkpoint=None, "
     "query_name='ingest', quarantine='table', trigger=None",
     "lookup": "keys, columns=None, version=None",
-    "maintain": "spark, *, checkpoint=None, trigger=None",
+    "maintain": "spark",
     "query": "sql, name=None, *, allow_files=False",
     "read": "spark, version=None, timestamp=None",
     "replace_partition": "partition, rows",

@@ -1,0 +1,115 @@
+"""Maintenance beside Spark: a thread that follows the log, and starts again when it fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.compaction.maintenance import Maintenance
+from lakebed.errors import Corrupt, Retry, Unexpected
+from lakebed.failures import UNKNOWN_FAILURES_MAX
+from lakebed.table import internals_of
+from tests.internals import log_of
+from tests.waiting import wait_until
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("lakebed.failures.PAUSE_SECONDS_MAX", 0.01)
+    return lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
+
+
+@contextmanager
+def maintained(
+    table: lakebed.Table, step: Callable[[], None] | None = None, spark_runs: Callable[[], bool] = lambda: True
+) -> Iterator[Maintenance]:
+    internals = internals_of(table)
+    maintenance = Maintenance(table.path, internals.log, step or internals.step, internals.compactor(), spark_runs)
+    try:
+        yield maintenance
+    finally:
+        maintenance.stop()
+
+
+def changes(number: int) -> pa.Table:
+    return pa.table({"id": [number], "v": [number]}, SCHEMA)
+
+
+def test_it_settles_what_this_process_and_others_commit_and_stops_in_order(table: lakebed.Table) -> None:
+    with maintained(table) as maintenance:
+        for writer in (table, lakebed.open(table.path)):
+            writer.apply(changes(1))
+            wait_until(lambda: not log_of(table).refresh().tail)
+        assert maintenance.isActive and maintenance.trouble is None
+        assert maintenance.awaitTermination(0.01) is False
+    assert not maintenance.isActive and maintenance.exception() is None and maintenance.awaitTermination() is None
+    assert not table.status().findings
+
+
+def test_an_error_that_may_pass_is_seen_and_outlived(table: lakebed.Table) -> None:
+    errors = [Retry("no answer"), Unexpected("a job failed"), RuntimeError("Python worker failed to connect back")]
+    seen: list[str] = []
+
+    def step() -> None:
+        seen.extend(finding.what for finding in table.status().findings)
+        if errors:
+            raise errors.pop()
+        internals_of(table).step()
+
+    with maintained(table, step) as maintenance:
+        table.apply(changes(1))
+        wait_until(lambda: not log_of(table).refresh().tail)
+        assert maintenance.trouble is None and maintenance.isActive
+    for text in ("no answer", "a job failed", "did not start in time"):
+        assert any(text in what for what in seen), text
+
+
+def test_an_error_that_never_passes_ends_it_with_its_merges(table: lakebed.Table) -> None:
+    def step() -> None:
+        raise Corrupt("the file x is missing")
+
+    with maintained(table, step) as maintenance:
+        with pytest.raises(Corrupt):
+            maintenance.awaitTermination()
+        assert not maintenance.isActive and isinstance(maintenance.exception(), Corrupt)
+        assert {finding.check for finding in table.status().findings} == {"query"}
+        assert not [one for one in threading.enumerate() if one.name.startswith("lakebed-merge")]
+
+
+def test_a_log_that_can_not_be_read_ends_it(table: lakebed.Table) -> None:
+    with maintained(table) as maintenance:
+        table.apply(changes(1))
+        wait_until(lambda: not log_of(table).refresh().tail)
+        newest = Path(table.path, "_delta_log", f"{table.version + 1:020d}.json")
+        newest.write_bytes(b"{}\n{")
+        with pytest.raises(Corrupt):
+            maintenance.awaitTermination()
+        assert not maintenance.isActive and "query" in {finding.check for finding in table.status().findings}
+
+
+def test_an_error_that_nobody_knows_ends_it_after_some_tries(table: lakebed.Table) -> None:
+    tries: list[int] = []
+
+    def step() -> None:
+        tries.append(1)
+        raise ZeroDivisionError("of a user's function")
+
+    with maintained(table, step) as maintenance, pytest.raises(Unexpected, match="of a user's function"):
+        maintenance.awaitTermination()
+    assert len(tries) == UNKNOWN_FAILURES_MAX + 1
+
+
+def test_it_ends_with_the_spark_session(table: lakebed.Table) -> None:
+    runs = [True]
+    with maintained(table, spark_runs=lambda: runs[0]) as maintenance:
+        runs[0] = False
+        assert maintenance.awaitTermination() is None and maintenance.exception() is None
