@@ -153,7 +153,8 @@ def test_a_query_starts_no_process_for_its_checkpoint(
         # Pages that ended children of the JVM touched: the number grows with each of them.
         faults.append(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[8]))
 
-    query = start_ingest(ended_children, GeneratorSource().stream(spark), f"file://{tmp_path}/checkpoint", "q")  # type: ignore[arg-type]
+    stream, checkpoint = GeneratorSource().stream(spark), f"file://{tmp_path}/checkpoint"
+    query = start_ingest(ended_children, stream, checkpoint, "q")  # type: ignore[arg-type]
     while query.isActive and len(faults) < 6:
         query.awaitTermination(0.2)
     query.stop()
