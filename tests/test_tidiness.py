@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import lakebed
+from lakebed.compaction.maintenance import Maintenance
 from lakebed.table.inspect import TableInspect
 from lakebed.table.maintenance import TableMaintenance
 
@@ -22,7 +23,7 @@ FUNCTION_LINES_MAX = 70
 POSITIONAL_MAX = 6
 LINE_MAX = 130
 FILE_LINES_MAX = 650
-PRIVATES_MAX = 40  # times that tests reach into an underscore of the code's: breaks that are made on purpose, mostly
+PRIVATES_MAX = 41  # times that tests reach into an underscore of the code's: breaks that are made on purpose, mostly
 
 LONG_FUNCTIONS: set[str] = {
     "tests/end_to_end/replicas.py fight",
@@ -153,7 +154,7 @@ def used(file: Path) -> Iterator[str]:
 
 def public() -> set[str]:
     exported = {name for name in lakebed.__all__ if not name.startswith("__")}
-    kinds = [TableInspect, TableMaintenance, *(getattr(lakebed, name) for name in exported)]
+    kinds = [TableInspect, TableMaintenance, Maintenance, *(getattr(lakebed, name) for name in exported)]
     events = [kind for kind in vars(lakebed.events).values() if isinstance(kind, type)]
     return exported.union(*(dir(kind) for kind in [*kinds, *events]))
 

@@ -22,11 +22,15 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def manager(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def jvm(spark: SparkSession) -> Any:
+    return spark._jvm
+
+
+@pytest.fixture
+def manager(spark: SparkSession, jvm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The class as Spark makes it, for a folder that is there."""
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "offsets").mkdir()
-    jvm: Any = spark._jvm
     with quick_checkpoint(spark, f"file://{tmp_path}"):
         conf = jvm.org.apache.hadoop.conf.Configuration()
         conf.set(SETTING, spark.conf.get(SETTING, None))
@@ -38,8 +42,7 @@ def manager(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def path(spark: SparkSession, tmp_path: Path) -> Callable[[str], Any]:
-    jvm: Any = spark._jvm
+def path(jvm: Any, tmp_path: Path) -> Callable[[str], Any]:
     return lambda name: jvm.org.apache.hadoop.fs.Path(f"file://{tmp_path}/offsets/{name}")
 
 
@@ -85,9 +88,8 @@ def test_a_name_is_given_once_unless_overwriting_is_asked_for(
 
 
 def test_a_checksum_that_hadoop_kept_for_another_file_of_the_name_does_no_harm(
-    spark: SparkSession, manager: Any, path: Callable[[str], Any], tmp_path: Path
+    jvm: Any, manager: Any, path: Callable[[str], Any], tmp_path: Path
 ) -> None:
-    jvm: Any = spark._jvm
     hadoop = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(
         jvm.org.apache.hadoop.fs.Path(f"file://{tmp_path}"), jvm.org.apache.hadoop.conf.Configuration()
     )
@@ -142,10 +144,9 @@ def test_a_file_and_what_hadoop_kept_beside_it_are_deleted(
 
 
 def test_a_query_starts_no_process_for_its_checkpoint(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, jvm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
-    jvm: Any = spark._jvm
     pid = int(jvm.java.lang.ProcessHandle.current().pid())
     faults: list[int] = []
 

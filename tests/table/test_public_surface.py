@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.compaction.maintenance import Maintenance
 from lakebed.table.inspect import TableInspect
 from lakebed.table.maintenance import TableMaintenance
 
@@ -68,8 +69,10 @@ MAINTENANCE = {
     "remove_orphan_files": "older_than=None, dry_run=True, allow_short_retention=False",
     "vacuum": "retention=None, dry_run=True, allow_short_retention=False",
 }
+MAINTAINED = {"awaitTermination": "timeout=None", "exception": "", "stop": ""}
 SURFACES: tuple[tuple[type, dict[str, str]], ...] = (
     (lakebed.Table, METHODS),
+    (Maintenance, MAINTAINED),
     (TableInspect, INSPECT),
     (TableMaintenance, MAINTENANCE),
 )
