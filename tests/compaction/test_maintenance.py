@@ -55,6 +55,26 @@ def test_it_settles_what_this_process_and_others_commit_and_stops_in_order(table
     assert not table.status().findings
 
 
+def test_a_batch_of_this_process_is_settled_without_a_look_at_the_log(
+    table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.compaction.follow._FIRST_LOOK_SECONDS", 3600.0)
+    looks: list[int] = []
+
+    def step() -> None:
+        internals_of(table).step()
+        looks.append(1)
+
+    with maintained(table, step) as maintenance:
+        wait_until(lambda: looks)
+        table.apply(changes(1))
+        wait_until(lambda: len(looks) > 1)
+        assert not log_of(table).refresh().tail
+        monkeypatch.undo()
+        table.apply(changes(2))  # wakes it, so that it can stop
+        maintenance.stop()
+
+
 def test_an_error_that_may_pass_is_seen_and_outlived(table: lakebed.Table) -> None:
     errors = [Retry("no answer"), Unexpected("a job failed"), RuntimeError("Python worker failed to connect back")]
     seen: list[str] = []
