@@ -12,6 +12,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from lakebed.ingest.checkpoint_files import CLASS, SETTING, quick_checkpoint
+from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.generator_source import GeneratorSource
 from lakebed.ingest.stream import start_ingest
 
@@ -141,6 +142,32 @@ def test_a_file_and_what_hadoop_kept_beside_it_are_deleted(
     assert os.listdir(tmp_path / "offsets") == ["8"]
     manager.delete(path(""))
     assert not (tmp_path / "offsets").exists()
+
+
+def test_a_checkpoint_of_hadoop_goes_on_and_a_setting_of_the_user_stays(spark: SparkSession, tmp_path: Path) -> None:
+    ends: list[int] = []
+
+    def read(frame: Any, batch_id: int) -> None:
+        assert batch_id == len(ends)
+        ends.append(max(row["end"] for row in frame.collect()))
+
+    def run(events: int) -> None:
+        stream = GeneratorSource(OrderStream(events_max=events), max_records_per_batch=100).stream(spark)
+        trigger = {"availableNow": True}
+        query = start_ingest(read, stream, f"file://{tmp_path}/checkpoint", "q", trigger)  # type: ignore[arg-type]
+        assert query.awaitTermination(120)
+
+    checkpointing = "org.apache.spark.sql.execution.streaming.checkpointing"
+    spark.conf.set(SETTING, f"{checkpointing}.FileContextBasedCheckpointFileManager")
+    try:
+        run(200)
+        assert str(spark.conf.get(SETTING)).startswith(checkpointing)
+    finally:
+        spark.conf.unset(SETTING)
+    run(300)
+    assert ends == [100, 200, 300]
+    names = set(os.listdir(tmp_path / "checkpoint" / "commits"))
+    assert {"0", ".0.crc", "1", ".1.crc", "2"} <= names and ".2.crc" not in names
 
 
 def test_a_query_starts_no_process_for_its_checkpoint(
