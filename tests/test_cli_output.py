@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +21,7 @@ from lakebed.cli.output import json_lines
 from lakebed.errors import InvalidInput
 from lakebed.health.finding import critical
 from lakebed.monitoring.progress import Ages, Figures
-from lakebed.pipeline.run import Look
+from lakebed.pipeline.run import Look, Phase
 from lakebed.pipeline.settings import maintenance_of
 
 HOSTILE = "\x1b]0;title\x07 \x1b[2J\x9b31m \r\b\n\t \u202etxt.exe\u202c \u2066x\u2069 \u200f \x7f\x00 \u2028"
@@ -96,16 +98,16 @@ def test_warnings_and_notes_command_no_terminal(capsys: pytest.CaptureFixture[st
 
 
 def test_live_display_and_findings_command_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    look = Look("running", figures(HOSTILE), None, None)
+    hostile = Look("running", figures(HOSTILE), None, None)
     console = Console(file=io.StringIO(), width=200)
     with console.capture() as captured:
-        console.print(display.panel(look, maintenance_of(str(tmp_path / "a\x1b\u202eb"))))
+        console.print(display.panel(hostile, maintenance_of(str(tmp_path / "a\x1b\u202eb"))))
         console.print(health_commands.finding_text(critical(HOSTILE, HOSTILE, HOSTILE, HOSTILE)))
     assert harmless(captured.get())
     plain = display.PlainDisplay()
-    plain(look)
+    plain(hostile)
     plain._at = -display.LINE_SECONDS - 1e9
-    plain(look)
+    plain(hostile)
     assert harmless(capsys.readouterr().out)
 
 
@@ -176,3 +178,51 @@ def test_a_trusted_query_may_write_a_file(
     out = tmp_path / "out.parquet"
     assert run("query", table.path, f"copy t to '{out}'", "--allow-files") == exit_codes.OK
     assert out.exists()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def look(phase: Phase, rows: int = 0) -> Look:
+    return Look(phase, replace(figures(""), rows=rows), None, None)
+
+
+def test_off_a_terminal_a_run_prints_a_line_a_minute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(display.time, "monotonic", lambda: now)
+    plain = display.PlainDisplay()
+    for second in range(300):
+        now += 1
+        phase: Phase = "starting Spark" if second < 100 else "running"
+        plain(look(phase, rows=second if second > 110 else 0))
+    plain(look("stopping"))
+    lines = [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == ["starting Spark", "running"] and lines[-1] == "stopping"
+    assert [line.split(" rows in")[0] for line in lines[2:-1]] == ["111", "171", "231", "291"]
+
+
+def test_on_a_terminal_the_panel_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = Terminal(), Terminal()
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", err)
+    pipeline = maintenance_of(str(tmp_path))
+    with logs.logging_as(argparse.Namespace(log_format=None, log_level=None, runs_on=True)):
+        shown_by = display.display(pipeline, "off")
+        assert isinstance(shown_by, display.LiveDisplay)
+        with shown_by:
+            for number in range(50):
+                logging.getLogger("lakebed.run").warning("trouble %d", number)
+            shown_by(look("running"))
+            assert err.getvalue() == ""
+        lines = err.getvalue().splitlines()
+    assert lines == [f"lakebed: trouble {number}" for number in range(30, 50)]
+    assert "trouble 49" in out.getvalue() and "trouble 48" not in out.getvalue()
+    assert isinstance(display.display(pipeline, "text"), display.PlainDisplay), (
+        "a log on the terminal replaces the panel"
+    )
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert isinstance(display.display(pipeline, "text"), display.LiveDisplay)

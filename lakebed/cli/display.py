@@ -1,6 +1,7 @@
-"""What ``lakebed run`` shows: a live panel on a terminal, a line every few seconds elsewhere, and a closing summary.
+"""What ``lakebed run`` shows: on a terminal a live panel alone, elsewhere a line a minute, and a closing summary.
 
-With ``--log-format json`` all of it is log lines, so that a program can read it.
+Warnings would tear the panel: it shows the last one, and they are printed when it closes. A log on the terminal, if it is asked
+for, takes the panel's place. With ``--log-format json`` all of it is log lines, so that a program can read it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from types import TracebackType
 
 from rich import box
@@ -17,6 +20,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from lakebed.cli import logs
 from lakebed.cli.escapes import shown
 from lakebed.cli.output import print_first_columns
 from lakebed.cli.views import bytes_text
@@ -29,7 +33,7 @@ from lakebed.pipeline.settings import Pipeline
 from lakebed.quoting import quote
 from lakebed.storage.roots import parse_root
 
-LINE_SECONDS = 5.0
+LINE_SECONDS = 60.0
 SAMPLE_ROWS = 5
 
 
@@ -38,29 +42,37 @@ class LiveDisplay:
 
     def __init__(self, pipeline: Pipeline, console: Console) -> None:
         self._pipeline = pipeline
-        # Lines that go to a terminal come out above the panel; what goes to a file is left alone.
         self._live = Live(console=console, refresh_per_second=4, transient=True, redirect_stderr=sys.stderr.isatty())
+        self._around = ExitStack()
+        self._warnings: Sequence[str] = ()
 
     def __enter__(self) -> LiveDisplay:
-        self._live.__enter__()
+        if sys.stderr.isatty():
+            self._warnings = self._around.enter_context(logs.held_back())
+        self._around.enter_context(self._live)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._live.__exit__(kind, error, trace)
+        self._around.close()
 
     def __call__(self, look: Look) -> None:
-        self._live.update(panel(look, self._pipeline))
+        warnings = list(self._warnings)
+        self._live.update(panel(look, self._pipeline, warnings[-1] if warnings else None))
 
 
 class PlainDisplay:
-    """A line when the phase changes, and every few seconds. ``logged``: the table, if the lines go to the log instead."""
+    """A line when the phase changes, with the first rows, and then every minute.
+
+    ``logged``: the table, if the lines go to the log instead.
+    """
 
     def __init__(self, logged: str | None = None) -> None:
         self._logged = logged
         self._phase: str | None = None
         self._at = 0.0
+        self._has_rows = False
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -72,23 +84,27 @@ class PlainDisplay:
 
     def __call__(self, look: Look) -> None:
         changed = look.phase != self._phase
-        if not changed and (look.phase == "starting Spark" or time.monotonic() - self._at < LINE_SECONDS):
+        due = (look.figures.rows and not self._has_rows) or time.monotonic() - self._at >= LINE_SECONDS
+        if not changed and (look.phase == "starting Spark" or not due):
             return
+        self._has_rows = self._has_rows or (not changed and look.figures.rows > 0)
         self._phase, self._at = look.phase, time.monotonic()
         if self._logged is not None:
             log_fields(logging.INFO, "progress", {"table": self._logged, **_progress(look)})
             return
-        text = look.phase if changed and look.phase != "running" else line(look)
+        text = look.phase if changed else line(look)
         if changed and look.phase == "running":
             places = (("page", look.page_url), ("metrics", look.metrics_url))
             text = "; ".join(["running", *(f"{name} at {url}" for name, url in places if url)])
+        if changed and look.phase == "trying again" and look.figures.last_error:
+            text = f"trying again: {look.figures.last_error}"
         print(time.strftime("%H:%M:%S"), shown(text), flush=True)
 
 
 def display(pipeline: Pipeline, log_format: str) -> LiveDisplay | PlainDisplay:
     """The display that suits stdout and the format of the log."""
     console = Console(file=sys.stdout)
-    if console.is_terminal:
+    if console.is_terminal and (log_format == "off" or not sys.stderr.isatty()):
         return LiveDisplay(pipeline, console)
     return PlainDisplay(str(parse_root(pipeline.table.path)) if log_format == "json" else None)
 
@@ -108,8 +124,8 @@ def line(look: Look) -> str:
     return " · ".join(parts)
 
 
-def panel(look: Look, pipeline: Pipeline) -> Panel:
-    """A run as a panel."""
+def panel(look: Look, pipeline: Pipeline, warning: str | None = None) -> Panel:
+    """A run as a panel; ``warning``: the last one."""
     figures, state = look.figures, look.state
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
@@ -128,6 +144,8 @@ def panel(look: Look, pipeline: Pipeline) -> Panel:
         grid.add_row("quarantined", "   ".join(aside))
     grid.add_row("page", look.page_url or "off")
     grid.add_row("last error", Text(shown(figures.last_error), style="red") if figures.last_error else "none")
+    if warning:
+        grid.add_row("last warning", Text(shown(warning), style="yellow"))
     foot = Text(
         f"{look.phase}   {figures.seconds:,.0f} s   metrics {look.metrics_url or 'off'}   Ctrl-C stops", style="dim"
     )

@@ -12,7 +12,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -22,6 +23,7 @@ from lakebed.monitoring.event_log import FIELDS, JsonFormatter, LogfmtFormatter,
 
 FORMATS = ("text", "json", "off")
 LEVELS = ("debug", "info", "warning", "error")
+HELD_MAX = 20
 _logger = logging.getLogger("lakebed")
 
 
@@ -96,6 +98,22 @@ def note(message: str) -> None:
         print(f"lakebed: {shown(message)}", file=sys.stderr, flush=True)
 
 
+@contextmanager
+def held_back() -> Iterator[Sequence[str]]:
+    """While the block runs, keep the last lines of the log, which are yielded; print them at its end."""
+    lines: deque[str] = deque(maxlen=HELD_MAX)
+    handlers = [handler for handler in _logger.handlers if isinstance(handler, _Handler)]
+    for handler in handlers:
+        handler.held = lines
+    try:
+        yield lines
+    finally:
+        for handler in handlers:
+            handler.held = None
+        for line in lines:
+            print(line, file=sys.stderr)
+
+
 def hide(redact: Callable[[str], str]) -> None:
     """From now on, redact every logged text with this function."""
     for handler in _logger.handlers:
@@ -113,10 +131,17 @@ def complaint(message: str, log_format: str | None) -> str:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes to the current ``sys.stderr``: a live display replaces it, to print lines above itself."""
+    """Writes to the current ``sys.stderr``, or keeps the lines in ``held`` while a live display uses the terminal."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
+        self.held: deque[str] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.held is None:
+            super().emit(record)
+        else:
+            self.held.append(self.format(record))
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]

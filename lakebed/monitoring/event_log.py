@@ -1,13 +1,13 @@
 """Logs each event as one line of fields, with Python's ``logging``, on the logger ``lakebed``.
 
-    logging.basicConfig(level=logging.INFO)
+    logging.basicConfig(level=logging.DEBUG)
     stop = log_events()
 
 1. An event becomes a record whose message is logfmt: ``event=settled table=s3://lake/orders version=12 rows=500 …``. The fields
    are those of the event (``lakebed.events``). They include what a join with the timeline needs: version, query and batch_id,
    claim, replica.
-2. The levels: ERROR and WARNING if somebody should look at it, INFO if something happened to a table, DEBUG if it is frequent
-   (requests to a store, samples) or if another line reports it.
+2. The levels: ERROR and WARNING if somebody should look at it, INFO if somebody did something to a table or a query, DEBUG for
+   what ingest and maintenance do all the time (batches, settles, merges, requests to a store) and for what another line reports.
 3. ``LogfmtFormatter`` and ``JsonFormatter`` put the time and the level before the fields, and give any other record of lakebed's
    loggers the same form. A value is redacted before it is escaped, so escaping hides no secret from the redaction.
 """
@@ -97,14 +97,16 @@ def level_of(event: Event) -> int:
             return {"taken": logging.DEBUG, "abandoned": logging.INFO}.get(result, logging.WARNING)
         case CommitEnded(result="unknown") | CommitGivenUp():
             return logging.WARNING
+        case CommitEnded(result="conflicted"):
+            return logging.DEBUG
         case CommitEnded(result="committed", operation=operation) if operation in _LOGGED_BY_OTHERS:
             return logging.DEBUG
-        case StoreRequested() | SourceLagged() | TaskMeasured() | NameUnknown():
-            return logging.DEBUG
         case (
-            BatchCommitted() | BatchReplayed() | Settled() | ViewRefreshed() | MergeBegan() | MergeEnded() | Uploaded()
-            | MutationBegan() | MutationEnded() | CommitEnded() | QueryChanged()
+            BatchCommitted() | Settled() | ViewRefreshed() | MergeBegan() | MergeEnded() | Uploaded()
+            | StoreRequested() | SourceLagged() | TaskMeasured() | NameUnknown()
         ):  # fmt: skip
+            return logging.DEBUG
+        case BatchReplayed() | MutationBegan() | MutationEnded() | CommitEnded() | QueryChanged():
             return logging.INFO
 
 

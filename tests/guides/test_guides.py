@@ -174,7 +174,7 @@ def test_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         },
         before={
             f"{deep} #2": lambda: part.rename(tmp_path / "part"),
-            "lakebed compact lake/orders --log-format text >/dev/null": fall_behind,
+            "lakebed compact lake/orders --log-format text --log-level debug 2>&1 >/dev/null | grep event=merge_": fall_behind,
         },
         after={f"{deep} #2": lambda: (tmp_path / "part").rename(part)},
         codes={f"{deep} #2": 1},

@@ -93,13 +93,13 @@ def test_every_class_of_events_gets_a_line_in_both_forms(logger: logging.Logger)
         assert parsed(line).keys() == said.keys()
 
 
-def test_at_info_there_is_a_line_for_what_happens_and_none_for_each_request(logger: logging.Logger) -> None:
+def test_at_info_there_is_no_line_for_what_happens_all_the_time(logger: logging.Logger) -> None:
     heard = listening(logger, JsonFormatter(), logging.INFO)
     for event in EVENTS:
         log_event(event)
     names = {json.loads(line)["event"] for line in heard.lines()}
-    assert {"batch_committed", "settled", "merge_began", "merge_ended", "merge_failed", "uploaded"} <= names
-    assert not names & {"store_requested", "source_lagged", "task_measured"}
+    assert {"merge_failed", "batch_replayed", "mutation_ended", "query_changed", "offsets_lost"} <= names
+    assert not names & {"batch_committed", "settled", "merge_began", "merge_ended", "uploaded", "store_requested"}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_at_info_there_is_a_line_for_what_happens_and_none_for_each_request(logg
             events.CommitEnded(
                 table="t", operation="CLAIM", result="conflicted", version=3, attempts=1, seconds=0.1, conflict="claim"
             ),
-            logging.INFO,
+            logging.DEBUG,
         ),
         (
             events.QueryChanged(table="t", role="maintain", state="failed", error="Corrupt", reason="a file is gone"),
@@ -162,7 +162,21 @@ def test_any_text_is_one_line_that_reads_back_as_it_was(logger: logging.Logger) 
 def test_json_is_json_whatever_stderr_is_encoded_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, "ascii", errors="backslashreplace", line_buffering=True))
-    assert main(["settle", a_table(tmp_path / "Zürich").path, "--format", "json", "--log-format", "json"]) == 0
+    assert (
+        main(
+            [
+                "settle",
+                a_table(tmp_path / "Zürich").path,
+                "--format",
+                "json",
+                "--log-format",
+                "json",
+                "--log-level",
+                "debug",
+            ]
+        )
+        == 0
+    )
     tables = {json.loads(line)["table"] for line in raw.getvalue().decode().splitlines()}
     assert tables == {str(tmp_path / "Zürich" / "t")}
 
@@ -278,7 +292,7 @@ def test_the_call_of_the_documentation_logs_events(tmp_path: Path, capsys: pytes
         names["stop"]()
         root.setLevel(before[0])
         root.handlers[:] = before[1]
-    assert "INFO:lakebed:event=batch_committed table=" in capsys.readouterr().err
+    assert "DEBUG:lakebed:event=batch_committed table=" in capsys.readouterr().err
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
@@ -295,7 +309,7 @@ def test_a_command_logs_on_stderr_if_it_is_asked_to(tmp_path: Path, capsys: pyte
     assert main(["settle", table.path, "--format", "json"]) == 0
     assert capsys.readouterr().err == "", "nothing is wrong"
     table.apply(pa.table({"id": [1], "v": ["c"]}, SCHEMA))
-    assert main(["settle", table.path, "--format", "json", "--log-format", "json"]) == 0
+    assert main(["settle", table.path, "--format", "json", "--log-format", "json", "--log-level", "debug"]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["change_parts"] == 1, "stdout is as it was"
     assert "settled" in {json.loads(line)["event"] for line in told.err.splitlines()}
@@ -331,6 +345,6 @@ def test_lines_go_to_what_stderr_is_at_the_moment(tmp_path: Path, monkeypatch: p
     """A live display takes the place of stderr, to put lines above itself."""
     table, out = a_table(tmp_path), io.StringIO()
     end = events.listen(lambda event: monkeypatch.setattr(sys, "stderr", out))
-    assert main(["settle", table.path, "--log-format", "json"]) == 0
+    assert main(["settle", table.path, "--log-format", "json", "--log-level", "debug"]) == 0
     end()
     assert "settled" in out.getvalue()
