@@ -62,15 +62,15 @@ def cpu_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_ctrl_c_ends_a_query_inside_duckdb(table: lakebed.Table) -> None:
+@pytest.mark.parametrize("more", [[], ["--allow-files"]])
+def test_ctrl_c_ends_a_query_inside_duckdb(more: list[str], table: lakebed.Table) -> None:
     program = SAYING_WHEN_IT_IS_IN.format(module="lakebed.view.merge_on_read", function="TableView.query")
-    for more in ([], ["--allow-files"]):
-        query = started(program, "query", table.path, ENDLESS, *more)
-        assert query.stdout is not None
-        assert query.stdout.readline() == b"now\n"
-        begun = cpu_seconds(query.pid)
-        wait_until(lambda: cpu_seconds(query.pid) > begun + 1, lambda: "", moving=work_of(query.pid))
-        assert interrupted(query) == ""
+    query = started(program, "query", table.path, ENDLESS, *more)
+    assert query.stdout is not None
+    assert query.stdout.readline() == b"now\n"
+    begun = cpu_seconds(query.pid)
+    wait_until(lambda: cpu_seconds(query.pid) > begun + 1, lambda: "", moving=work_of(query.pid))
+    assert interrupted(query) == ""
 
 
 def test_ctrl_c_ends_a_doctor_that_waits_for_ever(table: lakebed.Table) -> None:
