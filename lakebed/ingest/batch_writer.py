@@ -388,11 +388,14 @@ def _actions(snapshot: Snapshot, written: Written, spec: WriteSpec) -> list[Acti
         now_ms = int(time.time() * 1000)
         names = unknown_names_of(snapshot).plus(written.unknown_fields, written.unknown_operations, now_ms)
         actions.append(names.to_entry())
+    return [*actions, *appended(written.parts, spec)]
+
+
+def appended(parts: Sequence[WrittenPart], spec: WriteSpec) -> list[Action]:
+    """The actions that add these parts, in their order, as the newest changes of the table."""
     if spec.keys:
-        actions += [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(written.parts)]
-    else:
-        actions += [AddPart(part.base_part(has_op_column=False)) for part in written.parts]
-    return actions
+        return [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(parts)]
+    return [AddPart(part.base_part(has_op_column=False)) for part in parts]
 
 
 def refuse_quarantine(written: Written, table: str) -> None:

@@ -35,6 +35,10 @@ NAMED_BATCH = "lakebed.batch."
 APPLIED = "lakebed.apply"
 """Batches of ``apply`` whose ids are numbers."""
 
+REPLAY = "lakebed.replay."
+"""A replay of the quarantine; with the id of the quarantine table. While its records are still in the quarantine, an entry of the
+same name says which they are."""
+
 # Tags of an ``add``: properties of a part that Delta has no field for (``Part``).
 LEVEL_TAG = "lakebed.level"
 MIN_BLOCK_TAG = "lakebed.min_block"
@@ -71,6 +75,7 @@ class Operation(StrEnum):
     APPLY = "APPLY"
     STREAMING_UPDATE = "STREAMING UPDATE"
     QUARANTINE = "QUARANTINE"
+    REPLAY = "REPLAY QUARANTINE"
     SETTLE = "SETTLE"
     CLAIM = "CLAIM"
     EXTEND_CLAIM = "EXTEND CLAIM"

@@ -35,14 +35,12 @@ from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in
 from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import connection_for
+from lakebed.parts.numbered_rows import ROW, numbered
 from lakebed.parts.part_filter import parts_that_may_match
-from lakebed.parts.sql import EVALUATED_FIRST, aliases, registered, scan_of, sql_type
+from lakebed.parts.sql import EVALUATED_FIRST, registered
 from lakebed.parts.write import WrittenPart, write_parts
-from lakebed.quoting import quote
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
-
-_ROW = "_lakebed_row"
 
 
 def mutate_unkeyed(
@@ -153,13 +151,13 @@ def _dying(
 
 def _matches(part: Part, dead: BitMap64, mutation: Mutation, spec: WriteSpec, storage: PartStorage) -> BitMap64:
     """The rows that match, perhaps dead ones among them; if the predicate fails on a dead row, without them."""
-    rows = _numbered(part, spec.schema, storage)
+    rows = numbered(part, spec.schema, storage)
     try:
         return _positions(part, rows, mutation, storage)
     except InvalidInput:
         if not dead:
             raise
-    live = f"select * from ({rows}) where {_ROW} not in (select row from lakebed_rows) {EVALUATED_FIRST}"
+    live = f"select * from ({rows}) where {ROW} not in (select row from lakebed_rows) {EVALUATED_FIRST}"
     return _positions(part, live, mutation, storage, dead)
 
 
@@ -169,7 +167,7 @@ def _positions(
     connection = connection_for(storage, [part.path])
     found = BitMap64()
     with mutation.mistakes([part.path]), _registered(connection, dead or BitMap64()):
-        query = f"select {_ROW} from ({rows}) where {mutation.condition()}"
+        query = f"select {ROW} from ({rows}) where {mutation.condition()}"
         for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
             found |= BitMap64(batch.column(0).to_numpy().astype(np.uint64))
     return found
@@ -201,19 +199,11 @@ def _new_rows(
     part: Part, rows: BitMap64, mutation: Mutation, spec: WriteSpec, storage: PartStorage
 ) -> Iterator[pa.RecordBatch]:
     connection = connection_for(storage, [part.path])
-    chosen = f"select * from ({_numbered(part, spec.schema, storage)}) where {_ROW} in (select row from lakebed_rows)"
+    chosen = f"select * from ({numbered(part, spec.schema, storage)}) where {ROW} in (select row from lakebed_rows)"
     with mutation.mistakes([part.path]), _registered(connection, rows):
         yield from connection.sql(
             f"select {', '.join(mutation.columns(spec.schema))} from ({chosen} {EVALUATED_FIRST})"
         ).to_arrow_reader(BATCH_ROWS)
-
-
-def _numbered(part: Part, schema: pa.Schema, storage: PartStorage) -> str:
-    """A query for all rows of a part, dead ones too, each with its position; by names, since a user's expression is about it."""
-    kinds = {field.name: sql_type(field.type) for field in schema}
-    outputs = [f"{alias} as {quote(name)}" for name, alias in aliases(kinds).items()]
-    scan = scan_of([storage.duckdb_url(part.path)], kinds, part.partition_values, f"file_row_number as {_ROW}")
-    return f"select {_ROW}, {', '.join(outputs)} from ({scan})"
 
 
 def _actions(

@@ -17,8 +17,10 @@ from lakebed.compaction.service import Compaction
 from lakebed.compaction.settler import Settler
 from lakebed.errors import TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
+from lakebed.ingest.decoder import Decoder
 from lakebed.ingest.planned import PlannedBatches
 from lakebed.ingest.quarantine import set_aside
+from lakebed.ingest.replay import Replay, ReplayResult
 from lakebed.ingest.stream import Ingest, start_ingest
 from lakebed.manifest.actions import ChangePart
 from lakebed.manifest.stores import open_store
@@ -121,6 +123,10 @@ class Internals:
         ingest = Ingest(self.path, self.log, stream, quarantine, self._quarantine_log, planned=planned)
         # Named after the table too: one session may run the queries of many tables.
         return start_ingest(ingest, frame, place, f"{query_name} {self.path}", trigger)
+
+    def replay_quarantine(self, decoder: Decoder, where: str = "true") -> ReplayResult:
+        """Apply the quarantined records that are fine now (``ingest.replay``). Raises TableNotFound if there is no quarantine."""
+        return Replay(self.log, open_log(self.path + QUARANTINE_SUFFIX), decoder).run(where)
 
     def _set_aside(self, change_part: ChangePart, records: pa.Table) -> None:
         set_aside(self.path + QUARANTINE_SUFFIX, self._quarantine_log(), change_part, records)
