@@ -149,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_pipelines(add)
     _add_tables(add, rows)
     _add_simulate(add, rows)
+    _add_quarantine(add, rows)
     _add_compaction(add, rows)
     _add_mutations(add, rows)
     _add_cleanup(add, rows)
@@ -305,6 +306,23 @@ def _add_health(add: _Add, rows: argparse.ArgumentParser) -> None:
     compactions.add_argument(
         "--last", type=_count, default=1000, metavar="N", help="merges among the newest N commits (default: 1000)"
     )
+
+
+def _add_quarantine(add: _Add, rows: argparse.ArgumentParser) -> None:
+    from lakebed.cli import confirm
+    from lakebed.cli.quarantine_command import quarantine
+
+    command = add(
+        "quarantine", "show the records that could not become rows, and why, or apply those that are fine now", quarantine, rows
+    )  # fmt: skip
+    command.usage = "lakebed quarantine [replay] PATH [--where SQL] [--last N] [--pipeline FILE] [--yes]"
+    command.add_argument("path", nargs="+", metavar="PATH", help="the table, or the pipeline file that writes to it")
+    command.add_argument("--where", metavar="SQL", help='only records for which this is true, such as "offset" > 17')
+    command.add_argument("--last", type=_count, default=20, metavar="N", help="show the newest N (default: 20)")
+    command.add_argument(
+        "--pipeline", metavar="FILE", help="replay: the pipeline file, whose format decodes the records"
+    )
+    confirm.add_option(command)
 
 
 def _add_compaction(add: _Add, rows: argparse.ArgumentParser) -> None:

@@ -240,3 +240,13 @@ FILES = View(
         Shown("path", least=20),
     )
 )
+REASONS = View((Shown("reason", least=20), Shown("records", right=True), Shown("newest_utc", of="newest")))
+QUARANTINE = View(
+    (
+        Shown("position", least=24),
+        Shown("time_utc", of="time"),
+        Shown("key", least=8, if_any=True),
+        Shown("value", least=20),
+    ),
+    below="reason",
+)

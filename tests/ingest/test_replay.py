@@ -141,6 +141,21 @@ def test_a_replay_that_comes_between_is_seen(tmp_path: Path) -> None:
     assert rows(table) == [(1, 1), (3, 3), (3, 33)]
 
 
+def test_a_replay_that_crashes_between_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = new_table(tmp_path)
+    quarantine = set_aside(table, BAD)
+
+    def crashes() -> None:
+        with monkeypatch.context() as crashing:
+            crashing.setattr(module, "commit_loop", crashing_at(0, "after"))
+            with pytest.raises(Crash):
+                internals_of(lakebed.open(table.path)).replay_quarantine(Tolerant(()))
+
+    between = iter([crashes])
+    internals_of(table).replay_quarantine(Tolerant((), lambda: next(between, lambda: None)()))
+    assert (rows(table), len(quarantine.to_arrow())) == ([(1, 1), (3, 3), (3, 33)], 1)
+
+
 def test_what_comes_into_the_table_and_the_quarantine_meanwhile_stays(tmp_path: Path) -> None:
     table = new_table(tmp_path, keys=("id",))
     quarantine = set_aside(table, BAD)

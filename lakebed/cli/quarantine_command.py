@@ -1,0 +1,187 @@
+"""``lakebed quarantine PATH``: what is in the quarantine, and why. ``lakebed quarantine replay PATH``: apply what is fine now."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from lakebed.cli import exit_codes
+from lakebed.cli.escapes import shown
+from lakebed.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lakebed.pipeline.settings import Pipeline
+
+REPLAY = "replay"
+REASONS_MAX = 20
+# Values, and places in them, differ from record to record.
+WITHOUT_DETAILS = (
+    r"""regexp_replace(regexp_replace(reason, '"[^"]*"', '"…"', 'g'), ': line \d+ column \d+ \(char \d+\)', '')"""
+)
+LINES_LOOKED_AT_BYTES = 64 << 20  # of a file, for the line of a record
+
+# What a command needs is imported when it runs: a parser must not wait for it.
+
+
+def quarantine(options: argparse.Namespace) -> int:
+    words = list(options.path)
+    wants_replay = len(words) == 2 and words[0] == REPLAY
+    if len(words) > 1 and not wants_replay:
+        raise InvalidInput(f"{' '.join(words)!r} is neither PATH nor replay PATH")
+    options.path = words[-1]
+    return _replay(options) if wants_replay else _show(options)
+
+
+def _show(options: argparse.Namespace) -> int:
+    from lakebed.cli.output import jsonable, print_rows
+    from lakebed.cli.views import QUARANTINE, REASONS
+    from lakebed.errors import TableNotFound
+    from lakebed.parts.expression import expression
+    from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+    from lakebed.table import open as open_table
+
+    pipeline = _pipeline_of(options)
+    path = (pipeline.table.path if pipeline else options.path).rstrip("/").removesuffix(QUARANTINE_SUFFIX)
+    where = expression(options.where or "true", "--where").sql
+    try:
+        table = open_table(path + QUARANTINE_SUFFIX)
+    except TableNotFound:
+        open_table(path)  # raises if the table is not there either
+        print("the quarantine is empty: every record became a row", flush=True)
+        return exit_codes.OK
+    found = table.query(
+        f'select * from q where {where} order by time desc, topic, partition, "offset" limit {options.last}', "q"
+    )
+    if options.format == "json":
+        for record in _records(found):
+            record["time"] = jsonable(record["time"], found.schema.field("time").type)
+            print(shown(json.dumps(record, ensure_ascii=False)))
+        return exit_codes.OK
+    reasons = table.query(
+        f"select {WITHOUT_DETAILS} as reason, count(*) as records, max(time) as newest "
+        f"from q where {where} group by 1 order by 2 desc, 1 limit {REASONS_MAX}",
+        "q",
+    )
+    print_rows(reasons, options, REASONS)
+    if len(found):
+        print()
+        print_rows(_as_table(_records(found)), options, QUARANTINE)
+    sys.stdout.flush()
+    return exit_codes.OK
+
+
+def _records(found: pa.Table) -> Iterator[dict[str, Any]]:
+    """Each record with its bytes as text and, of a local file that still has it, its line."""
+    from lakebed.cli.output import bytes_as_text
+
+    rows = found.to_pylist()
+    lines = _lines(rows)
+    for row in rows:
+        file = _local_file(row["topic"])
+        place = {"topic": row["topic"], "partition": row["partition"], "offset": row["offset"]}
+        if file is not None:
+            place = {"file": file, "line": lines.get((file, row["value"]))}
+        texts = {name: None if row[name] is None else bytes_as_text(row[name]) for name in ("key", "value")}
+        yield {"time": row["time"], "reason": row["reason"], **place, **texts}
+
+
+def _as_table(records: Iterable[Mapping[str, Any]]) -> pa.Table:
+    import pyarrow as pa
+
+    texts = pa.string()
+    rows = [{"position": _position(record), **record} for record in records]
+    kinds = {"position": texts, "time": pa.timestamp("us", "UTC"), "key": texts, "value": texts, "reason": texts}
+    return pa.Table.from_pylist(rows, pa.schema(list(kinds.items())))
+
+
+def _position(record: Mapping[str, Any]) -> str:
+    if "file" in record:
+        name = Path(record["file"]).name
+        return name if record["line"] is None else f"{name}:{record['line']}"
+    if record["topic"] is None:
+        return ""
+    offset = "" if record["offset"] is None else f"-{record['offset']}"
+    return f"{record['topic']}-{record['partition']}{offset}"
+
+
+def _local_file(topic: str | None) -> str | None:
+    """The path of a file that a record came from, if it is on this machine."""
+    place = urlsplit(topic or "")
+    return unquote(place.path) if place.scheme == "file" else None
+
+
+def _lines(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, bytes | None], int]:
+    """In which line of its file each value is, where that can be found out."""
+    wanted: dict[str, set[bytes]] = {}
+    for row in rows:
+        file = _local_file(row["topic"])
+        if file is not None and row["value"] is not None:
+            wanted.setdefault(file, set()).add(row["value"])
+    found: dict[tuple[str, bytes | None], int] = {}
+    for file, values in wanted.items():
+        try:
+            with Path(file).open("rb") as lines:
+                left = LINES_LOOKED_AT_BYTES
+                for number, line in enumerate(lines, 1):
+                    left -= len(line)
+                    if (value := line.rstrip(b"\r\n")) in values:
+                        found.setdefault((file, value), number)
+                    if left < 0:
+                        break
+        except OSError:  # it was moved or deleted since
+            continue
+    return found
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from lakebed.cli.confirm import confirmed
+    from lakebed.cli.logs import hide, note
+    from lakebed.cli.output import print_record
+    from lakebed.pipeline.settings import RowsFormat
+    from lakebed.pipeline.sources import open_decoder
+    from lakebed.storage.roots import parse_root
+    from lakebed.table import internals_of
+    from lakebed.table import open as open_table
+
+    pipeline = _pipeline_of(options)
+    if pipeline is None:
+        raise InvalidInput(
+            f"a replay decodes records with the format of a pipeline file: give it as --pipeline FILE, for {options.path}"
+        )
+    hide(pipeline.document.redact)
+    path = pipeline.table.path
+    if options.pipeline and str(parse_root(options.path)) != str(parse_root(path)):
+        raise InvalidInput(f"{options.pipeline} writes to {path}, not to {options.path}")
+    if isinstance(pipeline.format, RowsFormat):
+        raise InvalidInput(
+            f"the format {pipeline.format_kind} has rows, not records that could be decoded again: apply the rows anew"
+        )
+    table = open_table(path)
+    [detail] = table.inspect.detail().to_pylist()
+    if detail["keys"] and detail["sequence_by"] is None:
+        what = f"{path} has no sequence_by, so a replayed record takes the place of a newer row of its key"
+        if not confirmed(what, options):
+            return exit_codes.FAILED
+    done = internals_of(table).replay_quarantine(open_decoder(pipeline, table), options.where or "true")
+    left = sum(done.left.values())
+    print_record({"version": done.version, "records": done.records, "rows": done.rows, "left": left}, options)
+    for reason, count in done.left.most_common(REASONS_MAX):
+        note(f"{count:,} stay in the quarantine: {reason}")
+    return exit_codes.OK
+
+
+def _pipeline_of(options: argparse.Namespace) -> Pipeline | None:
+    """The pipeline file that is given, by its option or in place of the table."""
+    from lakebed.pipeline.settings import load
+
+    file = options.pipeline
+    if file is None and options.path.endswith((".yml", ".yaml")) and Path(options.path).is_file():
+        file = options.path
+    return None if file is None else load(file)
