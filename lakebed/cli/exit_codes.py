@@ -1,12 +1,12 @@
 """What the exit codes of the command mean (docs/errors.md lists the code of each error).
 
-  0   it did what was asked, also when it was stopped by Ctrl-C or SIGTERM
+  0   it did what was asked; run and maintain also when they were stopped by Ctrl-C or SIGTERM
   1   it failed: lost records, a refused record, a corrupt table, a cause that lakebed does not know;
       status and doctor: something is wrong with the table
   2   wrong input: the command line, the pipeline file, the path, the SQL
   3   something is missing: Java, a package, Spark's jars, a free port
   4   nothing is wrong: try again later (the store did not answer, others kept committing)
-130   it got a second Ctrl-C or SIGTERM, and ended at once
+130   Ctrl-C ended it at once (run and maintain: the second Ctrl-C or SIGTERM)
 """
 
 from __future__ import annotations
