@@ -188,6 +188,7 @@ def _add_pipelines(add: _Add) -> None:
     run.add_argument(
         "--metrics-port", type=_port, default="file", metavar="PORT", help="a port, 0 (any), off, or file (default)"
     )
+    run.add_argument("--host", help="where metrics and page listen (default: as in the file)")
 
     validate = add("validate", "check a pipeline file and print its settings", _validate)
     validate.add_argument("file", metavar="FILE", help="the pipeline file")
@@ -354,6 +355,7 @@ def _add_compaction(add: _Add, rows: argparse.ArgumentParser) -> None:
     maintain.add_argument(
         "--metrics-port", type=_port, default=None, metavar="PORT", help="a port, 0 (any), or off (default)"
     )
+    maintain.add_argument("--host", help="where metrics listen (default: 127.0.0.1)")
 
 
 def _add_cleanup(add: _Add, rows: argparse.ArgumentParser) -> None:
@@ -487,7 +489,13 @@ def _run(options: argparse.Namespace) -> int:
     from lakebed.cli.run_command import run_pipeline
 
     return run_pipeline(
-        options.file, options.duration, options.only, options.rate, options.metrics_port, options.log_format
+        options.file,
+        options.duration,
+        options.only,
+        options.rate,
+        options.metrics_port,
+        options.log_format,
+        options.host,
     )
 
 

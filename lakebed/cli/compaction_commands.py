@@ -44,7 +44,7 @@ def compact(options: argparse.Namespace) -> int:
 def maintain(options: argparse.Namespace) -> int:
     from lakebed.cli.run_command import maintain_table
 
-    return maintain_table(options.path, options.duration, options.metrics_port, options.log_format)
+    return maintain_table(options.path, options.duration, options.metrics_port, options.log_format, options.host)
 
 
 def recluster(options: argparse.Namespace) -> int:

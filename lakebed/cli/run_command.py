@@ -34,6 +34,7 @@ def run_pipeline(
     events_per_second: float | None,
     metrics_port: int | Literal["file"] | None = "file",
     log_format: str = "off",
+    host: str | None = None,
 ) -> int:
     """Run a pipeline file; returns the exit code. Raises LakebedError, with secrets redacted."""
     pipeline = load(file)
@@ -41,17 +42,30 @@ def run_pipeline(
         pipeline = with_rate(pipeline, events_per_second)
     if metrics_port != "file":
         pipeline = replace(pipeline, metrics=replace(pipeline.metrics, port=metrics_port))
-    return _run(pipeline, duration_seconds, only, log_format)
+    return _run(_at_host(pipeline, host), duration_seconds, only, log_format)
 
 
-def maintain_table(path: str, duration_seconds: float | None, metrics_port: int | None, log_format: str = "off") -> int:
+def maintain_table(
+    path: str,
+    duration_seconds: float | None,
+    metrics_port: int | None,
+    log_format: str = "off",
+    host: str | None = None,
+) -> int:
     """Maintain a table that others write to; returns the exit code. Raises LakebedError."""
     table.open(path)  # raises before anything starts if there is no table
     pipeline = maintenance_of(path)
     pipeline = replace(
         pipeline, metrics=replace(pipeline.metrics, port=metrics_port), page=replace(pipeline.page, port=None)
     )
-    return _run(pipeline, duration_seconds, "maintain", log_format)
+    return _run(_at_host(pipeline, host), duration_seconds, "maintain", log_format)
+
+
+def _at_host(pipeline: Pipeline, host: str | None) -> Pipeline:
+    """The pipeline with its metrics and its page at another address; None leaves them where they are."""
+    if host is None:
+        return pipeline
+    return replace(pipeline, metrics=replace(pipeline.metrics, host=host), page=replace(pipeline.page, host=host))
 
 
 def _run(pipeline: Pipeline, duration_seconds: float | None, only: Role | None, log_format: str) -> int:

@@ -5,8 +5,8 @@
    Ctrl-C where the page shows ``^C``, or at the end of the page, and must then end with 0. It takes any free port.
 2. What a command prints must have the columns, or the first word of each line, that the page shows; digits count as equal, and
    lines that are indented, or are no more than ``…``, are not compared.
-3. A file that the page names is written. A pipeline file is validated too, as ``lakebed validate`` does it; YAML that is only a
-   piece of one is put into the last whole one of the page.
+3. A file that the page names is written. A pipeline file is validated too, as ``lakebed validate`` does it; YAML without a name
+   that is only a piece of one is put into the last whole one of the page.
 4. Python runs in one namespace a page, which the test may fill beforehand.
 """
 
@@ -50,7 +50,8 @@ class Circumstances:
 
     ``environment``: variables that are set; ``given``: names in its Python; ``instead``: what stands for a name of the page on
     this machine; ``sql``: runs its SQL; ``json``: takes its JSON; ``before`` and ``after``: called before and after a command;
-    ``codes``: its exit code, where that is not 0; ``skips``: whether it is not run. A command that the page has more than once is
+    ``codes``: its exit code, where that is not 0; ``skips``: whether it is not run; ``installed``: the folder of the command
+    ``lakebed`` that runs, instead of this repository's. A command that the page has more than once is
     named ``command #2`` from the second time on.
     """
 
@@ -63,6 +64,7 @@ class Circumstances:
     after: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     codes: Mapping[str, int] = field(default_factory=dict)
     skips: Callable[[Command], bool] = lambda command: False
+    installed: Path | None = None
 
 
 class Reader:
@@ -78,7 +80,8 @@ class Reader:
         self._seen: Counter[str] = Counter()
         monkeypatch.chdir(folder)
         monkeypatch.setenv("LAKEBED_CACHE_DIR", str(folder / ".cache"))
-        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        folders = [circumstances.installed or Path(sys.executable).parent, os.environ["PATH"]]
+        monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
         for name, value in circumstances.environment.items():
             monkeypatch.setenv(name, value)
 
@@ -137,16 +140,18 @@ class Reader:
         self._around.before.get(key, lambda: None)()
         code: int | None
         if arguments is not None and goes_on:
-            going = _Going(command, _on_any_port(arguments), self._folder / f"going-{len(self._going)}.log")
+            program = LAKEBED if self._around.installed is None else (str(self._around.installed / "lakebed"),)
+            log = self._folder / f"going-{len(self._going)}.log"
+            going = _Going(command, [*program, *_on_any_port(arguments)], log)
             self._going.append(going)
             if not command.is_interrupted:
                 return
             going.wait()
             code, printed = going.interrupt(), going.printed()
-        elif arguments is not None and arguments[0] not in ENDLESS:
-            code, printed = _in_process(arguments)
-        elif arguments is not None:
+        elif arguments is not None and arguments[0] in ENDLESS:
             code, printed = _in_shell(shlex.join(["lakebed", *_on_any_port(arguments)]))
+        elif arguments is not None and self._around.installed is None:
+            code, printed = _in_process(arguments)
         else:
             code, printed = _in_shell(text)
         assert code == self._around.codes.get(key, 0), f"{command}\nended with {code}:\n{printed}"
@@ -165,6 +170,8 @@ class Reader:
             self._pipeline = document
             file = block.file or "pipeline.yml"
             self._write(file, self._here(block.text))
+        elif block.file:
+            return self._write(block.file, self._here(block.text))
         else:
             assert self._pipeline, f"{block}: a piece of a pipeline file, and no whole one before it"
             file = f"piece-{block.line}.yml"
@@ -187,12 +194,12 @@ class Reader:
 class _Going:
     """A command that never ends by itself."""
 
-    def __init__(self, command: Command, arguments: list[str], log: Path) -> None:
+    def __init__(self, command: Command, started: list[str], log: Path) -> None:
         self._command = command
         self._log = log
         with log.open("wb") as out:
             # A group of its own, as a terminal's foreground job: Ctrl-C here must not reach the tests.
-            self._process = subprocess.Popen([*LAKEBED, *arguments], stdout=out, stderr=out, start_new_session=True)
+            self._process = subprocess.Popen(started, stdout=out, stderr=out, start_new_session=True)
 
     def printed(self) -> str:
         return self._log.read_text(errors="replace")

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import sysconfig
 import urllib.request
+import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -27,6 +31,7 @@ from tests.guides.follow import Circumstances, Reader
 from tests.guides.orders import orders_table
 from tests.guides.pages import ROOT, Block, Command, blocks_of, commands_of
 from tests.infra.debezium import DebeziumServer
+from tests.infra.downloads import lakebed_wheel
 from tests.infra.foreign_duckdb import ForeignDuckDB
 from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import PostgresServer
@@ -43,6 +48,7 @@ NOT_RUN = {
     r"make \w+": "sets up the environment that the tests run in, or runs the tests",
     r"(\.venv/bin/)?pip install": "changes that environment",
     r"lakebed run pipeline\.yml$": "as it is run in docs/guides/getting-started.md",
+    r"(docker|helm|sudo) ": "needs a container engine, a cluster or root; tests/deploy checks the files",
     r"prometheus ": "never ends; tests/monitoring/test_alerts_for_real.py runs it with these files",
 }
 """Commands that no test runs, and why."""
@@ -95,6 +101,20 @@ def anchor_of(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def installed(folder: Path) -> Path:
+    """lakebed's wheel in an environment of its own, beside the packages that it needs; returns its folder of commands."""
+    venv.create(folder, with_pip=False)
+    python, wheel = folder / "bin/python", lakebed_wheel()
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", str(wheel)]
+    subprocess.run(pip, check=True)
+    [packages] = folder.glob("lib/*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    origin = [python, "-P", "-c", "import lakebed; print(lakebed.__file__)"]
+    where = subprocess.run(origin, check=True, capture_output=True, text=True, env={}).stdout
+    assert where.startswith(str(packages)), "it is the wheel that runs"
+    return python.parent
+
+
 @pytest.mark.slow
 def test_getting_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     def is_tuesday() -> bool:
@@ -107,12 +127,17 @@ def test_getting_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark:
             sql=lambda text: duckdb.query(text.replace("lake/products", str(tmp_path / "lake/products")).rstrip(";\n")),
             before={query: lambda: wait_until(is_tuesday)},
             codes={status: 1},
+            installed=installed(tmp_path / "environment"),
         )
         follow("docs/guides/getting-started.md", tmp_path, monkeypatch, around)
     table = lakebed.open(tmp_path / "lake/products")
     assert table.to_arrow(["sku", "price"]).to_pylist() == [
         {"sku": "A-3", "price": pa.scalar("162.00").cast(pa.decimal128(10, 2)).as_py()}
     ]
+
+
+def test_deploying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow("docs/guides/deploying.md", tmp_path, monkeypatch)
 
 
 def test_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

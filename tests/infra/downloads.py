@@ -66,6 +66,19 @@ def versitygw() -> Path:
     return fetch_once("versitygw", VERSITYGW.encode(), build) / "versitygw"
 
 
+def chart_renderer() -> Path:
+    """A program that renders Helm charts with Helm's own engine and checks them against the types of Kubernetes' API."""
+    source = REPOSITORY / "tests" / "deploy" / "chart"
+    content = b"".join((source / name).read_bytes() for name in ("go.mod", "go.sum", "main.go"))
+
+    def build(staging: Path) -> None:
+        go = program("go", "install Go 1.24 or newer (https://go.dev/dl)")
+        flags = {"GOFLAGS": "-buildvcs=false -modcacherw"}
+        _run([go, "-C", str(source), "build", "-o", str(staging / "chart"), "."], flags)
+
+    return fetch_once("chart", content, build) / "chart"
+
+
 def lakebed_wheel() -> Path:
     """lakebed itself as a wheel, built anew whenever one of its files changed."""
     folders = [REPOSITORY / name for name in ("lakebed", "docs", "examples")]
@@ -181,7 +194,13 @@ def fetch_all() -> None:
     """Fetches every server's parts, and says how long each took."""
     from tests.infra.spark_start import class_archive
 
-    wanted = {"kafka": kafka_jars, "debezium": debezium_jars, "versitygw": versitygw, "spark": class_archive}
+    wanted = {
+        "kafka": kafka_jars,
+        "debezium": debezium_jars,
+        "versitygw": versitygw,
+        "chart": chart_renderer,
+        "spark": class_archive,
+    }
     for name, fetch in wanted.items():
         started = time.monotonic()
         path = fetch()
