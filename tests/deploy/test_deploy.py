@@ -130,7 +130,7 @@ def test_the_dockerfile_passes_its_linter_and_runs_a_command_that_lakebed_has() 
 
 def test_the_image_gets_everything_that_the_wheel_is_built_from() -> None:
     kept = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().split() if line.startswith("!")}
-    assert kept >= {"lakebed", "docs", "examples", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"}
+    assert kept >= {"lakebed", "docs", "examples", "pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md"}
     assert all((REPOSITORY / name).exists() for name in kept)
 
 
