@@ -84,7 +84,7 @@ def lakebed_wheel() -> Path:
     folders = [REPOSITORY / name for name in ("lakebed", "docs", "examples")]
     found = (path for folder in folders for path in folder.rglob("*"))
     sources = sorted({path for path in found if path.is_file() and path.suffix != ".pyc"})
-    sources += [REPOSITORY / name for name in ("pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md")]
+    sources += [REPOSITORY / name for name in ("pyproject.toml", "setup.py", "LICENSE", "README.md", "CHANGELOG.md")]
     content = hashlib.sha256()
     for path in sources:
         content.update(str(path.relative_to(REPOSITORY)).encode() + b"\0" + path.read_bytes() + b"\0")
@@ -93,7 +93,7 @@ def lakebed_wheel() -> Path:
         # A copy, since build backends leave `build/` and `*.egg-info` beside what they build.
         copy = staging / "source"
         shutil.copytree(REPOSITORY / "lakebed", copy / "lakebed", ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
+        for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
             shutil.copy(REPOSITORY / name, copy / name)
         _run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(staging), str(copy)], {})
         shutil.rmtree(copy)
