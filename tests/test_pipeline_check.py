@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -229,6 +231,25 @@ def test_a_file_that_is_right_is_found_so(tmp_path: Path) -> None:
     for expression in expressions:
         check(pipeline_of(tmp_path, {"sequence_by": "at"}, format={**ROWS, "apply_as_deletes": expression}))
     check(pipeline_of(tmp_path, checkpoint=str(tmp_path / "t" / "_checkpoints" / "a")))
+
+
+def test_the_columns_of_files_are_compared_with_those_that_the_file_names(tmp_path: Path) -> None:
+    form = {"kind": "csv", "extra_columns": {"op": "string"}}
+    file = tmp_path / "in" / "a.csv"
+    file.write_text("id,name,updated_at,score,tags,op\n")
+    check(pipeline_of(tmp_path, format=form))
+    file.write_text("name,id,updated_at,score,tags,op\n")
+    message = complaint(pipeline_of(tmp_path, format=form))
+    assert "source.folder: " in message and "has the header name, id, updated_at" in message
+    file.write_bytes(b"\xff\xfe\x00")
+    check(pipeline_of(tmp_path, format=form))  # Spark will say what it is
+    file.unlink()
+    pq.write_table(pa.table({"id": [1], "nme": ["x"], "op": ["d"]}), tmp_path / "in" / "a.parquet")
+    notes = check(pipeline_of(tmp_path, format={**form, "kind": "parquet", "except_columns": ["score"]})).notes
+    assert [note.partition(" ")[2] for note in notes] == [
+        "has columns that no column takes: nme. They are left out; add those to the table that it shall have",
+        "lacks the columns name, updated_at, tags, which will be null; did you mean 'nme'?",
+    ]
 
 
 def test_a_typing_error_leaves_no_table_behind_so_that_the_corrected_file_runs(tmp_path: Path) -> None:

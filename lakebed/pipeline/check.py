@@ -27,6 +27,7 @@ from lakebed.pipeline.checkpoint import check_checkpoint
 from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.connections import check_kafka, check_stores
 from lakebed.pipeline.expressions import check_spark_expression
+from lakebed.pipeline.file_columns import check_file_columns
 from lakebed.pipeline.findings import Findings
 from lakebed.pipeline.places import check_places, checkpoint_of
 from lakebed.pipeline.settings import FilesSection, GeneratorSection, JsonFormat, KafkaSection, Pipeline, RowsFormat
@@ -178,7 +179,11 @@ def _check_sequence(pipeline: Pipeline, columns: pa.Schema, findings: Findings) 
 def _check_format(pipeline: Pipeline, target: _Target, findings: Findings) -> None:
     form = pipeline.format
     if isinstance(form, RowsFormat):
+        before = len(findings.errors)
         _check_rows(form, target, findings)
+        if isinstance(pipeline.source, FilesSection) and len(findings.errors) == before:
+            columns = [*target.columns.names, *form.extra_columns]
+            check_file_columns(pipeline.source, pipeline.format_kind, columns, form.except_columns, findings)
         return
     members = pipeline.document.at("format").value
     if isinstance(form, JsonFormat) and form.operation_field is None and isinstance(members, Mapping):
