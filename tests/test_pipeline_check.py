@@ -213,6 +213,17 @@ def test_all_findings_are_told_at_once_each_with_its_line(tmp_path: Path) -> Non
     ]  # fmt: skip
 
 
+def test_a_wrong_folder_does_not_hide_what_else_is_wrong(tmp_path: Path) -> None:
+    table = {"path": str(tmp_path / "p.yml"), "keys": ["idd"], "sequence_by": "updatd_at"}
+    source = {"kind": "files", "folder": str(tmp_path / "inn")}
+    form = {"kind": "json", "operation_field": "op", "delete_values": ["u"], "upsert_values": ["u"]}
+    (tmp_path / "file").touch()
+    message = complaint(pipeline_of(tmp_path, table, source=source, format=form, checkpoint=str(tmp_path / "file")))
+    assert [line.split()[2] for line in message.splitlines()[1:]] == [
+        "table.path:", "checkpoint:", "source.folder:", "table.keys[0]:", "table.sequence_by:", "format.delete_values:",
+    ]  # fmt: skip
+
+
 def test_all_that_is_wrong_with_the_form_of_a_file_is_told_at_once() -> None:
     text = "table:\n  path: t\n  kyes: [a]\n  schema: {a: lng, b: strin}\nsource: {kind: kafk}\ntrigger_seconds: -x\n"
     with pytest.raises(InvalidInput) as raised:
@@ -247,7 +258,7 @@ def test_the_columns_of_files_are_compared_with_those_that_the_file_names(tmp_pa
     pq.write_table(pa.table({"id": [1], "nme": ["x"], "op": ["d"]}), tmp_path / "in" / "a.parquet")
     notes = check(pipeline_of(tmp_path, format={**form, "kind": "parquet", "except_columns": ["score"]})).notes
     assert [note.partition(" ")[2] for note in notes] == [
-        "has columns that no column takes: nme. They are left out; add those to the table that it shall have",
+        "has columns that no column takes: nme. They are left out; a table can have them",
         "lacks the columns name, updated_at, tags, which will be null; did you mean 'nme'?",
     ]
 

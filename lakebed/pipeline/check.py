@@ -65,12 +65,10 @@ def check(pipeline: Pipeline, *, connect: bool = False, only: Role | None = None
     """
     findings = Findings(pipeline.document)
     check_places(pipeline, findings)
-    findings.raise_if_any()  # what follows reads the folders
     if connect:
         check_stores(pipeline, findings)
-        findings.raise_if_any()
     table, was_looked_for = _existing(pipeline, findings, connect)
-    target = _target(pipeline, table, findings)
+    target = _target(pipeline, table, was_looked_for, findings)
     if target is not None and only != "maintain":
         _check_format(pipeline, target, findings)
     if only != "maintain":
@@ -85,6 +83,8 @@ def check(pipeline: Pipeline, *, connect: bool = False, only: Role | None = None
 
 def _existing(pipeline: Pipeline, findings: Findings, connect: bool) -> tuple[Table | None, bool]:
     path = pipeline.table.path
+    if findings.has("table", "path"):
+        return None, False
     if not connect and not isinstance(parse_root(path), LocalRoot):
         return None, False
     try:
@@ -96,7 +96,7 @@ def _existing(pipeline: Pipeline, findings: Findings, connect: bool) -> tuple[Ta
         return None, True
 
 
-def _target(pipeline: Pipeline, table: Table | None, findings: Findings) -> _Target | None:
+def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findings: Findings) -> _Target | None:
     """What a run would write to; None if that is not known."""
     section = pipeline.table
     if table is not None:
@@ -105,7 +105,7 @@ def _target(pipeline: Pipeline, table: Table | None, findings: Findings) -> _Tar
         detail = table.inspect.detail().to_pylist()[0]
         return _Target(table.schema, tuple(detail["keys"]), detail["sequence_by"])
     if section.columns is None:
-        if not findings.errors:
+        if was_looked_for and not findings.has("table", "path"):
             findings.wrong(
                 "there is no table at this path, and no table.schema to create it with; add one", "table", "path"
             )
@@ -131,7 +131,9 @@ def _target(pipeline: Pipeline, table: Table | None, findings: Findings) -> _Tar
         )
         with findings.at("table"):
             check_layout(columns, new.settings(), section.partition_by)
-    return _Target(columns, section.keys, section.sequence_by)
+    # What is wrong was told: the format is checked against the rest.
+    keys = [name for name in section.keys if name in columns.names] or columns.names[: len(section.keys[:1])]
+    return _Target(columns, tuple(keys), None if findings.has("table", "sequence_by") else section.sequence_by)
 
 
 def _check_names(names: Sequence[str], columns: pa.Schema, setting: str, findings: Findings) -> None:
@@ -181,7 +183,8 @@ def _check_format(pipeline: Pipeline, target: _Target, findings: Findings) -> No
     if isinstance(form, RowsFormat):
         before = len(findings.errors)
         _check_rows(form, target, findings)
-        if isinstance(pipeline.source, FilesSection) and len(findings.errors) == before:
+        is_fine = len(findings.errors) == before and not findings.has("source", "folder")
+        if isinstance(pipeline.source, FilesSection) and is_fine:
             columns = [*target.columns.names, *form.extra_columns]
             check_file_columns(pipeline.source, pipeline.format_kind, columns, form.except_columns, findings)
         return
@@ -190,8 +193,6 @@ def _check_format(pipeline: Pipeline, target: _Target, findings: Findings) -> No
         for name in ("delete_values", "upsert_values"):
             if name in members:
                 findings.wrong("it has no effect without operation_field; add that, or leave it out", "format", name)
-    if findings.errors:
-        return  # a wrong key or sequence would be told again
     with findings.within("format", form):
         options = {name: value for name, value in asdict(form).items() if value is not None}
         decoder(pipeline.format_kind, DecoderSchema(target.columns, target.keys, target.sequence_by), options)
@@ -219,7 +220,8 @@ def _check_rows(form: RowsFormat, target: _Target, findings: Findings) -> None:
 
 def _check_source(pipeline: Pipeline, findings: Findings, connect: bool) -> None:
     section, checkpoint = pipeline.source, checkpoint_of(pipeline, QUERY_NAME)
-    if connect or isinstance(parse_root(checkpoint), LocalRoot):
+    is_known = not findings.has("checkpoint") and (pipeline.checkpoint or not findings.has("table", "path"))
+    if is_known and (connect or isinstance(parse_root(checkpoint), LocalRoot)):
         with findings.at("checkpoint"):
             check_checkpoint(pipeline, checkpoint)
     if isinstance(section, GeneratorSection):

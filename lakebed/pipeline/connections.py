@@ -27,7 +27,7 @@ def check_stores(pipeline: Pipeline, findings: Findings) -> None:
         places["source", "folder"] = pipeline.source.folder
     for place, path in places.items():
         try:
-            if not path or isinstance(parse_root(path), LocalRoot):
+            if not path or findings.has(*place) or isinstance(parse_root(path), LocalRoot):
                 continue
             open_store(path).list_from("_delta_log", "~")
         except LakebedError as error:

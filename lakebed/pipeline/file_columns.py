@@ -47,7 +47,7 @@ def check_file_columns(
         return
     if more:
         findings.note(
-            f"{file} has columns that no column takes: {', '.join(more)}. They are left out; add those to the table that it shall have"
+            f"{file} has columns that no column takes: {', '.join(more)}. They are left out; a table can have them"
         )
     if lacking:
         near = suggest(lacking[0], more)

@@ -17,6 +17,7 @@ class Findings:
         self._document = document
         self.errors: list[LakebedError] = []
         self.notes: list[str] = []
+        self._places: set[tuple[str | int, ...]] = set()
 
     def wrong(self, text: str, *place: str | int) -> None:
         """Something is wrong with the value at a place of the file."""
@@ -24,7 +25,12 @@ class Findings:
 
     def add(self, error: LakebedError, *place: str | int) -> None:
         """An error about the value at a place of the file; its class stays."""
+        self._places.add(place)
         self.errors.append(error.with_text(str(self._document.error(self._document.at(*place), str(error)))))
+
+    def has(self, *place: str | int) -> bool:
+        """Whether something is wrong with the value at exactly this place."""
+        return place in self._places
 
     def note(self, text: str) -> None:
         """Something that is not wrong, but that its reader should know."""

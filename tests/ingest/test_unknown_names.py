@@ -14,6 +14,8 @@ import lakebed
 from lakebed import events
 from lakebed.errors import InvalidInput
 from lakebed.health.status import Observer
+from lakebed.ingest.batch_writer import RowChanges
+from lakebed.ingest.changes_frame import unknown_columns
 from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.operations import Operations
@@ -32,6 +34,7 @@ from lakebed.manifest.unknown_names import (
     unknown_names_of,
 )
 from lakebed.monitoring.metrics import Metrics
+from lakebed.parts.changes import write_spec_of
 from tests.ingest.fuzz import only_one_by_one
 from tests.ingest.records import event, records, with_schema
 from tests.internals import log_of
@@ -199,6 +202,20 @@ def test_columns_that_a_table_lacks_are_counted_and_warned_of_once(
     assert [finding.what for finding in status.findings] == ["records have fields that no column takes: colour in 4"]
     tomorrow = Observer(orders.path, clock=lambda: time.time() + 90_000).look()
     assert "fields" not in [finding.check for finding in tomorrow.findings], "the finding passes"
+
+
+def test_names_in_dicts_that_a_table_lacks_are_counted(orders: lakebed.Table) -> None:
+    orders.apply([{"id": 1, "v": 1}, {"id": 2, "v": 2, "size": 3}])
+    assert Observer(orders.path).look().unknown_fields.keys() == {"size"}
+
+
+def test_columns_of_a_stream_that_a_table_lacks_are_counted_by_rows(orders: lakebed.Table) -> None:
+    spec = write_spec_of(log_of(orders).refresh())
+    unknown = unknown_columns(["id", "v", "op", "_change_type", "size"], spec, "OP = 'd'", [])
+    assert unknown == ("size",)
+    rows = pa.RecordBatch.from_pydict({"row": [{"id": 1, "v": 1, "_lakebed_op": "u"}] * 3})
+    [decoded] = RowChanges(spec, unknown_columns=unknown)(iter([rows]))
+    assert decoded.unknown_fields == {"size": 3}
 
 
 def test_the_labels_of_a_metric_are_bounded() -> None:
