@@ -1,7 +1,7 @@
 """Why a streaming query of Spark ended, whether it starts again, and how that is reported.
 
 1. lakebed's own error is read back from Spark's (``error_transport``). Else Spark itself failed: where its text is one of
-   ``SPARK_CAUSES``, the cause is known; any other is Unexpected.
+   ``SPARK_CAUSES``, or says that the system refused a file, the cause is known; any other is Unexpected.
 2. Whether the query starts again depends on the error's class (``Restarts``). After a Retry it does, without end, each time
    later. After an Unexpected it does too if it had ever started, but a bounded number of times in a row. Any other error (bad
    settings, a corrupt table, lost records) never passes: the query has ended.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lakebed import events
 from lakebed.error_transport import decode
-from lakebed.errors import InvalidInput, LakebedError, Retry, Unexpected
+from lakebed.errors import InvalidInput, LakebedError, Retry, StoreUnavailable, Unexpected
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -62,6 +62,16 @@ SPARK_CAUSES: dict[str, Callable[[str], LakebedError]] = {
     "ExecutorLostFailure": _slow("Spark lost an executor"),
 }
 """Failures that Spark reports as text alone: a part of the text, and the error for a query of this name."""
+_PERMISSION = "check the permissions of the checkpoint, the source and Spark's local folders"
+_ROOM = "free space for the checkpoint and for Spark's local folders"
+REFUSED_FILES: dict[str, tuple[type[LakebedError], str]] = {
+    "Permission denied": (InvalidInput, _PERMISSION),
+    "Read-only file system": (InvalidInput, _PERMISSION),
+    "No space left on device": (StoreUnavailable, _ROOM),
+    "Disk quota exceeded": (StoreUnavailable, _ROOM),
+    "Too many open files": (StoreUnavailable, "allow more open files (ulimit -n)"),
+}
+"""What the system says when it refuses Spark a file, the error, and what to do."""
 
 
 def failure_of(query: StreamingQuery, name: str) -> LakebedError | None:
@@ -78,6 +88,9 @@ def failure_in(text: str, name: str) -> LakebedError:
         if part in text:
             return error_of(name)
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
+    for part, (kind, remedy) in REFUSED_FILES.items():
+        if (line := next((line for line in lines if part in line), None)) is not None:
+            return kind(f"the {name} query failed: {line}; {remedy}")
     python = [line for line in lines if _PYTHON_ERROR.match(line)]  # of a user's own function: the line that helps
     return Unexpected(f"the {name} query failed: {(python[-1:] or lines[:1] or ['no reason given'])[0]}")
 

@@ -16,7 +16,8 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.errors import Corrupt, InvalidInput, StoreUnavailable
+from lakebed.errors import Corrupt, InvalidInput, StoreUnavailable, Unexpected
+from lakebed.failures import failure_in
 from lakebed.health.status import Observer
 from lakebed.monitoring.progress import Progress
 from lakebed.parts.arrow_source import unreadable
@@ -92,6 +93,18 @@ def test_a_file_that_is_refused_is_not_damaged() -> None:
     with pytest.raises(Corrupt), naming_unreadable(["/t/part"]):
         raise duckdb.IOException('IO Error: Cannot open file "/t/part": No such file or directory')
     assert isinstance(trouble(None, "x", "x"), StoreUnavailable)
+
+
+def test_what_spark_says_of_a_file_is_understood() -> None:
+    trace = "[STREAM_FAILED] Query failed\n: {}\n\tat java.base/java.io.FileOutputStream.open0(Native Method)"
+    denied = failure_in(trace.format("java.io.FileNotFoundException: /c/offsets/.0.tmp (Permission denied)"), "ingest")
+    assert isinstance(denied, InvalidInput)
+    assert "the ingest query failed: java.io.FileNotFoundException: /c/offsets/.0.tmp (Permission denied)" in str(
+        denied
+    )
+    full = failure_in(trace.format("java.io.IOException: No space left on device"), "ingest")
+    assert isinstance(full, StoreUnavailable) and "free space for the checkpoint" in str(full)
+    assert isinstance(failure_in(trace.format("java.io.IOException: something else"), "ingest"), Unexpected)
 
 
 # -- what a run shows ---------------------------------------------------------------------------------------------------

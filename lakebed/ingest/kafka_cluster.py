@@ -38,6 +38,10 @@ class KafkaCluster:
             text = without_secrets(str(error), self._settings.config)
             raise InvalidInput(f"kafka: the client refuses its settings: {text}") from None
 
+    def answers(self) -> None:
+        """Raises Retry if no broker answers in time, InvalidInput if it refuses this client."""
+        self._patiently(self._metadata)
+
     def look(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
         """The partitions that the settings select, and the ids of their topics where the brokers return them."""
 

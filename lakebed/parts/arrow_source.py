@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakebed.errors import Corrupt, LakebedError
-from lakebed.storage.local_files import refusal_in, trouble
+from lakebed.storage.file_errors import refusal_in
+from lakebed.storage.local_files import trouble
 
 Rows = npt.NDArray[np.int64]
 _Read = tuple[pa.Table, Rows]

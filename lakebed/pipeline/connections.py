@@ -44,7 +44,7 @@ def check_kafka(section: KafkaSection, settings: KafkaSettings, checkpoint: str,
     brokers = settings.config["bootstrap.servers"]
     topics = ("topics",) if section.topics else ("topic_pattern",)
     try:
-        partitions, _ = cluster.look()
+        cluster.answers()
     except Retry as error:
         findings.add(
             Retry(
@@ -56,9 +56,12 @@ def check_kafka(section: KafkaSection, settings: KafkaSettings, checkpoint: str,
         )  # fmt: skip
         return
     except InvalidInput as error:
-        about_topics = "topic" in str(error)
-        place = topics if about_topics else ("config",)
-        findings.add(error.with_text(f"{error} (the broker is {brokers})"), "source", *place)
+        findings.add(error.with_text(f"{error} (the broker is {brokers})"), "source", "config")
+        return
+    try:
+        partitions, _ = cluster.look()
+    except LakebedError as error:
+        findings.add(error.with_text(f"{error} (the broker is {brokers})"), "source", *topics)
         return
     if not partitions:
         findings.note(f"no topic at {brokers} matches {section.topic_pattern} now; a run waits until there is one")

@@ -50,11 +50,9 @@ class Findings:
         try:
             yield
         except LakebedError as error:
-            members = self._document.at(section).value
+            members, said = self._document.at(section).value, str(error)
             names = [item.name for item in fields(settings)]  # type: ignore[arg-type]
-            if isinstance(members, Mapping):
-                names = [name for name in names if name in members]
-            named = [name for name in names if name in str(error)]
+            named = [name for name in names if name in said and isinstance(members, Mapping) and name in members]
             self.add(error, section, *named[:1])
 
     def raise_if_any(self) -> None:

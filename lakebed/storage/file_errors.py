@@ -6,15 +6,17 @@ Where one class has several causes, its text decides: these texts are DuckDB's o
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import duckdb
 
 from lakebed.error_transport import decode
 from lakebed.errors import Corrupt
-from lakebed.storage.local_files import refusal_in, trouble
+from lakebed.storage.local_files import NOT_ALLOWED, TOO_MANY_OPEN, trouble
 
 _OF_FILES = (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException, duckdb.InternalException)
 _NO_SUCH_FILE = "No files found"
@@ -64,6 +66,16 @@ def naming_unwritable(place: str, temporary: str) -> Iterator[None]:
             raise
         why = reason(error)
         raise trouble(refusal_in(why), f"{place!r} could not be written ({why})", place) from error
+
+
+def refusal_in(text: str) -> int | None:
+    """The ``errno`` of a text which says that the system refused a file, though it may be whole; None if it says nothing such."""
+    return next((code for code in sorted(NOT_ALLOWED | TOO_MANY_OPEN) if _of_errno(code).search(text)), None)
+
+
+@cache
+def _of_errno(code: int) -> re.Pattern[str]:
+    return re.compile(rf"\b{re.escape(os.strerror(code))}\b")
 
 
 def is_missing_file(error: Exception) -> bool:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import uuid
 from typing import NoReturn
 
 from lakebed.errors import InvalidInput, StoreUnavailable
 
 TEMPORARY_PREFIX = ".lakebed-tmp-"
-_NOT_ALLOWED = {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EPERM}
+NOT_ALLOWED = {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EPERM}
 
 
-_TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
+TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
 
 
 def make_folders(folder: str) -> None:
@@ -70,13 +69,7 @@ def trouble(code: int | None, what: str, path: str) -> InvalidInput | StoreUnava
     InvalidInput for what does not pass by itself: a permission, a read-only file system, a path that can't be. A full disk, or
     too many open files, may pass: StoreUnavailable.
     """
-    if code in _NOT_ALLOWED:
+    if code in NOT_ALLOWED:
         return InvalidInput(f"{what}; check the path and its permissions", path=path)
-    remedy = "allow more open files (ulimit -n)" if code in _TOO_MANY_OPEN else "check the disk and its free space"
+    remedy = "allow more open files (ulimit -n)" if code in TOO_MANY_OPEN else "check the disk and its free space"
     return StoreUnavailable(f"{what}; {remedy}", path=path)
-
-
-def refusal_in(text: str) -> int | None:
-    """The ``errno`` of a text of DuckDB or Arrow which says that a file was refused though it may be whole; None if none does."""
-    refusals = sorted(_NOT_ALLOWED | _TOO_MANY_OPEN)
-    return next((code for code in refusals if re.search(rf"\b{re.escape(os.strerror(code))}\b", text)), None)
