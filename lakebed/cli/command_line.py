@@ -490,12 +490,12 @@ def _run(options: argparse.Namespace) -> int:
 
     return run_pipeline(
         options.file,
-        options.duration,
-        options.only,
-        options.rate,
-        options.metrics_port,
-        options.log_format,
-        options.host,
+        duration_seconds=options.duration,
+        only=options.only,
+        events_per_second=options.rate,
+        metrics_port=options.metrics_port,
+        log_format=options.log_format,
+        host=options.host,
     )
 
 

@@ -29,6 +29,7 @@ STOP_SECONDS_MAX = 45.0
 
 def run_pipeline(
     file: str,
+    *,
     duration_seconds: float | None,
     only: Role | None,
     events_per_second: float | None,
