@@ -422,6 +422,22 @@ def test_every_kind_of_statistics_is_held_against_the_live_rows(table: lakebed.T
     assert {finding.where for finding in findings} == {part.path}
 
 
+def test_deletes_outside_the_range_of_their_part_are_no_finding(table: lakebed.Table) -> None:
+    deletes = rows(range(70, 90), "a").select(["id"]).append_column("op", pa.array(["d"] * 20))
+    both = pa.concat_tables(
+        [rows(range(200, 260), "e").append_column("op", pa.array(["u"] * 60)), deletes], promote_options="default"
+    )
+    table.apply(both, apply_as_deletes="op = 'd'")
+    [part] = [part for part in log_of(table).refresh().tail.values() if part.deletes]
+    assert json.loads(part.stats or "")["sortKeyBounds"]["lower"][0] is not None
+    table.settle()
+    assert examine(table.path, deep=True).findings == ()
+    table.maintenance.recluster(final=True)
+    assert examine(table.path, deep=True).findings == ()
+    stats = [json.loads(part.stats or "") for part in log_of(table).refresh().parts.values()]
+    assert all(each["sortKeyBounds"]["lower"][0] is not None for each in stats)
+
+
 def test_a_delete_that_is_not_marked_dead_is_named(table: lakebed.Table) -> None:
     deletes = rows(range(3), "a").append_column("op", pa.array(["d"] * 3))
     table.apply(deletes, apply_as_deletes="op = 'd'")
