@@ -37,7 +37,7 @@ class Cause(Enum):
 
 
 PART_READ_BYTES = 4 * 2**20
-"""What opening one more part costs a reader, as Spark's planner weighs it (spark.sql.files.openCostInBytes)."""
+"""What opening one more part costs a reader, as Spark weighs it by default (spark.sql.files.openCostInBytes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

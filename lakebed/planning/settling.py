@@ -2,6 +2,10 @@
 
 Without thresholds: as soon as marking base parts costs less than the tail costs readers, each of whom resolves it anew; at the
 latest after two minutes, because other readers see nothing of the tail.
+
+A settle writes the vectors of the parts that it marks anew, with all dead rows since the last merge. With updates all over a
+large table these are most of what is written, so they count (``_VECTOR_COST``): the larger the vectors, the more changes go into
+a settle. The bytes of vectors for each byte of changes are then bounded, and do not grow with the table.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ from lakebed.planning.plan import PART_READ_BYTES, SettlePlan
 from lakebed.sortkey.ranges import order_columns
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
-# What settling costs for each base part it marks (its action, its vector, and reading both again) and what a tail costs the
-# views until the next batch, each of which resolves it anew.
+# What settling costs for each base part it marks (its action, and a short vector in it), and for each byte of the vectors that
+# are written again (once written, and read by the next settle, by merges and by readers); and what a tail costs the views until
+# the next batch, each of which resolves it anew.
 _MARK_BYTES = 16 * 1024
+_VECTOR_COST = 4
 _TAIL_READS = 8
 _TAIL_PART_BYTES = 64 * 1024
 _TAIL_SECONDS_MAX = 120
@@ -68,19 +74,29 @@ def _reason_to_settle(
         return None
     if age_seconds >= _TAIL_SECONDS_MAX:
         return f"the tail is {age_seconds:,} seconds old, and other Delta readers see nothing of it until it is settled"
-    marked = _parts_marked(snapshot, tail, statistics)
-    if marked * _MARK_BYTES <= (size + len(tail) * _TAIL_PART_BYTES) * _TAIL_READS:
+    marked, vector_bytes = _marked(snapshot, tail, statistics)
+    costs = marked * _MARK_BYTES + vector_bytes * _VECTOR_COST
+    if costs <= (size + len(tail) * _TAIL_PART_BYTES) * _TAIL_READS:
         return f"settling {rows:,} changes marks at most {marked:,} parts, which costs less than reading the tail does"
     return None
 
 
-def _parts_marked(snapshot: Snapshot, tail: Sequence[ChangePart], statistics: StatisticsCache) -> int:
-    """How many base parts settling may mark: those whose keys meet the tail's, and no more than there are changes."""
+def _marked(snapshot: Snapshot, tail: Sequence[ChangePart], statistics: StatisticsCache) -> tuple[int, int]:
+    """How many base parts settling may mark, and the bytes of their vectors, which are written again.
+
+    Parts are marked whose keys meet the tail's, and no more than there are changes. Which of those that meet is not known, so
+    their vectors count by the share that may be marked.
+    """
     columns = order_columns(snapshot.schema, snapshot.settings.keys, ())
-    count = len(snapshot.parts)
-    texts = [part.stats for part in snapshot.parts.values()] + [part.stats for part in tail]
-    found = statistics.ranges(texts, columns)
-    begun = np.searchsorted(np.sort(found.lower[:count]), found.upper[count:], side="right")
-    ended = np.searchsorted(np.sort(found.upper[:count]), found.lower[count:], side="left")
+    parts = list(snapshot.parts.values())
+    count = len(parts)
+    found = statistics.ranges([part.stats for part in parts] + [part.stats for part in tail], columns)
+    lower, upper = found.lower[:count], found.upper[:count]
+    begun = np.searchsorted(np.sort(lower), found.upper[count:], side="right")
+    ended = np.searchsorted(np.sort(upper), found.lower[count:], side="left")
     rows = np.array([part.rows for part in tail], dtype=np.int64)
-    return min(int(np.minimum(rows, begun - ended).sum()), count)
+    marked = min(int(np.minimum(rows, begun - ended).sum()), count)
+    meets = (lower <= found.upper[count:].max()) & (upper >= found.lower[count:].min())
+    vectors = (parts[at].deletion_vector for at in np.flatnonzero(meets).tolist())
+    vector_bytes = sum(vector.bytes for vector in vectors if vector)
+    return marked, vector_bytes * marked // max(marked, int(meets.sum()), 1)

@@ -5,7 +5,8 @@ of input, a line ``----``, and the expected output up to a blank line.
 
 ``define [unordered] [partition_by=region] [property=text …]``: a table; properties without their ``lakebed.`` prefix. Input::
 
-    name low..high size [rows=1000] [dead=0] [level=0] [blocks=a..b] [deletes=0] [written=HH:MM] [region=x] [version=1]
+    name low..high size [rows=1000] [dead=0] [vector=40B] [level=0] [blocks=a..b] [deletes=0] [written=HH:MM] [region=x]
+        [version=1]
     tail name low..high size [rows=1000] [written=HH:MM]
     for n in 1..9: flush-{n} {n}..{10000-n} 1MB
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from lakebed.manifest.actions import ChangePart, Part
+from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.plan import MergePlan, Planning, SettlePlan
 from lakebed.planning.planner import plan
@@ -126,6 +128,10 @@ def _item(line: str) -> Part | ChangePart:
         return change_part(name, low, high, _bytes(size), **fields)
     if "blocks" in named:
         fields["min_block"], fields["max_block"] = map(int, named["blocks"].split(".."))
+    if "vector" in named:
+        fields["deletion_vector"] = DeletionVector(
+            storage="u", path_or_inline=name, offset=0, bytes=_bytes(named["vector"]), dead_rows=fields["dead"]
+        )
     if "region" in named:
         fields["partition_values"] = {"region": named["region"]}
     if "version" in named:
