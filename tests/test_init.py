@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.cli import main
@@ -123,6 +123,7 @@ def test_a_terminal_is_asked_for_the_rest(tmp_path: Path) -> None:
     assert pipeline.format_kind == "json" and b"Where do changes come from" in shown
 
 
+@settings(deadline=None)
 @given(path=TEXTS, folder=TEXTS, names=st.lists(PLAIN, min_size=1, max_size=4, unique=True))
 def test_whatever_the_answers_hold_comes_back_from_the_file(path: str, folder: str, names: list[str]) -> None:
     columns = {name: "long" for name in names}
