@@ -76,6 +76,7 @@ def test_what_it_writes_validates(arguments: list[str]) -> None:
         (["--source", "kafka"], "give --bootstrap-servers, --topic, --columns;"),
         (["--source", "kafak"], "there is no source 'kafak'; there are kafka, files, generator"),
         (["--source", "files", "--folder", "inbox", "--keys", "ident"], "keys"),
+        (["--source", "files", "--folder", "inbox", "--keys", "id", "--sequence-by", "att"], "sequence_by"),
         (["--source", "files", "--folder", "inbox", "--record-format", "parquet"], "the files in inbox can't be read as parquet"),
         (["--source", "files", "--folder", "inbox", "--record-format", "xml"], "there is no format 'xml'"),
         (["--source", "generator", "--columns", "id long"], "'id long' is no column"),

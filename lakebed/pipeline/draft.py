@@ -1,14 +1,18 @@
-"""Write a pipeline file from a few answers, such as those of ``lakebed init``; what it writes passes ``validate``."""
+"""Write a pipeline file from a few answers, such as those of ``lakebed init``.
+
+What it writes passes ``validate``, as soon as the folder of files and, if it gives no columns, the table are there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from lakebed.manifest.schema import canonical_schema, check_columns
+from lakebed.pipeline.check import check
 from lakebed.pipeline.settings import parse_pipeline
 
 SourceKind = Literal["kafka", "files", "generator"]
@@ -38,8 +42,8 @@ def text_of(draft: Draft, file: str) -> str:
     """The pipeline file, to be saved as ``file``. Raises InvalidInput, with the line, for an answer that can't be used."""
     text = "".join(_lines(draft, file))
     pipeline = parse_pipeline(text, file, {})
-    if pipeline.table.columns is not None:
-        check_columns(pipeline.table.keys, canonical_schema(pipeline.table.columns), "keys")
+    if draft.columns and not (draft.folder and not Path(draft.folder).is_dir()):
+        check(pipeline)
     return text
 
 
