@@ -1,6 +1,6 @@
 """What a running pipeline costs: CPU by kind of process and thread, under a steady load from Kafka and idle, and freshness.
 
-    python -m benchmarks.running_cost [--rate 2000] [--warm-up 300] [--seconds 60] [--idle 30]
+    python -m benchmarks.running_cost [--rate 2000] [--warm-up 300] [--seconds 60] [--idle 30] [--trigger-seconds 0]
 
 1. ``lakebed run`` ingests from two partitions, as a user starts it. A producer sends ``rate`` Debezium events a second.
 2. After ``warm-up`` seconds, CPU is counted for ``seconds``. Then the producer ends, and it is counted for ``idle`` seconds more.
@@ -45,6 +45,7 @@ source:
   config: {{bootstrap.servers: '{bootstrap}'}}
   topics: [orders]
 format: debezium-json
+trigger_seconds: {trigger}
 metrics: {{port: null}}
 """
 THREADS = {
@@ -61,12 +62,13 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=300.0)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--idle", type=float, default=30.0)
+    parser.add_argument("--trigger-seconds", type=float, default=0.0, help="of the pipeline; 0: its own pace")
     args = parser.parse_args()
     with KafkaServer() as kafka, tempfile.TemporaryDirectory() as folder:
         kafka.create_topic("orders", 2)
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
         path, pipeline = f"{folder}/orders", Path(folder, "orders.yml")
-        pipeline.write_text(PIPELINE.format(path=path, bootstrap=kafka.bootstrap))
+        pipeline.write_text(PIPELINE.format(path=path, bootstrap=kafka.bootstrap, trigger=args.trigger_seconds))
         producer = multiprocessing.get_context("spawn").Process(
             target=produce, args=(kafka.bootstrap, args.rate, 24 * 3600)
         )
