@@ -15,6 +15,8 @@ count but the position shows when a range is finished:
         range.
 
 Each process keeps one consumer between ranges: connecting and authenticating costs more than a small range.
+
+Where native code is built, ``kafka_native`` reads the range, and what is here begins at the first thing that is no record.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from lakebed.errors import DataLoss, InvalidInput, LakebedError, Retry
 from lakebed.ingest.decoder import RECORD_SCHEMA
+from lakebed.ingest.kafka_native import TABLE_BYTES_MAX, TABLE_RECORDS_MAX, read_natively
 from lakebed.ingest.kafka_settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
 
 CONSUME_RECORDS_MAX = 500
@@ -39,8 +42,6 @@ CONSUME_RECORDS_MAX = 500
 CONSUME_RECORDS_MIN = 32
 POLL_SECONDS = 0.2
 STALL_SECONDS = 2.0
-TABLE_RECORDS_MAX = 16_384
-TABLE_BYTES_MAX = 32 * 1024 * 1024
 
 OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._NO_OFFSET)
 NO_TIME = -1
@@ -57,6 +58,9 @@ def consume_range(
     on_loss: Callable[[int], None] | None = None,
 ) -> Iterator[pa.Table]:
     """Tables of ``RECORD_SCHEMA``. ``on_loss`` takes the number of lost offsets; without it a loss is ``DataLoss``."""
+    if start >= end:
+        return
+    start = yield from read_natively(settings, topic, partition, start, end)
     if start >= end:
         return
     consumer = _take(settings)

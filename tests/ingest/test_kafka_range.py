@@ -1,4 +1,4 @@
-"""Consuming exactly a range of offsets, whatever happened to the partition."""
+"""Consuming exactly a range of offsets, whatever happened to the partition: by native code first, and without it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
-from lakebed.ingest import kafka_range
+from lakebed.ingest import kafka_native, kafka_range
 from lakebed.ingest.decoder import RECORD_SCHEMA
 from lakebed.ingest.kafka_range import consume_range
 from lakebed.ingest.kafka_settings import KafkaSettings, without_secrets
 from tests.infra.kafka import KafkaServer
 from tests.waiting import Patience
+
+
+@pytest.fixture(autouse=True, params=["native", "python"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "python":
+        monkeypatch.setattr(kafka_native, "library", lambda: None)
+    return str(request.param)
 
 
 @pytest.fixture
@@ -65,6 +72,7 @@ def test_a_range_gives_its_records_and_no_others(kafka: KafkaServer, topic: str)
 def test_no_more_is_asked_for_than_is_left_of_the_range(
     kafka: KafkaServer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kafka_native, "library", lambda: None)
     asked: list[int] = []
 
     class Watched(Consumer):  # type: ignore[misc]
@@ -89,13 +97,24 @@ def test_tables_are_bounded_in_records_and_in_bytes(
     chosen = settings(kafka, topic)
     monkeypatch.setattr(kafka_range, "CONSUME_RECORDS_MIN", 2)
     monkeypatch.setattr(kafka_range, "CONSUME_RECORDS_MAX", 30)
-    monkeypatch.setattr(kafka_range, "TABLE_RECORDS_MAX", 100)
-    monkeypatch.setattr(kafka_range, "TABLE_BYTES_MAX", 20_000)
+    for module in (kafka_range, kafka_native):
+        monkeypatch.setattr(module, "TABLE_RECORDS_MAX", 100)
+        monkeypatch.setattr(module, "TABLE_BYTES_MAX", 20_000)
     tables = list(consume_range(chosen, topic, 0, 0, 400))
     assert [offset for table in tables for offset in table.column("offset").to_pylist()] == list(range(400))
     assert max(table.num_rows for table in tables) == 100
     sizes = sorted(table.column("value").nbytes for table in tables)
     assert sizes[-2] < 22_000, "only the table in which records became larger may be above"
+
+
+def test_native_code_reads_a_whole_range_alone(
+    kafka: KafkaServer, topic: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(kafka, topic, range(1000))
+    monkeypatch.setattr(kafka_range, "_kept", {})
+    monkeypatch.setattr(kafka_range, "Consumer", None if way == "native" else Consumer)
+    for _ in range(2):
+        assert offsets(settings(kafka, topic), 10, 1000) == list(range(10, 1000))
 
 
 def test_null_keys_and_values_stay_null(kafka: KafkaServer, topic: str) -> None:
