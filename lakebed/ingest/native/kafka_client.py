@@ -43,10 +43,13 @@ class _Client(ctypes.Structure):
 
 @functools.cache
 def _librdkafka() -> ctypes.CDLL:
-    """Its functions, as they are found from confluent-kafka's module, which is linked with it."""
-    found = ctypes.CDLL(confluent_kafka.cimpl.__file__)
-    for name in _POINTERS:
-        getattr(found, name).restype = ctypes.c_void_p
+    """Its functions, as they are found from confluent-kafka's module, which is linked with it. Raises ``Refused``."""
+    try:
+        found = ctypes.CDLL(confluent_kafka.cimpl.__file__)
+        for name in _POINTERS:
+            getattr(found, name).restype = ctypes.c_void_p
+    except (OSError, AttributeError) as error:
+        raise Refused(f"librdkafka is not found by way of confluent-kafka: {error}") from error
     return found
 
 
