@@ -90,6 +90,8 @@ def null_unavailable(values: pa.Array, placeholder: str) -> tuple[pa.Array, np.n
     raw = placeholder.encode()
     if pa.types.is_string(values.type):
         forms = pa.array([placeholder, base64.b64encode(raw).decode(), f'{{"{placeholder}":"{placeholder}"}}'])
+        if not _has_length(values, pc.binary_length(forms).to_pylist()):
+            return values, None
         hits = pc.is_in(values, value_set=forms)
         if pc.any(hits).as_py():
             return pc.if_else(hits, pa.scalar(None, pa.string()), values), np.asarray(hits)
@@ -104,6 +106,14 @@ def null_unavailable(values: pa.Array, placeholder: str) -> tuple[pa.Array, np.n
         if (np.asarray(values.is_valid()) & ~has_value).any():
             raise Missed("perhaps an unavailable object")
     return values, None
+
+
+def _has_length(texts: pa.StringArray, lengths: list[int]) -> bool:
+    """Whether a text has one of these lengths in bytes. This is much cheaper than comparing texts."""
+    if not len(texts):
+        return False
+    found = np.diff(np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1])
+    return any(bool((found == length).any()) for length in lengths)
 
 
 def _refuse_placeholder_lists(values: pa.Array, placeholder: str) -> None:
