@@ -1,4 +1,4 @@
-"""Native consuming, from a client that is made up: which records are read, and when it is left to others."""
+"""Native consuming: from messages that are made up, and from librdkafka's broker for tests, which is in this process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
+import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 
-from lakebed.ingest.native.kafka_client import FINISHED, FULL, GOES_ON, TROUBLE, RangeReader, _Client
+from lakebed.errors import DataLoss, InvalidInput
+from lakebed.ingest import kafka_native, kafka_range
+from lakebed.ingest.decoder import RECORD_SCHEMA
+from lakebed.ingest.kafka_range import consume_range
+from lakebed.ingest.kafka_settings import KafkaSettings
+from lakebed.ingest.native.kafka_client import FINISHED, FULL, GOES_ON, TROUBLE, KafkaClient, RangeReader, _Client
 
 EOF, TRANSPORT = -191, -195
 
@@ -169,3 +177,62 @@ def test_what_came_stays_until_it_is_taken(brokers: Brokers) -> None:
     assert reader.take().column("offset").to_pylist() == [0, 9]
     assert len(reader.take()) == 0
     reader.close()
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    """The address of a broker of librdkafka's, which needs no server. It has no transactions and compacts nothing."""
+    host = KafkaClient({"group.id": "host"})
+    librdkafka = host._api
+    librdkafka.rd_kafka_mock_cluster_new.restype = ctypes.c_void_p
+    librdkafka.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+    cluster = ctypes.c_void_p(librdkafka.rd_kafka_mock_cluster_new(host._handle, 1))
+    yield librdkafka.rd_kafka_mock_cluster_bootstraps(cluster).decode()
+    for kept in (kafka_native._kept, kafka_range._kept):
+        while kept:
+            kept.popitem()[1].close()
+    librdkafka.rd_kafka_mock_cluster_destroy(cluster)
+    host.close()
+
+
+@pytest.fixture
+def ranges(bootstrap: str) -> KafkaSettings:
+    """A topic with 3,000 records."""
+    topic = f"ranges-{uuid4().hex[:8]}"
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "lz4", "log_level": 0})
+    for number in range(3_000):
+        value = None if number % 7 == 0 else b"v" * (number % 50)
+        producer.produce(topic, value, b"" if number % 5 else None, partition=0)
+    producer.flush()
+    return KafkaSettings(config={"bootstrap.servers": bootstrap, "log_level": 0}, topics=(topic,), timeout_seconds=20)
+
+
+def read(settings: KafkaSettings, start: int, end: int) -> pa.Table:
+    tables = list(consume_range(settings, settings.topics[0], 0, start, end))
+    assert all(table.schema == RECORD_SCHEMA for table in tables)
+    return pa.concat_tables(tables)
+
+
+def test_native_code_alone_reads_what_the_reading_in_python_does(
+    ranges: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(kafka_range, "Consumer", None)
+        patched.setattr(kafka_native, "TABLE_RECORDS_MAX", 700)
+        natively = [read(ranges, start, end) for start, end in ((0, 3_000), (1, 2), (10, 2_999), (2_999, 3_000))]
+    monkeypatch.setattr(kafka_native, "library", lambda: None)
+    assert [table.num_rows for table in natively] == [3_000, 1, 2_989, 1]
+    for table in natively:
+        first = table.column("offset")[0].as_py()
+        assert table.equals(read(ranges, first, first + table.num_rows))
+
+
+def test_what_is_lost_is_told_by_the_reading_in_python(ranges: KafkaSettings) -> None:
+    with pytest.raises(DataLoss, match=r"offsets 3000 to 3009 are lost: the partition ends at offset 3000 now"):
+        read(ranges, 2_000, 3_010)
+
+
+def test_a_setting_that_the_client_refuses_is_named(ranges: KafkaSettings) -> None:
+    refused = KafkaSettings(config={**ranges.config, "no.such.setting": 1}, topics=ranges.topics)
+    with pytest.raises(InvalidInput, match=r"no\.such\.setting"):
+        read(refused, 0, 1)
