@@ -17,7 +17,7 @@ from lakebed.ingest import kafka_native, kafka_range
 from lakebed.ingest.decoder import RECORD_SCHEMA
 from lakebed.ingest.kafka_range import consume_range
 from lakebed.ingest.kafka_settings import KafkaSettings
-from lakebed.ingest.native.kafka_client import FINISHED, FULL, GOES_ON, TROUBLE, KafkaClient, RangeReader, _Client
+from lakebed.ingest.native.kafka_client import FINISHED, FULL, GOES_ON, TROUBLE, Client, KafkaClient, RangeReader
 
 EOF, TRANSPORT = -191, -195
 
@@ -54,7 +54,7 @@ class Brokers:
         message.length, message.key_length = len(value or b""), len(key or b"")
         self.waiting.append(message)
 
-    def functions(self) -> _Client:
+    def functions(self) -> Client:
         pointer = ctypes.c_void_p
 
         @ctypes.CFUNCTYPE(
@@ -86,7 +86,7 @@ class Brokers:
 
         functions = (consume, destroy, timestamp, topic_name)
         self.kept += [topic, functions]
-        return _Client(*(ctypes.cast(function, pointer) for function in functions), None)
+        return Client(*(ctypes.cast(function, pointer) for function in functions), None)
 
 
 @pytest.fixture
@@ -183,14 +183,11 @@ def test_what_came_stays_until_it_is_taken(brokers: Brokers) -> None:
 def bootstrap() -> Iterator[str]:
     """The address of a broker of librdkafka's, which needs no server. It has no transactions and compacts nothing."""
     host = KafkaClient({"group.id": "host"})
-    librdkafka = host._api
+    librdkafka = host.api
     librdkafka.rd_kafka_mock_cluster_new.restype = ctypes.c_void_p
     librdkafka.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
-    cluster = ctypes.c_void_p(librdkafka.rd_kafka_mock_cluster_new(host._handle, 1))
+    cluster = ctypes.c_void_p(librdkafka.rd_kafka_mock_cluster_new(host.handle, 1))
     yield librdkafka.rd_kafka_mock_cluster_bootstraps(cluster).decode()
-    for kept in (kafka_native._kept, kafka_range._kept):
-        while kept:
-            kept.popitem()[1].close()
     librdkafka.rd_kafka_mock_cluster_destroy(cluster)
     host.close()
 

@@ -35,7 +35,7 @@ class Refused(RuntimeError):
     """librdkafka did not take a setting or an assignment. confluent-kafka, asked the same, gives the reason."""
 
 
-class _Client(ctypes.Structure):
+class Client(ctypes.Structure):
     """``struct client`` of kafka_to_arrow.c."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("consume", "destroy", "timestamp", "topic_name", "queue")]
@@ -58,59 +58,60 @@ def _pointer(address: int | None) -> ctypes.c_void_p:
 
 
 class KafkaClient:
-    """A consumer of one partition at a time. Must be closed by the process that made it."""
+    """A consumer of one partition at a time. Must be closed by the process that made it.
+
+    ``api`` is librdkafka, ``handle`` its client.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """``config``: librdkafka's settings. Raises ``Refused``, also for values that are neither text, number nor bool."""
-        self._api = _librdkafka()
+        self.api = _librdkafka()
         self._pid = os.getpid()
-        conf = _pointer(self._api.rd_kafka_conf_new())
-        self._api.rd_kafka_conf_set_log_cb(conf, None)
+        conf = _pointer(self.api.rd_kafka_conf_new())
+        self.api.rd_kafka_conf_set_log_cb(conf, None)
         for name, value in config.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             is_plain = isinstance(value, str | int | float)
-            if not is_plain or self._api.rd_kafka_conf_set(
-                conf, name.encode(), text.encode(), None, ctypes.c_size_t(0)
-            ):
-                self._api.rd_kafka_conf_destroy(conf)
+            if not is_plain or self.api.rd_kafka_conf_set(conf, name.encode(), text.encode(), None, ctypes.c_size_t(0)):
+                self.api.rd_kafka_conf_destroy(conf)
                 raise Refused(name)
-        self._handle = _pointer(self._api.rd_kafka_new(_CONSUMER, conf, None, ctypes.c_size_t(0)))
-        if not self._handle:
-            self._api.rd_kafka_conf_destroy(conf)
+        self.handle = _pointer(self.api.rd_kafka_new(_CONSUMER, conf, None, ctypes.c_size_t(0)))
+        if not self.handle:
+            self.api.rd_kafka_conf_destroy(conf)
             raise Refused("rd_kafka_new")
-        self._api.rd_kafka_poll_set_consumer(self._handle)
-        self._queue = _pointer(self._api.rd_kafka_queue_get_consumer(self._handle))
+        self.api.rd_kafka_poll_set_consumer(self.handle)
+        self._queue = _pointer(self.api.rd_kafka_queue_get_consumer(self.handle))
         atexit.register(self.close)
 
     def assign(self, topic: str, partition: int, offset: int) -> None:
         """Raises ``Refused``."""
-        api, name = self._api, topic.encode()
+        api, name = self.api, topic.encode()
         listed = _pointer(api.rd_kafka_topic_partition_list_new(1))
         api.rd_kafka_topic_partition_list_add(listed, name, ctypes.c_int32(partition))
         api.rd_kafka_topic_partition_list_set_offset(listed, name, ctypes.c_int32(partition), ctypes.c_int64(offset))
-        error = api.rd_kafka_assign(self._handle, listed)
+        error = api.rd_kafka_assign(self.handle, listed)
         api.rd_kafka_topic_partition_list_destroy(listed)
         if error:
             raise Refused(f"assign {topic} {partition}")
 
     def unassign(self) -> None:
-        self._api.rd_kafka_assign(self._handle, None)
+        self.api.rd_kafka_assign(self.handle, None)
 
     def close(self) -> None:
         atexit.unregister(self.close)
-        if self._handle and self._pid == os.getpid():
-            self._api.rd_kafka_queue_destroy(self._queue)
-            self._api.rd_kafka_consumer_close(self._handle)
-            self._api.rd_kafka_destroy(self._handle)
-            self._handle = _pointer(None)
+        if self.handle and self._pid == os.getpid():
+            self.api.rd_kafka_queue_destroy(self._queue)
+            self.api.rd_kafka_consumer_close(self.handle)
+            self.api.rd_kafka_destroy(self.handle)
+            self.handle = _pointer(None)
 
-    def functions(self) -> _Client:
+    def functions(self) -> Client:
         """What C code calls."""
 
         def address(name: str) -> int | None:
-            return ctypes.cast(getattr(self._api, name), ctypes.c_void_p).value
+            return ctypes.cast(getattr(self.api, name), ctypes.c_void_p).value
 
-        return _Client(
+        return Client(
             consume=address("rd_kafka_consume_batch_queue"),
             destroy=address("rd_kafka_message_destroy"),
             timestamp=address("rd_kafka_message_timestamp"),
