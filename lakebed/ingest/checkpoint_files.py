@@ -21,8 +21,6 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
-
 from lakebed.storage.cache_folder import cache_folder
 
 if TYPE_CHECKING:
@@ -73,6 +71,8 @@ def _loaded(spark: SparkSession) -> bool:
 def _compiled(jvm: Any, loader: Any) -> Path:
     """The folder of the classes."""
     source = package_files("lakebed.ingest").joinpath(_SOURCE).read_text()
+    import pyspark  # a table is opened without Spark
+
     name = hashlib.sha256(f"{pyspark.__version__}\0{source}".encode()).hexdigest()[:16]
     folder = cache_folder() / "java" / name
     if not folder.is_dir():
