@@ -6,9 +6,9 @@
 3. In a table without an order all parts overlap. Then the axis is the versions whose rows the parts hold.
 4. Bars of one level that overlap go into different lanes: each into the first lane that is free where the bar begins.
 
-The bars are columns of whole numbers, with one entry per part. Parts and bounds have ids that stay the same from version to
-version, so the page finds again what was chosen and what was zoomed to. It requests the path and the bounds of a part only when
-it shows them, so 10,000 parts take less than a megabyte.
+The bars are columns of whole numbers, with one entry per part. Parts, and bounds without values, have ids that stay the same
+from version to version, so the page finds again what was chosen and what was zoomed to. It requests the path and the bounds of
+a part only when it shows them, so 10,000 parts take less than a megabyte.
 """
 
 from __future__ import annotations
@@ -129,14 +129,15 @@ def _axis(ends: Sequence[_End], snapshot: Snapshot) -> dict[str, Any]:
     terms = snapshot.order_terms
     partitions = _partitions(ends)
     is_one_partition = not ends or ends[0][0] == ends[-1][0]
+    values = values_of([bound for _, bound in ends], terms) if terms and is_one_partition else None
     return {
         "kind": "sort_key" if terms else "versions",
         "by": [cut(name) for name in snapshot.settings.order_by] if terms else [],
         "points": len(ends),
-        "ids": [zlib.crc32(repr(end).encode("utf-8", "replace")) for end in ends],
+        "ids": None if values else [zlib.crc32(repr(end).encode("utf-8", "replace")) for end in ends],
         "labels": _labels(ends, terms),
         "partitions": partitions,
-        "values": values_of([bound for _, bound in ends], terms) if terms and is_one_partition else None,
+        "values": values,
     }
 
 

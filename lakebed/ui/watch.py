@@ -103,7 +103,7 @@ class _Open:
 class Watched:
     """One table, from ``start`` until ``close``."""
 
-    def __init__(self, root: str, name: str, interval_seconds: float, live: Live | None) -> None:
+    def __init__(self, root: str, name: str, interval_seconds: float, live: Live | None = None) -> None:
         """``name``: the name of the table on the page, without credentials. ``live``: what this process knows of tables."""
         self.name = name
         self._live = live

@@ -109,12 +109,16 @@ class Reader:
     def round(self, rng: random.Random, versions: int, merges: bool) -> str:
         """Do what a reader does, wait for some versions, and compare. Returns what the reader pointed at."""
         page = self.page
+        if (values := page.get_by_role("button", name="make distances those of values")).is_visible():
+            values.click()
         page.get_by_label("Operation").select_option("SETTLE")
         page.locator(".commits tbody button.row[aria-expanded=false]").first.click()
         page.evaluate(_MARK)
         page.get_by_role("button", name="show the whole sort key").click()
         for _ in range(rng.randrange(1, 3)):
             page.get_by_role("button", name="look closer").click()
+        if rng.random() < 0.3 and (other := page.get_by_role("button", name="step")).is_visible():
+            other.click()  # by rank, where there are values
         self.point(rng)
         before = self.state()
         assert not self.complaints, self.complaints

@@ -116,6 +116,19 @@ def test_a_table_without_parts_is_an_empty_picture() -> None:
 
 
 def test_ids_of_bounds_stay_while_their_ranks_change() -> None:
-    before = levels(table([mine("p1", 10, 20), mine("p2", 30, 40)], SORTED), NOBODY).document["axis"]["ids"]
-    after = levels(table([mine("p3", 0, 5), mine("p2", 30, 40)], SORTED), NOBODY).document["axis"]["ids"]
+    eu, us = ({"partition_values": {"region": region}} for region in ("eu", "us"))
+
+    def ids(*parts: Part) -> list[int]:
+        found: list[int] = levels(table(parts, SORTED, partition_by=("region",)), NOBODY).document["axis"]["ids"]
+        return found
+
+    before, after = (
+        ids(mine("p1", 10, 20, **eu), mine("p2", 30, 40, **us)),
+        ids(mine("p3", 0, 5, **eu), mine("p2", 30, 40, **us)),
+    )
     assert after[2:] == before[2:] and not set(after[:2]) & set(before)
+
+
+def test_bounds_with_values_need_no_ids() -> None:
+    axis = levels(table([mine("p1", 10, 20), mine("p2", 30, 40)], SORTED), NOBODY).document["axis"]
+    assert axis["ids"] is None and axis["values"]["places"] == [0, 33_333_333, 66_666_667, 100_000_000]

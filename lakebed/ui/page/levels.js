@@ -94,20 +94,20 @@ export class Levels {
     if (!before || before.isWhole) return;
     let [from, to] = before.view;
     if (!before.byValue || !this.byValue) {
-      const ranks = new Map(this.data.axis.ids.map((id, rank) => [id, rank]));
-      [from, to] = before.view.map((edge) => this.movedEdge(before, edge, ranks));
+      const find = finder(before.axis, this.data.axis);
+      [from, to] = before.view.map((edge) => this.movedEdge(before, edge, find));
     }
     if (to > this.extent[0] && from < this.extent[1] && to > from) this.look(from, to, true);
     else this.isWhole = true;
   }
 
   /** Where an edge of the view is now: as far from the nearest bound that there still is as before. */
-  movedEdge({ axis, byValue, starts }, edge, ranks) {
+  movedEdge({ axis, byValue, starts }, edge, find) {
     const rank = Math.max(0, Math.min(axis.points - 1, lastAtMost(starts, edge)));
     const rest = byValue ? 0 : edge - rank;
     for (let away = 0; away < axis.points; away++) {
       for (const tried of [rank - away, rank + away]) {
-        const now = ranks.get(axis.ids[tried]);
+        const now = find(tried);
         if (now !== undefined) return this.byValue ? this.starts[now] : now + (rank - tried) + rest;
       }
     }
@@ -160,8 +160,8 @@ export class Levels {
     const { columns, groups, axis } = this.data;
     this.byValue = this.scale === "value" && axis.values !== null;
     if (this.byValue) {
-      const { low, high, places } = axis.values;
-      this.starts = Float64Array.from(places, (place) => low + (place / PLACES) * (high - low));
+      const { low, high } = axis.values;
+      this.starts = valuesOf(axis);
       this.ends = this.starts;
       this.extent = [low, high];
     } else {
@@ -252,7 +252,7 @@ export class Levels {
     this.canvas.dataset.bars = drawn;
     this.canvas.dataset.version = this.data.version;
     this.canvas.dataset.view = this.view.join(" ");
-    const { ids } = this.data.axis;
+    const ids = this.data.axis.ids ?? [];
     this.canvas.dataset.bounds = this.view.map((edge) => ids[lastAtMost(this.starts, edge)] ?? "").join(" ");
     this.canvas.dataset.ms = (performance.now() - began).toFixed(1);
   }
@@ -673,6 +673,20 @@ function row(group) {
 
 function deadStep(dead, rows) {
   return rows > 0 && dead > 0 ? Math.min(DEAD_STEPS - 1, 1 + Math.floor((dead / rows) * (DEAD_STEPS - 1))) : 0;
+}
+
+function valuesOf({ values: { low, high, places } }) {
+  return Float64Array.from(places, (place) => low + (place / PLACES) * (high - low));
+}
+
+/** A function from ranks of an axis to ranks of a later one: by values, or else the same bound; undefined if it left. */
+function finder(before, after) {
+  if (before.values && after.values) {
+    const [old, now] = [valuesOf(before), valuesOf(after)];
+    return (rank) => (old[rank] === undefined ? undefined : Math.max(0, lastAtMost(now, old[rank])));
+  }
+  const ranks = new Map((after.ids ?? []).map((id, rank) => [id, rank]));
+  return (rank) => ranks.get(before.ids?.[rank]);
 }
 
 /** The place of the last value that is not above `most` in a sorted array; -1 if all are. */
