@@ -148,15 +148,18 @@ def test_maintenance_without_spark_outlives_any_time_in_which_the_store_is_silen
     stop = threading.Event()
     waited: list[events.Event] = []
     end = events.listen(lambda event: waited.append(event) if isinstance(event, events.QueryChanged) else None)
+
+    def states() -> list[str]:
+        return [event.state for event in waited if isinstance(event, events.QueryChanged)]
+
     thread = threading.Thread(target=internals_of(table).follow, args=(stop,))
     thread.start()
     try:
         wait_until(lambda: bool(waited))
         store.left = 100
         writer.apply(pa.table({"id": [1], "v": [1]}, SCHEMA))
-        wait_until(lambda: not store.left and not log_of(writer).refresh().tail)
-        states = [event.state for event in waited if isinstance(event, events.QueryChanged)]
-        assert states.count("waiting") > 20 and states[0] == states[-1] == "running"
+        wait_until(lambda: not store.left and not log_of(writer).refresh().tail and states()[-1] == "running")
+        assert states().count("waiting") > 20 and states()[0] == "running"
     finally:
         stop.set()
         thread.join()
