@@ -258,14 +258,17 @@ class Hostile:
             ordering += ["source.lsn", "ts_ms"]
         sequence = self.rng.choice([*ordering, *columns]) if keys else None
         options = JsonOptions(
-            self.rng.choice(["auto", "auto", "ms", "us", "ns"]), self.rng.choice(["auto", "auto", "precise", "string"])
+            self.rng.choice(["auto", "auto", "ms", "us", "ns"]),
+            self.rng.choice(["auto", "auto", "precise", "string"]),
+            unknown_fields=self.rng.choice(["warn", "warn", "ignore", "quarantine"]),
         )
         spec = DecoderSchema(schema, keys, sequence)
         operation = self.rng.choice(["op"] * 9 + names) if keys and self.rng.random() < 0.3 else None
+        operations = ("d", "", "0"), self.rng.choice([None, ("u", "1", "Zz")])
         records = self._records(schema, rows, is_debezium, bool(keys))
 
         def decoder() -> Decoder:
-            return DebeziumJson(spec, options) if is_debezium else JsonRows(spec, options, operation, ("d", "", "0"))
+            return DebeziumJson(spec, options) if is_debezium else JsonRows(spec, options, operation, *operations)
 
         cutoff = NO_CUTOFF
         if is_debezium and keys and self.rng.random() < 0.3:
