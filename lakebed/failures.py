@@ -64,14 +64,18 @@ SPARK_CAUSES: dict[str, Callable[[str], LakebedError]] = {
 """Failures that Spark reports as text alone: a part of the text, and the error for a query of this name."""
 _PERMISSION = "check the permissions of the checkpoint, the source and Spark's local folders"
 _ROOM = "free space for the checkpoint and for Spark's local folders"
-REFUSED_FILES: dict[str, tuple[type[LakebedError], str]] = {
+FILE_TROUBLES: dict[str, tuple[type[LakebedError], str]] = {
     "Permission denied": (InvalidInput, _PERMISSION),
     "Read-only file system": (InvalidInput, _PERMISSION),
     "No space left on device": (StoreUnavailable, _ROOM),
     "Disk quota exceeded": (StoreUnavailable, _ROOM),
     "Too many open files": (StoreUnavailable, "allow more open files (ulimit -n)"),
+    "FAILED_READ_FILE": (
+        Unexpected,
+        "is it whole? A CSV file needs a header of the columns in their order, and as many values in each line",
+    ),
 }
-"""What the system says when it refuses Spark a file, the error, and what to do."""
+"""What the system, or Spark, says of a file that it can't use; the error, and what to do."""
 
 
 def failure_of(query: StreamingQuery, name: str) -> LakebedError | None:
@@ -88,7 +92,7 @@ def failure_in(text: str, name: str) -> LakebedError:
         if part in text:
             return error_of(name)
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
-    for part, (kind, remedy) in REFUSED_FILES.items():
+    for part, (kind, remedy) in FILE_TROUBLES.items():
         if (line := next((line for line in lines if part in line), None)) is not None:
             return kind(f"the {name} query failed: {line}; {remedy}")
     python = [line for line in lines if _PYTHON_ERROR.match(line)]  # of a user's own function: the line that helps

@@ -3,8 +3,8 @@
 json, debezium-json     one document per line: the stream carries records, decoded like those of Kafka; the topic is
                         the file's path, so the quarantine shows the file of a bad line
 parquet                 the stream carries rows
-csv                     the stream carries rows, with a header line and the given schema; a line that does not fit
-                        it ends the stream with an error
+csv                     the stream carries rows, with a header line that has the names of the given schema, in its
+                        order; a file or a line that does not fit ends the stream with an error
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class FileSource:
         if self.carries == "rows":
             assert self.schema is not None
             if self.format == "csv":
-                stream = stream.options(**{"header": "true", "mode": "FAILFAST", **self.options})
+                stream = stream.options(
+                    **{"header": "true", "mode": "FAILFAST", "enforceSchema": "false", **self.options}
+                )
             return stream.format(self.format).schema(from_arrow_schema(self.schema)).load(spark_path(self.folder))
         lines = stream.format("text").load(spark_path(self.folder))
         return lines.where(F.length(F.trim("value")) > 0).select(

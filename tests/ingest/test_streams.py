@@ -95,3 +95,17 @@ def test_rows_need_a_schema_and_formats_are_known() -> None:
         FileSource(folder="/nowhere", format="csv")
     with pytest.raises(InvalidInput, match="format is 'orc'; use one of json, debezium-json, csv, parquet"):
         FileSource(folder="/nowhere", format="orc")  # type: ignore[arg-type]
+
+
+def test_a_csv_file_with_columns_in_another_order_is_an_error_and_not_read_by_place(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    (folder / "a.csv").write_text("name,id\n1,2\n")
+    stream = FileSource(folder=str(folder), format="csv", schema=ROWS).stream(spark)
+    query = (
+        stream.writeStream.format("memory").queryName("csv").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
+    with pytest.raises(Exception, match=r"FAILED_READ_FILE.*a\.csv"):
+        query.trigger(availableNow=True).start().awaitTermination(120)
