@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -229,3 +230,23 @@ def test_unknown_members_are_counted_exactly_as_one_by_one(mode: str, format: in
     assert fast.unknown_fields == slow.unknown_fields
     assert bool(fast.unknown_fields) == (mode != "ignore")
     assert bool(len(fast.quarantined)) == (mode == "quarantine")
+
+
+def test_it_can_be_turned_off_and_is_not_used_in_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = library.__wrapped__
+    assert load() is not None
+    monkeypatch.setattr("lakebed.ingest.native.library.VERSION", -1)
+    assert load() is None
+    monkeypatch.undo()
+    monkeypatch.setenv("LAKEBED_NATIVE", "off")
+    assert load() is None
+
+
+def test_a_compiler_that_fails_is_named_and_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for compiler in ("no-such-compiler", "false"):
+        monkeypatch.setenv("CC", compiler)
+        with pytest.raises(build.NotBuilt, match=compiler):
+            build.build(tmp_path / "library.so")
+    assert not list(tmp_path.iterdir())
