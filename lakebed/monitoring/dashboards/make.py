@@ -268,6 +268,10 @@ def _ingest(board: Dashboard, one: Tables) -> None:
                Query(one.now("lakebed_table_rows"), "live"),
                Query(one.now("lakebed_table_dead_rows"), "dead, still taking space"),
                Query(one.now("lakebed_quarantine_rows"), "in the quarantine")),
+        _graph("Records with unknown names", COUNT,
+               "Records a second that have a field which no column takes, or an operation that is not known, by its name.",
+               Query(one.or_none(one.rate("lakebed_unknown_fields_total", "field")), "field {{field}}"),
+               Query(one.or_none(one.rate("lakebed_unknown_operations_total", "operation")), "operation {{operation}}")),
     ))  # fmt: skip
 
 
