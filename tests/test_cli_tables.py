@@ -196,7 +196,7 @@ def test_values_are_written_for_people() -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_claims_and_long_merges_fit(width: int) -> None:
+def test_rows_with_long_texts_and_great_numbers_fit(width: int) -> None:
     claim = {
         "id": "bac26cba-a7a0-48f4-9306-78c47e0f6296", "replica": "a-rather-long-host-name-13907-df841b15", "kind": "volatile",
         "state": "expired", "since": NOW.replace(day=1), "lease_until": NOW.replace(day=1), "level": 3, "parts": 1000,
@@ -206,7 +206,24 @@ def test_claims_and_long_merges_fit(width: int) -> None:
         "version": 10**6, "timestamp": NOW.replace(day=1), "operation": "upload", "level": 3, "parts_in": 128, "parts_out": 10,
         "rows_out": 10**10, "bytes_in": 10**11, "bytes_out": 10**11, "seconds": 7300.0, "why": TEXT,
     }  # fmt: skip
-    for view, row, schema in ((views.CLAIMS, claim, CLAIMS_SCHEMA), (views.COMPACTIONS, merge, COMPACTIONS_SCHEMA)):
+    file = {
+        "path": f"day=2026-01-31/{'x' * 200}.parquet",
+        "bytes": 10**10,
+        "reason": "orphan" * 9,
+        "modified": NOW.replace(day=1),
+    }
+    refused = {
+        "position": "a.long.topic.of.orders-120-" + "9" * 18,
+        "time": NOW,
+        "key": TEXT,
+        "value": TEXT,
+        "reason": TEXT,
+    }
+    reason = {"reason": TEXT, "records": 10**9, "newest": NOW.replace(year=2025)}
+    for view, row, schema in (
+        (views.CLAIMS, claim, CLAIMS_SCHEMA), (views.COMPACTIONS, merge, COMPACTIONS_SCHEMA), (views.FILES, file, None),
+        (views.QUARANTINE, refused, None), (views.REASONS, reason, None),
+    ):  # fmt: skip
         columns, below = columns_of(pa.Table.from_pylist([row], schema), view, NOW)
         lines = list(lay_out(columns, width, below).lines)
         assert set(lines[1]) == {"─"}, "it is a table"

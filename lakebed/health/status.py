@@ -273,7 +273,7 @@ class Observer:
         if status.quarantined:
             what = f"{status.quarantined:,} records are in the quarantine: they could not become rows"
             beside = self._storage.root + QUARANTINE_SUFFIX
-            look = f"lakebed query {beside} 'select reason, count(*) from q group by all' --name q"
+            look = f"lakebed quarantine {self._path} (with replay: to apply those that can be read by now)"
             yield warning("quarantine", beside, what, f"{look}; when they are dealt with: lakebed truncate {beside}")
         if status.unknown_fields:
             what = f"records have fields that no column takes: {_counted(status.unknown_fields)}"

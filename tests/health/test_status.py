@@ -114,7 +114,7 @@ def test_ingest_that_gives_way_is_critical(tmp_path: Path) -> None:
     assert "level 0 parts" in finding.what
 
 
-def test_a_quarantine_with_records_is_told_with_a_query_that_shows_them(
+def test_a_quarantine_with_records_is_told_with_a_command_that_shows_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = new_table(tmp_path)
@@ -123,8 +123,8 @@ def test_a_quarantine_with_records_is_told_with_a_query_that_shows_them(
     [finding] = look(table).findings
     assert finding.check == "quarantine"
     query, truncate = finding.remedy.split("; when they are dealt with: ")
-    assert query.startswith(f"lakebed query {beside.path} '")
-    assert main(["query", beside.path, query.split("'")[1], "--name", "q"]) == 0
+    assert query.startswith(f"lakebed quarantine {table.path} ")
+    assert main(query.split(" (")[0].split()[1:]) == 0
     assert "no JSON" in capsys.readouterr().out
     assert main([*truncate.split()[1:], "--yes"]) == 0
     assert look(table).findings == ()
