@@ -299,6 +299,13 @@ def test_folders_that_can_not_be_read_or_written_are_told(tmp_path: Path) -> Non
         assert f"source.folder: {tmp_path}/in can't be read" in complaint(pipeline)
 
 
+def test_places_that_only_spark_can_reach_are_left_to_it(tmp_path: Path) -> None:
+    far = {"kind": "files", "folder": "hdfs://host/in"}
+    for connect in (False, True):
+        check(pipeline_of(tmp_path, source=far, checkpoint="hdfs://host/checkpoint"), connect=connect)
+    assert main(["validate", str(tmp_path / "p.yml")]) == 0
+
+
 def test_a_checkpoint_of_another_source_is_told(tmp_path: Path) -> None:
     place = tmp_path / "checkpoint"
     (place / "offsets").mkdir(parents=True)

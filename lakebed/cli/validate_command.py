@@ -14,8 +14,8 @@ from lakebed.cli.escapes import shown, shown_lines
 from lakebed.errors import LakebedError
 from lakebed.pipeline.check import Checked, check
 from lakebed.pipeline.document import HIDDEN, Document
+from lakebed.pipeline.places import is_local
 from lakebed.pipeline.settings import Pipeline, load
-from lakebed.storage.roots import LocalRoot, parse_root
 
 
 def validate(file: str, connect: bool = False) -> int:
@@ -70,7 +70,7 @@ def _verdict(pipeline: Pipeline, checked: Checked) -> str:
 
 def _connects(pipeline: Pipeline) -> bool:
     places = [pipeline.table.path, pipeline.checkpoint or ".", getattr(pipeline.source, "folder", ".")]
-    return pipeline.source_kind == "kafka" or not all(isinstance(parse_root(place), LocalRoot) for place in places)
+    return pipeline.source_kind == "kafka" or not all(map(is_local, places))
 
 
 def _open_question(pipeline: Pipeline, columns: pa.Schema) -> str | None:

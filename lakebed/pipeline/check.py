@@ -29,12 +29,11 @@ from lakebed.pipeline.connections import check_kafka, check_stores
 from lakebed.pipeline.expressions import check_spark_expression
 from lakebed.pipeline.file_columns import check_file_columns
 from lakebed.pipeline.findings import Findings
-from lakebed.pipeline.places import check_places, checkpoint_of
+from lakebed.pipeline.places import check_places, checkpoint_of, is_local
 from lakebed.pipeline.settings import FilesSection, GeneratorSection, JsonFormat, KafkaSection, Pipeline, RowsFormat
 from lakebed.pipeline.target import ANOTHER_PATH, differences
 from lakebed.settings import suggest
 from lakebed.sortkey.sort_key import parse_sort_key
-from lakebed.storage.roots import LocalRoot, parse_root
 from lakebed.table import Table
 
 Role = Literal["ingest", "maintain"]
@@ -85,7 +84,7 @@ def _existing(pipeline: Pipeline, findings: Findings, connect: bool) -> tuple[Ta
     path = pipeline.table.path
     if findings.has("table", "path"):
         return None, False
-    if not connect and not isinstance(parse_root(path), LocalRoot):
+    if not connect and not is_local(path):
         return None, False
     try:
         return tables.open(path), True
@@ -221,7 +220,7 @@ def _check_rows(form: RowsFormat, target: _Target, findings: Findings) -> None:
 def _check_source(pipeline: Pipeline, findings: Findings, connect: bool) -> None:
     section, checkpoint = pipeline.source, checkpoint_of(pipeline, QUERY_NAME)
     is_known = not findings.has("checkpoint") and (pipeline.checkpoint or not findings.has("table", "path"))
-    if is_known and (connect or isinstance(parse_root(checkpoint), LocalRoot)):
+    if is_known and (connect or is_local(checkpoint)):
         with findings.at("checkpoint"):
             check_checkpoint(pipeline, checkpoint)
     if isinstance(section, GeneratorSection):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lakebed.errors import InvalidInput, LakebedError, Retry
+from lakebed.errors import InvalidInput, LakebedError, Retry, Unsupported
 from lakebed.manifest.stores import open_store
 from lakebed.pipeline.checkpoint import has_batches
 from lakebed.pipeline.findings import Findings
@@ -27,9 +27,10 @@ def check_stores(pipeline: Pipeline, findings: Findings) -> None:
         places["source", "folder"] = pipeline.source.folder
     for place, path in places.items():
         try:
-            if not path or findings.has(*place) or isinstance(parse_root(path), LocalRoot):
-                continue
-            open_store(path).list_from("_delta_log", "~")
+            if path and not findings.has(*place) and not isinstance(parse_root(path), LocalRoot):
+                open_store(path).list_from("_delta_log", "~")
+        except Unsupported:
+            continue  # a place that only Spark can reach; as that of a table it was refused before
         except LakebedError as error:
             text = f"{path} can't be reached: {error}; check its name, the credentials and the endpoint (AWS_…)"
             findings.add(error.with_text(text), *place)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from lakebed.errors import LakebedError
+from lakebed.errors import LakebedError, Unsupported
 from lakebed.pipeline.findings import Findings
 from lakebed.pipeline.settings import FilesSection, Pipeline
 from lakebed.storage.roots import LocalRoot, parse_root
@@ -65,10 +65,22 @@ def _check_source(
             findings.wrong(f"{source.folder} lies in the folder of {what}; use folders apart", *place)
 
 
+def is_local(path: str) -> bool:
+    """Whether a path is on a local disk. Raises InvalidInput for one that can't be; a place that only Spark can reach is not."""
+    try:
+        return isinstance(parse_root(path), LocalRoot)
+    except Unsupported:
+        return False
+
+
 def _local(path: str, findings: Findings, *place: str) -> str | None:
-    """The absolute path of a local folder; None for a place in a store, or one that can't be."""
+    """The absolute path of a local folder; None for a place in a store, one that only Spark can reach, or one that can't be."""
     try:
         root = parse_root(path)
+    except Unsupported as error:
+        if place == ("table", "path"):
+            findings.add(error, *place)
+        return None
     except LakebedError as error:
         findings.add(error, *place)
         return None
