@@ -35,7 +35,7 @@ _logger = logging.getLogger("lakebed.ingest")
 @contextmanager
 def quick_checkpoint(spark: SparkSession, checkpoint: str) -> Iterator[None]:
     """A query that starts in the block writes ``checkpoint``, if it is local, without starting processes."""
-    chosen = _is_local(spark, checkpoint) and spark.conf.get(SETTING, None) is None and _loaded(spark)
+    chosen = is_local(spark, checkpoint) and spark.conf.get(SETTING, None) is None and _loaded(spark)
     if chosen:
         spark.conf.set(SETTING, CLASS)
     try:
@@ -45,10 +45,16 @@ def quick_checkpoint(spark: SparkSession, checkpoint: str) -> Iterator[None]:
             spark.conf.unset(SETTING)
 
 
-def _is_local(spark: SparkSession, checkpoint: str) -> bool:
-    if checkpoint.startswith("/"):
-        return str(spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS")).startswith("file:")
-    return checkpoint.startswith("file:")
+def is_local(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether Spark writes the checkpoint to a local disk."""
+    configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()
+    return is_local_where(str(configuration.get("fs.defaultFS")), checkpoint)
+
+
+def is_local_where(default_file_system: str, checkpoint: str) -> bool:
+    """The same for a session with this file system for paths without a scheme."""
+    has_scheme = ":" in checkpoint.partition("/")[0]
+    return (checkpoint if has_scheme else default_file_system).startswith("file:")
 
 
 def _loaded(spark: SparkSession) -> bool:
@@ -59,7 +65,7 @@ def _loaded(spark: SparkSession) -> bool:
         try:
             loader.loadClass(CLASS)
         except Exception:  # ClassNotFoundException, as py4j tells it
-            loader.addURL(jvm.java.io.File(str(_compiled(jvm, loader))).toURI().toURL())
+            loader.addURL(jvm.java.io.File(str(_compiled(jvm, loader, spark.version))).toURI().toURL())
             loader.loadClass(CLASS)
             loader.loadClass(f"{CLASS}$Output")  # now, because the folder may be gone when it is first used
     except Exception as error:
@@ -68,12 +74,10 @@ def _loaded(spark: SparkSession) -> bool:
     return True
 
 
-def _compiled(jvm: Any, loader: Any) -> Path:
+def _compiled(jvm: Any, loader: Any, version: str) -> Path:
     """The folder of the classes."""
     source = package_files("lakebed.ingest").joinpath(_SOURCE).read_text()
-    import pyspark  # a table is opened without Spark
-
-    name = hashlib.sha256(f"{pyspark.__version__}\0{source}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{version}\0{source}".encode()).hexdigest()[:16]
     folder = cache_folder() / "java" / name
     if not folder.is_dir():
         compiler = jvm.org.codehaus.janino.SimpleCompiler()

@@ -17,6 +17,7 @@ from lakebed.compaction.service import Compaction
 from lakebed.compaction.settler import Settler
 from lakebed.errors import TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
+from lakebed.ingest.checkpoint_files import is_local
 from lakebed.ingest.decoder import Decoder
 from lakebed.ingest.planned import PlannedBatches
 from lakebed.ingest.quarantine import set_aside
@@ -119,7 +120,7 @@ class Internals:
     ) -> StreamingQuery:  # fmt: skip
         """Like ``Table.ingest``, for a stream whose tasks turn their input into changes themselves (see ``lakebed.ingest``)."""
         place = spark_path(checkpoint) if checkpoint else f"{self.storage.spark_root}/{STREAMS_FOLDER}/{query_name}"
-        planned = PlannedBatches(place)
+        planned = PlannedBatches(place) if is_local(frame.sparkSession, place) else None
         ingest = Ingest(self.path, self.log, stream, quarantine, self._quarantine_log, planned=planned)
         # Named after the table too: one session may run the queries of many tables.
         return start_ingest(ingest, frame, place, f"{query_name} {self.path}", trigger)

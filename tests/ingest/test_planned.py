@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lakebed.ingest.checkpoint_files import is_local_where
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.generator_source import GeneratorReader
 from lakebed.ingest.kafka_settings import KafkaSettings
@@ -60,3 +61,17 @@ def test_what_is_not_known_here_is_left_to_the_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranges", [[], [Range("t", 0, 2, 5), Range("ü", 1, 0, 2**40, 7)]])
 def test_a_task_gets_the_ranges_as_they_are(ranges: list[Range]) -> None:
     assert ranges_of(batch_of(ranges)) == ranges
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "default", "local"),
+    [
+        ("file:///c", "hdfs://host", True),
+        ("/c", "file:///", True),
+        ("c/d:e", "file:///", True),
+        ("/c", "hdfs://host", False),
+        ("s3a://bucket/c", "file:///", False),
+    ],
+)
+def test_a_checkpoint_is_local_only_where_spark_says_so(checkpoint: str, default: str, local: bool) -> None:
+    assert is_local_where(default, checkpoint) is local
