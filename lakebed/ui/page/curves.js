@@ -1,15 +1,16 @@
 // The history of the table as small charts over the same time, with one step per commit.
 
-import { clock, count, counted, day, duration, h, ratio, svg } from "./dom.js";
+import { clock, count, counted, day, duration, h, now, ratio, svg } from "./dom.js";
 
 const HEIGHT = 132;
 const LEFT = 40;
 const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;
+const REDRAW_MS = 5000;
 
 const CHARTS = [
-  { name: "rows_per_second", title: "Rows in", subtitle: "a second, over the minute before", format: rate },
+  { name: "rows_per_second", title: "Rows in", subtitle: "a second, over the minute before", format: rate, quiet_ms: 60000 },
   {
     name: "visible_seconds", title: "Visible after", format: duration, least: 0.1,
     subtitle: "from the write of a change until every Delta reader sees it",
@@ -59,17 +60,24 @@ export class Curves {
 
   draw() {
     const { curves, read_budget: budget } = this.data;
+    this.drawnAt = now();
     for (const chart of this.charts) {
       const values = curves[chart.name];
-      const newest = values?.findLast((value) => value !== null);
+      const [at, drawn] = untilNow(chart, curves.at_ms, values ?? []);
+      const newest = drawn.findLast((value) => value !== null);
       chart.value.textContent = newest === undefined ? "not known" : chart.format(newest);
       const width = Math.max(200, chart.picture.clientWidth || 480);
-      chart.plot = plotted(curves.at_ms, values ?? [], width, chart.budget ? budget : null, chart.least ?? 1);
+      chart.plot = plotted(at, drawn, width, chart.budget ? budget : null, chart.least ?? 1);
       chart.picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
       chart.picture.setAttribute("aria-label", values ? spoken(chart, values, newest) : `${chart.title}: not known`);
       chart.picture.replaceChildren(...drawing(chart, chart.plot, width, budget));
     }
     this.mark();
+  }
+
+  /** Time goes on without new versions. */
+  tick() {
+    if (this.data && this.pointed === null && now() - this.drawnAt > REDRAW_MS) this.draw();
   }
 
   point(event) {
@@ -105,6 +113,20 @@ export class Curves {
 
 function rate(value) {
   return value === null || value === undefined || value >= 100 ? count(value) : String(Number(value.toFixed(1)));
+}
+
+/**
+ * The curve up to now, but by no more than a fourth longer than it is. What the table was at its newest version it still is;
+ * and a minute after it no rows came in.
+ */
+function untilNow(chart, at, values) {
+  if (!values.length) return [at, values];
+  const last = at.at(-1);
+  const quiet = chart.quiet_ms && now() > last + chart.quiet_ms ? last + chart.quiet_ms : null;
+  const end = Math.min(now(), last + Math.max(1000, last - at[0]) / 4);
+  if (quiet !== null && quiet < end) return [[...at, quiet, end], [...values, 0, 0]];
+  const held = quiet === null ? values.at(-1) : 0;
+  return end > last ? [[...at, end], [...values, held]] : [at, values];
 }
 
 function plotted(at, values, width, budget, least) {

@@ -52,6 +52,7 @@ export class TableView {
 
   tick() {
     showProgress(this.merges.element);
+    this.curves.tick();
   }
 
   async update(tables) {
