@@ -9,12 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import spark_partition_id
 
+import lakebed
 from lakebed.errors import Corrupt
+from lakebed.session import settings
 from lakebed.storage.engine import connect
 from lakebed.view.arrow_scan import to_arrow
 from lakebed.view.spark_scan import layout_of_dead_rows, scan
@@ -69,6 +73,7 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
         spark.conf.set(name, before) if before is not None else spark.conf.unset(name)
 
 
+OPEN_COST = next((name, value) for name, value in settings(s3=False).items() if name.endswith("openCostInBytes"))
 DEAD = {
     "none": [],
     "the first": [0],
@@ -256,3 +261,17 @@ def test_session_time_and_values_survive(spark: SparkSession, parts: Parts) -> N
     found = read(spark, parts).select("id", "at", "local").toArrow().sort_by("id")
     expected = [{name: row[name] for name in ("id", "at", "local")} for row in parts.rows]
     assert found.cast(pa.schema([SCHEMA.field(name) for name in ("id", "at", "local")])).to_pylist() == expected
+
+
+def test_a_large_part_beside_small_ones_is_read_by_more_than_one_task(spark: SparkSession, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    table = lakebed.create(tmp_path / "t", schema, keys=["id"])
+    rows, few = 400_000, 1000
+    noise = np.random.default_rng(1).random(rows)
+    table.apply(pa.table({"id": range(rows), "x": noise}, schema))
+    for start in range(0, 7 * few, few):
+        table.apply(pa.table({"id": range(start, start + few), "x": noise[:few]}, schema))
+        table.settle()
+    with setting(spark, *OPEN_COST):
+        frame = table.read(spark).groupBy(spark_partition_id()).count()
+        assert max(row["count"] for row in frame.collect()) <= 0.75 * rows
