@@ -13,7 +13,8 @@ rows, they are found by their content, which the file has from which they were m
 
 Two replays at once: each reads the table, then the quarantine, and its commit conflicts with every commit since then that sets or
 removes the entry (``ReadWriteSet.domains``). So a replay that did not see what another one had applied starts again. The entry is
-set only where none is, so no entry is lost.
+set only where none is, so no entry is lost. A truncate of the source that comes between is a conflict too: it may be newer than
+the records.
 
 A record is decoded like any other, after the truncates that the table has seen. It stays in the quarantine if it is still not a
 change, and if it is a truncate, which would empty the table of what came later. Changes that were decoded before they failed
@@ -41,7 +42,7 @@ from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.actions import Action, AddPart, Domain, Part, Transaction
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import REPLAY, Operation
+from lakebed.manifest.entries import REPLAY, SOURCE_TRUNCATES, Operation
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
 from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
@@ -108,7 +109,13 @@ class Replay:
         wanted = expression(where, "where")
         check_condition(wanted, QUARANTINE_SCHEMA)
         result = ReplayResult(version=snapshot.version)
-        waiting = deque(self._chunks(self._quarantine.refresh(), wanted))
+        for chunk in self._chunks(self._quarantine.refresh(), wanted):
+            self._apply_all(chunk, result)
+        return result
+
+    def _apply_all(self, chunk: list[_Place], result: ReplayResult) -> None:
+        """Apply these rows together if that is possible, else in halves, and so on."""
+        waiting = deque([chunk])
         while waiting:
             places = waiting.popleft()
             try:
@@ -119,7 +126,6 @@ class Replay:
                 else:
                     half = len(places) // 2
                     waiting.extendleft([places[half:], places[:half]])
-        return result
 
     # -- what is in the quarantine -------------------------------------------------------------------------------------
 
@@ -228,7 +234,7 @@ class Replay:
                 return Finished(None)  # what was decoded may be applied already
             return Proposal(
                 actions=[*appended(parts, spec), entry],
-                access=ReadWriteSet(domains=frozenset([self._entry])),
+                access=ReadWriteSet(domains=frozenset([self._entry, SOURCE_TRUNCATES])),
                 result=lambda committed: committed.snapshot,
                 metrics={"rows": sum(part.rows for part in parts)},
                 batch=batch,

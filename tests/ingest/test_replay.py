@@ -17,7 +17,9 @@ from lakebed.ingest import replay as module
 from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.replay import ALREADY_DECODED, TRUNCATE
-from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, to_domain
+from lakebed.manifest.actions import CommitInfo
+from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.table import internals_of
 from tests.ingest.records import event, records
@@ -154,6 +156,27 @@ def test_a_replay_that_crashes_between_is_completed(tmp_path: Path, monkeypatch:
     between = iter([crashes])
     internals_of(table).replay_quarantine(Tolerant((), lambda: next(between, lambda: None)()))
     assert (rows(table), len(quarantine.to_arrow())) == ([(1, 1), (3, 3), (3, 33)], 1)
+
+
+def test_a_truncate_of_the_source_that_comes_between_is_seen(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    set_aside(table, BAD)
+    log, seen = internals_of(table).log, list[Cutoff]()
+    new = Cutoff(new=(Truncate(topic="shop.orders", partition=3, offset=17),))
+
+    def truncate() -> None:
+        info = CommitInfo(operation="STREAMING UPDATE", commit_id="")
+        log.commit(log.refresh(), [to_domain(new)], info, ReadWriteSet())
+
+    class Watched(Tolerant):
+        def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+            seen.append(cutoff)
+            return super().decode(records, cutoff)
+
+    between = iter([truncate])
+    internals_of(table).replay_quarantine(Watched((), lambda: next(between, lambda: None)()))
+    assert [bool(cutoff.remembered()) for cutoff in seen] == [False, True]
+    assert len(rows(table)) == 3
 
 
 def test_what_comes_into_the_table_and_the_quarantine_meanwhile_stays(tmp_path: Path) -> None:
