@@ -49,17 +49,20 @@ BATCHES = 9
 
 @dataclass
 class Stopwatch:
-    """Milliseconds of steps, by name."""
+    """Milliseconds of steps, by name; ``cpu``: also of CPU time, of all threads."""
 
     costs: Costs = field(default_factory=dict)
 
-    def time(self, name: str, work: Callable[[], Any], times: int = 1) -> Any:
-        taken = []
+    def time(self, name: str, work: Callable[[], Any], times: int = 1, *, cpu: bool = False) -> Any:
+        taken, used = [], []
         for _ in range(times):
-            started = time.perf_counter()
+            started, began = time.perf_counter(), time.process_time()
             result = work()
             taken.append(time.perf_counter() - started)
+            used.append(time.process_time() - began)
         self.costs[name] = median(taken) * 1000
+        if cpu:
+            self.costs[f"{name}: CPU"] = median(used) * 1000
         return result
 
 
@@ -71,11 +74,11 @@ def by_rows(rows: int, folder: Path) -> Costs:
     watch.time("key index built", lake.settle)
     watch.costs |= batches(lake, work)
     keys = [int(key) for key in np.random.default_rng(5).integers(0, rows, 20)]
-    watch.time("look up 20 keys", lambda: lake.lookup(keys), 5)
-    watch.time("look up one key", lambda: lake.lookup(keys[:1]), 5)
+    watch.time("look up 20 keys", lambda: lake.lookup(keys), 5, cpu=True)
+    watch.time("look up one key", lambda: lake.lookup(keys[:1]), 5, cpu=True)
     reader = lakebed.open(folder / "orders")
-    watch.time("look up 20 keys, no key index", lambda: reader.lookup(keys), 5)
-    watch.time("look up one key, no key index", lambda: reader.lookup(keys[:1]), 5)
+    watch.time("look up 20 keys, no key index", lambda: reader.lookup(keys), 5, cpu=True)
+    watch.time("look up one key, no key index", lambda: reader.lookup(keys[:1]), 5, cpu=True)
     first = 1_750_000_000 + rows // 20  # the base has ten rows a second: its middle
     where = f"region = 'region-03' and ts between {moment(first)} and {moment(first + 600)}"
     assert watch.time("read ten minutes of a region", lambda: lake.to_arrow(where=where), 5).num_rows
