@@ -91,11 +91,9 @@ def test_a_name_is_given_once_unless_overwriting_is_asked_for(
 def test_a_checksum_that_hadoop_kept_for_another_file_of_the_name_does_no_harm(
     jvm: Any, manager: Any, path: Callable[[str], Any], tmp_path: Path
 ) -> None:
-    hadoop = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(
-        jvm.org.apache.hadoop.fs.Path(f"file://{tmp_path}"), jvm.org.apache.hadoop.conf.Configuration()
-    )
+    hadoop = path("").getFileSystem(jvm.org.apache.hadoop.conf.Configuration())
     for name in ("7", "8"):
-        output = hadoop.createAtomic(path(name), False)
+        output = hadoop.create(path(name))
         output.write(bytearray(b"hadoop's"))
         output.close()
         assert (tmp_path / "offsets" / f".{name}.crc").exists()
