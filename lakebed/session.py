@@ -92,22 +92,26 @@ def _wants_s3(s3: bool | None) -> bool:
     return any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID"))
 
 
-def settings(s3: bool) -> dict[str, str]:
-    """The Spark settings that lakebed asks for."""
-    packages = [DELTA_PACKAGE, *(S3A_PACKAGES if s3 else ())]
+def settings(s3: bool, delta: bool = True) -> dict[str, str]:
+    """The Spark settings that lakebed asks for. ``delta``: with what Spark itself needs to read Delta tables."""
+    packages = [*((DELTA_PACKAGE,) if delta else ()), *(S3A_PACKAGES if s3 else ())]
     out = {
-        "spark.jars.packages": ",".join(packages),
-        "spark.jars.excludes": ",".join(_EXCLUDED),
-        "spark.sql.extensions": _EXTENSION,
-        "spark.sql.catalog.spark_catalog": _CATALOG,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Delta's own state is read for its schema only: two tasks are enough, not fifty.
-        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # A busy machine may take longer than 15 s to start a Python worker; that is no reason to end a stream.
         "spark.python.authenticate.socketTimeout": "120s",
     }
+    if packages:
+        out |= {"spark.jars.packages": ",".join(packages), "spark.jars.excludes": ",".join(_EXCLUDED)}
+    if delta:
+        out |= {
+            "spark.sql.extensions": _EXTENSION,
+            "spark.sql.catalog.spark_catalog": _CATALOG,
+            # Delta's own state is read for its schema only: two tasks are enough, not fifty.
+            "spark.databricks.delta.snapshotPartitions": "2",
+        }
     if s3:
         out |= _s3a()
     else:
@@ -115,6 +119,21 @@ def settings(s3: bool) -> dict[str, str]:
         # Spark's default the large part of a small table is one task, and one core reads it alone.
         out["spark.sql.files.openCostInBytes"] = str(128 * 1024)
     return out
+
+
+def local_settings(master: str) -> dict[str, str]:
+    """What is set besides if Spark runs on this machine alone."""
+    if not master.startswith("local"):
+        return {}
+    return {"spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
+
+
+def prepare_environment(master: str) -> None:
+    """Set the environment variables that Spark's processes need, unless they are set."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault(*PATIENCE)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def _s3a() -> dict[str, str]:
@@ -143,26 +162,25 @@ def _s3a() -> dict[str, str]:
 
 
 def _build(app_name: str, master: str | None, s3: bool, conf: Mapping[str, str]) -> SparkSession:
+    master = master or os.environ.get("LAKEBED_SPARK_MASTER") or "local[*]"
+    prepare_environment(master)
+    return start_session(app_name, master, settings(s3) | local_settings(master) | dict(conf))
+
+
+def start_session(app_name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
+    """A session with these settings and no others. Raises MissingPrerequisite if Spark does not start."""
     from pyspark.errors import PySparkException, PySparkRuntimeError
     from pyspark.sql import SparkSession as Session
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault(*PATIENCE)
-    master = master or os.environ.get("LAKEBED_SPARK_MASTER") or "local[*]"
     builder = Session.builder.appName(app_name).master(master)
-    merged = settings(s3) | {"spark.ui.enabled": "false"}
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        merged |= {"spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
-    merged |= conf
-    for name, value in merged.items():
+    for name, value in conf.items():
         builder = builder.config(name, value)
     try:
         return builder.getOrCreate()
     except (PySparkRuntimeError, PySparkException) as error:
         raise MissingPrerequisite(
             f"Spark did not start: {str(error).splitlines()[0]} (if its jars could not be fetched, allow access to a Maven "
-            f"repository once, or set spark.jars.repositories; wanted: {merged['spark.jars.packages']})"
+            f"repository once, or set spark.jars.repositories; wanted: {conf.get('spark.jars.packages', 'none')})"
         ) from error
 
 

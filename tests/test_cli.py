@@ -324,6 +324,8 @@ def test_ctrl_c_stops_a_run_in_order_and_a_second_run_carries_on_each_event_once
     assert all(" level=info event=" in line for line in done.stderr.splitlines()), done.stderr
     assert "event=batch_committed" not in done.stderr
     assert done.stdout.count(" rows in (") == 1, "a line with the first rows, and then one a minute"
+    phases = [line.split(" ", 1)[1] for line in done.stdout.splitlines() if line[2:3] == ":"]
+    assert phases[:3] == ["starting Java", "starting Spark", "first batch"] and phases[3].startswith("running; ")
     assert "lakebed ran for" in done.stdout
     assert "quarantine" not in done.stdout
     events, _ = committed_events(table)
@@ -345,7 +347,8 @@ def _rows_ingested(port: int) -> float:
 @pytest.mark.slow
 def test_jars_that_can_t_be_fetched_are_one_line(tmp_path: Path) -> None:
     text = ORDERS.read_text() + (
-        f"spark:\n  conf:\n    spark.jars.ivy: {tmp_path / 'ivy'}\n    spark.jars.ivySettings: {tmp_path / 'ivy.xml'}\n"
+        "spark:\n  conf:\n    spark.jars.packages: org.example:none:1.0\n"
+        f"    spark.jars.ivy: {tmp_path / 'ivy'}\n    spark.jars.ivySettings: {tmp_path / 'ivy.xml'}\n"
     )
     (tmp_path / "ivy.xml").write_text(
         '<ivysettings><settings defaultResolver="none"/><resolvers><filesystem name="none">'
@@ -354,7 +357,7 @@ def test_jars_that_can_t_be_fetched_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "p.yml").write_text(text)
     done = lakebed_command("run", "p.yml", "--metrics-port", "off", cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "Spark's jars can't be downloaded (io.delta#delta-spark" in done.stderr
+    assert "Spark's jars can't be downloaded (org.example#none" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -21,6 +21,7 @@ from lakebed.cli import main
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.pipeline import connections
 from lakebed.pipeline.check import check
+from lakebed.pipeline.driver import SparkStart
 from lakebed.pipeline.run import run
 from lakebed.pipeline.settings import Pipeline, parse_pipeline
 from tests.infra.kafka import KafkaServer
@@ -42,11 +43,11 @@ SPARK_STARTED = AssertionError("Spark was started")
 
 @pytest.fixture(autouse=True)
 def no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever starts Spark, or Java, fails the test."""
+    """Whatever starts Spark fails the test."""
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "in").mkdir()
     with (
-        patch("lakebed.pipeline.run.spark_driver", side_effect=SPARK_STARTED),
+        patch("lakebed.pipeline.driver.SparkStart.wait", side_effect=SPARK_STARTED),
         patch("lakebed.session.require_java", side_effect=SPARK_STARTED),
     ):
         yield
@@ -67,7 +68,7 @@ def complaint(pipeline: Pipeline, **how: Any) -> str:
     with pytest.raises(LakebedError) as raised:
         check(pipeline, **how)
     with pytest.raises(LakebedError) as of_run:
-        run(pipeline, threading.Event(), lambda look: None)
+        run(pipeline, SparkStart(pipeline), threading.Event(), lambda look: None)
     assert (type(of_run.value), str(of_run.value)) == (type(raised.value), str(raised.value))
     assert sorted(Path(pipeline.table.path).parent.rglob("*")) == before, "something was made"
     return str(raised.value)
@@ -268,7 +269,7 @@ def test_a_typing_error_leaves_no_table_behind_so_that_the_corrected_file_runs(t
     complaint(wrong)
     right = pipeline_of(tmp_path, {"sequence_by": "updated_at"})
     with pytest.raises(AssertionError, match="Spark was started"):
-        run(right, threading.Event(), lambda look: None)
+        run(right, SparkStart(right), threading.Event(), lambda look: None)
     assert lakebed.open(right.table.path).inspect.detail()["sequence_by"].to_pylist() == ["updated_at"]
 
 

@@ -34,6 +34,7 @@ from lakebed.quoting import quote
 from lakebed.storage.roots import parse_root
 
 LINE_SECONDS = 60.0
+STARTING = ("starting Java", "fetching jars", "starting Spark", "first batch")
 SAMPLE_ROWS = 5
 
 
@@ -85,7 +86,7 @@ class PlainDisplay:
     def __call__(self, look: Look) -> None:
         changed = look.phase != self._phase
         due = (look.figures.rows and not self._has_rows) or time.monotonic() - self._at >= LINE_SECONDS
-        if not changed and (look.phase == "starting Spark" or not due):
+        if not changed and (look.phase in STARTING or not due):
             return
         self._has_rows = self._has_rows or (not changed and look.figures.rows > 0)
         self._phase, self._at = look.phase, time.monotonic()

@@ -11,18 +11,17 @@ import signal
 import threading
 from dataclasses import replace
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from lakebed import table
 from lakebed.cli import exit_codes, logs
-from lakebed.cli.display import display, log_summary, summary
-from lakebed.cli.page import served_page
 from lakebed.errors import LakebedError, Unexpected
-from lakebed.pipeline.check import Role
 from lakebed.pipeline.document import Document
-from lakebed.pipeline.run import Look, run
+from lakebed.pipeline.driver import SparkStart
 from lakebed.pipeline.settings import Pipeline, load, maintenance_of
-from lakebed.pipeline.sources import with_rate
+
+if TYPE_CHECKING:
+    from lakebed.pipeline.check import Role
+    from lakebed.pipeline.run import Look
 
 STOP_SECONDS_MAX = 45.0
 
@@ -40,6 +39,8 @@ def run_pipeline(
     """Run a pipeline file; returns the exit code. Raises LakebedError, with secrets redacted."""
     pipeline = load(file)
     if events_per_second is not None:
+        from lakebed.pipeline.sources import with_rate
+
         pipeline = with_rate(pipeline, events_per_second)
     if metrics_port != "file":
         pipeline = replace(pipeline, metrics=replace(pipeline.metrics, port=metrics_port))
@@ -54,6 +55,8 @@ def maintain_table(
     host: str | None = None,
 ) -> int:
     """Maintain a table that others write to; returns the exit code. Raises LakebedError."""
+    from lakebed import table
+
     table.open(path)  # raises before anything starts if there is no table
     pipeline = maintenance_of(path)
     pipeline = replace(
@@ -73,7 +76,16 @@ def _run(pipeline: Pipeline, duration_seconds: float | None, only: Role | None, 
     logs.hide(pipeline.document.redact)
     stop = _StopRequest()
     try:
-        with display(pipeline, log_format) as shown, served_page(pipeline) as page_url:
+        start = SparkStart(pipeline, maintains=only == "maintain")
+        start.begin()
+        # Java starts while these are imported, and PySpark, whose modules import one another: only one thread may do that.
+        import pyspark.sql  # noqa: F401
+
+        from lakebed.cli.display import display, log_summary, summary
+        from lakebed.cli.page import served_page
+        from lakebed.pipeline.run import run
+
+        with display(pipeline, log_format) as shown, served_page(pipeline) as page_url, start:
 
             def watch(look: Look) -> None:
                 stop.take_signals()  # Spark takes SIGINT for itself when it starts
@@ -81,7 +93,7 @@ def _run(pipeline: Pipeline, duration_seconds: float | None, only: Role | None, 
                     stop.limit()
                 shown(replace(look, page_url=page_url))
 
-            outcome = run(pipeline, stop.event, watch, duration_seconds, only)
+            outcome = run(pipeline, start, stop.event, watch, duration_seconds, only)
     except Exception as error:
         # A trace could show secrets too, so there is none if the file has any.
         raise _text_of(error, pipeline.document) from (None if pipeline.document.secrets else error)

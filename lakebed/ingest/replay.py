@@ -64,7 +64,7 @@ ALREADY_DECODED = "its record is not known: it was decoded before it was refused
 TRUNCATE = "it is a truncate, which would take away what came after it"
 
 _Place = tuple[str, int]  # a part of the quarantine, and a row of it
-_NONE = pa.array([], pa.int64())
+_NONE = pa.nulls(0, pa.int64())  # pa.array would import pandas
 _CONTENT = ("key", "value", "topic", "partition", "offset")
 
 

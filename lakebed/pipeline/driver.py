@@ -3,6 +3,9 @@
 The JVM and its Python workers get a process session of their own. So Ctrl-C reaches only this process, which then stops
 them in order. Their output goes to a log file, so that the display stays readable. If this process dies, the pipe to the
 JVM breaks, and the JVM exits.
+
+Spark only plans and runs the batches of a pipeline here: it reads no Delta table and runs no query of a user. So it starts
+without Delta's jars and extensions, and Java starts as suits small work (``java``).
 """
 
 from __future__ import annotations
@@ -10,126 +13,251 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
 
 from lakebed import session as sessions
 from lakebed.errors import MissingPrerequisite
 from lakebed.pipeline.jars import why_no_jars
-from lakebed.pipeline.settings import SparkSection
+from lakebed.pipeline.java import Java, JavaEnded, QuickStart, quick_start
+from lakebed.pipeline.settings import FilesSection, Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+StartPhase = Literal["starting Java", "fetching jars", "starting Spark"]
 STOP_SECONDS = 10.0
-LOOK_SECONDS = 0.25
+GIVE_UP_SECONDS = 1.0
+LOOK_SECONDS = 0.1
 LOCAL_MASTER = "local[*,4]"  # like a cluster, Spark tries a task four times if it fails or its worker dies
 _STREAMING = {
     "spark.sql.streaming.stopTimeout": "20s",
     "spark.log.level": "WARN",
 }
+_LOCAL = {
+    # On a cluster lakebed may reach the workers only after their daemon has started.
+    "spark.python.daemon.module": "lakebed.pipeline.worker_daemon",
+}
+_RANGES = {
+    # A batch is a few rows of offsets: to compile its plan takes longer than to run it.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+_RESOLVING, _RESOLVED = ":: resolving dependencies", ":: retrieving"
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A running Spark session and the file it logs to."""
+    """A running Spark session and the file it logs to. Call ``proven`` when a batch has been committed."""
 
     spark: SparkSession
     log: Path
+    proven: Callable[[], None]
 
 
 class Abandoned(Exception):
     """The caller no longer wants Spark, which was still starting."""
 
 
-@contextmanager
-def spark_driver(section: SparkSection, s3: bool, abandoned: Callable[[], bool]) -> Iterator[Driver]:
-    """Start Spark, and stop it at the end. The log is removed unless there was an error.
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """The settings of a pipeline's Spark. ``own``: those that the user chose; they are in ``conf`` too.
 
-    ``abandoned`` is called repeatedly while Spark starts; if it returns True, this raises Abandoned. Raises
-    MissingPrerequisite if Spark does not start.
+    ``small``: no rows go through the JVM, which runs on this machine: it is started for small work.
     """
-    sessions.require_java()
-    section = replace(section, master=section.master or os.environ.get("LAKEBED_SPARK_MASTER") or LOCAL_MASTER)
-    handle, name = tempfile.mkstemp(prefix="lakebed-spark-", suffix=".log")
-    log = Path(name)
-    # When a query ends, lakebed reports the error itself; PySpark's own messages would repeat it.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger("pyspark").setLevel(logging.CRITICAL)
-    start = _Start(section, s3, handle, log)
-    # Start in another thread: in the main thread Spark would handle SIGINT itself, and progress could not be shown.
-    thread = threading.Thread(target=start, name="lakebed-spark", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        if abandoned():
-            log.unlink(missing_ok=True)
-            raise Abandoned
-        thread.join(LOOK_SECONDS)
-    try:
-        if start.error is not None:
-            raise start.error
-        assert start.spark is not None
-        yield Driver(start.spark, log)
-    finally:
-        if start.spark is not None:
+
+    master: str
+    conf: Mapping[str, str]
+    own: Mapping[str, str]
+    small: bool
+
+    @property
+    def conf_of_java(self) -> Mapping[str, str]:
+        return {**self.conf, "spark.master": self.master}
+
+
+def spark_settings(pipeline: Pipeline, maintains: bool = False) -> SparkSettings:
+    """``maintains``: the pipeline only maintains, and reads no source."""
+    section = pipeline.spark
+    master = section.master or os.environ.get("LAKEBED_SPARK_MASTER") or LOCAL_MASTER
+    is_local = master == "local" or master.startswith("local[")
+    # Batches are ranges that Python reads, and no rows go through the JVM, unless Spark itself reads the files.
+    ranges = maintains or not isinstance(pipeline.source, FilesSection)
+    conf = sessions.settings(_wants_s3(pipeline), delta=False) | sessions.local_settings(master) | _STREAMING
+    conf |= (_LOCAL if is_local else {}) | (_RANGES if ranges else {}) | dict(section.conf)
+    return SparkSettings(master, conf, dict(section.conf), is_local and ranges)
+
+
+class SparkStart:
+    """Spark for a pipeline, as it starts in the background. ``maintains``: the pipeline only maintains.
+
+    1. ``begin`` starts Java. 2. ``wait`` starts Spark in it. 3. The end of ``with`` stops Spark, or gives up what still starts.
+    """
+
+    def __init__(self, pipeline: Pipeline, *, maintains: bool = False) -> None:
+        self._settings = spark_settings(pipeline, maintains)
+        self.log = Path(tempfile.gettempdir(), f"lakebed-spark-{uuid.uuid4().hex[:12]}.log")
+        self._quick: QuickStart | None = None
+        self._java: Java | None = None
+        self._gateway: Any = None
+        self._spark: SparkSession | None = None
+        self._error: BaseException | None = None
+        self._wanted, self._given_up = threading.Event(), threading.Event()
+        # When a query ends, lakebed reports the error itself; PySpark's own messages would repeat it.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        logging.getLogger("pyspark").setLevel(logging.CRITICAL)
+        # Start in another thread: in the main thread Spark would handle SIGINT itself, and progress could not be shown.
+        self._thread = threading.Thread(target=self._start, name="lakebed-spark", daemon=True)
+
+    @property
+    def phase(self) -> StartPhase:
+        """How far the start is."""
+        if self._gateway is not None:
+            return "starting Spark"
+        return phase_of_java(self.log.read_text(errors="replace") if self.log.exists() else "")
+
+    def begin(self) -> None:
+        """Start Java. Nothing of the pipeline is used yet but its settings of Spark."""
+        os.close(os.open(self.log, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        self._thread.start()
+
+    def __enter__(self) -> SparkStart:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._given_up.set()
+        self._wanted.set()
+        self._thread.join(GIVE_UP_SECONDS)
+        self._close_archive()
+        if self._thread.is_alive():  # the JVM ends when this process does
+            self.log.unlink(missing_ok=True)
+            return
+        if self._spark is not None:
             with suppress(Exception):  # the JVM may have exited already, which is fine
-                start.spark.stop()
-        if start.gateway is not None:
-            _end(start.gateway)
-    log.unlink(missing_ok=True)
+                self._spark.stop()
+        if self._gateway is not None:
+            end(self._gateway)
+        if kind is None or (self._spark is None and self._error is None):  # else it may hold the cause
+            self.log.unlink(missing_ok=True)
 
+    def wait(self, abandoned: Callable[[], bool]) -> Driver:
+        """The driver, once Spark runs. ``abandoned`` is called repeatedly until then: if it returns True, this raises
+        Abandoned. Raises MissingPrerequisite if Spark does not start."""
+        self._wanted.set()
+        while self._thread.is_alive():
+            if abandoned():
+                raise Abandoned
+            self._thread.join(LOOK_SECONDS)
+        if self._error is not None:
+            raise self._error
+        assert self._spark is not None
+        return Driver(self._spark, self.log, self._proven)
 
-class _Start:
-    """Starts the JVM, then the session in it, and keeps the results, or the error, in its fields."""
+    def _proven(self) -> None:
+        """Java has done the work of a pipeline: what it learned is worth keeping."""
+        if self._quick is not None and self._java is not None:
+            self._quick.keep_classes(self._java)
 
-    def __init__(self, section: SparkSection, s3: bool, handle: int, log: Path) -> None:
-        self._section = section
-        self._s3 = s3
-        self._handle = handle
-        self._log = log
-        self.gateway: Any = None
-        self.spark: SparkSession | None = None
-        self.error: BaseException | None = None
-
-    def __call__(self) -> None:
+    def _start(self) -> None:
         try:
-            self.gateway = _launch(self._section, self._s3, self._handle, self._log)
-            conf = _STREAMING | dict(self._section.conf)
-            self.spark = sessions.spark("lakebed", self._section.master, s3=self._s3, conf=conf)
+            sessions.prepare_environment(self._settings.master)
+            self._java = self.quick_java()
+            self._wanted.wait()  # meanwhile the main thread imports PySpark: two threads at once would trip over each other
+            if self._given_up.is_set():
+                return
+            gateway = _connected(self._java) if self._java is not None else self.java_by_scripts()
+            self._gateway = gateway
+            self._spark = self._session(gateway)
         except BaseException as error:
-            self.error = error
+            if not self._given_up.is_set():
+                self._error = error
         finally:
-            os.close(self._handle)
+            if self._gateway is None:
+                if self._java is not None:
+                    self._java.process.kill()
+                    self._java.process.wait()
+                self._close_archive()
+
+    def _close_archive(self) -> None:
+        if self._quick is not None and self._quick.archive is not None:
+            self._quick.archive.close()
+
+    def _session(self, gateway: Any) -> SparkSession:
+        from pyspark import SparkContext, accumulators
+
+        servers: Any = (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer)
+        for server in servers:
+            server.handle_error = lambda *_: None  # the original prints a traceback when the JVM ends first
+        SparkContext._ensure_initialized(gateway=gateway)
+        return sessions.start_session("lakebed", self._settings.master, self._settings.conf)
+
+    def quick_java(self) -> Java | None:
+        """Java for small work; None if it is not the pipeline's, or does not start."""
+        self._quick = quick_start(self._settings.own) if self._settings.small else None
+        if self._quick is None:
+            return None
+        try:
+            return self._quick.launch(self._settings.conf_of_java, self.log, self._given_up.is_set)
+        except (JavaEnded, OSError):
+            if self._quick.archive is not None and not self._given_up.is_set() and not self._lacks_jars():
+                self._quick.archive.discard()
+            return None
+
+    def java_by_scripts(self) -> Any:
+        """The gateway to Java as Spark's own scripts start it. Raises MissingPrerequisite."""
+        sessions.require_java()
+        from pyspark.errors import PySparkException
+
+        if not self._lacks_jars():
+            with suppress(PySparkException):
+                return _launched_by_spark(self._settings.conf_of_java, self.log)
+        raise MissingPrerequisite(_why_not(self.log))
+
+    def _lacks_jars(self) -> bool:
+        return why_no_jars(self.log.read_text(errors="replace")) is not None
 
 
-def _launch(section: SparkSection, s3: bool, handle: int, log: Path) -> Any:
-    from pyspark import SparkConf, SparkContext, accumulators, java_gateway
-    from pyspark.errors import PySparkException
+def phase_of_java(log: str) -> StartPhase:
+    """What Java does before Spark starts, by what it has logged."""
+    return "fetching jars" if _RESOLVING in log and _RESOLVED not in log else "starting Java"
 
-    servers: Any = (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer)
-    for server in servers:
-        server.handle_error = lambda *_: None  # the original prints a traceback when the JVM ends first
-    master = section.master or LOCAL_MASTER
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault(*sessions.PATIENCE)
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    conf = SparkConf(loadDefaults=False)
-    for name, value in (sessions.settings(s3) | {"spark.master": master} | _STREAMING | dict(section.conf)).items():
-        conf.set(name, value)
+
+def _connected(java: Java) -> Any:
+    """The gateway to a JVM that listens."""
+    from pyspark import java_gateway
+
+    told = {"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.secret}
+    os.environ.update(told)  # where PySpark looks
     try:
         launch: Any = java_gateway.launch_gateway
-        gateway = launch(conf, {"stdout": handle, "stderr": subprocess.STDOUT, "start_new_session": True})
-    except PySparkException:
-        raise MissingPrerequisite(_why_not(log)) from None
-    SparkContext._ensure_initialized(gateway=gateway)
+        gateway = launch()
+    finally:
+        for name in told:
+            del os.environ[name]
+    gateway.proc = java.process
     return gateway
+
+
+def _launched_by_spark(conf: Mapping[str, str], log: Path) -> Any:
+    """The gateway to a JVM that Spark's own scripts start. Raises PySparkException if it ends at once."""
+    from pyspark import SparkConf, java_gateway
+
+    spark_conf = SparkConf(loadDefaults=False)
+    for name, value in conf.items():
+        spark_conf.set(name, value)
+    launch: Any = java_gateway.launch_gateway
+    with log.open("ab") as out:
+        return launch(spark_conf, {"stdout": out, "stderr": subprocess.STDOUT, "start_new_session": True})
 
 
 def _why_not(log: Path) -> str:
@@ -143,7 +271,7 @@ def _why_not(log: Path) -> str:
     return f"Spark did not start: {reason}; Spark's log is {log}"
 
 
-def _end(gateway: Any) -> None:
+def end(gateway: Any) -> None:
     with suppress(Exception):
         gateway.shutdown()
     process: subprocess.Popen[bytes] = gateway.proc
@@ -155,3 +283,10 @@ def _end(gateway: Any) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _wants_s3(pipeline: Pipeline) -> bool:
+    places = [pipeline.table.path, pipeline.checkpoint or ""]
+    if isinstance(pipeline.source, FilesSection):
+        places.append(pipeline.source.folder)
+    return any(place.startswith(("s3:", "s3a:")) for place in places)

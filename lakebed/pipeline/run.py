@@ -1,7 +1,7 @@
 """Execute a pipeline: ingest, a streaming query, and maintenance, a thread, in one process, watched and stopped in order.
 
 1. The metrics port is opened, the file checked (``check``) and the table opened or created before Spark starts, so errors there
-   are raised at once.
+   are raised at once. Only Java starts beside this.
 2. The queries start. A sampler thread reads the table's figures at intervals; the caller gets the newest ones.
 3. A query that fails with a temporary error is started again, each time after a longer pause (``lakebed.failures``).
    Ingest is restarted here; maintenance restarts itself. Any other error ends the execution.
@@ -29,9 +29,9 @@ from lakebed.monitoring.progress import Figures, Progress
 from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.check import QUERY_NAME, Role, check
 from lakebed.pipeline.checkpoint import take_checkpoint
-from lakebed.pipeline.driver import Abandoned, Driver, spark_driver
+from lakebed.pipeline.driver import Abandoned, Driver, SparkStart, StartPhase
 from lakebed.pipeline.places import checkpoint_of
-from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
+from lakebed.pipeline.settings import KafkaSection, Pipeline
 from lakebed.pipeline.sources import start_ingest
 from lakebed.pipeline.target import open_or_create
 from lakebed.single_flight import SingleFlight
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from lakebed.compaction.maintenance import Maintenance
 
-Phase = Literal["starting Spark", "running", "trying again", "stopping"]
+Phase = StartPhase | Literal["first batch", "running", "trying again", "stopping"]
 LOOK_SECONDS = 0.25
 FIRST_BATCH_SECONDS = 30.0  # the duration is counted from then on, even if no batch has come
 SAMPLE_SECONDS = 1.0
@@ -77,6 +77,7 @@ class Outcome:
 
 def run(
     pipeline: Pipeline,
+    start: SparkStart,
     stop: threading.Event,
     watch: Callable[[Look], None],
     duration_seconds: float | None = None,
@@ -84,6 +85,7 @@ def run(
 ) -> Outcome:
     """Execute the pipeline until ``stop`` is set or the duration has passed since the first batch.
 
+    ``start``: Spark, whose Java may be starting already. The caller ends it.
     If no batch comes within ``FIRST_BATCH_SECONDS``, the duration counts from then. ``watch`` is called several times a
     second. Raises the LakebedError that ended the execution; everything committed until then stays.
     """
@@ -103,11 +105,11 @@ def run(
         going = _Run(pipeline, table, progress, metrics, watch, only=only, metrics_url=server.url if server else None)
 
         def abandoned() -> bool:
-            going.look("starting Spark")
+            going.look(start.phase)
             return stop.is_set()
 
-        with suppress(Abandoned), spark_driver(pipeline.spark, _wants_s3(pipeline), abandoned) as driver:
-            going.until(driver, stop, duration_seconds)
+        with suppress(Abandoned):
+            going.until(start.wait(abandoned), stop, duration_seconds)
         return Outcome(table, progress.figures(), going.observe())
 
 
@@ -165,7 +167,7 @@ class _Run:
                         self._start_ingest(spark)
                     if "maintain" in self._roles:
                         self._maintenance = self._table.maintain(spark)
-                    self._watch_queries(spark, stop, duration_seconds)
+                    self._watch_queries(driver, stop, duration_seconds)
                 self.look("stopping")
                 self._end_ingest()
                 self._end_maintenance()
@@ -190,20 +192,21 @@ class _Run:
         if self._health.error is None:
             self._health.runs()
 
-    def _watch_queries(self, spark: SparkSession, stop: threading.Event, duration_seconds: float | None) -> None:
+    def _watch_queries(self, driver: Driver, stop: threading.Event, duration_seconds: float | None) -> None:
         began = time.monotonic()
         going = False
         while not stop.is_set():
             now = time.monotonic()
             if not going and (self._progress.figures().batches or now - began >= FIRST_BATCH_SECONDS):
                 going, began = True, now
+                driver.proven()
                 self._progress.restart_clock()
             if going and duration_seconds is not None and now - began >= duration_seconds:
                 return
-            self._check_ingest(spark)
+            self._check_ingest(driver.spark)
             self._check_maintenance()
             waits = self._health.error or (self._maintenance is not None and self._maintenance.trouble)
-            self.look("trying again" if waits else "running")
+            self.look("trying again" if waits else "running" if going or self._ingest is None else "first batch")
             stop.wait(LOOK_SECONDS)
 
     def _check_ingest(self, spark: SparkSession) -> None:
@@ -326,10 +329,3 @@ def _stop(query: StreamingQuery | Maintenance) -> None:
 def _serve(pipeline: Pipeline, metrics: Metrics) -> MetricsServer | None:
     port = pipeline.metrics.port
     return None if port is None else metrics.serve(pipeline.metrics.host, port)
-
-
-def _wants_s3(pipeline: Pipeline) -> bool:
-    places = [pipeline.table.path, pipeline.checkpoint or ""]
-    if isinstance(pipeline.source, FilesSection):
-        places.append(pipeline.source.folder)
-    return any(place.startswith(("s3:", "s3a:")) for place in places)

@@ -6,12 +6,17 @@ import os
 from pathlib import Path
 
 
-def cache_folder() -> Path:
-    """One folder for all tables: ``LAKEBED_CACHE_DIR``, or ``lakebed`` in the user's cache folder."""
+def base_folder() -> Path:
+    """``LAKEBED_CACHE_DIR``, or ``lakebed`` in the user's cache folder."""
     base: str = os.environ.get("LAKEBED_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lakebed"
     )
-    return Path(base) / "tables"
+    return Path(base)
+
+
+def cache_folder() -> Path:
+    """One folder for all tables."""
+    return base_folder() / "tables"
 
 
 def volatile_folder() -> Path:
