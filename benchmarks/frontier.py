@@ -22,7 +22,8 @@ from typing import Any
 import lakebed
 from benchmarks.fresh_read import AGGREGATE, SELECTIVE
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, p95, table
-from lakebed.compaction.volatile import UploadRules, VolatileMerger
+from lakebed.compaction.volatile import VolatileMerger
+from lakebed.planning.uploads import UploadRules
 from lakebed.table import internals_of
 
 REST_SECONDS_MAX = 30.0
@@ -123,7 +124,7 @@ def run(spark: Any, args: argparse.Namespace, budget: int, volatile: str) -> lis
                 internals_of(orders).deletion_vectors,
             )
             replica = VolatileMerger(log, storage, deletion_vectors, internals_of(orders).compaction.volatile_base)
-            replica.upload_due(UploadRules(0, 0, 0, 0))
+            replica.upload_due(UploadRules(age_seconds=0, local_bytes_max=0))
             replica.close()
         last = (written.look() - before) / changed
         orders.set_properties(

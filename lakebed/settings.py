@@ -28,6 +28,8 @@ ConflictScope = Literal["table", "partition", "file"]
 MergePolicy = Literal["auto", "bin-pack", "tiered", "leveled", "recluster", "off"]
 MergeFirst = Literal["newest", "lightest"]
 CONFLICT_SCOPES: tuple[ConflictScope, ...] = get_args(ConflictScope)
+Volatile = Literal["auto", "on", "off"]
+VOLATILE: tuple[Volatile, ...] = get_args(Volatile)
 MERGE_POLICIES: tuple[MergePolicy, ...] = get_args(MergePolicy)
 MERGE_FIRST: tuple[MergeFirst, ...] = get_args(MergeFirst)
 RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
@@ -96,14 +98,14 @@ class TableSettings:
     merge: MergePolicy = "auto"
     merge_first: MergeFirst = "newest"
     recluster_depth: ReclusterDepth = ReclusterDepth(2.0)
-    plan_bytes_max: int = 500 * 2**20
+    plan_bytes_max: int = 2**30
     purge_dead_ratio: float = 0.3
     settle_after_changes: int | None = None
     settle_after_bytes: int | None = None
     settle_after_age_seconds: int | None = None
     off_peak: DailyHours | None = None
-    volatile: bool = False
-    upload_after_seconds: int = 600
+    volatile: Volatile = "auto"
+    upload_after_seconds: int = 6 * 3600
     volatile_bytes_max: int = 10 * 2**30
     count_reads: bool = False
 
@@ -400,7 +402,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.settle_after_bytes": _count,
     "lakebed.settle_after_age": _seconds,
     "lakebed.off_peak": _hours,
-    "lakebed.volatile": lambda text: _on_or_off(text) == "on",
+    "lakebed.volatile": _one_of(*VOLATILE),
     "lakebed.upload_after": _seconds,
     "lakebed.volatile_bytes_max": _count,
     "lakebed.count_reads": lambda text: _on_or_off(text) == "on",

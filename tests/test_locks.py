@@ -46,7 +46,7 @@ LONG = {
 }
 
 SLOW_CALLS = {
-    "at_version", "commit", "connect", "cursor", "execute", "list_from", "load", "lookup", "open", "plan", "planning_view", "put",
+    "at_version", "commit", "connect", "cursor", "execute", "list_from", "load", "lookup", "open", "plan", "views", "put",
     "put_if_absent", "read", "read_bytes", "read_commit", "read_range", "refresh", "sample", "sleep", "sql", "sync",
     "unlink", "write", "write_bytes", "write_checkpoint", "_planner", "_plans", "_reads",
 }  # fmt: skip

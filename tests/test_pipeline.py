@@ -421,7 +421,7 @@ def test_without_a_schema_what_the_file_does_say_is_compared(tmp_path: Path) -> 
         ("lakebed.reed_budget: 3", "did you mean 'lakebed.read_budget'?"),
         (
             "lakebed.target_part_bytes: 1000000000",
-            "lakebed.plan_bytes_max is 524288000; it must be at least 2000000000",
+            "lakebed.plan_bytes_max is 1073741824; it must be at least 2000000000",
         ),
         ("lakebed.keys: '[]'", "lakebed.keys is no property to set"),
     ],

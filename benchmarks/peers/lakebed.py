@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 import lakebed
 from benchmarks.frontier import wait_for_rest
 from benchmarks.peers.peer import KEY, SORT_KEY, Place, columns
-from lakebed.compaction.volatile import UploadRules, VolatileMerger
+from lakebed.compaction.volatile import VolatileMerger
+from lakebed.planning.uploads import UploadRules
 from lakebed.session import settings
 from lakebed.table import internals_of
 
@@ -84,7 +85,7 @@ class Lakebed:
                 internals_of(table).deletion_vectors,
                 internals_of(table).compaction.volatile_base,
             )
-            replica.upload_due(UploadRules(0, 0, 0, 0))
+            replica.upload_due(UploadRules(age_seconds=0, local_bytes_max=0))
             replica.close()
 
     def rows(self) -> DataFrame:

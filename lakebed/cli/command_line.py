@@ -251,6 +251,7 @@ def _add_simulate(add: _Add, rows: argparse.ArgumentParser) -> None:
     )
     simulate.add_argument("--updates", type=_ratio, metavar="R", help="share of updates, 0 to 1 (default: 0)")
     simulate.add_argument("--plan-bytes-max", type=int, metavar="BYTES", help="lakebed.plan_bytes_max")
+    simulate.add_argument("--volatile", action="store_true", help="merges stay on a local disk (lakebed.volatile)")
     simulate.add_argument("--png", metavar="FILE", help="draw write, read and space amplification over time")
 
 
@@ -541,6 +542,7 @@ def _simulate(options: argparse.Namespace) -> int:
         order=options.order,
         updates=options.updates,
         plan_bytes_max=options.plan_bytes_max,
+        volatile=options.volatile,
         png=options.png,
         printed=options,
         log_format=options.log_format,

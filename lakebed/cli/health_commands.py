@@ -155,6 +155,7 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
     levels = "  ".join(f"level {level}: {count:,}" for level, count in found.parts_by_level.items()) or "none"
     local = f"{found.volatile_claims:,} volatile claims, {found.materialized_parts:,} materialized parts on this host"
     yield "parts", f"{levels}; {local}"
+    yield "volatile", found.volatile
     if found.tail_parts:
         tail = f"{found.tail_parts:,} parts, {found.tail_rows:,} rows, {bytes_text(found.tail_bytes)}"
         yield "tail", f"{tail}, the oldest change {_age(found.tail_age_seconds)} old"

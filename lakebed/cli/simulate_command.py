@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lakebed.cli import exit_codes
 from lakebed.cli.output import print_record
@@ -11,7 +11,8 @@ from lakebed.cli.progress import progress
 from lakebed.errors import InvalidInput
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
-from lakebed.planning.simulator import Order, Simulation, Workload, plot, simulate, steady
+from lakebed.planning.simulator import plot, simulate
+from lakebed.planning.workload import Order, Simulation, Workload, steady
 from lakebed.planning.workload_from_log import recorded_workload
 from lakebed.settings import parse_settings
 
@@ -31,6 +32,7 @@ class SimulateOptions:
     order: Order
     updates: float | None
     plan_bytes_max: int | None
+    volatile: bool
     png: str | None
     printed: argparse.Namespace
     log_format: str | None = None
@@ -42,7 +44,7 @@ def run_simulation(options: SimulateOptions) -> int:
     for name in ("read_budget", "plan_bytes_max"):
         if getattr(options, name) is not None:
             properties[f"lakebed.{name}"] = str(getattr(options, name))
-    settings = parse_settings(properties)
+    workload, settings = replace(workload, volatile=options.volatile), parse_settings(properties)
     with progress("simulating", options.log_format) as report:
         simulation = simulate(workload, settings, on_progress=lambda done, of: report("simulating batches", done, of))
     print_record(figures(simulation), options.printed)
@@ -85,6 +87,9 @@ def figures(simulation: Simulation) -> dict[str, int | float]:
         "merged_to_reference": round(simulation.merged_to_reference, 3),
         "depth_max": max(sample.depth_max for sample in samples),
         "depth_average": round(sum(sample.depth_average for sample in samples) / len(samples), 3),
+        "depth_max_elsewhere": max(sample.depth_max_elsewhere for sample in samples),
+        "depth_average_elsewhere": round(sum(sample.depth_average_elsewhere for sample in samples) / len(samples), 3),
+        "local_bytes": last.local_bytes,
         "space_amplification": round(last.space_amplification, 3),
         "parts": last.parts,
         "tail_parts_max": max(sample.tail_parts for sample in samples),

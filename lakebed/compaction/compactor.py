@@ -26,13 +26,14 @@ from functools import partial
 from typing import Protocol
 
 from lakebed import events
-from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, Progress, no_progress
+from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, PlanningView, Progress, no_progress
 from lakebed.errors import Cancelled, Corrupt, LakebedError, Retry
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.planning.admission import IN_FLIGHT_PLANS
-from lakebed.planning.plan import MergePlan, Planning
+from lakebed.planning.plan import Goal, MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans
+from lakebed.planning.uploads import uploaded_plans
 
 IDLE_SECONDS = 5.0
 FAILURES_MAX = 4
@@ -41,8 +42,8 @@ BACKOFF_SECONDS_MAX = 60.0
 CLOSE_SECONDS_MAX = 5.0
 _logger = logging.getLogger("lakebed.compact")
 
-Planner = Callable[[Snapshot, Collection[str], int, int, Mapping[str, int]], Planning]
-"""Arguments: snapshot, paths that are taken, time in epoch milliseconds, bytes in flight, reads by path."""
+Planner = Callable[[Snapshot, Collection[str], int, int, Mapping[str, int], Goal], Planning]
+"""Arguments: snapshot, paths that are taken, time in epoch milliseconds, bytes in flight, reads by path, for which readers."""
 
 
 class MergeWorker(Protocol):
@@ -51,12 +52,11 @@ class MergeWorker(Protocol):
     @property
     def replica(self) -> str: ...
 
-    def planning_view(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]: ...
+    def views(self, snapshot: Snapshot, now_ms: int) -> Sequence[PlanningView]: ...
 
-    def run(
-        self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,
-        predicted: Mapping[str, object] | None = None, claim_id: str | None = None,
-    ) -> MergeResult: ...  # fmt: skip
+    def run_plan(
+        self, plan: MergePlan, kernel: MergeKernel, *, progress: Progress = no_progress, claim_id: str | None = None
+    ) -> MergeResult: ...
 
     def close(self) -> None: ...
 
@@ -259,14 +259,19 @@ class Compactor:
     def _plans(self, start: _Start) -> list[MergePlan]:
         """What can be merged, best first."""
         snapshot, now_ms = self._log.refresh(), int(start.now * 1000)
-        seen, claimed = self._merger.planning_view(snapshot, now_ms)
-        gone = [path for path in start.failed if path not in seen.parts]
+        views = self._merger.views(snapshot, now_ms)
+        gone = [path for path in start.failed if all(path not in view.snapshot.parts for view in views)]
         with self._lock:
             for path in gone:
                 self._shared.failures.pop(path, None)
-        planning = self._planner(seen, start.taken | claimed, now_ms, start.in_flight_bytes, self._reads(snapshot))
-        start.in_flight_bytes_max = IN_FLIGHT_PLANS * seen.settings.plan_bytes_max
-        return list(planning.merges)
+        start.in_flight_bytes_max = IN_FLIGHT_PLANS * snapshot.settings.plan_bytes_max
+        reads = self._reads(snapshot)
+        for view in views:
+            taken = start.taken | view.claimed
+            planning = self._planner(view.snapshot, taken, now_ms, start.in_flight_bytes, reads, view.goal)
+            if plans := uploaded_plans(planning, view.below):
+                return plans
+        return []
 
     def _take(self, start: _Start, plans: Sequence[MergePlan]) -> tuple[int, MergePlan] | None:
         """The first plan that can still run, now among the running ones. The caller holds the lock."""
@@ -308,14 +313,7 @@ class Compactor:
             )
         )
         try:
-            result = self._merger.run(
-                plan.inputs,
-                plan.level,
-                self._kernel,
-                progress=stop_if_closing,
-                predicted=plan.predicted(),
-                claim_id=claim,
-            )
+            result = self._merger.run_plan(plan, self._kernel, progress=stop_if_closing, claim_id=claim)
         except Cancelled:
             result = MergeResult(outcome=MergeOutcome.CANCELLED, claim=claim)
         except Exception as error:

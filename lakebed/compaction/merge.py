@@ -41,6 +41,7 @@ from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.merge import MergedPart, MergeSource
+from lakebed.planning.plan import Goal, MergePlan
 from lakebed.storage.part_storage import PartStorage
 
 LEASE_SECONDS = 120.0
@@ -110,6 +111,19 @@ class Sources:
     dead: Mapping[str, BitMap64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningView:
+    """What the planner is given: the table as some readers see it, and what live claims of others list.
+
+    ``below``: paths of parts that parts on the local disk stand for.
+    """
+
+    snapshot: Snapshot
+    claimed: frozenset[str]
+    goal: Goal = Goal.ALL
+    below: frozenset[str] = frozenset()
+
+
 class Merger:
     """Runs merges of one replica on one table. Safe to use from several threads, each with its own merge."""
 
@@ -130,9 +144,16 @@ class Merger:
         self._lease_seconds = lease_seconds
         self._at_work: dict[str, tuple[Claim, Sequence[Claim]]] = {}
 
-    def planning_view(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
-        """The snapshot, and the paths that live claims list."""
-        return snapshot, claimed_paths(snapshot, now_ms)
+    def views(self, snapshot: Snapshot, now_ms: int) -> Sequence[PlanningView]:
+        """What plans are made for, the first first: all readers."""
+        return [PlanningView(snapshot=snapshot, claimed=claimed_paths(snapshot, now_ms))]
+
+    def run_plan(
+        self, plan: MergePlan, kernel: MergeKernel, *, progress: Progress = no_progress, claim_id: str | None = None
+    ) -> MergeResult:
+        """``run`` what was planned."""
+        predicted = plan.predicted()
+        return self.run(plan.inputs, plan.level, kernel, progress=progress, predicted=predicted, claim_id=claim_id)
 
     def run(
         self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,

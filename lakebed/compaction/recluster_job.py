@@ -31,7 +31,7 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.parts.expression import check_condition, expression
 from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.parts.part_filter import parts_that_may_match
-from lakebed.planning.plan import MergeKind, MergePlan, Planning
+from lakebed.planning.plan import Goal, MergeKind, MergePlan, Planning
 from lakebed.planning.rounds import Estimate, depth_by_level, estimate, round_plans
 from lakebed.storage.engine import connect
 from lakebed.storage.local_part_storage import LocalPartStorage
@@ -189,8 +189,9 @@ class ReclusterJob:
         return depth_by_level(self._seen(snapshot), self._log.statistics)
 
     def _plan(
-        self, snapshot: Snapshot, taken: Collection[str], now_ms: int, in_flight_bytes: int, reads: Mapping[str, int]
-    ) -> Planning:
+        self, snapshot: Snapshot, taken: Collection[str], now_ms: int, in_flight_bytes: int, reads: Mapping[str, int],
+        goal: Goal,
+    ) -> Planning:  # fmt: skip
         """The next plan: of the round that has begun, or with ``final`` of the one after it."""
         plans = round_plans(self._seen(snapshot), taken, now_ms, reads, self._log.statistics)
         found = None if self._stop() else next(plans, None)
@@ -205,9 +206,9 @@ class ReclusterJob:
 
     def _is_anything_left(self, merger: MergeWorker) -> bool:
         """Whether something would be left to do if nobody had a claim."""
-        seen, _ = merger.planning_view(self._log.refresh(), self._log.now_ms())
+        view = merger.views(self._log.refresh(), self._log.now_ms())[0]
         now_ms, statistics = self._log.now_ms(), self._log.statistics
-        return next(round_plans(self._seen(seen), (), now_ms, statistics=statistics), None) is not None
+        return next(round_plans(self._seen(view.snapshot), (), now_ms, statistics=statistics), None) is not None
 
     def _begin_plan(self) -> None:
         self._plans_begun += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -15,7 +16,8 @@ from lakebed.compaction.compactor import Compactor, Running
 from lakebed.compaction.kernels import LocalKernel, SparkKernel
 from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, MergeKernel, MergeOutcome, Merger, MergeResult
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
-from lakebed.compaction.volatile import UploadRules, VolatileMerger
+from lakebed.compaction.volatile import VolatileMerger
+from lakebed.compaction.volatile_choice import volatile_choice
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.table_log import TableLog
 from lakebed.notebook import HtmlResult
@@ -23,11 +25,13 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.read_counts import ReadCounts
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
+from lakebed.planning.uploads import UploadRules
 from lakebed.storage.part_storage import PartStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_logger = logging.getLogger("lakebed.compact")
 UPLOAD_LOOK_SECONDS = 2.0
 TIDY_SECONDS = 60.0
 _FINISH_LOOK_SECONDS = 0.1
@@ -104,11 +108,16 @@ class Compaction:
         if self._compactor:
             self._compactor.close()
         self._reads.begin_maintaining()
-        settings = self._log.refresh().settings
         cluster = spark if spark and not str(spark.sparkContext.master).startswith("local") else None
         chores = dict(chores)
         merger: Merger | VolatileMerger
-        if settings.volatile and cluster is None:
+        choice = volatile_choice(
+            self._log.refresh().settings, self._storage.root, self.volatile_base, on_cluster=cluster is not None
+        )
+        _logger.info(
+            "merges of %s %s on local disk: %s", self._path, "stay" if choice.is_on else "do not stay", choice.why
+        )
+        if choice.is_on:
             merger = self.volatile_merger = VolatileMerger(
                 self._log, self._storage, self._deletion_vectors, self.volatile_base, lease_seconds=self.lease_seconds
             )
@@ -168,12 +177,7 @@ class Compaction:
     def _upload(self) -> None:
         assert self.volatile_merger is not None
         settings = self._log.refresh().settings
-        rules = UploadRules(
-            bytes_min=settings.target_part_bytes // 2,
-            age_seconds=settings.upload_after_seconds,
-            local_bytes_max=settings.volatile_bytes_max,
-            sources_max=8 * settings.read_budget,
-        )
+        rules = UploadRules(age_seconds=settings.upload_after_seconds, local_bytes_max=settings.volatile_bytes_max)
         for result in self.volatile_merger.upload_due(rules):
             self._emit_upload(result)
 

@@ -3,12 +3,16 @@
 1. The sources are claimed (``compaction.merge``). The output is a *volatile part* from now on; it exists nowhere yet.
 2. The merge writes to the local disk. The output is now a *materialized part* of this replica. Its sources stay in the log, so
    readers elsewhere still see the same rows. The lease is extended while the replica lives.
-3. The planner sees materialized parts in place of their sources, so it merges them further. The new claim covers all normal parts
-   below. Its commit also ends the claims of the materialized parts.
-4. A part is uploaded when a rule says so: by size, by age, because the local disk is full, or because other readers still read
-   many parts in its place. It is copied into the object store and committed in place of all normal parts that it covers, and
-   only then do these leave. If the commit fails, the object is deleted. If that is not certain, the cleanup decides.
-5. When the replica starts again, it takes up what is on its disk and still claimed. It releases its other claims.
+3. Planning for readers on this host, the planner sees materialized parts in place of their sources, so it merges them further.
+   The new claim covers all normal parts below. Its commit also ends the claims of the materialized parts.
+4. Planning for readers elsewhere, the planner sees the store alone, with a larger read budget. What it merges goes by way of the
+   local disk, and is uploaded at once: materialized parts that stand for nothing but its inputs are used, others that stand for
+   one of them are dropped. So the store is merged as if there were no local disk, only less often.
+5. A part is uploaded too when it is old, or when the local disk is full (``planning.uploads``). While that is full, nothing is
+   planned for this host alone.
+6. To upload is to copy it into the object store and to commit it in place of all normal parts that it covers. Only then do these
+   leave. If the commit fails, the object is deleted. If that is not certain, the cleanup decides.
+7. When the replica starts again, it takes up what is on its disk and still claimed. It releases its other claims.
 
 At each of these steps, deletion vectors that the sources got meanwhile are mapped onto the output by row provenance.
 Invariants: P1 to P4. The loss of the local disk loses work, but no rows.
@@ -21,9 +25,10 @@ import os
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from lakebed.compaction.merge import (
@@ -32,6 +37,7 @@ from lakebed.compaction.merge import (
     MergeOutcome,
     Merger,
     MergeResult,
+    PlanningView,
     Progress,
     Sources,
     no_progress,
@@ -45,34 +51,12 @@ from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.materialized import Materialized, MaterializedFolder, Substitute, overlay, replica_folder
 from lakebed.parts.provenance import Provenance
+from lakebed.planning.plan import Goal, MergePlan
+from lakebed.planning.uploads import UploadRules
 from lakebed.storage.local_files import trouble
 from lakebed.storage.part_storage import PartStorage
 
 _logger = logging.getLogger("lakebed.volatile")
-
-
-@dataclass(frozen=True, slots=True)
-class UploadRules:
-    """Says when a materialized part is uploaded."""
-
-    bytes_min: int
-    age_seconds: float
-    local_bytes_max: int
-    sources_max: int
-
-    def due(self, held: Sequence[Materialized], now_ms: int) -> list[Materialized]:
-        """The parts that are due, in the order in which to upload them. Pure."""
-        chosen = [
-            one
-            for one in held
-            if one.bytes >= self.bytes_min
-            or now_ms - one.oldest_ms >= self.age_seconds * 1000
-            or len(one.sources) >= self.sources_max
-        ]
-        rest = sorted((one for one in held if one not in chosen), key=lambda one: one.bytes)
-        while rest and sum(one.bytes for one in rest) > self.local_bytes_max:
-            chosen.append(rest.pop())
-        return chosen
 
 
 class VolatileMerger:
@@ -93,6 +77,7 @@ class VolatileMerger:
         self._lock = threading.Lock()
         self._held: dict[str, Materialized] = {}
         self._busy: set[str] = set()  # claims whose parts a merge or an upload is using
+        self._is_full = False  # as ``tidy`` last found the local disk
         self._tried: set[str] = set()  # claims whose upload may have been committed, by this process or one before it
         try:
             self._take_up()
@@ -119,20 +104,37 @@ class VolatileMerger:
 
     # -- what the compactor asks of a merger -------------------------------------------------------------------------
 
-    def planning_view(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
-        """The table with materialized parts in place of their sources, and the paths that live claims list."""
+    def views(self, snapshot: Snapshot, now_ms: int) -> Sequence[PlanningView]:
+        """The store for readers elsewhere, then with materialized parts in place of their sources for readers here.
+
+        While the local disk is full: the store for all readers.
+        """
         with self._lock:
             idle = [one for one in self._held.values() if one.claim.id not in self._busy]
+            is_full = self._is_full
+        claimed = claimed_paths(snapshot, now_ms)
+        below = frozenset(part.path for one in idle for part in one.sources)
+        goal = Goal.ALL if is_full else Goal.ELSEWHERE
+        store = PlanningView(snapshot=snapshot, claimed=claimed - below, goal=goal, below=below)
+        if is_full:
+            return [store]
         seen, _ = overlay(snapshot, idle, self._deletion_vectors.of)
-        return seen, claimed_paths(snapshot, now_ms)
+        return [store, PlanningView(snapshot=seen, claimed=claimed, goal=Goal.HERE)]
+
+    def run_plan(
+        self, plan: MergePlan, kernel: MergeKernel, *, progress: Progress = no_progress, claim_id: str | None = None
+    ) -> MergeResult:
+        """``run`` what was planned for readers here, ``run_and_upload`` the rest."""
+        run = self.run if plan.is_local else self.run_and_upload
+        return run(plan.inputs, plan.level, kernel, progress=progress, claim_id=claim_id)
 
     def run(
         self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,
-        predicted: Mapping[str, object] | None = None, claim_id: str | None = None,
+        claim_id: str | None = None,
     ) -> MergeResult:  # fmt: skip
-        """Merge parts of ``planning_view`` into a materialized part. Raises what the kernel raises.
+        """Merge parts of the view for readers here into a materialized part. Raises what the kernel raises.
 
-        ``predicted`` is not reported: an upload is the result of several merges, each with its own plan.
+        What the plan predicted is not reported: an upload is the result of several merges, each with its own plan.
         """
         started = time.perf_counter()
         chosen = self._take(paths)
@@ -142,6 +144,39 @@ class VolatileMerger:
         finally:
             with self._lock:
                 self._busy -= {one.claim.id for one in chosen}
+
+    def run_and_upload(
+        self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,
+        claim_id: str | None = None,
+    ) -> MergeResult:  # fmt: skip
+        """Merge parts of the store, and put the output in their place there. Raises what the kernel raises, StoreUnavailable."""
+        started, wanted, claim_id = time.perf_counter(), frozenset(paths), claim_id or str(uuid.uuid4())
+        with self._lock:
+            met = [one for one in self._held.values() if any(part.path in wanted for part in one.sources)]
+            ids = {one.claim.id for one in met}
+            if ids & self._busy:
+                return MergeResult(outcome=MergeOutcome.CLAIMED, claim=claim_id)
+            ids.add(claim_id)
+            self._busy |= ids
+        try:
+            inside = [one for one in met if all(part.path in wanted for part in one.sources)]
+            for one in met:
+                if one not in inside:
+                    self._merger.abandon(one.claim)
+                    self._forget(one)
+            covered = {part.path for one in inside for part in one.sources}
+            inputs = [path for path in paths if path not in covered]
+            if inputs or len(inside) != 1:
+                inputs += [one.url(part) for one in inside for part in one.parts]
+                result = self._run(inputs, level, kernel, progress, inside, claim_id)
+                if result.outcome is not MergeOutcome.COMPLETED:
+                    return result
+                with self._lock:
+                    inside = [self._held[claim_id]]
+            return replace(self.upload(inside[0]), seconds=time.perf_counter() - started)
+        finally:
+            with self._lock:
+                self._busy -= ids
 
     def _run(
         self, paths: Sequence[str], level: int, kernel: MergeKernel, progress: Progress, chosen: Sequence[Materialized],
@@ -261,7 +296,10 @@ class VolatileMerger:
     def tidy(self) -> None:
         """Remove files that were kept for readers long enough, and claims of replicas that are gone (``Merger.tidy``)."""
         self._merger.tidy()
+        settings = self._log.refresh().settings
+        is_full = not self._folder.has_room(settings.volatile_bytes_max, 2 * settings.plan_bytes_max)
         with self._lock:
+            self._is_full = is_full
             in_use = set(self._held) | self._busy
         in_flight = {
             claim.id for claim in claims_of(self._log.refresh().domains).values() if claim.replica == self.replica

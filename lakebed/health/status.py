@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lakebed.compaction.merge import LEASE_SECONDS
+from lakebed.compaction.volatile_choice import volatile_choice
 from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unsupported, VersionNotFound
 from lakebed.failures import unwell_here
 from lakebed.health.examination import examine_log
@@ -57,6 +58,7 @@ UNKNOWN_SECONDS = 86_400
 _NAMES_SHOWN = 5
 _CHECKPOINTS_LATE = 3
 _PLANS_SHOWN = 3
+_DEPTH_LATE = 3  # times the read budget; while parts are on a local disk, 2.5 times are in order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ class Status(TableFigures):
     and ``waits``: what the planner says. ``waiting_parts``: parts of the base that an earlier sort key sorted, and that
     maintenance will sort again; ``waiting_part_reads``: how often they were read in the last hour. ``unknown_fields`` and
     ``unknown_operations``: names that came within the last day and have no place in the table, and in how many records each was
-    seen since it is remembered.
+    seen since it is remembered. ``volatile``: whether merges of a process on this host stay on its local disk for now, and why.
     """
 
     path: str
@@ -85,6 +87,7 @@ class Status(TableFigures):
     waiting_part_reads: int = 0
     unknown_fields: Mapping[str, int] = field(default_factory=dict)
     unknown_operations: Mapping[str, int] = field(default_factory=dict)
+    volatile: str = ""
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -247,6 +250,7 @@ class Observer:
                 name: seen.records for name, seen in unknown.fields.items() if name not in snapshot.schema.names
             },
             unknown_operations={name: seen.records for name, seen in unknown.operations.items()},
+            volatile=str(volatile_choice(snapshot.settings, self._storage.root, self._volatile)),
         )
 
     def _judged(self, status: Status, snapshot: Snapshot, slow: _Slow) -> Iterator[Finding]:
@@ -266,7 +270,7 @@ class Observer:
             yield critical("backpressure", "", what, f"{maintain} (one more, or on a larger machine)")
         if not status.claims_live:
             yield from self._backlog(snapshot, earlier_ms)
-        elif settings.merge not in ("off", "recluster") and status.depth > 2 * settings.read_budget:
+        elif settings.merge not in ("off", "recluster") and status.depth > _DEPTH_LATE * settings.read_budget:
             what = f"{status.depth} runs of parts overlap at a point, and lakebed.read_budget is {settings.read_budget}"
             remedy = f"{maintain} (one more, or on a larger machine)"
             yield warning("depth", "", f"{what}: merges can't keep up", remedy)

@@ -133,6 +133,17 @@ class MaterializedFolder:
             except FileNotFoundError:
                 continue
 
+    def has_room(self, bytes_max: int, free_bytes_min: int) -> bool:
+        """Whether all files here, used or not, are fewer bytes, and the disk has so many left. Raises StoreUnavailable."""
+        try:
+            entries = list(self.folder.iterdir()) if self.folder.is_dir() else []
+            used = sum(file.stat().st_size for entry in entries if entry.is_dir() for file in os.scandir(entry))
+            return used < bytes_max and shutil.disk_usage(self.folder).free >= free_bytes_min
+        except FileNotFoundError:
+            return True  # a file left meanwhile; the next look counts again
+        except OSError as error:
+            raise trouble(error.errno, f"{self.folder} can't be read ({error})", str(self.folder)) from error
+
     def verify(self, one: Materialized) -> None:
         """Raises Corrupt, naming the file, if a file of the part is not what was written."""
         for part in one.parts:

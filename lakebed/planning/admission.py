@@ -18,13 +18,20 @@ import numpy as np
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.measure import Measure
 from lakebed.planning.overlap import SMALL, OverlapMap
-from lakebed.planning.plan import Cause, MergePlan
+from lakebed.planning.plan import Cause, Goal, MergePlan
 from lakebed.planning.recluster import overdue
 from lakebed.settings import TableSettings
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
+ELSEWHERE = 2.5
+"""Readers on other hosts meet as many times ``lakebed.read_budget`` runs at most; on average it is less than twice as many."""
 IN_FLIGHT_PLANS = 2
 PLANS_MAX = 64
+
+
+def budget_elsewhere(read_budget: int) -> int:
+    """How many runs a reader on another host may meet while parts are on local disks."""
+    return int(ELSEWHERE * read_budget)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +42,7 @@ class Admission:
     now_ms: int
     in_flight_bytes: int
     statistics: StatisticsCache
+    goal: Goal = Goal.ALL
     plans: list[MergePlan] = field(default_factory=list)
     refused: Counter[Cause] = field(default_factory=Counter)
     waiting: dict[str, int] = field(default_factory=dict)  # bytes of parts that plans wait for, by path
@@ -49,8 +57,11 @@ class Admission:
         self.measure = Measure(self.snapshot, self.now_ms)
         settings = self.snapshot.settings
         off_peak = settings.off_peak is not None and settings.off_peak.contain(self.now_ms)
-        self.settings = settings
         self.budget_text = f"lakebed.read_budget is {settings.read_budget}"
+        if self.goal is Goal.ELSEWHERE:
+            settings = replace(settings, read_budget=budget_elsewhere(settings.read_budget))
+            self.budget_text += f", which allows readers on other hosts {settings.read_budget}"
+        self.settings = settings
         self.may_be_heavy = off_peak or settings.off_peak is None
         if off_peak:
             self.settings = replace(

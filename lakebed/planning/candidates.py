@@ -2,7 +2,9 @@
 
 1. Where more than ``lakebed.read_budget`` runs lie over a point of the sort key, the policy decides which of them become one
    (``policies``). Their parts around that point are the inputs, as many as ``lakebed.plan_bytes_max`` allows, the smallest runs
-   if not all (``overlap``).
+   if not all (``overlap``). Where that would leave out parts of the chosen runs, the output would lie over these again. Then
+   neighbouring runs that fit as a whole are merged instead, if there are any: those that become one of several times their
+   size, else as large a multiple as possible, for the fewest bytes a run.
 2. Small parts side by side are counted likewise: at most ``lakebed.read_budget`` in a row. A row that fills a part becomes one,
    else the policy chooses. Without an order all parts lie over each other, so only this rule is of use.
 3. With ``lakebed.merge`` = ``recluster`` levels and their average depth decide: see ``recluster``.
@@ -17,15 +19,16 @@ import numpy as np
 from lakebed.manifest.actions import PartitionKey
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.admission import Admission
-from lakebed.planning.overlap import SMALL, Flags, OverlapMap, Place, fullness
-from lakebed.planning.plan import Cause, MergeKind, MergePlan, partition_order
-from lakebed.planning.policies import FAN, POLICIES, Policy, binomial
+from lakebed.planning.overlap import SMALL, Flags, OverlapMap, Place, Stack, fullness
+from lakebed.planning.plan import Cause, Goal, MergeKind, MergePlan, partition_order
+from lakebed.planning.policies import FAN, POLICIES, Policy, binomial, binomial_above
 from lakebed.planning.recluster import INPUTS_MAX, Group, groups
 from lakebed.settings import TableSettings
 from lakebed.sortkey.ranges import Indexes, Ranked
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
 _TIES_MAX = 8
+_SLICED_MAX = 32
 _SHORT = 64
 _Candidate = tuple[Indexes, MergePlan]
 """A plan and its parts' places in the layout."""
@@ -126,9 +129,10 @@ def candidates(overlap_map: OverlapMap, admission: Admission) -> Iterator[_Candi
     if admission.settings.merge == "recluster":
         yield from _reclusters(overlap_map, admission)
         return
-    policy = POLICIES[admission.settings.merge]
-    budget = admission.settings.read_budget
+    policy, budget = POLICIES[admission.settings.merge], admission.settings.read_budget
     depth_min = budget + 1 if policy is binomial else min(FAN, budget + 1)
+    if admission.goal is Goal.HERE:
+        policy = binomial_above
     found_over: dict[Place, tuple[Indexes, int]] = {}
     while places := overlap_map.deepest(depth_min, _TIES_MAX):
         options = []
@@ -169,6 +173,10 @@ def _merge_over(
     found = None
     while stop - start >= 2 and found is None:
         found = overlap_map.window(stack, stack.indexes[start:stop], settings.plan_bytes_max)
+        if found is None or not overlap_map.is_whole(found):
+            instead = _whole_runs(overlap_map, stack, admission)
+            if instead is not None:
+                return instead
         start += found is None
     if found is None:
         admission.refuse(Cause.PLAN_BYTES)
@@ -184,6 +192,27 @@ def _merge_over(
         overlap_map.give_up(smallest)
         return None
     return found, stop - start
+
+
+def _whole_runs(overlap_map: OverlapMap, stack: Stack, admission: Admission) -> tuple[Indexes, int] | None:
+    """A merge of neighbouring runs that leaves out none of their parts where it writes, and how many they are."""
+    best: tuple[tuple[float, float], Indexes, int] | None = None
+    count = min(len(stack.sizes), _SLICED_MAX)
+    for stop in range(len(stack.sizes), len(stack.sizes) - count + 1, -1):
+        for start in range(stop - 2, len(stack.sizes) - count - 1, -1):
+            found = overlap_map.window(stack, stack.indexes[start:stop], admission.settings.plan_bytes_max)
+            if found is None:
+                break
+            sizes = stack.sizes[start:stop]
+            rank = (
+                -min(sum(sizes) / max(1.0, sizes[0]), FAN),
+                float(overlap_map.bytes[found].sum()) / (stop - start - 1),
+            )
+            if best is not None and rank >= best[0]:
+                continue
+            if overlap_map.is_whole(found) and admission.measure.is_lowered_by(overlap_map.parts_at(found)):
+                best = rank, found, stop - start
+    return best and best[1:]
 
 
 def _merge_row(overlap_map: OverlapMap, policy: Policy, refused: Flags, admission: Admission) -> _Candidate | None:

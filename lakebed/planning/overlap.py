@@ -88,7 +88,8 @@ class OverlapMap:
             self.busy[:] = [part.path in claimed for part in parts]
         self.free = ~self.busy & ~self.constant
         flushes = self.live_bytes[self.level == 0]
-        self.flush_bytes = max(1.0, float(np.median(flushes if len(flushes) else self.live_bytes)))
+        flush_bytes = np.median(flushes) if len(flushes) else self.live_bytes.min(initial=1.0)
+        self.flush_bytes = max(1.0, float(flush_bytes))
         self._left_alone = np.zeros(self.width, dtype=bool)
         self.given_up = np.zeros(self.width, dtype=bool)
         self._along: Indexes | None = None
@@ -219,6 +220,13 @@ class OverlapMap:
             taken.append(index)
             total, low = total + int(self.bytes[index]), min(low, int(self.low[index]))
         return np.array(sorted(taken), dtype=np.int64)
+
+    def is_whole(self, indexes: Indexes) -> bool:
+        """Whether the runs of these parts have no other free part between the outermost ends of these."""
+        left, right = int(self.low[indexes].min()), int(self.high[indexes].max())
+        between = self.free & (self.low <= right) & (self.high >= left)
+        between[indexes] = False
+        return not np.isin(self.run[between], self.run[indexes]).any()
 
     def small_rows(self) -> Iterator[Indexes]:
         """Two or more free small parts that follow each other with no larger one between, longest row first, oldest end first.

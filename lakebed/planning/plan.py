@@ -19,6 +19,16 @@ class MergeKind(Enum):
     RESORT = "resort"  # parts that an earlier sort key sorted
 
 
+class Goal(Enum):
+    """For which readers one call of the planner plans."""
+
+    ALL = "all"  # no part is on a local disk: what is merged is in the store, for every reader
+    ELSEWHERE = (
+        "elsewhere"  # readers on other hosts, who do not see parts on this host's disk: what is merged is uploaded
+    )
+    HERE = "here"  # readers on this host: what is merged stays on its disk
+
+
 class Cause(Enum):
     """Why something was left alone."""
 
@@ -59,6 +69,7 @@ class MergePlan:
     ``inputs`` are paths. ``level`` is that of the parts it makes. ``bytes_in`` are read (whole files), ``bytes_out`` and
     ``rows_in`` − ``dead_rows`` are predicted to be written. Depths are in runs, at the deepest point of the inputs. ``gain`` is
     the read work that it saves a reader of these parts, in bytes, where opening a part counts as ``PART_READ_BYTES``.
+    ``is_local``: what it writes stays on the local disk of the process that merges.
     """
 
     kind: MergeKind
@@ -73,6 +84,7 @@ class MergePlan:
     depth_after: int
     gain: int
     why: str
+    is_local: bool = False
 
     @classmethod
     def of(

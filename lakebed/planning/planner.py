@@ -11,6 +11,10 @@
 
 Plans of one call share no part and take no claimed one. How many run at once is decided by ``admission``.
 
+While parts stay on local disks, plans are made twice (``Goal``): for readers elsewhere, on what the store has, with a larger read
+budget; then for readers here. What the former merge is uploaded. So it is chosen by what the store needs, as if nothing were on
+a local disk, and not by what happens to lie there.
+
 Repeated calls come to an end: every plan lowers the ``measure``. A merge that would not lower it is refused: it would sort
 rows of the same commits together once more, and statistics can't separate them.
 """
@@ -28,7 +32,8 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.admission import Admission
 from lakebed.planning.candidates import accept_merges, candidates, overlap_maps_of, why_quiet
 from lakebed.planning.overlap import OverlapMap
-from lakebed.planning.plan import PART_READ_BYTES, Cause, MergeKind, MergePlan, Planning, Refusal
+from lakebed.planning.plan import PART_READ_BYTES, Cause, Goal, MergeKind, MergePlan, Planning, Refusal
+from lakebed.planning.policies import POLICIES, binomial
 from lakebed.planning.resort import resort_plans
 from lakebed.planning.settling import settle_plan
 from lakebed.sortkey.statistics_cache import StatisticsCache
@@ -52,13 +57,14 @@ _WHY_NOT = {
 
 def plan(
     snapshot: Snapshot, claimed: Collection[str], now_ms: int, in_flight_bytes: int = 0,
-    reads: Mapping[str, int] | None = None, statistics: StatisticsCache | None = None,
+    reads: Mapping[str, int] | None = None, goal: Goal = Goal.ALL, *, statistics: StatisticsCache | None = None,
 ) -> Planning:  # fmt: skip
     """What to do next.
 
     ``claimed``: paths that live claims list; ``now_ms``: the time in epoch milliseconds; ``in_flight_bytes``: input bytes of
-    plans that run now; ``reads``: how often parts were read in the last hour, by path (none: not at all); ``statistics``: what
-    was read of the parts' statistics before (none: nothing). It saves time and changes no plan.
+    plans that run now; ``reads``: how often parts were read in the last hour, by path (none: not at all); ``goal``: for which
+    readers (for those here ``snapshot`` has parts on the local disk in place of their sources); ``statistics``: what was read of
+    the parts' statistics before (none: nothing). It saves time and changes no plan.
     """
     claimed = frozenset(claimed)
     admission = Admission(
@@ -66,7 +72,10 @@ def plan(
         now_ms=now_ms,
         in_flight_bytes=in_flight_bytes,
         statistics=StatisticsCache() if statistics is None else statistics,
+        goal=goal,
     )
+    if goal is Goal.HERE:
+        return _here(claimed, admission)
     settle = settle_plan(snapshot, now_ms, admission.statistics)
     if settle is None:
         admission.refuse(Cause.DELAYED, len(snapshot.tail))
@@ -89,6 +98,15 @@ def plan(
     return Planning(
         settle=settle, merges=tuple(admission.plans), refusals=refusals, backlog_bytes=backlog, depth_max=depth_max
     )
+
+
+def _here(claimed: Collection[str], admission: Admission) -> Planning:
+    """Merges of runs, and nothing else: what settles, purges and sorts again is for all readers."""
+    overlap_maps, _, depth_max = overlap_maps_of(admission.snapshot, claimed, admission.settings, admission.statistics)
+    if POLICIES.get(admission.settings.merge) is binomial:
+        accept_merges(overlap_maps, admission)
+    merges = tuple(replace(each, is_local=True) for each in admission.plans)
+    return Planning(merges=merges, backlog_bytes=admission.backlog_bytes(overlap_maps), depth_max=depth_max)
 
 
 def _purges(claimed: Collection[str], admission: Admission) -> None:

@@ -10,6 +10,9 @@ exactly the schedule that is optimal at n = C(d + k, k) − 1 for every d; sizes
 lost rows, and flushes may differ. Sources: Mathieu, Staelin, Young, Yousefi, "Bigtable Merge Compaction"; the binomial policy in
 Mao, Jacobs, Amjad, Hristidis, Tsotras, Young, "Comparison and evaluation of state-of-the-art LSM merge policies" (VLDB J. 2021).
 
+**binomial_above** is for merges that stay on a local disk. The largest runs, half of the budget, cost most to merge and change
+least, so they stay as the store has them.
+
 **size_tiered** merges FAN runs of about one size. **lazy_leveled** (Dayan, Idreos, "Dostoevsky", SIGMOD 2018) does so too, but
 keeps one largest run, into which it merges what has grown to a FAN-th of it. Both merge the smallest runs when over the budget.
 """
@@ -36,6 +39,15 @@ def binomial(sizes: Sequence[float], budget: int, flush_size: float) -> slice | 
         if above >= flush_size * (_allowance(size / flush_size, budget - place) - 0.5):
             return slice(place, len(sizes))
     return slice(budget - 1, len(sizes))
+
+
+def binomial_above(sizes: Sequence[float], budget: int, flush_size: float) -> slice | None:
+    """As binomial, but the largest runs, half of the budget, stay as they are."""
+    if len(sizes) <= budget:
+        return None
+    apart = budget // 2
+    found = binomial(sizes[apart:], budget - apart, flush_size)
+    return found and slice(found.start + apart, found.stop + apart)
 
 
 def _allowance(run: float, budget: int) -> float:

@@ -4,7 +4,9 @@
    its parts join the base at level 0, and what they replace dies in older parts, in proportion to their live rows.
 2. The planner plans on a snapshot of these parts. Settling takes no time. Merges take ``merge_bytes_per_second`` (or no time),
    one after another; meanwhile their inputs are claimed. Rows that die while a merge runs are dead in its output.
-3. Merged parts are split by size. Where a part's rows lie on the line of sort keys is kept as quantiles, so a merge of parts
+3. With ``volatile``, what the planner merges for readers here goes to a local disk, and readers elsewhere still meet the parts
+   below it. What it merges for readers elsewhere goes to the store, and ends what the disk has of the same parts.
+4. Merged parts are split by size. Where a part's rows lie on the line of sort keys is kept as quantiles, so a merge of parts
    that are dense in different places is split where its rows are.
 
 All numbers are expected values, so a simulation repeats exactly. ``arrivals`` may be a table's own (``recorded``).
@@ -13,129 +15,35 @@ All numbers are expected values, so a simulation repeats exactly. ``arrivals`` m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import ChangePart, Metadata, Part, Protocol
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.passes import passes_after
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.planning.admission import budget_elsewhere
 from lakebed.planning.optimum import least_written
-from lakebed.planning.plan import MergeKind, MergePlan, Planning
+from lakebed.planning.plan import Goal, MergeKind, MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans
+from lakebed.planning.uploads import UploadRules, uploaded_plans
+from lakebed.planning.workload import Arrival, Sample, Simulation, Workload
 from lakebed.plots import new_figure, save
 from lakebed.settings import TableSettings
-from lakebed.sortkey.ranges import depth, order_columns, range_of
 
-Order = Literal["random", "ascending", "none"]
 Floats = npt.NDArray[np.float64]
 _KEYS = 2.0**48
 _QUANTILES = 17
 _SCHEMA = pa.schema([("key", pa.int64())])
-_ORDER = order_columns(_SCHEMA, ["key"], ())
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _ROUNDS_MAX = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A flush: when (milliseconds since the start), how many rows, how many bytes.
-
-    ``deletes``: its rows that are dead when they come; ``replaces``: rows of the table that it makes dead, None for the
-    workload's ``update_share``.
-    """
-
-    at_ms: int
-    rows: int
-    bytes: int
-    deletes: int = 0
-    replaces: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What arrives. ``update_share`` of a flush's rows replace older ones; ``update_skew`` of these hit the newest tenth.
-
-    ``order``: new rows lie anywhere on the line of sort keys, ascend on it, or have none. ``queries_per_hour`` read the
-    table at an average point. ``merge_bytes_per_second`` None: merges take no time. ``base``: what lies there at the start, as
-    one sorted run.
-    """
-
-    arrivals: Sequence[Arrival]
-    update_share: float = 0.0
-    update_skew: float = 0.0
-    order: Order = "random"
-    partitions: int = 1
-    queries_per_hour: float = 0.0
-    merge_bytes_per_second: float | None = None
-    base: Arrival | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """The table after a flush and the work that followed.
-
-    ``depth_max``: runs at the deepest point. ``depth_average``: parts at an average one. Both are for the base.
-    """
-
-    at_ms: int
-    ingested_bytes: int
-    merged_bytes: int
-    stored_bytes: int
-    live_bytes: int
-    parts: int
-    tail_parts: int
-    depth_max: int
-    depth_average: float
-    backlog_bytes: int
-
-    @property
-    def write_amplification(self) -> float:
-        return (self.ingested_bytes + self.merged_bytes) / max(1, self.ingested_bytes)
-
-    @property
-    def space_amplification(self) -> float:
-        return self.stored_bytes / max(1, self.live_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulation:
-    """``reference_bytes``: what merges of so many equal flushes of new rows write at least, for the same read budget."""
-
-    samples: Sequence[Sample]
-    flushes: int
-    settles: int
-    merges: int
-    purges: int
-    reference_bytes: int
-    parts_read: float
-
-    @property
-    def merged_to_reference(self) -> float:
-        """Bytes that merges wrote ÷ what equal flushes of new rows, in random order, need at least."""
-        return self.samples[-1].merged_bytes / max(1, self.reference_bytes)
-
-
-def steady(days: float, rows_per_second: float, flush_seconds: float = 60.0, row_bytes: int = 25) -> list[Arrival]:
-    """Equal flushes. Raises InvalidInput if there is none."""
-    count = int(days * 86_400 / flush_seconds)
-    rows = int(rows_per_second * flush_seconds)
-    if count < 1 or rows < 1:
-        raise InvalidInput(
-            f"{days:g} days at {rows_per_second:g} rows a second hold no flush of {flush_seconds:g} seconds; take more"
-        )
-    return [
-        Arrival(at_ms=int((number + 1) * flush_seconds * 1000), rows=rows, bytes=rows * row_bytes)
-        for number in range(count)
-    ]
+_POINTS = 100
 
 
 def simulate(
@@ -149,11 +57,14 @@ def simulate(
     world = _World(workload, settings)
     every = max(1, len(workload.arrivals) // samples_max)
     samples: list[Sample] = []
-    parts_read, last_ms = 0.0, 0
+    parts_read, last_ms, lost = 0.0, 0, sorted(workload.disk_lost_ms)
     for number, arrival in enumerate(workload.arrivals):
         if on_progress is not None:
             on_progress(number, len(workload.arrivals))
         world.finish_until(arrival.at_ms)
+        if lost and lost[0] <= arrival.at_ms:
+            world.lose_disk()
+            del lost[0]
         world.flush(arrival)
         planning = world.work(arrival.at_ms)
         if number % every == 0 or number == len(workload.arrivals) - 1:
@@ -163,13 +74,15 @@ def simulate(
             last_ms = arrival.at_ms
     flushes = len(workload.arrivals)
     mean_bytes = world.ingested_bytes / max(1, flushes)
-    least = least_written(flushes, settings.read_budget) * mean_bytes
+    budget = budget_elsewhere(settings.read_budget) if workload.volatile else settings.read_budget
+    least = least_written(flushes, budget) * mean_bytes
     return Simulation(
         samples=samples,
         flushes=flushes,
         settles=world.settles,
         merges=world.merges,
         purges=world.purges,
+        local_merges=world.local_merges,
         reference_bytes=round(least),
         parts_read=parts_read,
     )
@@ -182,6 +95,26 @@ class _Stored:
     part: Part
     live: float
     quantiles: Floats
+
+    def mark(self) -> None:
+        """The part's deletion vector says what is dead."""
+        dead = self.part.rows - math.ceil(self.live)
+        if dead > self.part.dead_rows:
+            self.part = replace(self.part, deletion_vector=_vector(self.part.path, dead))
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """What one merge wrote to the local disk, in place of these parts of the store."""
+
+    sources: tuple[str, ...]
+    stored: dict[str, _Stored]
+    oldest_ms: int
+    rows: float  # that were live in the sources when it was last looked at
+
+    @property
+    def bytes(self) -> int:
+        return sum(item.part.bytes for item in self.stored.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +150,11 @@ class _World:
         self.running: list[_Running] = []
         self.version = 0
         self.ingested_bytes = self.merged_bytes = self.settles = self.merges = self.purges = 0
+        self.held: list[_Held] = []
+        self.local_bytes = self.local_merges = 0
+        self.uploads = UploadRules(
+            age_seconds=self.settings.upload_after_seconds, local_bytes_max=self.settings.volatile_bytes_max
+        )
         self._rows_in = 0.0
         if workload.base is not None and workload.base.rows:
             self._lay(workload.base)
@@ -229,7 +167,7 @@ class _World:
         self._rows_in = rows
         for number in range(count):
             where = even * (rows if self.workload.order == "ascending" else _KEYS)
-            self._write(
+            self.parts |= self._written(
                 rows, size, 1, [(where, rows)], blocks=(0, 0), partition=self._partition(number), name=f"base-{number}"
             )
 
@@ -301,39 +239,77 @@ class _World:
         weights = skew * newest / max(1.0, newest.sum()) + (1 - skew) * live / max(1.0, live.sum())
         for item, dies in zip(stored, np.minimum(live, rows * weights), strict=True):
             item.live = max(0.0, item.live - float(dies))
-            dead = item.part.rows - math.ceil(item.live)
-            if dead > item.part.dead_rows:
-                item.part = replace(item.part, deletion_vector=_vector(item.part.path, dead))
+            item.mark()
+        for held in self.held:
+            live_now = sum(self.parts[path].live for path in held.sources)
+            for item in held.stored.values():
+                item.live *= live_now / max(1.0, held.rows)
+                item.mark()
+            held.rows = live_now
 
     def work(self, now_ms: int) -> Planning:
         """Plan, and begin the plans, until there is nothing more to do."""
         for _ in range(_ROUNDS_MAX):
             claimed = {path for running in self.running for path in running.plan.inputs}
             in_flight = sum(running.plan.bytes_in for running in self.running)
-            planning = make_plans(self.snapshot(), claimed, now_ms, in_flight)
+            planning = self._plan(claimed, now_ms, in_flight)
             if not planning.plans:
                 return planning
             if planning.settle:
                 self._settle()
             for plan in planning.merges:
                 if self.workload.merge_bytes_per_second is None:
-                    self._finish(plan)
+                    self._finish(plan, now_ms)
                 else:
                     begins = max([float(now_ms), *(running.done_ms for running in self.running)])
                     done = begins + 1000 * plan.bytes_in / self.workload.merge_bytes_per_second
                     self.running.append(_Running(plan, done))
         raise AssertionError(f"the planner found no end in {_ROUNDS_MAX} rounds")
 
+    def _plan(self, claimed: Set[str], now_ms: int, in_flight: int) -> Planning:
+        """What to do next, for readers elsewhere first."""
+        if not self.workload.volatile:
+            return make_plans(self.snapshot(), claimed, now_ms, in_flight)
+        self._upload_due(claimed, now_ms)
+        at_work = {path for held in self.held if not claimed.isdisjoint(held.stored) for path in held.sources}
+        elsewhere = make_plans(self.snapshot(), claimed | at_work, now_ms, in_flight, goal=Goal.ELSEWHERE)
+        below = {path for held in self.held for path in held.sources}
+        elsewhere = replace(elsewhere, merges=tuple(uploaded_plans(elsewhere, below)))
+        if elsewhere.plans:
+            return elsewhere
+        busy = {path for held in self.held if not claimed.isdisjoint(held.sources) for path in held.stored}
+        here = make_plans(self.snapshot(here=True), claimed | busy, now_ms, in_flight, goal=Goal.HERE)
+        return replace(here, refusals=elsewhere.refusals)
+
+    def _upload_due(self, claimed: Set[str], now_ms: int) -> None:
+        """Parts that are due by age or room go to the store as they are."""
+        free = [held for held in self.held if claimed.isdisjoint(held.stored)]
+        for held in self.uploads.due(free, now_ms):
+            self.version += 1
+            for path in held.sources:
+                del self.parts[path]
+            self.parts |= {path.replace("local", "upload"): _renamed(item) for path, item in held.stored.items()}
+            self.merged_bytes += held.bytes
+            self.held.remove(held)
+
+    def lose_disk(self) -> None:
+        """What was on the local disk is gone, also what runs."""
+        self.held.clear()
+        self.running = [running for running in self.running if not running.plan.is_local]
+
     def finish_until(self, now_ms: int) -> None:
         """Finish the merges that are done by then; each makes room for the next."""
         while self.running and self.running[0].done_ms <= now_ms:
             done = self.running.pop(0)
-            self._finish(done.plan)
+            self._finish(done.plan, int(done.done_ms))
             self.work(int(done.done_ms))
 
-    def _finish(self, plan: MergePlan) -> None:
+    def _finish(self, plan: MergePlan, now_ms: int) -> None:
+        if plan.is_local:
+            self._finish_here(plan, now_ms)
+            return
         inputs = [self.parts.pop(path) for path in plan.inputs]
-        parts = [item.part for item in inputs]
+        self.held = [held for held in self.held if self.parts.keys() >= set(held.sources)]
         rows = sum(item.live for item in inputs)
         size = sum(item.live * item.part.bytes / item.part.rows for item in inputs)
         self.version += 1
@@ -341,19 +317,47 @@ class _World:
         self.merges += plan.kind in (MergeKind.MERGE, MergeKind.RECLUSTER)
         if rows < 1:
             return
+        self.parts |= self._merged(plan, inputs, rows, size, f"merge-{self.version:07d}")
+        self.merged_bytes += round(size)
+
+    def _finish_here(self, plan: MergePlan, now_ms: int) -> None:
+        """The output stays on the local disk, in place of the store's parts below it. Parts written together come along."""
+        if not self.seen(here=True).keys() >= set(plan.inputs):
+            return  # some came along with another plan
+        below = [held for held in self.held if not held.stored.keys().isdisjoint(plan.inputs)]
+        normal = [path for path in plan.inputs if path in self.parts]
+        inputs = [self.parts[path] for path in normal] + [item for held in below for item in held.stored.values()]
+        sources = normal + [path for held in below for path in held.sources]
+        rows = sum(item.live for item in inputs)
+        size = sum(item.live * item.part.bytes / item.part.rows for item in inputs)
+        self.version += 1
+        self.local_merges += 1
+        self.local_bytes += round(size)
+        self.held = [held for held in self.held if held not in below]
+        if rows >= 1:
+            stored = self._merged(plan, inputs, rows, size, f"local-{self.version:07d}")
+            oldest_ms = min((held.oldest_ms for held in below), default=now_ms)
+            live = sum(self.parts[path].live for path in sources)
+            self.held.append(_Held(tuple(sources), stored, oldest_ms, live))
+
+    def _merged(
+        self, plan: MergePlan, inputs: Sequence[_Stored], rows: float, size: float, name: str
+    ) -> dict[str, _Stored]:
+        parts = [item.part for item in inputs]
         blocks = (min(part.min_block for part in parts), max(part.max_block for part in parts))
         where = [(item.quantiles, item.live) for item in inputs if item.live > 0]
         passes = passes_after(parts, sum(part.live_rows for part in parts), self.settings.sort_key_version)
-        name = f"merge-{self.version:07d}"
         partition = parts[0].partition_values
-        self._write(rows, size, plan.level, where, blocks=blocks, partition=partition, name=name, passes=passes)
-        self.merged_bytes += round(size)
+        return self._written(
+            rows, size, plan.level, where, blocks=blocks, partition=partition, name=name, passes=passes
+        )
 
-    def _write(
+    def _written(
         self, rows: float, size: float, level: int, where: Sequence[tuple[Floats, float]], *,
         blocks: tuple[int, int], partition: Mapping[str, str | None], name: str, passes: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> dict[str, _Stored]:  # fmt: skip
         """One run of parts of the target size."""
+        written: dict[str, _Stored] = {}
         wanted = max(size / self.settings.target_part_bytes, rows / self.settings.target_part_rows)
         count = max(1, math.ceil(wanted - 1e-6))
         part_rows = math.ceil(rows / count)
@@ -363,11 +367,23 @@ class _World:
                 min_block=blocks[0], max_block=blocks[1], partition_values=partition,
                 stats=_stats(part_rows, quantiles), passes=passes, sort_key_version=self.settings.sort_key_version,
             )  # fmt: skip
-            self.parts[part.path] = _Stored(part, rows / count, quantiles)
+            written[part.path] = _Stored(part, rows / count, quantiles)
+        return written
 
-    def snapshot(self) -> Snapshot:
+    def seen(self, here: bool) -> dict[str, _Stored]:
+        """The base as readers on this host see it, or others."""
+        if not here:
+            return self.parts
+        stored = dict(self.parts)
+        for held in self.held:
+            for path in held.sources:
+                del stored[path]
+            stored |= held.stored
+        return stored
+
+    def snapshot(self, here: bool = False) -> Snapshot:
         """The table as the planner sees it."""
-        parts = {path: item.part for path, item in self.parts.items()}
+        parts = {path: item.part for path, item in self.seen(here).items()}
         tail = {domain: waiting.part for domain, waiting in self.tail.items()}
         return Snapshot(
             version=self.version,
@@ -379,21 +395,28 @@ class _World:
         )
 
     def sample(self, at_ms: int, planning: Planning) -> Sample:
-        averages = []
-        for number in range(self.workload.partitions):
-            partition = self._partition(number)
-            parts = [item.part for item in self.parts.values() if item.part.partition_values == partition]
-            if self.workload.order == "none":
-                averages.append(float(len(parts)))
-            else:
-                averages.append(depth([range_of(part.stats, _ORDER) for part in parts]).average)
+        elsewhere = make_plans(self.snapshot(), (), at_ms).depth_max if self.held else planning.depth_max
         return Sample(
             at_ms=at_ms, ingested_bytes=self.ingested_bytes, merged_bytes=self.merged_bytes,
             stored_bytes=sum(item.part.bytes for item in self.parts.values()),
             live_bytes=round(sum(item.live * item.part.bytes / item.part.rows for item in self.parts.values())),
             parts=len(self.parts), tail_parts=len(self.tail), depth_max=planning.depth_max,
-            depth_average=sum(averages) / len(averages), backlog_bytes=planning.backlog_bytes,
+            depth_average=self._depth_average(here=True), backlog_bytes=planning.backlog_bytes,
+            local_bytes=self.local_bytes, depth_max_elsewhere=elsewhere,
+            depth_average_elsewhere=self._depth_average(here=False),
         )  # fmt: skip
+
+    def _depth_average(self, here: bool) -> float:
+        """Parts at an average point of the line, averaged over the partitions."""
+        stored = list(self.seen(here).values())
+        if self.workload.order == "none":
+            return len(stored) / self.workload.partitions
+        low = np.array([item.quantiles[0] for item in stored])
+        high = np.array([item.quantiles[-1] for item in stored])
+        end = self._rows_in if self.workload.order == "ascending" else _KEYS
+        points = (np.arange(_POINTS) + 0.5) / _POINTS * end
+        over = (low[:, None] <= points) & (points <= high[:, None])
+        return float(over.sum()) / _POINTS / self.workload.partitions
 
 
 def _mixed(pieces: Sequence[tuple[Floats, float]], count: int) -> list[Floats]:
@@ -414,6 +437,10 @@ def _stats(rows: int, quantiles: Floats) -> str:
             "nullCount": {"key": 0},
         }
     ).decode()  # fmt: skip
+
+
+def _renamed(item: _Stored) -> _Stored:
+    return replace(item, part=replace(item.part, path=item.part.path.replace("local", "upload")))
 
 
 def _vector(path: str, dead: int) -> DeletionVector:

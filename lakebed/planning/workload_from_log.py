@@ -21,7 +21,7 @@ from lakebed.manifest.commit_kind import CommitKind, kind_of
 from lakebed.manifest.read_commits import commits_since
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
-from lakebed.planning.simulator import Arrival, Order, Workload
+from lakebed.planning.workload import Arrival, Order, Workload
 
 _DAY_MS = 86_400_000
 _BRINGING = (CommitKind.APPEND, CommitKind.MUTATION, CommitKind.REPLACE_PARTITION)

@@ -6,8 +6,10 @@ import os
 
 import pyarrow as pa
 
+from lakebed.compaction.volatile_choice import volatile_choice
 from lakebed.operations.mutate import unsettled_mutations
 from lakebed.operations.partitions import detached_table
+from lakebed.storage.cache_folder import volatile_folder
 from lakebed.table.internals import Internals
 from lakebed.view import clustering, metadata_tables
 
@@ -21,8 +23,13 @@ class TableInspect:
         self._reads = internals.reads
 
     def detail(self) -> pa.Table:
-        """One row: path, keys, counts of parts, rows and bytes at the newest version."""
-        return metadata_tables.detail(self._path, self._log.refresh())
+        """One row: path, keys, counts of parts, rows and bytes at the newest version.
+
+        ``volatile``: whether merges of a process on this host stay on its local disk for now, and why.
+        """
+        snapshot = self._log.refresh()
+        choice = volatile_choice(snapshot.settings, self._path, volatile_folder() / snapshot.metadata.id)
+        return metadata_tables.detail(self._path, snapshot, str(choice))
 
     def parts(self, version: int | None = None) -> pa.Table:
         """The parts at a version (default: the newest), a row each: state is ``base`` or ``tail``. Raises VersionNotFound."""

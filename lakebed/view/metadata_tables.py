@@ -93,14 +93,15 @@ DETAIL_SCHEMA = pa.schema(
         ("rows", pa.int64()),
         ("dead_rows", pa.int64()),
         ("bytes", pa.int64()),
+        ("volatile", pa.string()),
     ]
 )
 
 
-def detail(path: str, snapshot: Snapshot) -> pa.Table:
+def detail(path: str, snapshot: Snapshot, volatile: str) -> pa.Table:
     """One row (DETAIL_SCHEMA). ``rows``: the live rows of the base; ``bytes``: the size of all parts, dead rows included.
 
-    ``unsorted_parts``: parts of the base that are not known to be sorted by the table's sort key.
+    ``unsorted_parts``: parts of the base that are not known to be sorted by the table's sort key. ``volatile``: its last column.
     """
     settings = snapshot.settings
     figures = figures_of(snapshot)
@@ -120,6 +121,7 @@ def detail(path: str, snapshot: Snapshot) -> pa.Table:
         "rows": figures.rows,
         "dead_rows": figures.dead_rows,
         "bytes": figures.bytes,
+        "volatile": volatile,
     }
     return pa.Table.from_pylist([row], DETAIL_SCHEMA)
 

@@ -20,9 +20,10 @@ import lakebed
 from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import MergeOutcome, Merger
-from lakebed.compaction.volatile import UploadRules, VolatileMerger
+from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.manifest.claims import claims_of
+from lakebed.planning.uploads import UploadRules
 from lakebed.storage.s3_client import ATTEMPTS_MAX
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
@@ -31,7 +32,7 @@ from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 ROWS = 3000
 PARTS = 3
-ALL = UploadRules(bytes_min=0, age_seconds=0, local_bytes_max=0, sources_max=0)
+ALL = UploadRules(age_seconds=0, local_bytes_max=0)
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ import lakebed
 from lakebed.compaction.compactor import FAILURES_MAX, Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import LEASE_SECONDS, MergeOutcome, Merger, Progress
-from lakebed.compaction.volatile import UploadRules, VolatileMerger
+from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Cancelled, Corrupt, StoreUnavailable
 from lakebed.events import Event, MergeFailed, listen
 from lakebed.manifest.actions import CommitInfo
@@ -27,12 +27,14 @@ from lakebed.manifest.stores.local import LocalLogStore
 from lakebed.manifest.table_log import Committed, Outcome, TableLog, Unknown
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
+from lakebed.planning.plan import Goal
+from lakebed.planning.uploads import UploadRules
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of, table_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
-ALL = UploadRules(bytes_min=0, age_seconds=0, local_bytes_max=0, sources_max=0)
+ALL = UploadRules(age_seconds=0, local_bytes_max=0)
 
 
 class Clock:
@@ -500,19 +502,69 @@ def test_a_merge_on_local_disk_that_fails_gives_back_the_materialized_parts_it_h
     assert [result.outcome for result in replica.upload_due(ALL)] == [MergeOutcome.COMPLETED]
 
 
-def test_what_is_large_old_or_stands_for_many_parts_is_uploaded_and_the_local_disk_stays_within_its_bound(
+def test_what_is_old_is_uploaded_and_the_local_disk_stays_within_its_bound(
     table: lakebed.Table,
 ) -> None:
     replica = volatile(table)
     replica.run(paths(table), 1, kernel())
     [one] = replica.held()
-    never = UploadRules(bytes_min=1 << 40, age_seconds=1e9, local_bytes_max=1 << 40, sources_max=100)
     now = one.made_ms
-    assert never.due([one], now) == []
-    assert UploadRules(one.bytes, 1e9, 1 << 40, 100).due([one], now) == [one]
-    assert UploadRules(1 << 40, 5, 1 << 40, 100).due([one], now + 5000) == [one]
-    assert UploadRules(1 << 40, 1e9, one.bytes - 1, 100).due([one], now) == [one]
-    assert UploadRules(1 << 40, 1e9, 1 << 40, 3).due([one], now) == [one]
+    assert UploadRules(age_seconds=5, local_bytes_max=one.bytes).due([one], now + 4999) == []
+    assert UploadRules(age_seconds=5, local_bytes_max=one.bytes).due([one], now + 5000) == [one]
+    assert UploadRules(age_seconds=5, local_bytes_max=one.bytes - 1).due([one], now) == [one]
+
+
+def test_what_is_merged_for_readers_elsewhere_is_uploaded_from_what_the_disk_has_of_it(table: lakebed.Table) -> None:
+    a, b, c = paths(table)
+    replica = volatile(table)
+    replica.run([a, b], 1, kernel())
+    [one] = replica.held()
+    local, delete_meanwhile = one.local_path(one.parts[0]), lambda: delete(table, [2, 22])
+    Path(table.path, a).rename(Path(table.path, a + ".away"))  # it is not read again
+    result = replica.run_and_upload([a, b, c], 2, kernel(after=delete_meanwhile))
+    assert (result.outcome, result.parts_in, result.carried_rows, result.local) == (MergeOutcome.COMPLETED, 3, 2, False)
+    assert not {a, b, c} & set(paths(table)) and not replica.held()
+    assert Path(local).exists(), "whoever has begun to read it goes on"
+    assert not claims_of(log_of(table).refresh().domains)
+    assert content(lakebed.open(table.path)) == {id: "first" for id in range(30) if id not in (2, 22)}
+
+
+def test_what_stands_for_more_than_is_merged_for_readers_elsewhere_is_dropped(table: lakebed.Table) -> None:
+    a, b, c = paths(table)
+    replica = volatile(table)
+    replica.run([a, b], 1, kernel())
+    result = replica.run_and_upload([b, c], 1, kernel())
+    assert (result.outcome, result.parts_in) == (MergeOutcome.COMPLETED, 2)
+    assert a in paths(table) and len(paths(table)) == 2 and replica.held() == []
+    assert not claims_of(log_of(table).refresh().domains), "nobody claims the other part any more"
+    assert content(lakebed.open(table.path)) == {id: "first" for id in range(30)}
+
+
+def test_what_is_merged_already_is_only_uploaded(table: lakebed.Table) -> None:
+    replica = volatile(table)
+    replica.run(paths(table), 1, kernel())
+
+    def never() -> None:
+        raise AssertionError("it was merged again")
+
+    assert replica.run_and_upload(paths(table), 1, kernel(before=never)).outcome is MergeOutcome.COMPLETED
+    assert len(paths(table)) == 1 and replica.held() == []
+
+
+def test_readers_elsewhere_are_planned_for_first_and_a_full_disk_is_planned_around(
+    table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = volatile(table)
+    a, b, c = paths(table)
+    replica.run([a, b], 1, kernel())
+    snapshot = log_of(table).refresh()
+    store, here = replica.views(snapshot, log_of(table).now_ms())
+    assert (store.goal, set(store.snapshot.parts), store.claimed) == (Goal.ELSEWHERE, {a, b, c}, frozenset())
+    assert (here.goal, len(here.snapshot.parts), here.claimed) == (Goal.HERE, 2, {a, b})
+    table.set_properties({"lakebed.volatile_bytes_max": "1"})
+    replica.tidy()
+    [store] = replica.views(log_of(table).refresh(), log_of(table).now_ms())
+    assert (store.goal, set(store.snapshot.parts), store.claimed) == (Goal.ALL, {a, b, c}, frozenset())
 
 
 def test_compacting_ends_though_parts_reach_across_values_of_the_first_sort_column(

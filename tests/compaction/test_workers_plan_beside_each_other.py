@@ -15,10 +15,10 @@ import pytest
 import lakebed
 from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import LocalKernel
-from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge import Merger, PlanningView
 from lakebed.manifest.claims import claimed_paths
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.planning.plan import Planning
+from lakebed.planning.plan import Goal, Planning
 from lakebed.planning.planner import plan
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from tests.internals import deletion_vectors_of, log_of, storage_of
@@ -36,10 +36,11 @@ class HeldPlanner:
     calls: int = 0
 
     def __call__(
-        self, snapshot: Snapshot, taken: Collection[str], now_ms: int, in_flight_bytes: int, reads: Mapping[str, int]
-    ) -> Planning:
+        self, snapshot: Snapshot, taken: Collection[str], now_ms: int, in_flight_bytes: int, reads: Mapping[str, int],
+        goal: Goal,
+    ) -> Planning:  # fmt: skip
         self.calls += 1
-        planning = plan(snapshot, taken, now_ms, in_flight_bytes, reads)
+        planning = plan(snapshot, taken, now_ms, in_flight_bytes, reads, goal)
         self.begun.release()
         assert self.may_end.acquire(timeout=SECONDS_MAX)
         return planning
@@ -59,8 +60,8 @@ class StillLog:
 class NoMerger:
     replica = "test"
 
-    def planning_view(self, snapshot: Snapshot, now_ms: int) -> tuple[Snapshot, frozenset[str]]:
-        return snapshot, claimed_paths(snapshot, now_ms)
+    def views(self, snapshot: Snapshot, now_ms: int) -> list[PlanningView]:
+        return [PlanningView(snapshot=snapshot, claimed=claimed_paths(snapshot, now_ms))]
 
 
 def compactor_of(counts: Mapping[str, int], planner: HeldPlanner | None = None, **settings: str) -> Compactor:

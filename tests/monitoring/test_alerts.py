@@ -116,7 +116,7 @@ STORIES = {
     ),
     "merges that can't keep up": Case(
         "LakebedDepthOverBudget",
-        {"lakebed_depth_max": "8x4 17x26 8x10", "lakebed_read_budget": "8x40"},
+        {"lakebed_depth_max": "8x4 25x26 8x10", "lakebed_read_budget": "8x40"},
         silent=14,
         fires=16,
         resolved=32,
@@ -124,7 +124,7 @@ STORIES = {
     ),
     "a table that is not to be merged": Case(
         "LakebedDepthOverBudget",
-        {"lakebed_depth_max": "17x40", "lakebed_read_budget": "8x40", 'lakebed_refused{cause="off"}': "1x40"},
+        {"lakebed_depth_max": "25x40", "lakebed_read_budget": "8x40", 'lakebed_refused{cause="off"}': "1x40"},
         silent=30,
         fires=None,
     ),

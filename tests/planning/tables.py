@@ -48,7 +48,8 @@ def table(
     partition_by: tuple[str, ...] = (),
     properties: Mapping[str, str] | None = None,
 ) -> Snapshot:
-    configuration = settings.to_properties() | dict(properties or {})
+    """A plan reads at most 500 MB, unless the settings or properties say otherwise."""
+    configuration = {"lakebed.plan_bytes_max": str(500 * MB)} | settings.to_properties() | dict(properties or {})
     metadata = Metadata(
         id="test", schema_string=schema_to_json(SCHEMA), partition_columns=partition_by, configuration=configuration
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import combinations
 
 import numpy as np
 import pytest
 
-from lakebed.planning.optimum import least_written, least_written_up_to
+from lakebed.planning.optimum import _with_price, least_written, least_written_on_average, least_written_up_to
 from lakebed.planning.policies import binomial
 
 
@@ -32,6 +33,36 @@ def test_the_optimum_is_the_best_of_all_schedules(budget: int) -> None:
     assert [least_written(flushes, budget) for flushes in range(13)] == [
         best_of_all((), flushes, budget) for flushes in range(13)
     ]
+
+
+@cache
+def best_with_price(runs: tuple[int, ...], flushes: int, price: float) -> float:
+    """The least that merges and runs cost from here on, by trying every merge of any runs after every flush."""
+    if flushes == 0:
+        return 0
+    after = tuple(sorted((*runs, 1)))
+    options = [best_with_price(after, flushes - 1, price) + price * len(after)]
+    for count in range(2, len(after) + 1):
+        for chosen in set(combinations(after, count)):
+            left = list(after)
+            for size in chosen:
+                left.remove(size)
+            merged = (*left, sum(chosen))
+            options.append(sum(chosen) + best_with_price(merged, flushes - 1, price) + price * len(merged))
+    return min(options)
+
+
+@pytest.mark.parametrize("price", [0.1, 0.5, 1.0, 3.0])
+def test_no_merge_of_any_runs_beats_the_bound_for_an_average(price: float) -> None:
+    assert [_with_price(flushes, price) for flushes in range(1, 9)] == pytest.approx(
+        [best_with_price((), flushes, price) for flushes in range(1, 9)]
+    )
+
+
+def test_fewer_runs_on_average_cost_more() -> None:
+    least = [least_written_on_average(300, runs) for runs in (2, 4, 8, 16, 300)]
+    assert least == sorted(least, reverse=True) and least[-1] == 0
+    assert least_written_on_average(300, 8) <= least_written(300, 8), "eight at most are fewer on average"
 
 
 def by_definition(flushes: int, runs: int, first_write: int) -> list[int]:

@@ -199,10 +199,10 @@ def test_settings_travel_as_properties() -> None:
     settings = TableSettings(
         read_budget=3, target_part_bytes=MB, target_part_rows=5, merge="tiered", merge_first="lightest",
         plan_bytes_max=2 * MB, purge_dead_ratio=0.5, settle_after_changes=1, settle_after_bytes=2,
-        settle_after_age_seconds=90, off_peak=parse_hours("01:00-05:00"), volatile=True,
+        settle_after_age_seconds=90, off_peak=parse_hours("01:00-05:00"), volatile="off",
     )  # fmt: skip
     assert parse_settings(settings.to_properties()) == settings
-    assert parse_settings({"lakebed.volatile": "off"}) == TableSettings()
+    assert parse_settings({"lakebed.volatile": "auto"}) == TableSettings()
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_settings_travel_as_properties() -> None:
         ("purge_dead_ratio", "nan", "above 0"), ("plan_bytes_max", "1000", "twice lakebed.target_part_bytes"),
         ("off_peak", "22-6", "22:00-06:00"), ("off_peak", "24:00-06:00", "22:00-06:00"),
         ("off_peak", "06:00-06:00", "part of the day"),
-        ("settle_after_age", "soon", "an interval"), ("volatile", "yes", "on, off"),
+        ("settle_after_age", "soon", "an interval"), ("volatile", "yes", "auto, on, off"),
         ("target_part_bytes", "128MB", "whole number"),
     ],
 )  # fmt: skip

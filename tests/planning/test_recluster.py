@@ -17,7 +17,8 @@ from lakebed.planning.plan import MergeKind, MergePlan
 from lakebed.planning.planner import plan
 from lakebed.planning.recluster import groups
 from lakebed.planning.rounds import depth_by_level, estimate, round_plans
-from lakebed.planning.simulator import Workload, simulate, steady
+from lakebed.planning.simulator import simulate
+from lakebed.planning.workload import Workload, steady
 from lakebed.settings import TableSettings, check_changeable, parse_depth, parse_settings
 from lakebed.sortkey.ranges import order_columns, range_of, ranked
 from tests.planning.tables import MB, ORDERED, SCHEMA, part, table

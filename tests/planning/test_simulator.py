@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from lakebed.errors import InvalidInput
+from lakebed.planning.admission import budget_elsewhere
 from lakebed.planning.optimum import least_written
-from lakebed.planning.simulator import Arrival, Simulation, Workload, plot, simulate, steady
+from lakebed.planning.simulator import plot, simulate
+from lakebed.planning.workload import Arrival, Simulation, Workload, steady
 from lakebed.settings import TableSettings
 
 MB = 2**20
@@ -136,6 +138,53 @@ def test_a_recorded_timeline_may_be_uneven() -> None:
     assert last.ingested_bytes == sum(arrival.bytes for arrival in arrivals)
     assert deepest(simulation) <= 4
     assert simulation.parts_read > 0
+
+
+# -- with a local disk -----------------------------------------------------------------------------------------------
+
+
+def test_with_a_local_disk_less_goes_to_the_store_and_readers_here_meet_as_few_runs() -> None:
+    arrivals = equal(400)
+    without = simulate(Workload(arrivals=arrivals), TableSettings())
+    simulation = simulate(Workload(arrivals=arrivals, volatile=True), TableSettings())
+    last = simulation.samples[-1]
+    assert last.merged_bytes < 0.6 * without.samples[-1].merged_bytes
+    assert simulation.merged_to_reference <= 1.3
+    assert deepest(simulation) <= 8
+    assert max(sample.depth_max_elsewhere for sample in simulation.samples) <= budget_elsewhere(8) == 20
+    elsewhere = [sample.depth_average_elsewhere for sample in simulation.samples]
+    assert sum(elsewhere) / len(elsewhere) < 2 * 8
+    assert last.live_bytes == last.stored_bytes == last.ingested_bytes
+    assert 0 < last.local_bytes < 10 * last.ingested_bytes
+
+
+def test_a_disk_that_is_lost_costs_local_work_and_nothing_else() -> None:
+    lost = [60_000 * number for number in (50, 51, 199)]
+    workload = Workload(arrivals=equal(200), volatile=True)
+    kept, simulation = (simulate(each, TableSettings()) for each in (workload, replace(workload, disk_lost_ms=lost)))
+    for name in ("merged_bytes", "stored_bytes", "live_bytes", "depth_max_elsewhere"):
+        assert getattr(simulation.samples[-1], name) == getattr(kept.samples[-1], name)
+    assert simulation.samples[-1].local_bytes > kept.samples[-1].local_bytes
+    assert deepest(simulation) <= 8
+
+
+def test_what_dies_in_the_store_dies_on_the_local_disk() -> None:
+    workload = Workload(arrivals=equal(200), update_share=0.7, volatile=True)
+    last = simulate(workload, TableSettings(plan_bytes_max=600 * MB)).samples[-1]
+    assert last.live_bytes == pytest.approx(200 * 10_000 * 0.3, rel=0.05)
+
+
+def test_a_small_disk_and_old_parts_cost_uploads() -> None:
+    workload = Workload(arrivals=equal(200), volatile=True)
+    least = simulate(workload, TableSettings()).samples[-1].merged_bytes
+    assert simulate(workload, TableSettings(upload_after_seconds=600)).samples[-1].merged_bytes > least
+    assert simulate(workload, TableSettings(volatile_bytes_max=200_000)).samples[-1].merged_bytes > least
+
+
+def test_merges_that_take_time_do_not_stand_in_each_others_way() -> None:
+    workload = Workload(arrivals=equal(300, MB, 10_000), merge_bytes_per_second=MB / 2, volatile=True)
+    last = simulate(workload, TableSettings()).samples[-1]
+    assert last.live_bytes == pytest.approx(300 * MB, rel=0.001)
 
 
 def test_steady_arrivals_are_as_many_as_asked_for() -> None:

@@ -13,7 +13,8 @@ import lakebed
 from lakebed.cli import main
 from lakebed.errors import InvalidInput
 from lakebed.parts.changes import OP_COLUMN
-from lakebed.planning.simulator import Arrival, simulate
+from lakebed.planning.simulator import simulate
+from lakebed.planning.workload import Arrival
 from lakebed.planning.workload_from_log import recorded_workload
 from tests.internals import log_of
 

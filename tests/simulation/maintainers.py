@@ -13,7 +13,7 @@ import pyarrow as pa
 from lakebed.compaction.merge import MergeOutcome, Merger, MergeResult, Progress
 from lakebed.compaction.recluster_job import ReclusterJob
 from lakebed.compaction.settle import SettleResult, settle
-from lakebed.compaction.volatile import UploadRules, VolatileMerger
+from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Cancelled, Corrupt, InvalidInput, Retry, StoreUnavailable, VersionNotFound
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
@@ -29,6 +29,8 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.materialized import overlay
 from lakebed.parts.merge import MergedPart, MergeSource
+from lakebed.planning.plan import Goal
+from lakebed.planning.uploads import UploadRules
 from lakebed.storage.part_storage import PartStorage
 from tests.simulation.actors import PARTITIONS, Cast, forgive, rest
 from tests.simulation.auditor import RETENTION_SECONDS
@@ -185,7 +187,9 @@ def _work(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, me
         if draw < 0.45:
             _merge(cast, actor, log, storage, merger)
         elif draw < 0.8:
-            for result in merger.upload_due(UploadRules(cast.world.random.choice((1, 1, 10**6)), 60, 200, 4)):
+            for result in merger.upload_due(
+                UploadRules(age_seconds=cast.world.random.choice((0, 60)), local_bytes_max=200)
+            ):
                 cast.world.counts[f"upload {result.outcome.value}"] += 1
                 cast.world.counts["carried"] += result.carried_rows
         elif draw < 0.95:
@@ -212,14 +216,17 @@ def _check_overlay(cast: Cast, log: TableLog, storage: SimulatedStorage, merger:
 
 def _merge(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, merger: Merger | VolatileMerger) -> None:
     snapshot = log.refresh()
-    seen, taken = merger.planning_view(snapshot, int(cast.world.clock(actor) * 1000))
-    chosen = _chosen(cast, seen, taken)
+    view = cast.world.random.choice(merger.views(snapshot, int(cast.world.clock(actor) * 1000)))
+    seen, run = view.snapshot, merger.run
+    if isinstance(merger, VolatileMerger) and view.goal is not Goal.HERE:
+        run = merger.run_and_upload
+    chosen = _chosen(cast, seen, view.claimed)
     if not chosen:
         cast.world.pause(actor)
         return
 
     kernel = _Kernel(cast, actor, storage, merger.replica)
-    result: MergeResult = merger.run(chosen, 1 + max(seen.parts[path].level for path in chosen), kernel)
+    result: MergeResult = run(chosen, 1 + max(seen.parts[path].level for path in chosen), kernel)
     cast.world.counts[f"{'local ' if result.local else ''}merge {result.outcome.value}"] += 1
     cast.world.counts["carried"] += result.carried_rows
     cast.world.note(actor.name, f"merge of {len(chosen)} parts {result.outcome.value}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,12 +17,13 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.merge import MergeOutcome, Merger, Progress
-from lakebed.compaction.volatile import UploadRules, VolatileMerger
+from lakebed.compaction.merge import MergeOutcome, Merger, MergeResult, PlanningView, Progress
+from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import VersionNotFound
-from lakebed.manifest.snapshot import Snapshot, replay
+from lakebed.manifest.snapshot import replay
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
+from lakebed.planning.uploads import UploadRules
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
@@ -115,12 +116,13 @@ def step(world: World, folder: Path) -> None:
     elif action == "merge":
         snapshot = log_of(table).refresh()
         merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "somebody")
-        merge_some(world, merger, *merger.planning_view(snapshot, snapshot.timestamp_ms))
+        merge_some(world, merger.run, merger.views(snapshot, snapshot.timestamp_ms)[0])
     elif action == "volatile merge":
         replica = volatile_merger(world)
-        merge_some(world, replica, *replica.planning_view(log_of(table).refresh(), log_of(table).now_ms()))
+        elsewhere, here = replica.views(log_of(table).refresh(), log_of(table).now_ms())
+        merge_some(world, *rng.choice([(replica.run, here), (replica.run_and_upload, elsewhere)]))
     elif action == "upload":
-        for result in volatile_merger(world).upload_due(UploadRules(1, 0, 1, 1)):
+        for result in volatile_merger(world).upload_due(UploadRules(age_seconds=0, local_bytes_max=1)):
             assert result.outcome is not MergeOutcome.CLAIMED
         rows_stay(world, before)
     elif action == "replica restarts":
@@ -166,10 +168,10 @@ def settle(world: World) -> None:
     assert world.table.settle().commits == 0, "settling a settled table does nothing"
 
 
-def merge_some(world: World, merger: Merger | VolatileMerger, seen: Snapshot, taken: Collection[str]) -> None:
+def merge_some(world: World, run: Callable[..., MergeResult], view: PlanningView) -> None:
     """Merge some free parts of one partition, while others apply and settle."""
     before = world.table.version
-    free = [part for path, part in sorted(seen.parts.items()) if path not in taken]
+    free = [part for path, part in sorted(view.snapshot.parts.items()) if path not in view.claimed]
     if not free:
         return
     partition = world.random.choice(free).partition_values
@@ -188,7 +190,7 @@ def merge_some(world: World, merger: Merger | VolatileMerger, seen: Snapshot, ta
                 other(world)
             return merged
 
-    result = merger.run([part.path for part in chosen], 1 + max(part.level for part in chosen), Kernel())
+    result = run([part.path for part in chosen], 1 + max(part.level for part in chosen), Kernel())
     assert result.outcome is MergeOutcome.COMPLETED
     rows_stay(world, max(before, max(world.states)))
 

@@ -21,8 +21,8 @@ import pytest
 import lakebed
 from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.merge import MergeResult
-from lakebed.compaction.volatile import UploadRules
 from lakebed.parts.changes import OP_COLUMN
+from lakebed.planning.uploads import UploadRules
 from lakebed.table import internals_of
 from tests.internals import compaction_of, log_of
 from tests.oracle import Oracle, Row, in_order
@@ -173,7 +173,9 @@ class Life:
         if action == "merge":
             return sum(result.parts_in > 0 for result in merge_all(replica.compactor))
         if action == "upload" and volatile:
-            rules = UploadRules(self.random.choice([1, 10_000]), 3600, self.random.choice([1, 10**9]), 4)
+            rules = UploadRules(
+                age_seconds=self.random.choice([0, 3600]), local_bytes_max=self.random.choice([1, 10**9])
+            )
             return sum(result.parts_in > 0 for result in volatile.upload_due(rules))
         if action == "extend" and volatile:
             volatile.extend()

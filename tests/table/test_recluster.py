@@ -18,11 +18,12 @@ from deltalake import write_deltalake
 import lakebed
 from lakebed.compaction import recluster_job
 from lakebed.compaction.merge import MergeOutcome, Merger
-from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress
-from lakebed.compaction.volatile import UploadRules, VolatileMerger
+from lakebed.compaction.recluster_job import ReclusterProgress
+from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import InvalidInput, StoreUnavailable
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.entries import Operation
+from lakebed.planning.uploads import UploadRules
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("place", pa.int64()), ("value", pa.string())])
@@ -290,20 +291,12 @@ def test_outputs_that_stay_on_local_disk_for_a_while_keep_the_version_of_their_s
     replica = VolatileMerger(
         log_of(table), storage_of(table), deletion_vectors_of(table), compaction_of(table).volatile_base
     )
-    job = ReclusterJob(
-        table.path,
-        log_of(table),
-        storage_of(table),
-        where=None,
-        final=True,
-        on_progress=at_first(lambda: filled.delete(7)),
-        stop=lambda: False,
-    )
-    assert job.run(replica, compaction_of(table).local_kernel()).finished
+    filled.delete(7)
+    replica.run(sorted(log_of(table).refresh().parts), 1, compaction_of(table).local_kernel())
     table.set_sort_key(["value"])
-    seen, _ = replica.planning_view(log_of(table).refresh(), 0)
-    assert {part.sort_key_version for part in seen.parts.values()} == {1}
-    replica.upload_due(UploadRules(0, 0, 0, 0))
+    _, here = replica.views(log_of(table).refresh(), 0)
+    assert {part.sort_key_version for part in here.snapshot.parts.values()} == {1}
+    replica.upload_due(UploadRules(age_seconds=0, local_bytes_max=0))
     assert set(table.inspect.parts()["sort_key_version"].to_pylist()) == {1}
     filled.check()
     replica.close()

@@ -1,0 +1,115 @@
+"""What comes into a simulated table, and what is seen of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lakebed.errors import InvalidInput
+
+Order = Literal["random", "ascending", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A flush: when (milliseconds since the start), how many rows, how many bytes.
+
+    ``deletes``: its rows that are dead when they come; ``replaces``: rows of the table that it makes dead, None for the
+    workload's ``update_share``.
+    """
+
+    at_ms: int
+    rows: int
+    bytes: int
+    deletes: int = 0
+    replaces: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What arrives. ``update_share`` of a flush's rows replace older ones; ``update_skew`` of these hit the newest tenth.
+
+    ``order``: new rows lie anywhere on the line of sort keys, ascend on it, or have none. ``queries_per_hour`` read the
+    table at an average point. ``merge_bytes_per_second`` None: merges take no time. ``base``: what lies there at the start, as
+    one sorted run. ``volatile``: the process that merges has a local disk for parts; it is lost at ``disk_lost_ms``.
+    """
+
+    arrivals: Sequence[Arrival]
+    update_share: float = 0.0
+    update_skew: float = 0.0
+    order: Order = "random"
+    partitions: int = 1
+    queries_per_hour: float = 0.0
+    merge_bytes_per_second: float | None = None
+    base: Arrival | None = None
+    volatile: bool = False
+    disk_lost_ms: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The table after a flush and the work that followed.
+
+    ``depth_max``: runs at the deepest point. ``depth_average``: parts at an average one. Both are for the base, as readers here
+    meet it; ``…_elsewhere``: on other hosts. ``merged_bytes``: written to the store; ``local_bytes``: to the local disk.
+    """
+
+    at_ms: int
+    ingested_bytes: int
+    merged_bytes: int
+    stored_bytes: int
+    live_bytes: int
+    parts: int
+    tail_parts: int
+    depth_max: int
+    depth_average: float
+    backlog_bytes: int
+    local_bytes: int
+    depth_max_elsewhere: int
+    depth_average_elsewhere: float
+
+    @property
+    def write_amplification(self) -> float:
+        return (self.ingested_bytes + self.merged_bytes) / max(1, self.ingested_bytes)
+
+    @property
+    def space_amplification(self) -> float:
+        return self.stored_bytes / max(1, self.live_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What came of it.
+
+    ``reference_bytes``: what merges of so many equal flushes of new rows write at least, for the same read budget.
+    ``local_merges``: those whose output stayed on the local disk.
+    """
+
+    samples: Sequence[Sample]
+    flushes: int
+    settles: int
+    merges: int
+    purges: int
+    local_merges: int
+    reference_bytes: int
+    parts_read: float
+
+    @property
+    def merged_to_reference(self) -> float:
+        """Bytes that merges wrote ÷ what equal flushes of new rows, in random order, need at least."""
+        return self.samples[-1].merged_bytes / max(1, self.reference_bytes)
+
+
+def steady(days: float, rows_per_second: float, flush_seconds: float = 60.0, row_bytes: int = 25) -> list[Arrival]:
+    """Equal flushes. Raises InvalidInput if there is none."""
+    count = int(days * 86_400 / flush_seconds)
+    rows = int(rows_per_second * flush_seconds)
+    if count < 1 or rows < 1:
+        raise InvalidInput(
+            f"{days:g} days at {rows_per_second:g} rows a second hold no flush of {flush_seconds:g} seconds; take more"
+        )
+    return [
+        Arrival(at_ms=int((number + 1) * flush_seconds * 1000), rows=rows, bytes=rows * row_bytes)
+        for number in range(count)
+    ]
