@@ -43,7 +43,17 @@ CALLED_BY_LIBRARIES = {
     *("seekable", "tell"),  # DuckDB, which reads files of Python
     "_check_value",  # argparse
 }
-FOR_TESTS = {"KEYS", "list_next", "is_idle", "depth_to_be", "bytes_kept", "is_asleep", "bitmap", "replay"}
+FOR_TESTS = {
+    "KEYS",
+    "list_next",
+    "is_idle",
+    "depth_to_be",
+    "bytes_kept",
+    "is_asleep",
+    "bitmap",
+    "replay",
+    "least_written_on_average",
+}
 """What only tests and benchmarks use: the seams that they need."""
 RUN_BY_PATH = {"benchmarks/kafka_peers", "benchmarks/peers", "tests/cluster", "tests/s3"}
 """Folders with modules that are started by a name put together when they are needed."""

@@ -34,13 +34,11 @@ def volatile_choice(settings: TableSettings, root: str, folder: Path, on_cluster
     if settings.volatile == "on":
         return VolatileChoice(True, "lakebed.volatile is on")
     if isinstance(parse_root(root), LocalRoot):
-        return VolatileChoice(
-            False, "lakebed.volatile is auto, and the table is on a file system, not in an object store"
-        )
+        return VolatileChoice(False, "lakebed.volatile is auto, the table is on a file system")
     room, place = ROOM_PLANS * settings.plan_bytes_max, _existing(folder)
-    free = shutil.disk_usage(place).free if os.access(place, os.W_OK) else None
-    if free is None:
-        return VolatileChoice(False, f"lakebed.volatile is auto, and {place} can't be written")
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        return VolatileChoice(False, f"lakebed.volatile is auto, and {place} is no folder that can be written")
+    free = shutil.disk_usage(place).free
     text = f"{free / 1e9:,.1f} GB are free at {place}"
     if free < room:
         return VolatileChoice(False, f"lakebed.volatile is auto, and only {text}; it takes {room / 1e9:,.1f} GB")

@@ -1,0 +1,54 @@
+"""Whether merges of a process stay on its local disk, and what is said of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.compaction.volatile_choice import ROOM_PLANS, volatile_choice
+from lakebed.settings import TableSettings, Volatile
+
+S3 = "s3://bucket/orders"
+ROOM = ROOM_PLANS * TableSettings().plan_bytes_max
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.mark.parametrize(
+    ("setting", "root", "free", "on_cluster", "is_on", "says"),
+    [
+        ("auto", S3, ROOM, False, True, "is in an object store"),
+        ("auto", S3, ROOM - 1, False, False, "only"),
+        ("auto", "/lake/orders", ROOM, False, False, "is on a file system"),
+        ("auto", S3, ROOM, True, False, "many local disks"),
+        ("on", S3, 0, False, True, "is on"),
+        ("on", "/lake/orders", 0, False, True, "is on"),
+        ("on", S3, ROOM, True, False, "many local disks"),
+        ("off", S3, ROOM, False, False, "is off"),
+    ],
+)
+def test_the_choice_and_why(
+    setting: Volatile, root: str, free: int, on_cluster: bool, is_on: bool, says: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(2 * ROOM, 0, free))
+    choice = volatile_choice(TableSettings(volatile=setting), root, tmp_path / "not made yet", on_cluster)
+    assert choice.is_on is is_on and says in choice.why
+
+
+def test_a_folder_that_can_not_be_made_is_no_room(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    choice = volatile_choice(TableSettings(), S3, tmp_path / "file" / "below")
+    assert not choice.is_on and f"{tmp_path / 'file'} is no folder that can be written" in choice.why
+
+
+def test_the_detail_says_what_was_chosen(tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "orders", pa.schema([("id", pa.int64())]), keys=["id"])
+    assert table.inspect.detail()["volatile"].to_pylist() == [
+        "off: lakebed.volatile is auto, the table is on a file system"
+    ]
+    assert table.status().volatile == table.inspect.detail()["volatile"][0].as_py()
