@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import namedtuple
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,25 +19,33 @@ ROOM = ROOM_PLANS * TableSettings().plan_bytes_max
 Usage = namedtuple("Usage", "total used free")
 
 
+@dataclass(frozen=True)
+class Given:
+    setting: Volatile
+    root: str
+    free: int
+    on_cluster: bool = False
+
+
 @pytest.mark.parametrize(
-    ("setting", "root", "free", "on_cluster", "is_on", "says"),
+    ("given", "is_on", "says"),
     [
-        ("auto", S3, ROOM, False, True, "is in an object store"),
-        ("auto", S3, ROOM - 1, False, False, "only"),
-        ("auto", "/lake/orders", ROOM, False, False, "is on a file system"),
-        ("auto", S3, ROOM, True, False, "many local disks"),
-        ("on", S3, 0, False, True, "is on"),
-        ("on", "/lake/orders", 0, False, True, "is on"),
-        ("on", S3, ROOM, True, False, "many local disks"),
-        ("off", S3, ROOM, False, False, "is off"),
+        (Given("auto", S3, ROOM), True, "is in an object store"),
+        (Given("auto", S3, ROOM - 1), False, "only"),
+        (Given("auto", "/lake/orders", ROOM), False, "is on a file system"),
+        (Given("auto", S3, ROOM, on_cluster=True), False, "many local disks"),
+        (Given("on", S3, 0), True, "is on"),
+        (Given("on", "/lake/orders", 0), True, "is on"),
+        (Given("on", S3, ROOM, on_cluster=True), False, "many local disks"),
+        (Given("off", S3, ROOM), False, "is off"),
     ],
 )
 def test_the_choice_and_why(
-    setting: Volatile, root: str, free: int, on_cluster: bool, is_on: bool, says: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(2 * ROOM, 0, free))
-    choice = volatile_choice(TableSettings(volatile=setting), root, tmp_path / "not made yet", on_cluster)
+    given: Given, is_on: bool, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(2 * ROOM, 0, given.free))
+    settings = TableSettings(volatile=given.setting)
+    choice = volatile_choice(settings, given.root, tmp_path / "not made yet", given.on_cluster)
     assert choice.is_on is is_on and says in choice.why
 
 
