@@ -97,7 +97,7 @@ def test_merges_that_nobody_does_are_told_with_the_planners_reason(tmp_path: Pat
 
 
 def test_merges_that_can_t_keep_up_are_told(tmp_path: Path) -> None:
-    table = new_table(tmp_path, batches=5, read_budget="2")
+    table = new_table(tmp_path, batches=7, read_budget="2")
     merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "busy")
     claimed = merger.claim(table.inspect.parts()["path"].to_pylist()[:1], 1, volatile=True)
     assert isinstance(claimed, tuple)

@@ -120,7 +120,7 @@ STORIES = {
         silent=14,
         fires=16,
         resolved=32,
-        told="17",
+        told="25",
     ),
     "a table that is not to be merged": Case(
         "LakebedDepthOverBudget",
