@@ -267,7 +267,7 @@ INVARIANTS: dict[str, Invariant] = {
         Invariant(
             "S1",
             "Within a part rows are in the order of the sort key whose version the part records, and its bounds "
-            "hold for every live row.",
+            "hold for every live row; its sort-key range also leaves deletes out, unless all columns of the sort key are keys.",
         ),
         Invariant("S2", "A merge preserves the live rows, also those that change while it runs."),
         Invariant(
@@ -307,6 +307,15 @@ INVARIANTS: dict[str, Invariant] = {
             "A record is left out for a truncate only if all that is known (offset in its partition, place in the "
             "source's log, clock) says that it came before. A truncate that an earlier batch applied leaves "
             "nothing out.",
+        ),
+        Invariant(
+            "D6",
+            "A quarantined record is applied by at most one replay, and stays in the quarantine until it is applied.",
+        ),
+        Invariant(
+            "D7",
+            "The operation of every record is an upsert, a delete, ignored by the rules of its format, or "
+            "quarantined; one that is not known is never guessed.",
         ),
     )
 }
