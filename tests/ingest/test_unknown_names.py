@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 from pathlib import Path
@@ -202,6 +203,14 @@ def test_columns_that_a_table_lacks_are_counted_and_warned_of_once(
     assert [finding.what for finding in status.findings] == ["records have fields that no column takes: colour in 4"]
     tomorrow = Observer(orders.path, clock=lambda: time.time() + 90_000).look()
     assert "fields" not in [finding.check for finding in tomorrow.findings], "the finding passes"
+
+
+def test_a_batch_with_unknown_names_stays_an_append_that_conflicts_with_nobody(orders: lakebed.Table) -> None:
+    version = orders.apply(pa.table({"id": [1], "v": [1], "colour": ["red"]}))
+    lines = Path(orders.path, "_delta_log", f"{version:020}.json").read_text().splitlines()
+    [info] = [json.loads(line)["commitInfo"] for line in lines if "commitInfo" in json.loads(line)]
+    assert info["isBlindAppend"] is True
+    assert any(UNKNOWN_NAMES in line for line in lines)
 
 
 def test_names_in_dicts_that_a_table_lacks_are_counted(orders: lakebed.Table) -> None:
