@@ -125,8 +125,8 @@ def test_ctrl_c_while_spark_starts_prints_no_trace(tmp_path: Path) -> None:
     )
     process = started(COMMAND, "run", str(tmp_path / "p.yml"), "--metrics-port", "off", "--log-format", "off")
     assert process.stdout is not None
-    line = process.stdout.readline()
-    assert b"starting Spark" in line, outcome(process)
+    while b"starting Spark" not in (line := process.stdout.readline()):
+        assert line, outcome(process)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = outcome(process)
     assert (process.returncode, errors) == (0, b"")
