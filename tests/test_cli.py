@@ -124,7 +124,7 @@ def test_a_table_is_reclustered_and_sorted_by_another_key_from_the_command_line(
     assert (detail["sort_key"], detail["sort_key_version"], detail["unsorted_parts"]) == (["price", "id"], 2, 0)
 
 
-def test_clustering_is_told_by_level_and_drawn(folder: Path) -> None:
+def test_clustering_is_shown_by_level_and_drawn(folder: Path) -> None:
     done = lakebed_command("clustering", "prices", "--format", "json", "--png", "prices.png", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert [json.loads(line)["level"] for line in done.stdout.splitlines()] == [None, 0]
@@ -226,7 +226,7 @@ def test_validate_says_what_the_file_means_and_shows_no_secret(tmp_path: Path) -
     assert not (tmp_path / "lake").exists()
 
 
-def test_a_busy_metrics_port_is_told_before_spark_starts(tmp_path: Path) -> None:
+def test_a_busy_metrics_port_is_reported_before_spark_starts(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -238,7 +238,7 @@ def test_a_busy_metrics_port_is_told_before_spark_starts(tmp_path: Path) -> None
     assert done.stderr.count("\n") == 1
 
 
-def test_a_missing_java_is_told_with_what_to_install(tmp_path: Path) -> None:
+def test_a_missing_java_is_reported_with_what_to_install(tmp_path: Path) -> None:
     env = {"JAVA_HOME": str(tmp_path)}
     done = lakebed_command("run", str(ORDERS), "--metrics-port", "off", cwd=tmp_path, env=env)
     assert done.returncode == 3
@@ -282,7 +282,7 @@ def found(table: Path) -> dict[int, dict[str, object]]:
 
 
 @pytest.mark.slow
-def test_what_spark_refuses_when_a_query_starts_is_told_in_its_words(tmp_path: Path) -> None:
+def test_what_spark_refuses_when_a_query_starts_is_reported_in_its_words(tmp_path: Path) -> None:
     table = "table: {path: t, keys: [id], schema: {id: long not null}}\n"
     (tmp_path / "p.yml").write_text(table + "source: {kind: files, folder: 'nowhere://x/inbox'}\nformat: json\n")
     done = lakebed_command("run", "p.yml", "--metrics-port", "off", cwd=tmp_path)

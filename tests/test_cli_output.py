@@ -161,7 +161,7 @@ def test_a_map_whose_keys_repeat_loses_none_in_json() -> None:
         (["simulate", "--days", "1e300"], "--days"),
     ],
 )
-def test_odd_arguments_are_told_in_one_line(
+def test_odd_arguments_are_reported_in_one_line(
     arguments: list[str], said: str, table: lakebed.Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, *rest = arguments

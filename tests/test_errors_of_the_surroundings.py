@@ -198,7 +198,7 @@ def test_a_half_filled_repository_of_jars_names_the_folders_to_delete(tmp_path: 
     assert f"Delete {repository} and {cache}, and start again" in told
 
 
-def test_jars_that_no_repository_has_and_other_troubles_are_told_apart() -> None:
+def test_jars_that_no_repository_has_and_other_troubles_are_distinguished() -> None:
     unresolved = "x\n\t\t:: unresolved dependency: a.b#c;1: not found\n"
     assert "can't be downloaded (a.b#c;1: not found): allow access to a Maven" in str(why_no_jars(unresolved))
     assert why_no_jars("Exception: no memory") is None

@@ -106,7 +106,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         (GENERATED, 1, "the key 'table' is missing"),
     ],
 )
-def test_a_wrong_file_is_told_by_line_with_what_was_meant(text: str, line: int, said: str) -> None:
+def test_a_wrong_file_is_shown_by_line_with_what_was_meant(text: str, line: int, said: str) -> None:
     message = complaint(text)
     assert said in message
     assert f"p.yml, line {line}:" in message
@@ -426,7 +426,7 @@ def test_without_a_schema_what_the_file_does_say_is_compared(tmp_path: Path) -> 
         ("lakebed.keys: '[]'", "lakebed.keys is no property to set"),
     ],
 )
-def test_a_property_that_can_not_be_is_told_by_the_line_of_the_file(property: str, said: str) -> None:
+def test_a_property_that_can_not_be_is_shown_by_the_line_of_the_file(property: str, said: str) -> None:
     message = complaint(TABLE + f"  properties:\n    {property}\n" + GENERATED)
     assert said in message and "p.yml, line 9:" in message
     read(

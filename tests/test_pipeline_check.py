@@ -179,7 +179,7 @@ def filled(value: Any, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize(("table", "sections", "place", "said"), WRONG, ids=[f"{w[2]}-{w[3][:30]}" for w in WRONG])
-def test_what_is_wrong_is_told_with_its_place_before_spark_starts_and_a_table_is_made(
+def test_what_is_wrong_is_reported_with_its_place_before_spark_starts_and_a_table_is_made(
     table: dict[str, Any], sections: dict[str, Any], place: str, said: str, tmp_path: Path
 ) -> None:
     try:
@@ -193,7 +193,7 @@ def test_what_is_wrong_is_told_with_its_place_before_spark_starts_and_a_table_is
     assert line.isdigit() and rest.startswith(f"{place}: "), message
 
 
-def test_all_findings_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+def test_all_findings_are_reported_at_once_each_with_its_line(tmp_path: Path) -> None:
     form = {
         "kind": "csv",
         "extra_columns": {"op": "string"},
@@ -225,7 +225,7 @@ def test_a_wrong_folder_does_not_hide_what_else_is_wrong(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_all_that_is_wrong_with_the_form_of_a_file_is_told_at_once() -> None:
+def test_all_that_is_wrong_with_the_form_of_a_file_is_reported_at_once() -> None:
     text = "table:\n  path: t\n  kyes: [a]\n  schema: {a: lng, b: strin}\nsource: {kind: kafk}\ntrigger_seconds: -x\n"
     with pytest.raises(InvalidInput) as raised:
         parse_pipeline(text, "p.yml", {})
@@ -273,7 +273,7 @@ def test_a_typing_error_leaves_no_table_behind_so_that_the_corrected_file_runs(t
     assert lakebed.open(right.table.path).inspect.detail()["sequence_by"].to_pylist() == ["updated_at"]
 
 
-def test_each_difference_to_a_table_that_exists_is_told_with_its_line_and_what_to_do(tmp_path: Path) -> None:
+def test_each_difference_to_a_table_that_exists_is_reported_with_its_line_and_what_to_do(tmp_path: Path) -> None:
     columns = pipeline_of(tmp_path).table.columns
     lakebed.create(tmp_path / "t", columns, ["id"], properties={"lakebed.read_budget": "4"})  # type: ignore[arg-type]
     other = {
@@ -292,7 +292,7 @@ def test_each_difference_to_a_table_that_exists_is_told_with_its_line_and_what_t
         assert said in message
 
 
-def test_folders_that_can_not_be_read_or_written_are_told(tmp_path: Path) -> None:
+def test_folders_that_can_not_be_read_or_written_are_reported(tmp_path: Path) -> None:
     pipeline = pipeline_of(tmp_path)
     with patch("os.access", lambda path, mode: not mode & os.W_OK):
         assert f"table.path: {tmp_path} can't be written to; give this user the permission" in complaint(pipeline)
@@ -307,7 +307,7 @@ def test_places_that_only_spark_can_reach_are_left_to_it(tmp_path: Path) -> None
     assert main(["validate", str(tmp_path / "p.yml")]) == 0
 
 
-def test_a_checkpoint_of_another_source_is_told(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_source_is_reported(tmp_path: Path) -> None:
     place = tmp_path / "checkpoint"
     (place / "offsets").mkdir(parents=True)
     (place / "offsets" / "0").touch()

@@ -38,7 +38,7 @@ def kafka(topics: str, brokers: str = "a:9092") -> str:
         (kafka("topics: [a, b]"), kafka("topic_pattern: c.*"), "Kafka's topics that match c.*"),
     ],
 )  # fmt: skip
-def test_another_pipeline_is_refused_and_told_the_setting(tmp_path: Path, first: str, second: str, said: str) -> None:
+def test_another_pipeline_is_refused_and_shown_the_setting(tmp_path: Path, first: str, second: str, said: str) -> None:
     take(tmp_path, first)
     read_a_batch(tmp_path)
     with pytest.raises(InvalidInput) as raised:

@@ -202,7 +202,7 @@ def test_the_greatest_settings_break_nothing(table: lakebed.Table) -> None:
     assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3]
 
 
-def test_a_property_of_the_log_that_can_not_be_read_stops_nobody_and_is_told(
+def test_a_property_of_the_log_that_can_not_be_read_stops_nobody_and_is_reported(
     table: lakebed.Table, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = {

@@ -34,24 +34,24 @@ def ends_at_once() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield pressed
         return
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
-    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-    watcher = threading.Thread(target=_watch, args=(heard, pressed, over), name="lakebed-interrupt", daemon=True)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=_watch, args=(reader, pressed, over), name="lakebed-interrupt", daemon=True)
     watcher.start()
     try:
         yield pressed
     finally:
         over.set()
         signal.set_wakeup_fd(before)
-        os.write(told, _OVER)
+        os.write(writer, _OVER)
         watcher.join()
-        os.close(told)
-        os.close(heard)
+        os.close(writer)
+        os.close(reader)
 
 
-def _watch(heard: int, pressed: threading.Event, over: threading.Event) -> None:
-    while (number := os.read(heard, 1)) != bytes([signal.SIGINT]):
+def _watch(reader: int, pressed: threading.Event, over: threading.Event) -> None:
+    while (number := os.read(reader, 1)) != bytes([signal.SIGINT]):
         if number == _OVER:
             return
     pressed.set()

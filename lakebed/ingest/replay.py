@@ -194,7 +194,7 @@ class Replay:
             return
 
     def _decoded(self, records: pa.Table, snapshot: Snapshot) -> _Decoded:
-        """The changes of the records that are fine now. Raises _Refused if that can't be told of each record by itself."""
+        """The changes of the records that are fine now. Raises _Refused if that can't be decided for each record by itself."""
         known = records["topic"].is_valid()
         raw = records.filter(known)
         millis = raw["time"].cast(pa.timestamp("ms", "UTC"), safe=False)

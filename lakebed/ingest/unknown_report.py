@@ -1,4 +1,4 @@
-"""Tell of the names in a batch that its table has no place for: an event for each, and a warning the first time."""
+"""Report the names in a batch that its table has no place for: an event for each, and a warning the first time."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 2. The format and the source: what their own classes refuse, and the columns that expressions and lists name.
 3. The folders (``places``). 4. With ``connect``: brokers and stores (``connections``), asked once and for a short time.
 
-All findings are told at once, each with its line. Nothing is written, and Spark is not needed.
+All findings are reported at once, each with its line. Nothing is written, and Spark is not needed.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findi
         )
         with findings.at("table"):
             check_layout(columns, new.settings(), section.partition_by)
-    # What is wrong was told: the format is checked against the rest.
+    # What is wrong was reported: the format is checked against the rest.
     keys = [name for name in section.keys if name in columns.names] or columns.names[: len(section.keys[:1])]
     return _Target(columns, tuple(keys), None if findings.has("table", "sequence_by") else section.sequence_by)
 

@@ -236,13 +236,13 @@ def _connected(java: Java) -> Any:
     """The gateway to a JVM that listens."""
     from pyspark import java_gateway
 
-    told = {"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.secret}
-    os.environ.update(told)  # where PySpark looks
+    address = {"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.secret}
+    os.environ.update(address)  # where PySpark looks
     try:
         launch: Any = java_gateway.launch_gateway
         gateway = launch()
     finally:
-        for name in told:
+        for name in address:
             del os.environ[name]
     gateway.proc = java.process
     return gateway

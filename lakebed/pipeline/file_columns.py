@@ -1,4 +1,4 @@
-"""Whether the files in a source's folder have the columns that a pipeline file says: told by the first file that is there.
+"""Whether the files in a source's folder have the columns that a pipeline file says, judged by the first file that is there.
 
 Spark reads Parquet by name: it leaves out a column that is not named, and takes null for one that a file lacks, without a word.
 It reads CSV by position, so the header must have the same names in the same order.

@@ -1,4 +1,4 @@
-"""All that is wrong with a pipeline file, gathered so that it is told at once, each with its line."""
+"""All that is wrong with a pipeline file, gathered so that it is reported at once, each with its line."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ class QuickStart:
     def launch(self, conf: Mapping[str, str], log: Path, given_up: Callable[[], bool] = lambda: False) -> Java:
         """Start Java with these settings of Spark, its output into a file. Raises JavaEnded, also if it is given up."""
         with tempfile.TemporaryDirectory(prefix="lakebed-java-") as folder, log.open("ab") as out:
-            told = Path(folder, "port")
-            environment = self._environment() | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}
+            port_file = Path(folder, "port")
+            environment = self._environment() | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(port_file)}
             command = self._command(conf, environment)
             if given_up():
                 raise JavaEnded
@@ -69,13 +69,13 @@ class QuickStart:
                 command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, env=environment,
                 start_new_session=True,
             )  # fmt: skip
-            while not told.exists():  # Java renames it to there
+            while not port_file.exists():  # Java renames it to there
                 if process.poll() is not None or given_up():
                     process.kill()
                     process.wait()
                     raise JavaEnded
                 time.sleep(_LOOK_SECONDS)
-            text = told.read_bytes()
+            text = port_file.read_bytes()
             port, length = struct.unpack("!ii", text[:8])
             return Java(process, port, text[8 : 8 + length].decode(), command[command.index("-cp") + 1])
 

@@ -288,7 +288,7 @@ class Watched:
 
 def _part(pictures: Sequence[Levels], number: int) -> dict[str, Any] | None:
     """A part of the newest picture that has it: a browser may still show an earlier one."""
-    return next((told for picture in reversed(pictures) if (told := picture.part(number)) is not None), None)
+    return next((found for picture in reversed(pictures) if (found := picture.part(number)) is not None), None)
 
 
 class Tables:

@@ -103,7 +103,7 @@ def merge(table: lakebed.Table, worker: Merger | VolatileMerger, inputs: list[st
 # -- full disks ------------------------------------------------------------------------------------------------------
 
 
-def test_a_writer_on_a_full_disk_is_told_so_and_may_try_again(table: lakebed.Table) -> None:
+def test_a_writer_on_a_full_disk_gets_an_error_that_says_so_and_may_try_again(table: lakebed.Table) -> None:
     before, version = files(table), table.version
     more = batch(range(PARTS * ROWS, (PARTS + 1) * ROWS))
     with disk_full_after(20_000), pytest.raises(StoreUnavailable, match=rf"{table.path}/_lakebed.* check the disk"):

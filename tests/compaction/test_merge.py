@@ -137,7 +137,7 @@ def test_of_two_merges_of_one_part_the_second_ends_before_it_costs_anything(tabl
     assert merger(table).run([a, c], 1, kernel()).outcome is MergeOutcome.REPLACED
 
 
-def test_a_lease_that_ended_lets_another_replica_take_over_and_the_first_gives_way(table: lakebed.Table) -> None:
+def test_a_lease_that_ended_lets_another_replica_take_over_and_the_first_gives_up(table: lakebed.Table) -> None:
     clock = Clock()
     late = merger(table, "late", clock)
     before = files(table)

@@ -39,7 +39,7 @@ def test_the_command_shares_a_table_with_others_as_well(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["replica", "maintain"])
-def test_a_replica_that_is_told_to_stop_while_it_merges_gives_its_claim_back(role: str, tmp_path: Path) -> None:
+def test_a_replica_that_is_asked_to_stop_while_it_merges_gives_its_claim_back(role: str, tmp_path: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
     path = str(tmp_path / "table")
     table = lakebed.create(path, schema, keys=["id"], properties={"lakebed.read_budget": "1"})

@@ -246,7 +246,7 @@ def test_the_doctor_and_the_status_name_the_cause_of_each_broken_table(table: la
     assert main(["doctor", "--deep", table.path]) == main(["status", "--deep", table.path]) == 1
 
 
-def test_of_a_healthy_table_nothing_is_told_and_the_exit_code_is_0(
+def test_of_a_healthy_table_nothing_is_reported_and_the_exit_code_is_0(
     table: lakebed.Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = table.doctor(deep=True)
@@ -258,7 +258,7 @@ def test_of_a_healthy_table_nothing_is_told_and_the_exit_code_is_0(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_of_tables_under_random_treatment_nothing_is_told(tmp_path: Path, seed: int) -> None:
+def test_of_tables_under_random_treatment_nothing_is_reported(tmp_path: Path, seed: int) -> None:
     world = make_world(seed, tmp_path)
     for _ in range(12):
         step(world, tmp_path)
@@ -357,7 +357,7 @@ def test_an_adopted_table_with_a_struct_is_healthy(tmp_path: Path) -> None:
     assert examine(adopted.path, deep=True).findings == ()
 
 
-def test_a_table_that_needs_what_we_lack_is_told_so_and_nothing_breaks(table: lakebed.Table) -> None:
+def test_a_table_that_needs_what_we_lack_gets_an_error_that_says_so_and_nothing_breaks(table: lakebed.Table) -> None:
     log, snapshot = log_of(table), log_of(table).refresh()
     beyond = replace(snapshot.protocol, reader_features=snapshot.protocol.reader_features | {"unheardOf"})
     data = encode_commit([CommitInfo(operation="UPGRADE", commit_id="x", engine="other"), beyond])
@@ -366,7 +366,7 @@ def test_a_table_that_needs_what_we_lack_is_told_so_and_nothing_breaks(table: la
         assert any(finding.check == "gate" and "unheardOf" in finding.what for finding in found.findings)
 
 
-def test_a_claim_that_another_program_garbled_is_told_and_nothing_breaks(table: lakebed.Table) -> None:
+def test_a_claim_that_another_program_garbled_is_reported_and_nothing_breaks(table: lakebed.Table) -> None:
     log, version = log_of(table), log_of(table).refresh().version + 1
     garbled = encode_commit(
         [CommitInfo(operation="SET", commit_id="x", engine="other"), Domain("lakebed.claim.x", "{ not JSON")]
@@ -377,7 +377,7 @@ def test_a_claim_that_another_program_garbled_is_told_and_nothing_breaks(table: 
 
 
 @pytest.mark.parametrize("name", ["no base 85 at all, ü", "x" * 19, "", "_lakebed"])
-def test_a_deletion_vector_with_a_garbled_name_is_told_with_its_part(table: lakebed.Table, name: str) -> None:
+def test_a_deletion_vector_with_a_garbled_name_is_reported_with_its_part(table: lakebed.Table, name: str) -> None:
     part = base(table, dirty=True)
     assert part.deletion_vector is not None
     log, version = log_of(table), log_of(table).refresh().version + 1
@@ -452,7 +452,7 @@ def test_a_delete_that_is_not_marked_dead_is_named(table: lakebed.Table) -> None
     assert any("not marked dead" in finding.what for finding in told)
 
 
-def test_a_duplicate_is_told_with_its_key_and_every_place(table: lakebed.Table) -> None:
+def test_a_duplicate_is_reported_with_its_key_and_every_place(table: lakebed.Table) -> None:
     original, copy = base(table).path, put_a_key_in_twice(table)
     findings = examine(table.path, deep=True).findings
     assert "and 30 more keys" in findings[-1].what

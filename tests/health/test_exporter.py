@@ -45,7 +45,7 @@ class Watched:
         wait_until(lambda: self.value(name, table, **labels) == wanted)
 
 
-def test_tables_are_told_of_as_they_change(tmp_path: Path) -> None:
+def test_tables_are_shown_as_they_change(tmp_path: Path) -> None:
     one, two = new_table(tmp_path / "one"), new_table(tmp_path / "two", rows=5)
     watched = Watched(one.path, two.path)
     watched.comes("lakebed_tail_rows", one.path, 3)
@@ -118,7 +118,7 @@ def test_a_port_that_can_not_be_is_refused_before_anything_starts(
     assert "'off' is no port" in capsys.readouterr().err
 
 
-def test_a_table_in_s3_is_told_of(s3: S3Server, tmp_path: Path) -> None:
+def test_a_table_in_s3_is_shown(s3: S3Server, tmp_path: Path) -> None:
     table = new_table(f"s3://{s3.create_bucket()}/t")
     watched = Watched(table.path)
     watched.comes("lakebed_tail_rows", table.path, 3)

@@ -27,7 +27,7 @@ def changes(*rows: tuple[int, str, int, str]) -> pa.Table:
     return pa.table({"id": list(ids), "v": list(values), "seq": list(sequences), "op": list(ops)})
 
 
-def test_what_comes_late_is_told_from_what_was_superseded(tmp_path: Path) -> None:
+def test_what_comes_late_is_reported_from_what_was_superseded(tmp_path: Path) -> None:
     table, metrics = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"], sequence_by="seq"), Metrics()
     end = events.listen(metrics)
 

@@ -70,7 +70,7 @@ def test_figures_are_those_of_the_newest_version(tmp_path: Path) -> None:
     assert found.severity is Severity.OK
 
 
-def test_a_tail_that_should_have_been_settled_is_told(tmp_path: Path) -> None:
+def test_a_tail_that_should_have_been_settled_is_reported(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     add(table, 7)
     assert checks(look(table)) == checks(look(table, 100)) == []
@@ -79,14 +79,14 @@ def test_a_tail_that_should_have_been_settled_is_told(tmp_path: Path) -> None:
     assert checks(look(table, 300)) == []
 
 
-def test_a_tail_that_the_settings_let_wait_is_not_told(tmp_path: Path) -> None:
+def test_a_tail_that_the_settings_let_wait_is_not_reported(tmp_path: Path) -> None:
     table = new_table(tmp_path, settle_after_age="1 hour")
     add(table, 7)
     assert checks(look(table, 3000)) == []
     assert checks(look(table, 3900)) == ["tail"]
 
 
-def test_merges_that_nobody_does_are_told_with_the_planners_reason(tmp_path: Path) -> None:
+def test_merges_that_nobody_does_are_reported_with_the_planners_reason(tmp_path: Path) -> None:
     table = new_table(tmp_path, batches=4, read_budget="2")
     assert checks(look(table)) == []
     [finding] = look(table, 300).findings
@@ -96,7 +96,7 @@ def test_merges_that_nobody_does_are_told_with_the_planners_reason(tmp_path: Pat
     assert checks(look(table, 300)) == []
 
 
-def test_merges_that_can_t_keep_up_are_told(tmp_path: Path) -> None:
+def test_merges_that_can_t_keep_up_are_reported(tmp_path: Path) -> None:
     table = new_table(tmp_path, batches=7, read_budget="2")
     merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "busy")
     claimed = merger.claim(table.inspect.parts()["path"].to_pylist()[:1], 1, volatile=True)
@@ -107,14 +107,14 @@ def test_merges_that_can_t_keep_up_are_told(tmp_path: Path) -> None:
     merger.abandon(claimed[0])
 
 
-def test_ingest_that_gives_way_is_critical(tmp_path: Path) -> None:
+def test_ingest_that_gives_up_is_critical(tmp_path: Path) -> None:
     table = new_table(tmp_path, batches=26, read_budget="1")
     [finding] = look(table).findings
     assert (finding.check, finding.severity) == ("backpressure", Severity.CRITICAL)
     assert "level 0 parts" in finding.what
 
 
-def test_a_quarantine_with_records_is_told_with_a_command_that_shows_them(
+def test_a_quarantine_with_records_is_reported_with_a_command_that_shows_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = new_table(tmp_path)
@@ -130,7 +130,7 @@ def test_a_quarantine_with_records_is_told_with_a_command_that_shows_them(
     assert look(table).findings == ()
 
 
-def test_a_quarantine_that_can_t_be_read_is_told_beside_the_figures(tmp_path: Path) -> None:
+def test_a_quarantine_that_can_t_be_read_is_reported_beside_the_figures(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     beside = lakebed.create(table.path + QUARANTINE_SUFFIX, QUARANTINE_SCHEMA)
     Path(beside.path, "_delta_log", f"{0:020}.json").write_bytes(b"{ not JSON")
@@ -157,7 +157,7 @@ def test_merges_that_became_due_this_moment_are_not_called_late(tmp_path: Path) 
     assert checks(observer.look()) == []
 
 
-def test_a_log_without_checkpoints_and_one_that_nobody_cleans_are_told(tmp_path: Path) -> None:
+def test_a_log_without_checkpoints_and_one_that_nobody_cleans_are_reported(tmp_path: Path) -> None:
     table = new_table(tmp_path, batches=5, checkpoint_interval="3")
     assert checks(look(table)) == []
     for checkpoint in Path(table.path, "_delta_log").glob("*checkpoint*"):

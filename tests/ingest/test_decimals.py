@@ -148,7 +148,7 @@ def test_what_a_text_means_does_not_depend_on_its_neighbours(
     assert decoded.changes.to_pylist()[0]["n"] == Decimal(expected)
 
 
-def test_flat_objects_hold_digits_unless_told_otherwise() -> None:
+def test_flat_objects_hold_digits_unless_a_setting_says_otherwise() -> None:
     values = [{"id": 1, "n": "1234"}, {"id": 2, "n": "12.50"}, {"id": 3, "n": "null"}, {"id": 4, "n": "AQI="}]
     decoded = JsonRows(write_spec_of(pa.decimal128(12, 2))).decode(records(values))
     assert decoded.changes["n"].to_pylist() == [Decimal("1234.00"), Decimal("12.50")]

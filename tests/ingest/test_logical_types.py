@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_refused_not_rounded(value: Any, target: pa.DataTyp
 
 
 @pytest.mark.parametrize(("unit", "expected"), [("ms", 5_000_000), ("us", 5000), ("ns", 5)])
-def test_the_unit_of_timestamps_without_a_schema_can_be_told(unit: Any, expected: int) -> None:
+def test_the_unit_of_timestamps_without_a_schema_can_be_set(unit: Any, expected: int) -> None:
     decoder_schema = DecoderSchema(pa.schema([pa.field("at", pa.timestamp("us", "UTC"))]))
     decoder = DebeziumJson(decoder_schema, JsonOptions(timestamp_unit=unit))
     changes = decoder.decode(records([event("c", {"at": 5000})])).changes
@@ -196,7 +196,7 @@ def test_the_unit_of_timestamps_without_a_schema_can_be_told(unit: Any, expected
 
 
 @pytest.mark.parametrize(("form", "expected"), [("string", Decimal("1234")), ("precise", Decimal(-2_658_824))])
-def test_the_form_of_decimals_without_a_schema_can_be_told(form: Any, expected: Decimal) -> None:
+def test_the_form_of_decimals_without_a_schema_can_be_set(form: Any, expected: Decimal) -> None:
     decoder_schema = DecoderSchema(pa.schema([pa.field("n", pa.decimal128(12, 0))]))
     changes = (
         DebeziumJson(decoder_schema, JsonOptions(decimal_text=form))

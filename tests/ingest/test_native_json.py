@@ -173,7 +173,7 @@ def test_an_unsure_record_leaves_nothing_behind() -> None:
     assert check([whole, *cut, whole]) == 2
 
 
-def test_unknown_members_are_told_record_by_record() -> None:
+def test_unknown_members_are_counted_record_by_record() -> None:
     documents = [b'{"s":"a","n":1,"o":{"x":1,"q":0}}', b'{"m":null,"known":{},"n":[]}', b'{"n":tru}', b'{"l":[1]}']
     got = parsed(*documents, watched={(): ("known",)})
     assert got.met is not None

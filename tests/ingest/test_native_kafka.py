@@ -224,7 +224,7 @@ def test_native_code_alone_reads_what_the_reading_in_python_does(
         assert table.equals(read(ranges, first, first + table.num_rows))
 
 
-def test_what_is_lost_is_told_by_the_reading_in_python(ranges: KafkaSettings) -> None:
+def test_what_is_lost_is_shown_by_the_reading_in_python(ranges: KafkaSettings) -> None:
     with pytest.raises(DataLoss, match=r"offsets 3000 to 3009 are lost: the partition ends at offset 3000 now"):
         read(ranges, 2_000, 3_010)
 

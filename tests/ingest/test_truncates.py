@@ -271,7 +271,7 @@ def test_of_other_partitions_of_a_source_without_places_its_clock_decides_and_th
     assert reader.ids() == [2, 3]
 
 
-def test_what_is_left_out_is_told(reader: Reader) -> None:
+def test_what_is_left_out_is_counted(reader: Reader) -> None:
     topic = Topic()
     send_all(topic, postgres, 1, 2, "t", 3)
     reader.read(topic)

@@ -171,7 +171,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("type_", "values"), TYPED, ids=[str(type_) for type_, _ in TYPED])
-def test_keys_of_every_type_are_told_apart(tmp_path: Path, type_: pa.DataType, values: list[Any]) -> None:
+def test_keys_of_every_type_are_distinguished(tmp_path: Path, type_: pa.DataType, values: list[Any]) -> None:
     with KeyIndex(tmp_path, {"k": type_}) as index:
         index.add("p", rows(*values, type_=type_))
         assert found(index, *values[::-1], type_=type_) == [(i, "p", len(values) - 1 - i) for i in range(len(values))]
@@ -195,7 +195,7 @@ def test_keys_of_several_columns_match_only_as_a_whole(tmp_path: Path) -> None:
         ]
 
 
-def test_keys_with_one_hash_are_still_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_with_one_hash_are_still_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KeyEncoding, "words", lambda _, encoded: np.full(encoded.num_rows, 42, np.int64))
     with KeyIndex(tmp_path, {"k": pa.string()}) as index:
         index.add("p", rows("a", "b", "c", type_=pa.string()))

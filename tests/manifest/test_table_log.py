@@ -159,7 +159,7 @@ def test_a_store_that_stays_silent_leaves_the_outcome_unknown() -> None:
     assert isinstance(outcome, Unknown) and outcome.version == 1 and "no answer" in outcome.cause
 
 
-def test_a_settle_gives_way_to_a_commit_that_replaced_its_part() -> None:
+def test_a_settle_gives_up_to_a_commit_that_replaced_its_part() -> None:
     log = new_log()
     part = base_part("base")
     read = committed(log.commit(log.refresh(), [AddPart(part)], INFO, BLIND))
@@ -175,7 +175,7 @@ def test_a_settle_gives_way_to_a_commit_that_replaced_its_part() -> None:
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.PARTS
 
 
-def test_a_settle_gives_way_to_a_commit_that_brought_new_rows_but_not_to_a_merge_elsewhere() -> None:
+def test_a_settle_gives_up_to_a_commit_that_brought_new_rows_but_not_to_a_merge_elsewhere() -> None:
     log = new_log()
     read = committed(log.commit(log.refresh(), [change_part("a"), AddPart(base_part("x"))], INFO, BLIND))
     domain = next(iter(read.tail))
@@ -224,7 +224,7 @@ def test_the_scope_of_a_conflict_is_the_table_s_setting(scope: str, conflicts: b
     assert isinstance(log.commit(read, ours, INFO, ReadWriteSet(parts={b.path: key})), Conflicted) is conflicts
 
 
-def test_of_two_settles_of_the_same_change_part_the_second_gives_way() -> None:
+def test_of_two_settles_of_the_same_change_part_the_second_gives_up() -> None:
     log = new_log()
     read = committed(log.commit(log.refresh(), [change_part("a")], INFO, BLIND))
     [(domain, part)] = read.tail.items()
@@ -439,7 +439,7 @@ def test_a_commit_that_is_not_whole_is_named_by_all_who_read_it() -> None:
     assert TableLog(log.store).refresh() == newest
 
 
-def test_a_flipped_bit_of_a_commit_or_a_checkpoint_is_told_or_changes_nothing() -> None:
+def test_a_flipped_bit_of_a_commit_or_a_checkpoint_is_reported_or_changes_nothing() -> None:
     log = new_log()
     for number in range(3):
         committed(log.commit(log.refresh(), [AddPart(base_part(f"p{number}"))], INFO, BLIND))

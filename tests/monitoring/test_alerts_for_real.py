@@ -68,7 +68,7 @@ def running() -> Iterator[ExitStack]:
 
 
 @pytest.mark.slow
-def test_a_tail_that_nobody_settles_is_told_until_somebody_does(tmp_path: Path, running: ExitStack) -> None:
+def test_a_tail_that_nobody_settles_is_reported_until_somebody_does(tmp_path: Path, running: ExitStack) -> None:
     watched = Watched(str(tmp_path / "t"), tmp_path, running, [])
     watched.table.apply(pa.table({"id": [1], "region": [1]}, schema=SCHEMA))
     watched.wait("LakebedTailOld", fires=True)
@@ -87,7 +87,7 @@ def test_a_flood_delays_the_writer_until_maintenance_has_caught_up(tmp_path: Pat
     watched.wait("LakebedWriterDelayed", fires=False)
 
 
-def test_a_store_that_fails_is_told_until_it_answers_again(
+def test_a_store_that_fails_is_reported_until_it_answers_again(
     flaky_s3: FaultProxy, s3_server: S3Server, tmp_path: Path, running: ExitStack
 ) -> None:
     watched = Watched(f"s3://{s3_server.create_bucket()}/t", tmp_path, running, [])

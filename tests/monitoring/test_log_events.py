@@ -50,7 +50,7 @@ def claim_changes(told: list[events.Event]) -> list[str]:
     return [event.result for event in told if isinstance(event, events.ClaimChanged)]
 
 
-def test_a_commit_that_gives_way_tells_to_what(tmp_path: Path) -> None:
+def test_a_commit_that_gives_up_says_to_what(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     stale = log_of(table).refresh()
     table.apply(pa.table({"id": [7]}, SCHEMA))

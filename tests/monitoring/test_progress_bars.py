@@ -118,7 +118,7 @@ def test_a_terminal_that_can_t_draw_is_given_lines() -> None:
     assert re.search(r"lakebed: working, \d s", seen) and "\x1b" not in seen
 
 
-def test_what_is_told_is_drawn_as_it_is() -> None:
+def test_what_is_given_is_drawn_as_it_is() -> None:
     _, seen = on_a_terminal(
         "import time; from lakebed.cli import progress as module\n"
         "module.FIRST_SECONDS = 0.05\n"

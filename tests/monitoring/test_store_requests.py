@@ -58,7 +58,7 @@ def test_every_request_is_counted_with_its_bytes_and_its_answer(flaky_s3: FaultP
     assert parts <= sent["put"] <= parts * 1.05, "parts, vectors with their frames, and no log but for checkpoints"
 
 
-def test_what_a_task_asks_of_the_store_is_told_where_the_metrics_are(s3: S3Server) -> None:
+def test_what_a_task_asks_of_the_store_is_counted_where_the_metrics_are(s3: S3Server) -> None:
     table = lakebed.create(f"s3://{s3.create_bucket()}/t", SCHEMA, keys=["id"])
     decoded = [Decoded(changes=batch(1), quarantined=QUARANTINE_SCHEMA.empty_table())]
     task = WriteTask(WriteSpec(schema=SCHEMA, keys=("id",)), table.path, lambda _: iter(decoded))

@@ -210,7 +210,7 @@ def test_a_new_process_tells_the_same_of_the_table(tmp_path: Path) -> None:
         assert read("lakebed_batches_total") is None, "what a process did is not guessed by another"
 
 
-def test_parts_on_a_local_disk_are_told_apart_from_claims_whose_output_is_elsewhere(tmp_path: Path) -> None:
+def test_parts_on_a_local_disk_are_distinguished_from_claims_whose_output_is_elsewhere(tmp_path: Path) -> None:
     # A part that stands for more than 24 others is uploaded, and on a slow machine all could be merged into one.
     table, metrics = maintained(tmp_path, volatile="on", batches=20)
     here, truth = Read(metrics, table.path), Truth.of(Path(table.path))
@@ -232,7 +232,7 @@ def size(file: Path) -> int:
     return file.stat().st_size
 
 
-def test_what_is_told_after_a_crash_is_true(tmp_path: Path) -> None:
+def test_what_is_reported_after_a_crash_is_true(tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "orders", SCHEMA, keys=["id"], properties={"lakebed.read_budget": "3"})
     worker = subprocess.Popen(
         [sys.executable, "-c", WORKER, table.path], env=os.environ | {"PYTHONPATH": str(Path.cwd())}

@@ -753,7 +753,7 @@ def test_what_is_committed_while_a_cleanup_lists_stays(tmp_path: Path) -> None:
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_commands_only_tell_unless_told_otherwise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_only_list_unless_asked_to_delete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
     table.apply(rows_of(0))
     orphan = put(table, "_lakebed/nobody.parquet")

@@ -47,7 +47,7 @@ def test_nothing_is_overdue_in_a_table_that_is_maintained(seed: int, tmp_path: P
     assert left and not any(file.exists() for file in left), "there was something to delete"
 
 
-def test_what_nobody_deletes_is_told_later_than_maintenance_would_delete_it(tmp_path: Path) -> None:
+def test_what_nobody_deletes_is_reported_later_than_maintenance_would_delete_it(tmp_path: Path) -> None:
     clock = Clock()
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
     file = put(table, "_lakebed/orphan.parquet", age=timedelta())
@@ -69,7 +69,7 @@ def test_what_nobody_deletes_is_told_later_than_maintenance_would_delete_it(tmp_
     assert list(look_for_orphans(log_of(table), storage_of(table), table.path)) == []
 
 
-def test_an_orphan_of_a_quiet_table_is_told_too(tmp_path: Path) -> None:
+def test_an_orphan_of_a_quiet_table_is_reported_too(tmp_path: Path) -> None:
     clock = Clock()
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
     table.apply(rows_of(1))

@@ -52,7 +52,7 @@ def test_one_bit_anywhere_is_found_and_the_file_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [lambda data: data[:-1], lambda data: data + b"\0", lambda _: b""])
-def test_a_file_of_another_length_is_told(how: object, tmp_path: Path) -> None:
+def test_a_file_of_another_length_is_reported(how: object, tmp_path: Path) -> None:
     part = written(tmp_path).base_part(False)
     file = tmp_path / part.path
     file.write_bytes(how(file.read_bytes()))  # type: ignore[operator]
@@ -60,7 +60,7 @@ def test_a_file_of_another_length_is_told(how: object, tmp_path: Path) -> None:
         verify(part, open_part_storage(tmp_path))
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     part = written(tmp_path).base_part(False)
     (tmp_path / part.path).unlink()
     for one in (part, replace(part, checksum=None)):
@@ -88,7 +88,7 @@ def test_of_a_file_without_a_checksum_the_pages_are_verified(tmp_path: Path) -> 
         verify(part, open_part_storage(tmp_path))
 
 
-def test_a_damaged_footer_of_others_is_told_by_name(tmp_path: Path) -> None:
+def test_a_damaged_footer_of_others_is_shown_by_name(tmp_path: Path) -> None:
     file, rng = tmp_path / "others.parquet", random.Random(0)
     pq.write_table(pa.table({"id": range(100)}), file)
     whole, told = file.read_bytes(), 0

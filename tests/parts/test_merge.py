@@ -301,7 +301,7 @@ def test_rows_that_died_meanwhile_are_found_in_the_output(tmp_path: Path) -> Non
     assert not any(part.provenance.map_rows(5, BitMap64([0])) for part in parts)
 
 
-def test_a_merge_of_merged_parts_is_told_in_terms_of_the_original_parts(tmp_path: Path) -> None:
+def test_a_merge_of_merged_parts_is_reported_in_terms_of_the_original_parts(tmp_path: Path) -> None:
     spec, rng = WriteSpec(schema=SCHEMA, sort_key=("k", "x")), random.Random(5)
     originals = [source(tmp_path, random_table(rng, 30), spec, dead=[1, 4]) for _ in range(5)]
     first, second = merged(tmp_path, originals[:2], spec), merged(tmp_path, originals[3:], spec)
@@ -346,7 +346,7 @@ def test_a_missing_or_damaged_source_is_named_and_nothing_is_left(tmp_path: Path
     assert [path.name for path in (tmp_path / "_lakebed").iterdir()] == [Path(good.url).name]
 
 
-def test_a_merge_that_is_told_to_stop_leaves_no_file(tmp_path: Path) -> None:
+def test_a_merge_that_is_asked_to_stop_leaves_no_file(tmp_path: Path) -> None:
     spec = WriteSpec(schema=pa.schema([("id", pa.int64())]), keys=("id",))
     one, seen = source(tmp_path, pa.table({"id": range(10)}), spec), []
 

@@ -45,7 +45,7 @@ def test_an_object_that_cannot_be_deleted_is_named_and_the_others_go(s3: S3Serve
     assert list(storage.list()) == []
 
 
-def test_a_store_that_fails_is_asked_again_and_at_last_told_of(flaky_s3: FaultProxy, s3_server: S3Server) -> None:
+def test_a_store_that_fails_is_asked_again_and_at_last_reported(flaky_s3: FaultProxy, s3_server: S3Server) -> None:
     storage, paths = filled(s3_server.create_bucket(), 3)
     flaky_s3.fail_next(Fault.AFTER, 1, method="POST")
     assert storage.delete_many(paths[:1]) == {}

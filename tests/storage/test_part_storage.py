@@ -87,7 +87,7 @@ def test_a_written_file_is_there_whole_and_nothing_else(storage: PartStorage) ->
     assert abs(modified - time.time()) < 60
 
 
-def test_many_files_are_deleted_and_each_that_stays_is_told(tmp_path: Path, storage: PartStorage) -> None:
+def test_many_files_are_deleted_and_each_that_stays_is_reported(tmp_path: Path, storage: PartStorage) -> None:
     paths = [f"_lakebed/a b%ü{number}.parquet" for number in range(7)]
     for path in paths:
         storage.write_bytes(path, b"x")

@@ -166,7 +166,7 @@ def test_a_file_of_others_is_read_settled_completed_merged_and_mutated(
 
 @pytest.mark.parametrize("keys", [(), ("id",)], ids=["without keys", "with keys"])
 @pytest.mark.parametrize("file", FILES.values(), ids=FILES.keys())
-def test_a_file_of_others_is_mutated_and_its_changes_are_told(
+def test_a_file_of_others_is_mutated_and_its_changes_are_reported(
     file: Callable[[], File], keys: tuple[str, ...], tmp_path: Path
 ) -> None:
     """What is deleted from and updated in the file itself; a copy made of the changes is the table."""

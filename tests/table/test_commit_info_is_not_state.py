@@ -190,7 +190,7 @@ def test_the_rewritten_log_goes_on_with_new_commits(tmp_path: Path) -> None:
         assert copy.to_arrow(where="id = 500").num_rows == 1
 
 
-def test_every_kind_of_commit_is_told_by_its_actions(tmp_path: Path) -> None:
+def test_every_kind_of_commit_is_shown_by_its_actions(tmp_path: Path) -> None:
     told = {
         (commit.info.operation, kind_of(commit))
         for make in (keyed, unkeyed)

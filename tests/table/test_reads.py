@@ -262,7 +262,7 @@ def test_a_table_that_is_gone_does_not_come_back(table: lakebed.Table) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"\xff\xfe", b"[1]", b'{"a": "b"}', b'{"a": -1}', b'{"a": 1.5}', b'{"a": true}']
 )
-def test_a_file_of_reads_that_is_none_is_ignored_and_told_once(
+def test_a_file_of_reads_that_is_none_is_ignored_and_reported_once(
     data: bytes, table: lakebed.Table, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = log_of(table).clock = Clock()

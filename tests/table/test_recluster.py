@@ -246,7 +246,7 @@ def test_an_interrupted_job_leaves_a_table_that_is_right_and_goes_on_when_called
     filled.check()
 
 
-def test_a_job_that_is_told_to_stop_says_that_it_did_not_finish(filled: Filled) -> None:
+def test_a_job_that_is_asked_to_stop_says_that_it_did_not_finish(filled: Filled) -> None:
     told: list[bool] = []
     result = filled.table.maintenance.recluster(
         final=True, on_progress=at_first(lambda: told.append(True)), stop=lambda: bool(told)
@@ -306,7 +306,7 @@ def test_outputs_that_stay_on_local_disk_for_a_while_keep_the_version_of_their_s
     restarted.close()
 
 
-def test_a_disk_without_room_is_told_of_before_anything_is_written(
+def test_a_disk_without_room_is_shown_before_anything_is_written(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")

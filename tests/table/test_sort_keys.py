@@ -100,7 +100,7 @@ def test_merged_rows_lie_as_the_sort_key_says(tmp_path: Path) -> None:
         assert regions == sorted(regions, key=lambda pair: (pair[0], (pair[1] or "").encode()))
 
 
-def test_what_lies_deepest_is_told_as_users_know_it(tmp_path: Path) -> None:
+def test_what_lies_deepest_is_reported_as_users_know_it(tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "t", SCHEMA, sort_key=["month(ts) desc", "substr(region, 1, 1) desc", "hour(ts)"])
     for _ in range(2):
         days = [START, START + datetime.timedelta(days=40, hours=3)]

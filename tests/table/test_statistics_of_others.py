@@ -137,7 +137,7 @@ def settle_without_index(target: lakebed.Table) -> None:
     assert inside.settler.settle(lambda shape: ScanLocator(shape, inside.storage)).commits == 1
 
 
-def test_spark_s_index_is_told_only_bounds_that_hold() -> None:
+def test_spark_s_index_is_reported_only_bounds_that_hold() -> None:
     schema = pa.schema(
         [("id", pa.int64()), ("x", pa.float64()), ("d", pa.decimal128(38, 10)), ("m", pa.decimal128(9, 2))]
     )

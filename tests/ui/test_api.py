@@ -116,7 +116,7 @@ def test_the_timeline_is_that_of_the_log(orders: lakebed.Table, serve: Serve) ->
     assert commits[0]["metrics"] == dict(known[0]["metrics"])
 
 
-def test_a_running_merge_is_told_with_an_estimate_from_earlier_ones(orders: lakebed.Table, serve: Serve) -> None:
+def test_a_running_merge_is_reported_with_an_estimate_from_earlier_ones(orders: lakebed.Table, serve: Serve) -> None:
     merging = claim(orders, Clock(time.time()), 2, 30)
     kept = sum(row["bytes"] for row in orders.inspect.parts().to_pylist() if row["path"] in merging.sources)
     page = serve(orders)
@@ -187,9 +187,7 @@ def test_answers_are_compressed_for_those_who_can_read_that(orders: lakebed.Tabl
     assert gzip.decompress(zipped[1]) == plain[1]
 
 
-def test_a_broken_table_says_why_and_the_others_are_told_of(
-    tmp_path: Path, orders: lakebed.Table, serve: Serve
-) -> None:
+def test_a_broken_table_says_why_and_the_others_are_shown(tmp_path: Path, orders: lakebed.Table, serve: Serve) -> None:
     broken = lakebed.create(tmp_path / "broken", ONE, keys=["id"])
     commit = broken.apply(pa.table({"id": [1]}, ONE))
     file = Path(broken.path, "_delta_log", f"{commit:020}.json")
@@ -491,7 +489,7 @@ def test_the_command_serves_until_it_is_asked_to_stop(orders: lakebed.Table) -> 
         assert outcome(process)[1] == "" and process.returncode == 0
 
 
-def test_a_table_in_s3_is_told_of(s3: S3Server, serve: Serve) -> None:
+def test_a_table_in_s3_is_shown(s3: S3Server, serve: Serve) -> None:
     table = lakebed.create(f"s3://{s3.create_bucket()}/t", ONE, keys=["id"])
     table.apply(pa.table({"id": [1, 2]}, ONE))
     page = serve(table)

@@ -69,7 +69,7 @@ def test_no_two_bars_of_a_lane_meet_and_there_are_no_more_lanes_than_the_level_i
         assert 1 + max(lane for lane, _, _ in mine_) == deepest
 
 
-def test_claimed_parts_and_those_of_another_order_are_told_apart() -> None:
+def test_claimed_parts_and_those_of_another_order_are_distinguished() -> None:
     parts = [mine("p1", 0, 1), mine("p2", 2, 3), mine("p3", 4, 5, sort_key_version=None)]
     found = bars(levels(table(parts, SORTED), frozenset(["p2"])).document)
     assert [state for *_, state in found] == ["settled", "claimed", "other_order"]

@@ -90,7 +90,7 @@ def test_a_change_that_lacks_values_stands_whole_in_the_version_that_settles_it(
 
 
 @pytest.mark.parametrize("newer", [change(1, 9, "whole"), change(1, 9, None, "d")])
-def test_a_completed_row_is_left_out_where_a_newer_change_was_told_before(newer: Row, tmp_path: Path) -> None:
+def test_a_completed_row_is_left_out_where_a_newer_change_was_returned_before(newer: Row, tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
     table.apply(as_arrow([change(1, 1, "LARGE"), change(2, 1, "LARGE")], table))
     table.settle()
@@ -105,7 +105,7 @@ def test_a_completed_row_is_left_out_where_a_newer_change_was_told_before(newer:
     assert copy.rows() == rows_of(table)
 
 
-def test_a_sequence_that_is_no_column_is_told_beside_the_rows(tmp_path: Path) -> None:
+def test_a_sequence_that_is_no_column_is_reported_beside_the_rows(tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"], sequence_by="seq")
     version = table.apply(as_arrow([change(1, 1, "a", seq=7), change(2, 1, None, "d", seq=8)], table))
     (found,) = versions_with_changes(table.path, version, version)

@@ -97,7 +97,7 @@ def test_values_alone_are_those_of_the_one_key(tmp_path: Path) -> None:
         (pa.table({"id": ["1.5"]}), r"do not fit id \(int64\)"),
     ],
 )
-def test_what_can_not_be_looked_up_is_told(keys: Any, says: str, tmp_path: Path) -> None:
+def test_what_can_not_be_looked_up_is_reported(keys: Any, says: str, tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
     with pytest.raises(InvalidInput, match=says):
         table.lookup(keys)

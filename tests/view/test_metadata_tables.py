@@ -41,7 +41,7 @@ def test_a_claim_tells_who_what_and_until_when(table: lakebed.Table) -> None:
     assert here["since"] < here["lease_until"]
 
 
-def test_a_merge_tells_what_it_cost_beside_what_its_plan_foretold(table: lakebed.Table) -> None:
+def test_a_merge_records_what_it_cost_beside_what_its_plan_predicted(table: lakebed.Table) -> None:
     table.delete("id = 0")
     table.settle()
     [plan] = [plan for plan in table.maintenance.plan().to_pylist() if plan["what"] == "merge"]

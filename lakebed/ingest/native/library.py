@@ -1,6 +1,6 @@
 """Load the shared library of this folder, once a process.
 
-``LAKEBED_NATIVE=off`` does without it, as where it was not built. A log line at debug tells which way ingest goes.
+``LAKEBED_NATIVE=off`` does without it, as where it was not built. A log line at debug says which way ingest goes.
 """
 
 from __future__ import annotations
