@@ -57,7 +57,7 @@ from lakebed.ingest.slices import (
     from_arrays,
 )
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, positions
-from lakebed.ingest.unknown_fields import KnownFields, Told, names_in, sample_of
+from lakebed.ingest.unknown_fields import KnownFields, UnknownByRecord, names_in, sample_of
 from lakebed.manifest.unknown_names import Names
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
@@ -194,31 +194,31 @@ class _EventReader:
         """Reads the rows. Records with unknown members are counted, or left to the slow path, which quarantines them."""
         if self._known is None:
             return plan.read(parsed, records, numbers)
-        told = self._told(parsed)
+        unknown = self._unknown_by_record(parsed)
         if self._options.unknown_fields == "quarantine":
-            if told is None:
+            if unknown is None:
                 having = np.zeros(len(payloads), bool)
                 having[names_in(payloads, range(len(payloads)), row_of, self._known)[1]] = True
             else:
-                having = told.having
+                having = unknown.having
             return plan.read(parsed.without(having, "op") if having.any() else parsed, records, numbers)
         fast = plan.read(parsed, records, numbers)
-        if told is not None:
-            return replace(fast, unknown_fields=told.counts(fast.handled)) if told.names else fast
+        if unknown is not None:
+            return replace(fast, unknown_fields=unknown.counts(fast.handled)) if unknown.names else fast
         sample = sample_of(payloads)
         sample = sample[fast.handled[sample]]
         return replace(fast, unknown_fields=names_in(payloads, sample, row_of, self._known)[0])
 
-    def _told(self, parsed: Parsed) -> Told | None:
+    def _unknown_by_record(self, parsed: Parsed) -> UnknownByRecord | None:
         """The unknown members of each changed row: ``after``, or ``before`` where there is no ``after``."""
         assert self._known is not None
-        after, before = (self._known.told_by(parsed, (side,)) for side in ("after", "before"))
+        after, before = (self._known.unknown_by_record(parsed, (side,)) for side in ("after", "before"))
         if after is None or before is None:
             return None
         changes = np.asarray(pc.is_in(parsed.rows.column("op"), value_set=pa.array(["c", "r", "u", "d"])))
         has_after = np.asarray(parsed.rows.column("after").is_valid())
         met = np.where(changes, np.where(has_after, after.met, before.met), np.uint64(0))
-        return Told({**after.names, **before.names}, met)
+        return UnknownByRecord({**after.names, **before.names}, met)
 
     def _parse_again(self, source: _Source, payloads: pa.Array, parsed: Parsed) -> Parsed:
         """Parses with a plan for the types of the records that are not read, and keeps it if it reads more records."""

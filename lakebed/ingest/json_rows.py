@@ -180,22 +180,22 @@ class _RowReader:
     ) -> FastReading:
         """Reads the rows. Records with unknown members are counted, or left to be read one by one and quarantined."""
         values = records.column("value")
-        told = self._known.told_by(parsed, ()) if self._known is not None else None
+        unknown = self._known.unknown_by_record(parsed, ()) if self._known is not None else None
         if self._known is not None and self._options.unknown_fields == "quarantine":
-            if told is None:
+            if unknown is None:
                 having = np.zeros(len(values), bool)
                 having[names_in(values, range(len(values)), _object_or_none, self._known)[1]] = True
             else:
-                having = told.having
+                having = unknown.having
             parsed = replace(parsed, sure=parsed.sure & ~having)
         rows, sure = self._read_columns(parsed, readers, records, numbers)
         names: dict[str, int] = {}
         if self._known is not None and self._options.unknown_fields == "warn":
-            if told is None:
+            if unknown is None:
                 sample = sample_of(values)
                 names = names_in(values, sample[sure[sample]], _object_or_none, self._known)[0]
             else:
-                names = told.counts(sure)
+                names = unknown.counts(sure)
         return FastReading(rows, sure, unknown_fields=names)
 
     def _planned(self) -> _Plan:
@@ -265,8 +265,10 @@ class _RowReader:
     def _meanings(self, operation: pa.StringArray) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """For each record, whether it is a delete, and whether its operation is known."""
         encoded = operation.dictionary_encode()
-        meanings = np.array([self._operations.of(value) for value in encoded.dictionary.to_pylist()] + [UPSERT], object)
-        each = meanings[np.asarray(encoded.indices.fill_null(len(meanings) - 1))]
+        operations = np.array(
+            [self._operations.of(value) for value in encoded.dictionary.to_pylist()] + [UPSERT], object
+        )
+        each = operations[np.asarray(encoded.indices.fill_null(len(operations) - 1))]
         return each == DELETE, each != None  # noqa: E711  (for each element)
 
 

@@ -5,7 +5,8 @@
     quarantine   the record goes to the quarantine
 
 1.  A record that is read one by one is looked at as a whole, also what is inside its structs (``address.zip``).
-2.  Of records that are read by columns the native parser tells such members (``Told``), unless the table has structs.
+2.  Of records that are read by columns the native parser reports such members (``UnknownByRecord``), unless the table has
+    structs.
 3.  Else the parser skips them. So ``warn`` looks at a sample of each slice (``sample_of``): its longest records, as a member
     more makes a record longer, and others spread evenly. A slice of up to ``SAMPLE_MIN`` records is looked at as a whole.
     Counts are of records that were looked at. ``quarantine`` looks at all records, which takes longer than decoding them.
@@ -51,7 +52,7 @@ class UnknownOperation(Unreadable):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class UnknownByRecord:
     """The unknown members of the records of a slice: bit i of a record's ``met`` says whether it has ``names[i]``."""
 
     names: Mapping[int, str]
@@ -90,12 +91,12 @@ class KnownFields:
             return ()
         return tuple(dict.fromkeys(self._find(row, self._known, "")))
 
-    def told_by(self, parsed: Parsed, side: Path) -> Told | None:
-        """The unknown members of the rows at ``side``; None where the parser does not tell all of them."""
+    def unknown_by_record(self, parsed: Parsed, side: Path) -> UnknownByRecord | None:
+        """The unknown members of the rows at ``side``; None where the parser does not report all of them."""
         if parsed.met is None or self._nested or (parsed.met >> np.uint64(UNKNOWN_MAX)).any():
             return None
         names = {bit: path[-1] for bit, path in enumerate(parsed.unknown) if path[:-1] == side}
-        return Told(names, parsed.met & np.uint64(sum(1 << bit for bit in names)))
+        return UnknownByRecord(names, parsed.met & np.uint64(sum(1 << bit for bit in names)))
 
     def _find(self, members: Mapping[str, Any], known: Mapping[str, Any], above: str) -> Iterator[str]:
         for name, value in members.items():

@@ -53,8 +53,8 @@ class _Unsupported(TypeError):
 class JsonParser:
     """Reads records of one schema.
 
-    ``watched`` maps the objects whose unknown members are told (``()`` is the record itself; objects in them are watched too) to
-    the names that are known there though the schema lacks them.
+    ``watched`` maps the objects whose unknown members are reported (``()`` is the record itself; objects in them are watched
+    too) to the names that are known there though the schema lacks them.
     """
 
     def __init__(self, schema: pa.Schema, nodes: list[Field], paths: list[Path], skipped: list[Skipped]) -> None:
