@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -250,10 +251,12 @@ def test_a_start_that_is_given_up_ends_java_at_once_and_leaves_no_file(plain: Pa
 
 def below_this_process(word: bytes) -> list[int]:
     """The children of this process with this word in their command."""
-    children = [
-        int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
-    ]
-    return [pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # a thread, or a child, that has just ended
+            children = [int(pid) for pid in (task / "children").read_text().split()]
+            found += [pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return found
 
 
 # -- what is said meanwhile ------------------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from lakebed.compaction.maintenance import Maintenance
+
 TRUNCATE_AT, STOP_MAINTAINING_AT = 0.5, 0.9
 INLINE_SCHEMAS = {
     f"{part}.converter{option}": value
@@ -56,7 +58,7 @@ class Followed:
     topic: str
     table: lakebed.Table
     ingest: StreamingQuery
-    maintain: StreamingQuery | None
+    maintain: Maintenance | None
 
 
 @dataclass
@@ -134,7 +136,7 @@ def _follow(servers: Servers, source: SourceTable, topic: str, path: Path) -> Fo
     decoder_schema = DecoderSchema(table.schema, source.keys, source.sequence_by)
     changes = RangeChanges(kafka.reader, decoder("debezium-json", decoder_schema, {"decimal_text": "precise"}))
     ingest = started(partial(internals_of(table).start_ingest, changes, kafka.stream(servers.spark)))
-    maintain = started(partial(table.maintain, servers.spark)) if source.maintained else None
+    maintain = table.maintain(servers.spark) if source.maintained else None
     return Followed(source, topic, table, ingest, maintain)
 
 

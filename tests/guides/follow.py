@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -176,7 +176,7 @@ class Reader:
             assert self._pipeline, f"{block}: a piece of a pipeline file, and no whole one before it"
             file = f"piece-{block.line}.yml"
             self._write(file, yaml.safe_dump(_merged(self._pipeline, document), sort_keys=False))
-        with contextlib.redirect_stdout(io.StringIO()) as said:
+        with contextlib.redirect_stdout(io.StringIO()) as said, _folder_of_files(self._pipeline):
             validate(file)
         assert "fine" in said.getvalue(), f"{block}: {said.getvalue()}"
 
@@ -295,6 +295,19 @@ def _in_shell(text: str) -> tuple[int, str]:
     shell = ["bash", "-o", "pipefail", "-c", text]
     done = ran(shell, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
     return done.returncode, done.stdout
+
+
+@contextlib.contextmanager
+def _folder_of_files(pipeline: Mapping[str, Any]) -> Iterator[None]:
+    """The folder that files come from is there: a page may show the file first, and make the folder then."""
+    folder = pipeline["source"].get("folder")
+    path = Path(folder) if folder and "://" not in folder else None
+    is_missing = path is not None and not path.exists()
+    if path is not None and is_missing:
+        path.mkdir()
+    yield
+    if path is not None and is_missing:
+        path.rmdir()
 
 
 def _merged(whole: Any, piece: Any) -> Any:

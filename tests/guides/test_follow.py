@@ -46,7 +46,7 @@ def test_what_works_leaves_its_files_to_what_comes_after(tmp_path: Path, monkeyp
     follow(
         tmp_path,
         monkeypatch,
-        *console(f"$ {SIMULATION}", "settles   merges", "────────────────", "9   1"),
+        *console(f"$ {SIMULATION}", "settles   9", "merges    1"),
         *console(
             "$ export NAME=Ada",
             "$ cat > a.txt <<'END'",

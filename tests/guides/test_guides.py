@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import botocore
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -243,6 +244,7 @@ def test_kafka_and_debezium(
             '"database.hostname": "postgres"': '"database.hostname": "127.0.0.1"',
             '"5432"': f'"{postgres.port}"',
             "--metrics-port 9465": f"--metrics-port {free_ports(1)[0]}",
+            "/etc/ssl/certs/kafka-ca.pem": str(Path(botocore.__file__).with_name("cacert.pem")),
         },
         sql=sql,
         before={

@@ -102,12 +102,12 @@ class Frame:
         self._task = task
         return self
 
-    def collect(self) -> list[dict[str, Any]]:
+    def collect(self) -> list[tuple[str, int, str]]:
         assert self._task is not None
         found = []
         for number, table in enumerate(self._tables):
             for batch in self._task(iter(table.combine_chunks().to_batches())):
-                found += [{**row, "task": number} for row in batch.to_pylist()]
+                found += [(row["kind"], number, row["body"]) for row in batch.to_pylist()]
         return found
 
 

@@ -161,7 +161,14 @@ def maintained(tmp_path: Path, volatile: str = "off", batches: int = BATCHES) ->
     stop.set()
     maintaining.join()
     end()
-    metrics.observe(table.path, internals_of(table).sampler().sample())
+    sampler = internals_of(table).sampler()
+
+    def has_read_all() -> bool:
+        state = sampler.sample()
+        metrics.observe(table.path, state)
+        return state.recent is not None and sum(state.recent.commits.values()) == table.version + 1
+
+    wait_until(has_read_all, "not all commits are read")  # a look takes a bounded time
     return table, metrics
 
 

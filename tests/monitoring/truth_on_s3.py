@@ -74,7 +74,7 @@ def run(proxy: FaultProxy, server: S3Server, batches: int) -> tuple[Truth, Told]
     bucket = server.create_bucket()
     path = f"s3://{bucket}/orders"
     proxy.traffic(reset=True)
-    lakebed.create(path, SCHEMA, keys=["id"], properties={"lakebed.read_budget": "3"})
+    lakebed.create(path, SCHEMA, keys=["id"], properties={"lakebed.read_budget": 3, "lakebed.volatile": "off"})
     told = Told()
     worker = _Worker(path, 0, _FOREVER)
     wait_until(

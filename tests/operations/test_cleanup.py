@@ -761,7 +761,7 @@ def test_the_commands_only_list_unless_asked_to_delete(tmp_path: Path, capsys: p
         assert main([command, table.path, "--older-than", "2 days", "--format", "json"]) == 0
         told = capsys.readouterr()
         assert [json.loads(line)["reason"] for line in told.out.splitlines()] == ["orphan"]
-        assert "1 files of 1 bytes would be deleted" in told.err
+        assert "1 files, 1 B, would be deleted" in told.err
     assert main(["vacuum", table.path, "--older-than", "1 minute"]) == 2
     assert main(["expire-snapshots", table.path, "--retain-last", "0"]) == 2
     assert orphan.exists()

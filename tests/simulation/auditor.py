@@ -41,7 +41,7 @@ Batch = tuple[str, int]
 Table = Mapping[int, Row]
 RETENTION_SECONDS = 7200
 CLAIM_PREFIX = "lakebed.claim."
-LEASE_PREFIX = "lakebed.lease."
+HOLD_PREFIX = "lakebed.hold."
 MARK = "lakebed.expired"
 COUNTED_DOMAIN = "lakebed.counted"
 COUNTED_PROPERTY = "counted"
@@ -142,9 +142,9 @@ class Auditor:
 
     def held(self) -> list[int]:
         """Versions that readers hold now."""
-        leases = [json.loads(text) for name, text in self.newest.domains.items() if name.startswith(LEASE_PREFIX)]
+        holds = [json.loads(text) for name, text in self.newest.domains.items() if name.startswith(HOLD_PREFIX)]
         now_ms = self.world.now * 1000  # a cleanup ends none before that, whatever its own clock says
-        return [lease["version"] for lease in leases if now_ms < lease["until_ms"]]
+        return [hold["version"] for hold in holds if now_ms < hold["until_ms"]]
 
     def names(self, version: int) -> frozenset[str]:
         """All files that a reader of a version needs."""
@@ -302,7 +302,7 @@ class Auditor:
 
     def _holds_are_of_what_is_there(self, after: State) -> None:
         for name in after.domains.keys() - self.newest.domains.keys():
-            if name.startswith(LEASE_PREFIX):
+            if name.startswith(HOLD_PREFIX):
                 version = json.loads(after.domains[name])["version"]
                 assert version >= self.mark(), f"G1: {name} holds {version}, which has expired"
 

@@ -149,7 +149,7 @@ def a_damaged_local_file_is_used(broken: pytest.MonkeyPatch) -> None:
 
 
 def a_cleanup_overlooks_holds(broken: pytest.MonkeyPatch) -> None:
-    broken.setattr(cleanup, "leased_versions", lambda domains, now_ms: frozenset())
+    broken.setattr(cleanup, "held_versions", lambda domains, now_ms: frozenset())
 
 
 def a_cleanup_of_the_log_overlooks_who_begins_to_hold(broken: pytest.MonkeyPatch) -> None:
