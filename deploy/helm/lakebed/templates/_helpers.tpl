@@ -1,3 +1,4 @@
+{{- /* Names, labels and the pod that pipelines and maintainers share. */}}
 {{- define "lakebed.name" -}}
 {{- printf "%s-%s" .root.Release.Name .name | trunc 52 | trimSuffix "-" -}}
 {{- end }}
