@@ -240,22 +240,23 @@ def test_if_java_refuses_our_options_spark_s_scripts_start_it_and_the_archive_go
 
 @pytest.mark.slow
 def test_a_start_that_is_given_up_ends_java_at_once_and_leaves_no_file(plain: Path) -> None:
+    others = below_this_process(b"SparkSubmit")  # the session that tests share runs below this process too
     start = SparkStart(pipeline_of())
     start.begin()
     with pytest.raises(LookupError), start:
-        wait_until(lambda: below_this_process(b"SparkSubmit"), "Java is not started")
+        wait_until(lambda: below_this_process(b"SparkSubmit") - others, "Java is not started")
         raise LookupError  # as an error of the file, or of the table, does
-    wait_until(lambda: not below_this_process(b"SparkSubmit"), "Java goes on")
+    wait_until(lambda: not below_this_process(b"SparkSubmit") - others, "Java goes on")
     wait_until(lambda: not start.log.exists() and not list(plain.iterdir()), "files stay behind")
 
 
-def below_this_process(word: bytes) -> list[int]:
+def below_this_process(word: bytes) -> set[int]:
     """The children of this process with this word in their command."""
-    found = []
+    found = set()
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # a thread, or a child, that has just ended
             children = [int(pid) for pid in (task / "children").read_text().split()]
-            found += [pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            found |= {pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_bytes()}
     return found
 
 
