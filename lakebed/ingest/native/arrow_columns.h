@@ -21,7 +21,8 @@ struct ArrowArray {
 /* What a call returns. */
 enum { DONE = 0, UNSURE = 1, NO_MEMORY = -1, TOO_LARGE = -2 };
 
-enum kind { INTEGER = 1, FLOATING = 2, BOOLEAN = 3, TEXT = 4, DECIMAL = 5, LIST = 6, STRUCT = 7 };
+/* A BYTES column is a TEXT column of any bytes. A MAP is a LIST of structs of a key and a value. */
+enum kind { INTEGER = 1, FLOATING = 2, BOOLEAN = 3, TEXT = 4, DECIMAL = 5, LIST = 6, STRUCT = 7, BYTES = 8, MAP = 9 };
 
 /* A node of the schema. The children of a node follow each other; node 0 is the root, a struct. */
 struct field {
@@ -34,7 +35,7 @@ struct field {
     int32_t watched; /* whether members are counted that the schema does not name */
 };
 
-/* `values` has fixed-width values, bits (BOOLEAN), or bytes (TEXT: `used` of them, of `room`). */
+/* `values` has fixed-width values, bits (BOOLEAN), or bytes (TEXT, BYTES: `used` of them, of `room`). */
 struct column {
     int64_t length, nulls, capacity;
     uint8_t *validity, *values;
@@ -45,7 +46,11 @@ struct column {
 
 #define BITMAP_BYTES(rows) (((rows) + 7) / 8)
 
-static inline int has_offsets(int kind) { return kind == TEXT || kind == LIST; }
+static inline int has_bytes(int kind) { return kind == TEXT || kind == BYTES; }
+
+static inline int has_items(int kind) { return kind == LIST || kind == MAP; }
+
+static inline int has_offsets(int kind) { return has_bytes(kind) || has_items(kind); }
 
 static inline int64_t value_bytes(const struct field *field, int64_t rows)
 {
@@ -113,6 +118,43 @@ static inline void clear_bit(uint8_t *bits, int64_t at) { bits[at >> 3] &= (uint
 
 static inline int get_bit(const uint8_t *bits, int64_t at) { return bits[at >> 3] >> (at & 7) & 1; }
 
+/* Appends a null. A null struct has a null in each child. */
+static inline int append_null(const struct field *fields, struct column *columns, int32_t node)
+{
+    const struct field *field = &fields[node];
+    struct column *column = &columns[node];
+    int failed = column->length == column->capacity ? grow(field, column, column->length + 1) : DONE;
+    if (failed != DONE)
+        return failed;
+    if (has_offsets(field->kind))
+        column->offsets[column->length + 1] = column->offsets[column->length];
+    column->length++;
+    column->nulls++;
+    for (int32_t i = 0; field->kind == STRUCT && i < field->children && failed == DONE; i++)
+        failed = append_null(fields, columns, field->first_child + i);
+    return failed;
+}
+
+/* Cuts a column, and all below it, back to `rows`. */
+static inline void cut(const struct field *fields, struct column *columns, int32_t node, int64_t rows)
+{
+    const struct field *field = &fields[node];
+    struct column *column = &columns[node];
+    if (rows < column->length) {
+        for (int64_t row = rows; row < column->length; row++) {
+            column->nulls -= !get_bit(column->validity, row);
+            clear_bit(column->validity, row);
+            if (field->kind == BOOLEAN)
+                clear_bit(column->values, row);
+        }
+        column->length = rows;
+    }
+    if (has_bytes(field->kind))
+        column->used = column->offsets[rows];
+    for (int32_t i = 0; i < field->children; i++)
+        cut(fields, columns, field->first_child + i, has_items(field->kind) ? column->offsets[rows] : rows);
+}
+
 static inline void free_column(struct column *column)
 {
     free(column->validity);
@@ -156,11 +198,11 @@ static int export_column(const struct field *fields, struct column *columns, int
     array->n_buffers = 1;
     if (has_offsets(field->kind))
         array->buffers[array->n_buffers++] = column->offsets;
-    if (field->kind == TEXT) {
+    if (has_bytes(field->kind)) {
         uint8_t *fitted = realloc(column->values, (size_t)column->used + 64);
         column->values = fitted == NULL ? column->values : fitted;
     }
-    if (field->kind != STRUCT && field->kind != LIST)
+    if (field->kind != STRUCT && !has_items(field->kind))
         array->buffers[array->n_buffers++] = column->values;
     else
         free(column->values);

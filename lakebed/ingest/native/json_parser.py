@@ -11,9 +11,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.ingest.native.library import DONE, NO_MEMORY, ArrowArray, Field, Skipped, Task, Unknown, library
+from lakebed.ingest.native.library import (
+    BOOLEAN,
+    DECIMAL,
+    DONE,
+    FLOATING,
+    INTEGER,
+    LIST,
+    NO_MEMORY,
+    STRUCT,
+    TEXT,
+    ArrowArray,
+    Field,
+    Skipped,
+    Task,
+    Unknown,
+    library,
+)
 
-INTEGER, FLOATING, BOOLEAN, TEXT, DECIMAL, LIST, STRUCT = range(1, 8)
 UNKNOWN_MAX = 63
 FIELDS_MAX = 10_000
 

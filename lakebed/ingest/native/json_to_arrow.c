@@ -64,42 +64,6 @@ struct parser {
     uint64_t met; /* the unknown members of this record, a bit for each; the last bit for all above UNKNOWN_MAX */
 };
 
-static int append_null(struct parser *s, int32_t node)
-{
-    const struct field *field = &s->fields[node];
-    struct column *column = &s->columns[node];
-    int failed = column->length == column->capacity ? grow(field, column, column->length + 1) : DONE;
-    if (failed != DONE)
-        return failed;
-    if (has_offsets(field->kind))
-        column->offsets[column->length + 1] = column->offsets[column->length];
-    column->length++;
-    column->nulls++;
-    for (int32_t i = 0; field->kind == STRUCT && i < field->children && failed == DONE; i++)
-        failed = append_null(s, field->first_child + i);
-    return failed;
-}
-
-/* Cuts a column, and all below it, back to `rows`. */
-static void cut(struct parser *s, int32_t node, int64_t rows)
-{
-    const struct field *field = &s->fields[node];
-    struct column *column = &s->columns[node];
-    if (rows < column->length) {
-        for (int64_t row = rows; row < column->length; row++) {
-            column->nulls -= !get_bit(column->validity, row);
-            clear_bit(column->validity, row);
-            if (field->kind == BOOLEAN)
-                clear_bit(column->values, row);
-        }
-        column->length = rows;
-    }
-    if (field->kind == TEXT)
-        column->used = column->offsets[rows];
-    for (int32_t i = 0; i < field->children; i++)
-        cut(s, field->first_child + i, field->kind == LIST ? column->offsets[rows] : rows);
-}
-
 static int read_text(struct parser *s, struct column *column)
 {
     int escaped = 0;
@@ -344,7 +308,7 @@ static int read_object(struct parser *s, int32_t node)
             s->p = space_end(s->p, s->end);
     }
     for (int32_t i = field->first_child; i < field->first_child + field->children; i++) {
-        int failed = s->columns[i].seen == object ? DONE : append_null(s, i);
+        int failed = s->columns[i].seen == object ? DONE : append_null(s->fields, s->columns, i);
         if (failed != DONE)
             return failed;
     }
@@ -359,7 +323,7 @@ static int read_value(struct parser *s, int32_t node)
         return UNSURE;
     if (*s->p == 'n') {
         s->p = literal_end(s->p, s->end, "null");
-        return s->p == NULL ? UNSURE : append_null(s, node);
+        return s->p == NULL ? UNSURE : append_null(s->fields, s->columns, node);
     }
     int failed = column->length == column->capacity ? grow(field, column, column->length + 1) : DONE;
     if (failed != DONE)
@@ -395,10 +359,10 @@ static int read_record(struct parser *s, text start, text end)
     if (read == DONE && space_end(s->p, end) != end)
         read = UNSURE;
     if (read == UNSURE) {
-        cut(s, 0, rows);
+        cut(s->fields, s->columns, 0, rows);
         s->columns[0].length++;
         for (int32_t i = 1; i <= s->fields[0].children; i++) {
-            int failed = append_null(s, i);
+            int failed = append_null(s->fields, s->columns, i);
             if (failed != DONE)
                 return failed;
         }

@@ -16,6 +16,8 @@ from lakebed.ingest.native.build import LIBRARY
 VERSION = 2
 """What ``lakebed_native_version`` must return: raised with every change of what a C function takes or returns."""
 DONE, UNSURE, NO_MEMORY, TOO_LARGE = 0, 1, -1, -2
+INTEGER, FLOATING, BOOLEAN, TEXT, DECIMAL, LIST, STRUCT, BYTES, MAP = range(1, 10)
+"""``enum kind`` of arrow_columns.h."""
 
 _logger = logging.getLogger("lakebed.ingest")
 
