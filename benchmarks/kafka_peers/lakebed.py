@@ -1,6 +1,7 @@
 """lakebed as ``lakebed run`` does it: its Kafka source, and ``table.maintain`` in the same process, which settles and merges.
 
-The order of changes and the size of a batch are those of the guide (docs/guides/kafka-debezium.md); all else is a default.
+The order of changes and the size of a batch are those of the guide (docs/guides/kafka-debezium.md); all else is a default,
+also the options of Java and the settings of Spark. Only the last check, which reads the table with Spark, is slower for them.
 Its own reader sees a batch when that is committed, any Delta reader when it is settled.
 """
 
@@ -22,10 +23,18 @@ from lakebed.ingest.kafka_settings import KafkaSettings
 from lakebed.ingest.kafka_source import KafkaSource
 from lakebed.ingest.source import RangeChanges
 from lakebed.manifest.entries import PART
+from lakebed.pipeline.driver import spark_settings
+from lakebed.pipeline.java import quick_start
+from lakebed.pipeline.settings import parse_pipeline
 from lakebed.session import settings
 from lakebed.table.internals import STREAMS_FOLDER, internals_of
 
 _SEQUENCE = "source.lsn"
+_PIPELINE = """
+table: {path: t, keys: [id], schema: {id: long not null}}
+source: {kind: kafka, topics: [t], config: {bootstrap.servers: here}}
+format: debezium-json
+"""
 
 
 class Lakebed:
@@ -42,7 +51,10 @@ class Lakebed:
 
     @staticmethod
     def session(feed: Feed) -> Mapping[str, str]:
-        return settings(s3=False)
+        pipeline = parse_pipeline(_PIPELINE, "bench.yml", {})
+        quick = quick_start({})
+        java = {"spark.driver.extraJavaOptions": " ".join(quick.options)} if quick is not None else {}
+        return settings(s3=False) | spark_settings(pipeline).conf | java
 
     @property
     def settings(self) -> Mapping[str, str]:
