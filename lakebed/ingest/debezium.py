@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.ingest.connect_types import PLAIN, LogicalType, columns_of_envelope
+from lakebed.ingest.debezium_changes import ChangeRules, Events, Mask, metadata_type
 from lakebed.ingest.debezium_record import read_event, row_of
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json_columns import (
@@ -36,8 +37,6 @@ from lakebed.ingest.json_columns import (
     ColumnReader,
     Missed,
     json_type,
-    micros_of,
-    names_of,
     null_unavailable,
     reader_for,
     shape_of,
@@ -45,29 +44,25 @@ from lakebed.ingest.json_columns import (
 from lakebed.ingest.json_objects import ObjectParser
 from lakebed.ingest.json_text import DECODER, Unreadable, parse
 from lakebed.ingest.json_values import JsonOptions, is_unavailable
-from lakebed.ingest.metadata import kafka_metadata, metadata_path
+from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.native.json_parser import Parsed, Path
 from lakebed.ingest.slices import (
-    AT_COLUMN,
-    TIME_COLUMN,
+    ONE_BY_ONE_ROWS,
     FastReading,
     Reading,
     Record,
     decode_records,
     from_arrays,
 )
-from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, positions
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.unknown_fields import KnownFields, UnknownByRecord, names_in, sample_of
 from lakebed.manifest.unknown_names import Names
-from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 SCHEMA_FIRST = b'{"schema":'
 PAYLOAD_NEXT = re.compile(r'[ \t\n\r]*,[ \t\n\r]*"payload"[ \t\n\r]*:[ \t\n\r]*')
 SCHEMAS_PER_SLICE_MAX = 4
 SCHEMAS_KEPT_MAX = 64
 SAMPLES = 64
-Mask = np.ndarray[Any, Any]
-"""One element per record."""
 
 
 class DebeziumJson:
@@ -101,6 +96,8 @@ class _Source:
 
 
 class _EventReader:
+    one_by_one_rows = ONE_BY_ONE_ROWS
+
     def __init__(self, decoder_schema: DecoderSchema, options: JsonOptions, cutoff: Cutoff) -> None:
         self._decoder_schema = decoder_schema
         self._options = options
@@ -275,34 +272,24 @@ class _Plan:
     def __init__(
         self, decoder_schema: DecoderSchema, options: JsonOptions, readers: dict[str, ColumnReader], cutoff: Cutoff
     ) -> None:
-        self._decoder_schema = decoder_schema
         self._options = options
         self._readers = readers
-        self._cutoff = cutoff
-        self._before_names = (
-            *decoder_schema.keys,
-            *([decoder_schema.sequence_column] if decoder_schema.sequence_column else []),
-        )
-        self._before_names = tuple(dict.fromkeys(self._before_names))
-        self._sequence = metadata_path(decoder_schema.sequence_metadata)
-        metadata: dict[str, set[str]] = {"source": {"ts_ms"}, "": {"ts_ms"}}
-        if cutoff:
-            metadata["source"] |= {"ts_us", *cutoff.places}
-        if self._sequence and self._sequence[0] != "kafka":
-            metadata.setdefault(self._sequence[0], set()).add(self._sequence[1])
-        known = tuple(name for name in readers if name not in self._before_names)
+        self._rules = ChangeRules(decoder_schema, cutoff)
+        known = tuple(name for name in readers if name not in self._rules.before_names)
         watched: dict[Path, tuple[str, ...]] = {("after",): (), ("before",): known}
-        self._parser = ObjectParser(self._parse_schema(metadata), readers, watched)
+        self._parser = ObjectParser(self._parse_schema(), readers, watched)
 
-    def _parse_schema(self, metadata: dict[str, set[str]]) -> pa.Schema:
+    def _parse_schema(self) -> pa.Schema:
         def struct(names: tuple[str, ...]) -> pa.StructType:
             return pa.struct([pa.field(name, self._readers[name].parsed) for name in names])
 
         fields = [pa.field("after", struct(tuple(self._readers))), pa.field("op", pa.string())]
-        if self._before_names:
-            fields.append(pa.field("before", struct(self._before_names)))
-        for parent, names in metadata.items():
-            members = [pa.field(name, _metadata_type(parent, name)) for name in sorted(names)]
+        if self._rules.before_names:
+            fields.append(pa.field("before", struct(self._rules.before_names)))
+        metadata: dict[str, list[pa.Field]] = {}
+        for parent, name in self._rules.metadata:
+            metadata.setdefault(parent, []).append(pa.field(name, metadata_type(parent, name)))
+        for parent, members in metadata.items():
             fields += members if parent == "" else [pa.field(parent, pa.struct(members))]
         return pa.schema(fields)
 
@@ -311,30 +298,22 @@ class _Plan:
         return self._parser.parse(payloads)
 
     def read(self, parsed: Parsed, records: pa.RecordBatch, numbers: Mask) -> FastReading:
-        events = parsed.rows
-        after = events.column("after")
+        rows = parsed.rows
+        after = rows.column("after")
         columns, unavailable = self._columns(after.flatten(), tuple(self._readers))
-        before = self._before(events)
-        times = self._times(events, records)
-        metadata = {TIME_COLUMN: times}
-
-        operation = events.column("op")
-        upsert, delete = self._masks(operation, np.asarray(after.is_valid()), columns, unavailable, before)
-        if self._sequence:
-            sequence = metadata[SEQUENCE_COLUMN] = self._metadata(self._sequence, events, records)
-            ordered = np.asarray(sequence.is_valid())
-            upsert &= ordered
-            delete &= ordered
-        message = np.asarray(pc.fill_null(pc.equal(operation, "m"), False))
-        taken = np.zeros(len(upsert), bool)
-        if self._cutoff:
-            taken = (upsert | delete) & self._cutoff.takes(self._positions(events, records, times))
-            upsert &= ~taken
-            delete &= ~taken
-        rows = self._rows(
-            columns, unavailable, before, metadata, operation=operation, upsert=upsert, delete=delete, numbers=numbers
+        metadata = {
+            (parent, name): rows.column(name) if parent == "" else pc.struct_field(rows.column(parent), name)
+            for parent, name in self._rules.metadata
+        }
+        events = Events(
+            operation=rows.column("op"),
+            has_after=np.asarray(after.is_valid()),
+            after=columns,
+            unavailable=unavailable,
+            before=self._before(rows),
+            metadata=metadata,
         )
-        return FastReading(rows, upsert | delete | message | taken, int(message.sum()), int(taken.sum()))
+        return self._rules.changes(events, records, numbers)
 
     def _columns(self, parsed: list[pa.Array], names: tuple[str, ...]) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
         columns, unavailable = {}, {}
@@ -345,111 +324,11 @@ class _Plan:
                 unavailable[name] = hits
         return columns, unavailable
 
-    def _before(self, events: pa.RecordBatch) -> dict[str, pa.Array]:
-        if not self._before_names:
+    def _before(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+        names = self._rules.before_names
+        if not names:
             return {}
-        before = events.column("before")
+        before = rows.column("before")
         if before.null_count == len(before):
-            types = self._decoder_schema.columns
-            return {name: pa.nulls(len(before), types.field(name).type) for name in self._before_names}
-        return self._columns(before.flatten(), self._before_names)[0]
-
-    def _masks(
-        self,
-        operation: pa.Array,
-        has_after: Mask,
-        columns: dict[str, pa.Array],
-        unavailable: dict[str, Mask],
-        before: dict[str, pa.Array],
-    ) -> tuple[Mask, Mask]:
-        keys = self._decoder_schema.keys
-        upserts = pa.array(["c", "r", "u"] if keys else ["c", "r"])
-        upsert = np.asarray(pc.is_in(operation, value_set=upserts)) & has_after
-        for name in self._decoder_schema.required:
-            if columns[name].null_count:
-                valid = np.asarray(columns[name].is_valid())
-                upsert &= valid if name in keys or name not in unavailable else valid | unavailable[name]
-        delete = np.asarray(pc.fill_null(pc.equal(operation, "d"), False)) & ~has_after & bool(keys)
-        for key in keys:
-            delete &= np.asarray(before[key].is_valid())
-        return upsert, delete
-
-    def _rows(
-        self,
-        columns: dict[str, pa.Array],
-        unavailable: dict[str, Mask],
-        before: dict[str, pa.Array],
-        metadata: dict[str, pa.Array],
-        *,
-        operation: pa.Array,
-        upsert: Mask,
-        delete: Mask,
-        numbers: Mask,
-    ) -> pa.Table:
-        """The change row of each record, and for each changed key a delete of the old one; ``AT_COLUMN`` gives the order."""
-        count = len(numbers)
-        moved = self._moved(columns, before, operation, upsert)
-        deletes = pa.array(delete)
-        chosen = dict(columns)
-        operations = pa.repeat(pa.scalar(UPSERT, pa.string()), count)
-        if delete.any():
-            for name in self._before_names:
-                chosen[name] = pc.if_else(deletes, before[name], columns[name])
-            operations = pc.if_else(deletes, DELETE, UPSERT)
-        if unavailable:
-            metadata = {**metadata, UNAVAILABLE_COLUMN: names_of(unavailable, upsert)}
-        at = pa.array(2 * numbers + moved)
-        rows = from_arrays(self._decoder_schema, count, {**chosen, **metadata, OP_COLUMN: operations, AT_COLUMN: at})
-        wanted = upsert | delete
-        if not wanted.all():
-            rows = rows.filter(pa.array(wanted))
-        if moved.any():
-            gone = {**before, **metadata, OP_COLUMN: pa.repeat(pa.scalar(DELETE, pa.string()), count)}
-            gone.pop(UNAVAILABLE_COLUMN, None)
-            old = from_arrays(self._decoder_schema, count, {**gone, AT_COLUMN: pa.array(2 * numbers)})
-            rows = pa.concat_tables([rows, old.filter(pa.array(moved))])
-        return rows
-
-    def _moved(
-        self,
-        columns: dict[str, pa.Array],
-        before: dict[str, pa.Array],
-        operation: pa.Array,
-        upsert: Mask,
-    ) -> Mask:
-        """Updates that changed the key."""
-        moved = np.zeros(len(upsert), bool)
-        has_old_key = upsert & np.asarray(pc.fill_null(pc.equal(operation, "u"), False))
-        for key in self._decoder_schema.keys:
-            has_old_key &= np.asarray(before[key].is_valid())
-        if has_old_key.any():
-            for key in self._decoder_schema.keys:
-                moved |= has_old_key & np.asarray(pc.fill_null(pc.not_equal(before[key], columns[key]), False))
-        return moved
-
-    def _metadata(self, path: tuple[str, str], events: pa.RecordBatch, records: pa.RecordBatch) -> pa.Array:
-        parent, name = path
-        if parent == "kafka":
-            return kafka_metadata(records, name)
-        if parent == "":
-            return events.column(name)
-        return pc.struct_field(events.column(parent), name)
-
-    def _times(self, events: pa.RecordBatch, records: pa.RecordBatch) -> pa.Array:
-        """Microseconds: when the source changed the row, else when Debezium read the change, else the record's own time."""
-        millis = pc.coalesce(
-            self._metadata(("source", "ts_ms"), events, records),
-            events.column("ts_ms"),
-            records.column("timestamp").view(pa.int64()),
-        )
-        return micros_of(millis)
-
-    def _positions(self, events: pa.RecordBatch, records: pa.RecordBatch, times: pa.Array) -> pa.Table:
-        """The source's position at each event, which orders events and truncates."""
-        source = events.column("source")
-        micros = pc.coalesce(pc.struct_field(source, "ts_us"), times)
-        return positions(records, micros, {name: pc.struct_field(source, name) for name in self._cutoff.places})
-
-
-def _metadata_type(parent: str, name: str) -> pa.DataType:
-    return pa.string() if (parent, name) == ("source", "file") else pa.int64()
+            return self._rules.no_before(len(before))
+        return self._columns(before.flatten(), names)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lakebed.ingest.connect_types import INTEGER, PLAIN, LogicalType, columns_of_envelope, fields_of
@@ -36,35 +37,7 @@ def read_event(
     if not isinstance(event, dict):
         raise Unreadable("not a JSON object")
     reading = Event(event, columns_of_envelope(schema), record, decoder_schema, options)
-    match event.get("op"):
-        case "m":
-            return Ignored()
-        case "t":
-            return reading.position()
-        case None:
-            raise Unreadable("no change event: it has no 'op'")
-        case other if other not in ("c", "r", "u", "d"):
-            raise UnknownOperation(
-                f"unknown operation {shown(other)}", other if isinstance(other, str) else shown(other)
-            )
-    row = row_of(event)
-    unknown = known.unknown_in(row) if known is not None and row is not None else ()
-    if unknown and options.unknown_fields == "quarantine":
-        raise UnknownMembers(unknown)
-    match event["op"]:
-        case "c" | "r":
-            rows = [reading.upsert()]
-        case "u":
-            if not decoder_schema.keys:
-                raise Unreadable("an update, but the table has no keys to find the row by")
-            rows = reading.update()
-        case _:
-            if not decoder_schema.keys:
-                raise Unreadable("a delete, but the table has no keys to find the row by")
-            rows = [reading.delete()]
-    if cutoff and cutoff.takes(position_of([reading.position()]))[0]:
-        return Truncated(unknown)
-    return Changes(rows, unknown)
+    return reading.changes(cutoff, known)
 
 
 def row_of(event: Any) -> dict[str, Any] | None:
@@ -106,12 +79,49 @@ class Event:
         record: Record,
         decoder_schema: DecoderSchema,
         options: JsonOptions,
+        *,
+        key_of: Callable[[Record], tuple[dict[str, Any], dict[str, LogicalType]]] | None = None,
     ) -> None:
+        """``key_of``: reads a record's key in place of ``message_key``."""
+        self._key_of = key_of or message_key
         self._event = event
         self._logical_types = logical_types
         self._record = record
         self._decoder_schema = decoder_schema
         self._options = options
+
+    def changes(self, cutoff: Cutoff = NO_CUTOFF, known: KnownFields | None = None) -> Reading:
+        """What the event does, as in ``read_event``."""
+        event, keys = self._event, self._decoder_schema.keys
+        match event.get("op"):
+            case "m":
+                return Ignored()
+            case "t":
+                return self.position()
+            case None:
+                raise Unreadable("no change event: it has no 'op'")
+            case other if other not in ("c", "r", "u", "d"):
+                raise UnknownOperation(
+                    f"unknown operation {shown(other)}", other if isinstance(other, str) else shown(other)
+                )
+        row = row_of(event)
+        unknown = known.unknown_in(row) if known is not None and row is not None else ()
+        if unknown and self._options.unknown_fields == "quarantine":
+            raise UnknownMembers(unknown)
+        match event["op"]:
+            case "c" | "r":
+                rows = [self.upsert()]
+            case "u":
+                if not keys:
+                    raise Unreadable("an update, but the table has no keys to find the row by")
+                rows = self.update()
+            case _:
+                if not keys:
+                    raise Unreadable("a delete, but the table has no keys to find the row by")
+                rows = [self.delete()]
+        if cutoff and cutoff.takes(position_of([self.position()]))[0]:
+            return Truncated(unknown)
+        return Changes(rows, unknown)
 
     def update(self) -> list[dict[str, Any]]:
         new = self.upsert()
@@ -168,7 +178,7 @@ class Event:
         lacking = [key for key in self._decoder_schema.keys if row[key] is None]
         if not lacking:
             return
-        fields, logical_types = message_key(self._record)
+        fields, logical_types = self._key_of(self._record)
         for key in lacking:
             row[key] = self._value(key, self._sent(fields.get(key)), logical_types)
             if row[key] is None:

@@ -40,6 +40,7 @@ from lakebed.ingest.native.json_parser import Parsed
 from lakebed.ingest.operations import DELETE_VALUES, Operations
 from lakebed.ingest.slices import (
     AT_COLUMN,
+    ONE_BY_ONE_ROWS,
     TIME_COLUMN,
     Changes,
     FastReading,
@@ -94,6 +95,8 @@ class _Plan:
 
 
 class _RowReader:
+    one_by_one_rows = ONE_BY_ONE_ROWS
+
     def __init__(self, decoder: JsonRows) -> None:
         self._decoder = decoder
         self._decoder_schema = decoder.decoder_schema

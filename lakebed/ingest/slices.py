@@ -1,7 +1,7 @@
 """Read records in slices: on a fast path where possible, one by one where not.
 
 1.  Records are cut into slices of bounded rows and bytes, so memory does not grow with the batch.
-2.  The fast path reads a slice as a whole. Records that it can't be sure of are then read one by one.
+2.  The fast path reads a slice as a whole. Records that it can't be sure of are then read one by one, by it or here.
 3.  If the fast path fails for a slice, the slice is halved, until the bad record is among few, which are read one by
     one. So one bad record costs about one more reading of its slice.
 4.  All rows are put back into record order.
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.errors import LakebedError
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json_columns import MILLIS_MAX
 from lakebed.ingest.json_text import Unreadable
@@ -92,11 +93,19 @@ class FastReading:
     truncated: int = 0
     unknown_fields: Mapping[str, int] = field(default_factory=dict)
     """Names of members that no column takes, and in how many of the handled records they were seen."""
+    one_by_one: Mapping[int, Reading | Unreadable] = field(default_factory=dict)
+    """By their place in the slice, what records are that the fast path has read one by one; ``handled`` has them too."""
 
 
 class Reader(Protocol):
+    one_by_one_rows: int
+    """Slices of so many records are not halved, if they can't be read as a whole: their records are read one by one."""
+
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
-        """Reads records as a whole; ``first`` is the number of the first one. Raises if that is not possible."""
+        """Reads records as a whole; ``first`` is the number of the first one. Raises if that is not possible.
+
+        A LakebedError ends the batch.
+        """
 
     def read_record(self, record: Record) -> Reading:
         """Reads one record exactly. Raises ``Unreadable`` with the reason for the quarantine."""
@@ -113,6 +122,25 @@ class _Collected:
     truncated: int = 0
     unknown_fields: Names = field(default_factory=Names)
     unknown_operations: Names = field(default_factory=Names)
+
+    def take(self, at: int, reading: Reading) -> None:
+        """What the record of this number is."""
+        if isinstance(reading, Truncate):
+            if self.cutoff.knows(reading):
+                self.ignored += 1
+            else:
+                self.truncates.append(reading)
+        elif isinstance(reading, Truncated):
+            self.truncated += 1
+            for name in reading.unknown_fields:
+                self.unknown_fields.add(name)
+        elif isinstance(reading, Ignored):
+            self.ignored += 1
+        else:
+            for name in reading.unknown_fields:
+                self.unknown_fields.add(name)
+            for second, row in enumerate(reading.rows):
+                self.rows.append({**row, AT_COLUMN: 2 * at + second})
 
     def refuse(self, at: int, error: Unreadable) -> None:
         """A record goes to the quarantine."""
@@ -144,10 +172,10 @@ def _slices(records: pa.Table) -> Iterator[pa.RecordBatch]:
 def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collected) -> None:
     try:
         fast = reader.read_slice(batch, first)
-    except MemoryError:
+    except (MemoryError, LakebedError):
         raise
     except Exception:  # whatever the error is: the slow path decides for each record, and gives reasons
-        if batch.num_rows <= ONE_BY_ONE_ROWS:
+        if batch.num_rows <= reader.one_by_one_rows:
             _read_one_by_one(batch, np.arange(batch.num_rows), first, reader, collected)
             return
         half = batch.num_rows // 2
@@ -158,6 +186,11 @@ def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collect
     collected.ignored += fast.ignored
     collected.truncated += fast.truncated
     collected.unknown_fields.add_all(fast.unknown_fields)
+    for number, reading in fast.one_by_one.items():
+        if isinstance(reading, Unreadable):
+            collected.refuse(first + number, reading)
+        else:
+            collected.take(first + number, reading)
     if not fast.handled.all():
         _read_one_by_one(batch, np.flatnonzero(~fast.handled), first, reader, collected)
 
@@ -177,27 +210,12 @@ def _read_one_by_one(
         except Unreadable as error:
             collected.refuse(at, error)
             continue
-        except MemoryError:
+        except (MemoryError, LakebedError):
             raise
         except Exception as error:  # a stream must not stop for one record
             collected.bad.append((at, f"{UNFORESEEN}: {type(error).__name__}: {error}"))
             continue
-        if isinstance(reading, Truncate):
-            if collected.cutoff.knows(reading):
-                collected.ignored += 1
-            else:
-                collected.truncates.append(reading)
-        elif isinstance(reading, Truncated):
-            collected.truncated += 1
-            for name in reading.unknown_fields:
-                collected.unknown_fields.add(name)
-        elif isinstance(reading, Ignored):
-            collected.ignored += 1
-        else:
-            for name in reading.unknown_fields:
-                collected.unknown_fields.add(name)
-            for second, row in enumerate(reading.rows):
-                collected.rows.append({**row, AT_COLUMN: 2 * at + second})
+        collected.take(at, reading)
 
 
 def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderSchema) -> Decoded:
