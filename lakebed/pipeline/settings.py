@@ -167,25 +167,6 @@ class SparkSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
-    """One pipeline. ``document`` masks its secrets in texts."""
-
-    table: TableSection
-    source_kind: str
-    source: SourceSection
-    format_kind: str
-    format: FormatSection
-    document: Document = field(repr=False)
-    trigger_seconds: float = 0.0
-    quarantine: Literal["table", "fail"] = "table"
-    maintain: bool = True
-    checkpoint: str | None = None
-    metrics: MetricsSection = field(default_factory=MetricsSection)
-    page: PageSection = field(default_factory=PageSection)
-    spark: SparkSection = field(default_factory=SparkSection)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _TopLevel:
     """The top-level keys of the file except ``source`` and ``format``, which have a ``kind``."""
 
@@ -197,6 +178,17 @@ class _TopLevel:
     metrics: MetricsSection = field(default_factory=MetricsSection)
     page: PageSection = field(default_factory=PageSection)
     spark: SparkSection = field(default_factory=SparkSection)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline(_TopLevel):
+    """One pipeline. ``document`` masks its secrets in texts."""
+
+    source_kind: str
+    source: SourceSection
+    format_kind: str
+    format: FormatSection
+    document: Document = field(repr=False)
 
 
 _CHOICES = ("source", "format")
@@ -259,19 +251,12 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
     if errors or top is None or source is None or chosen is None:
         raise document.all_of(errors)
     return Pipeline(
-        table=top.table,
         source_kind=source[0],
         source=source[1],
         format_kind=chosen[0],
         format=chosen[1],
         document=document,
-        trigger_seconds=top.trigger_seconds,
-        quarantine=top.quarantine,
-        maintain=top.maintain,
-        checkpoint=top.checkpoint,
-        metrics=top.metrics,
-        page=top.page,
-        spark=top.spark,
+        **{name: getattr(top, name) for name in _TopLevel.__slots__},
     )
 
 
