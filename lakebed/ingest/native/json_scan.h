@@ -12,6 +12,8 @@
 #include <emmintrin.h>
 #endif
 
+#include "utf8.h"
+
 #define LEVELS_MAX 64
 
 typedef const uint8_t *text;
@@ -52,26 +54,6 @@ static inline text plain_end(text p, text end)
     while (p < end && *p >= 0x20 && *p < 0x80 && *p != '"' && *p != '\\')
         p++;
     return p;
-}
-
-/* Bytes of the character that begins at `p`, which is not ASCII; 0 if it is not UTF-8. */
-static inline int character_bytes(text p, text end)
-{
-#define CONTINUES(at) ((p[at] & 0xc0) == 0x80)
-    if (p[0] >= 0xc2 && p[0] <= 0xdf)
-        return end - p >= 2 && CONTINUES(1) ? 2 : 0;
-    if (p[0] >= 0xe0 && p[0] <= 0xef) {
-        if (end - p < 3 || !CONTINUES(1) || !CONTINUES(2))
-            return 0;
-        return (p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ? 0 : 3;
-    }
-    if (p[0] >= 0xf0 && p[0] <= 0xf4) {
-        if (end - p < 4 || !CONTINUES(1) || !CONTINUES(2) || !CONTINUES(3))
-            return 0;
-        return (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f) ? 0 : 4;
-    }
-    return 0;
-#undef CONTINUES
 }
 
 static inline int hex_digit(uint8_t c)
