@@ -29,17 +29,19 @@ import orjson
 from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
 from lakebed.manifest.actions import Commit, Protocol
 from lakebed.manifest.checkpoint import decode_checkpoint
+from lakebed.manifest.column_mapping import COLUMN_MAPPING, is_mapped
 from lakebed.manifest.commit_codec import decode_commit, digest_of
 from lakebed.manifest.format import GATE_FEATURE, require_format
 from lakebed.manifest.invariants import report_violations
 from lakebed.manifest.log_files import LOG_FOLDER, LogFiles, checkpoint_name, commit_name, log_files
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.snapshot import Snapshot, apply, follows, statistics_of, without_expired
+from lakebed.manifest.widening import TYPE_WIDENING
 from lakebed.single_flight import SingleFlight
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
-READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck"})
+READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", COLUMN_MAPPING, TYPE_WIDENING})
 _RELIST_SECONDS = 60.0
 _LOAD_ATTEMPTS_MAX = 5
 _ENABLED = "delta.inCommitTimestampEnablementVersion"  # from this version on the times of commits grow
@@ -270,6 +272,7 @@ class LogReader:
                     continue  # a cleanup ran meanwhile
             require_readable(found.protocol)
             require_format(found.protocol, found.metadata, self.root)
+            is_mapped(found.metadata, found.protocol)  # refuses a mode that is not read
             return found
         raise StoreUnavailable("the log changed faster than it could be read", table=self.root)
 

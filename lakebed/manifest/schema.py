@@ -4,12 +4,15 @@ Every Delta primitive type has exactly one Arrow type here, so that a table read
 ``timestamp`` is ``timestamp[us, UTC]``, ``timestamp_ntz`` is ``timestamp[us]``; strings and binaries of any Arrow layout
 become plain ones. Types that Delta lacks (unsigned integers, times, durations) are refused by name, never widened
 silently.
+
+Arrow's schemas have names, types and nullability. The metadata of fields (comments, column mapping, changes of types, whatever
+other tools keep there) stays in Delta's JSON, which ``evolve`` changes in place: what it does not know, it leaves as it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import orjson
@@ -68,11 +71,33 @@ def schema_to_json(schema: pa.Schema) -> str:
 
 
 def schema_from_json(text: str) -> pa.Schema:
-    """The Arrow schema of Delta's ``schemaString``. Raises InvalidSchema naming the column."""
-    value = orjson.loads(text)
-    schema = pa.schema([_field_from_json(field, field["name"]) for field in value["fields"]])
-    _check_names(schema)
+    """The Arrow schema of Delta's ``schemaString``, with the names that it shows. Raises InvalidSchema naming the column."""
+    return schema_from_fields(orjson.loads(text)["fields"])
+
+
+def schema_from_fields(fields: Iterable[Mapping[str, Any]], any_character: bool = False) -> pa.Schema:
+    """The Arrow schema of the fields of Delta's JSON. Raises InvalidSchema naming the column.
+
+    ``any_character``: names may have characters that files can't, since files have other names (column mapping).
+    """
+    schema = pa.schema([_field_from_json(field, field["name"]) for field in fields])
+    _check_names(schema, any_character)
     return schema
+
+
+def type_to_json(kind: pa.DataType) -> Any:
+    """A canonical type as Delta's JSON has it: a text, or a dict for a nested type."""
+    return _type_to_json(kind)
+
+
+def type_from_json(kind: Any, column: str) -> pa.DataType:
+    """The Arrow type of one in Delta's JSON. Raises InvalidSchema naming the column."""
+    return _type_from_json(kind, column)
+
+
+def canonical_type(kind: pa.DataType, column: str) -> pa.DataType:
+    """The type that a column of this Arrow type gets. Raises InvalidSchema naming the column."""
+    return _canonical(kind, column)
 
 
 def check_new_names(schema: pa.Schema) -> None:
@@ -131,7 +156,7 @@ def is_taken(name: str) -> bool:
     return is_reserved(name) or name.lower() in _TAKEN_NAMES
 
 
-def _check_names(schema: pa.Schema) -> None:
+def _check_names(schema: pa.Schema, any_character: bool = False) -> None:
     seen: set[str] = set()
     if not len(schema):
         raise InvalidSchema("a table needs at least one column")
@@ -144,7 +169,7 @@ def _check_names(schema: pa.Schema) -> None:
     for field in schema:
         _check_fields(field.type, field.name)
         for name in _names_within(field):
-            if not name or any(character in _FORBIDDEN_CHARACTERS for character in name):
+            if not name or (not any_character and any(character in _FORBIDDEN_CHARACTERS for character in name)):
                 raise InvalidSchema(
                     f"column {name!r}: a name must not be empty or contain any of ' ,;{{}}()=', tab or newline"
                 )
@@ -229,7 +254,7 @@ def _field_to_json(field: pa.Field) -> dict[str, Any]:
     return {"name": field.name, "type": _type_to_json(field.type), "nullable": field.nullable, "metadata": {}}
 
 
-def _field_from_json(field: dict[str, Any], column: str) -> pa.Field:
+def _field_from_json(field: Mapping[str, Any], column: str) -> pa.Field:
     return pa.field(field["name"], _type_from_json(field["type"], column), field.get("nullable", True))
 
 

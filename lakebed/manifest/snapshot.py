@@ -30,8 +30,8 @@ from lakebed.manifest.actions import (
     RemovePart,
     Transaction,
 )
+from lakebed.manifest.column_mapping import ColumnMapping, columns_of, is_mapped, stored_settings
 from lakebed.manifest.entries import NAMED_BATCH
-from lakebed.manifest.schema import schema_from_json
 from lakebed.settings import TableSettings, read_settings
 from lakebed.sortkey.ranges import order_columns
 from lakebed.sortkey.sort_key import SortTerm
@@ -61,18 +61,44 @@ class Snapshot:
     digest: str = field(default="", compare=False, repr=False)
 
     @property
+    def columns(self) -> ColumnMapping:
+        """The stored and the logical names of the columns. Raises InvalidSchema, Unsupported."""
+        return columns_of(self.metadata, self.protocol)
+
+    @property
     def schema(self) -> pa.Schema:
-        return _cached_schema(self.metadata.schema_string)
+        """The stored schema, which everything inside works with. Raises InvalidSchema, Unsupported."""
+        return self.columns.stored
+
+    @property
+    def logical_schema(self) -> pa.Schema:
+        """The schema with the user's names; without column mapping the same object as ``schema``."""
+        return self.columns.logical
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The stored names of the partition columns; the log's ``metadata.partition_columns`` are the logical ones."""
+        return self.metadata.partition_columns if self._has_one_name() else _cached_state(self).partition_columns
 
     @property
     def settings(self) -> TableSettings:
+        """The settings, with stored names in keys, sort key and sequence."""
+        return self.logical_settings if self._has_one_name() else _cached_state(self).settings
+
+    def _has_one_name(self) -> bool:
+        """Whether stored and logical names are the same, told without reading the schema where it can be."""
+        return not is_mapped(self.metadata, self.protocol) or self.columns.is_identity
+
+    @property
+    def logical_settings(self) -> TableSettings:
+        """The settings as the log has them, with the user's names."""
         return _cached_settings(self.metadata)
 
     @property
     def order_terms(self) -> tuple[SortTerm, ...]:
         """The terms that parts of a partition are compared by (``order_columns``); none in a table without an order."""
         settings = self.settings
-        return order_columns(self.schema, settings.order_by, self.metadata.partition_columns, settings.sort_key_frame)
+        return order_columns(self.schema, settings.order_by, self.partition_columns, settings.sort_key_frame)
 
     def tail_in_order(self) -> list[ChangePart]:
         """The tail, oldest change first."""
@@ -228,23 +254,40 @@ class _Copy(Generic[_V]):
         return self._own
 
 
-# Both are pure functions of small strings that recur at every version of a table.
-_schemas: dict[str, pa.Schema] = {}
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What a snapshot's metadata says, with stored names."""
+
+    settings: TableSettings
+    partition_columns: tuple[str, ...]
+
+
+# Pure functions of metadata, which is one object at many versions of a table.
 _settings: dict[int, tuple[Metadata, TableSettings]] = {}
-
-
-def _cached_schema(text: str) -> pa.Schema:
-    if text not in _schemas:
-        if len(_schemas) > 256:
-            _schemas.clear()
-        _schemas[text] = schema_from_json(text)
-    return _schemas[text]
+_stored: dict[int, tuple[Metadata, Protocol, _Stored]] = {}
+_CACHED_MAX = 256
 
 
 def _cached_settings(metadata: Metadata) -> TableSettings:
     found = _settings.get(id(metadata))
     if found is None or found[0] is not metadata:
-        if len(_settings) > 256:
+        if len(_settings) > _CACHED_MAX:
             _settings.clear()
         found = _settings[id(metadata)] = (metadata, read_settings(metadata.configuration))
     return found[1]
+
+
+def _cached_state(snapshot: Snapshot) -> _Stored:
+    metadata, protocol = snapshot.metadata, snapshot.protocol
+    found = _stored.get(id(metadata))
+    if found is None or found[0] is not metadata or found[1] is not protocol:
+        if len(_stored) > _CACHED_MAX:
+            _stored.clear()
+        found = _stored[id(metadata)] = (metadata, protocol, _stored_state(metadata, protocol))
+    return found[2]
+
+
+def _stored_state(metadata: Metadata, protocol: Protocol) -> _Stored:
+    columns = columns_of(metadata, protocol)
+    settings = stored_settings(_cached_settings(metadata), columns)
+    return _Stored(settings, columns.stored_names(metadata.partition_columns))

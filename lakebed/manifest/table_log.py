@@ -43,6 +43,7 @@ from lakebed.errors import (
 )
 from lakebed.manifest.actions import Action, Commit, CommitInfo, Metadata, Protocol, Transaction, at_version
 from lakebed.manifest.checkpoint import encode_checkpoint
+from lakebed.manifest.column_mapping import COLUMN_MAPPING
 from lakebed.manifest.commit_codec import digest_of, encode_commit
 from lakebed.manifest.conflicts import Conflict, ConflictKind, ReadWriteSet, find_conflict
 from lakebed.manifest.expire import expire_before
@@ -53,6 +54,7 @@ from lakebed.manifest.log_files import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.manifest.log_reader import LAST_CHECKPOINT, LogReader, require_readable
 from lakebed.manifest.outcome import Committed, Conflicted, Outcome, Unknown
 from lakebed.manifest.snapshot import Snapshot, apply, follows
+from lakebed.manifest.widening import TYPE_WIDENING
 
 __all__ = [
     "GATE_FEATURE", "LOG_FOLDER", "Committed", "Conflicted", "Outcome", "TableLog", "Unknown", "checkpoint_name",
@@ -64,9 +66,10 @@ _UNKNOWN_ATTEMPTS_MAX = 8
 _STRANGE_ATTEMPTS_MAX = 8
 _NEWEST_KEPT = 2  # commit files that no cleanup deletes: the log itself always shows its newest version
 
-WRITER_FEATURES = frozenset(
-    {"deletionVectors", "timestampNtz", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", GATE_FEATURE}
-)  # fmt: skip
+WRITER_FEATURES = frozenset({
+    "deletionVectors", "timestampNtz", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", COLUMN_MAPPING,
+    TYPE_WIDENING, GATE_FEATURE,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def write_spec_of(snapshot: Snapshot) -> WriteSpec:
         keys=settings.keys,
         sort_key=settings.sort_key,
         sequence_by=settings.sequence_by,
-        partition_by=snapshot.metadata.partition_columns,
+        partition_by=snapshot.partition_columns,
         sort_key_version=settings.sort_key_version,
         sort_key_frame=settings.sort_key_frame,
     )

@@ -24,7 +24,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NoReturn, Protocol
 
@@ -117,6 +117,14 @@ def parse_sort_key(texts: Sequence[str], schema: pa.Schema, frame: str = "") -> 
     Raises InvalidInput (InvalidSchema for a column) that names the text, the character and what is allowed.
     """
     return _parsed(tuple(texts), schema, frame)
+
+
+def renamed_sort_key(texts: Sequence[str], schema: pa.Schema, names: Mapping[str, str]) -> tuple[str, ...]:
+    """The texts of the same sort key of a table whose columns have other names. ``schema``: with the names that the texts use."""
+    if not texts or all(name == other for name, other in names.items()):
+        return tuple(texts)
+    terms = parse_sort_key(texts, schema)
+    return tuple(replace(term, columns=tuple(names.get(name, name) for name in term.columns)).name for term in terms)
 
 
 @lru_cache(maxsize=64)
