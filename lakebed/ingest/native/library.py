@@ -13,7 +13,7 @@ import sys
 
 from lakebed.ingest.native.build import LIBRARY
 
-VERSION = 2
+VERSION = 3
 """What ``lakebed_native_version`` must return: raised with every change of what a C function takes or returns."""
 DONE, UNSURE, NO_MEMORY, TOO_LARGE = 0, 1, -1, -2
 INTEGER, FLOATING, BOOLEAN, TEXT, DECIMAL, LIST, STRUCT, BYTES, MAP = range(1, 10)
@@ -65,6 +65,24 @@ class Task(ctypes.Structure):
     ]  # fmt: skip
 
 
+class ProtobufMember(ctypes.Structure):
+    """``struct member`` of protobuf_to_arrow.c."""
+
+    _fields_ = [
+        ("number", ctypes.c_uint32), ("encoding", ctypes.c_int32), ("absence", ctypes.c_int32), ("oneof", ctypes.c_int32),
+        ("nodes", ctypes.c_int32),
+    ]  # fmt: skip
+
+
+class ProtobufTask(ctypes.Structure):
+    """``struct task`` of protobuf_to_arrow.c."""
+
+    _fields_ = [
+        ("fields", ctypes.c_void_p), ("members", ctypes.c_void_p), ("by_number", ctypes.c_void_p), ("offsets", ctypes.c_void_p),
+        ("data", ctypes.c_void_p), ("outcome", ctypes.c_void_p), ("rows", ctypes.c_int64), ("field_count", ctypes.c_int32),
+    ]  # fmt: skip
+
+
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The library, or None where it is off, not built, or of another version than this code."""
@@ -79,6 +97,7 @@ def library() -> ctypes.CDLL | None:
         _logger.debug("no native ingest, JSON is read by Arrow's parser: %s", error)
         return None
     found.lakebed_read_json.argtypes = [ctypes.POINTER(Task), ctypes.POINTER(ArrowArray)]
+    found.lakebed_read_protobuf.argtypes = [ctypes.POINTER(ProtobufTask), ctypes.POINTER(ArrowArray)]
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     found.lakebed_range_open.argtypes = [pointer, ctypes.c_char_p, ctypes.c_int32, number, number, number, number]
     found.lakebed_range_open.restype = pointer

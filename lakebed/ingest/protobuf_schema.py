@@ -1,0 +1,160 @@
+"""Compile Protobuf schemas (``.proto`` texts) to descriptors, and find the message that records are of.
+
+1.  The schema, the schemas that it imports, and those that registries leave out (``confluent/…``) are written to a temporary
+    folder. ``google/protobuf`` and ``google/type`` come with the packages grpcio-tools and googleapis-common-protos.
+2.  ``protoc`` of grpcio-tools compiles them, in a process of its own: a schema that takes very long is given up.
+3.  The descriptors go into a pool of their own, so that two schemas may both have a message of one name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool
+
+from lakebed.ingest.json_text import Unreadable
+from lakebed.ingest.record_format import Message
+
+SCHEMA_BYTES_MAX = 8 * 2**20
+"""Of a schema with its references."""
+COMPILE_SECONDS_MAX = 120
+_MAIN = "record.lakebed.proto"
+_REASON_CHARACTERS_MAX = 500
+
+_LEFT_OUT = {
+    "confluent/meta.proto": """
+        syntax = "proto3";
+        package confluent;
+        import "google/protobuf/descriptor.proto";
+        message Meta {
+          string doc = 1;
+          map<string, string> params = 2;
+          repeated string tags = 3;
+          repeated Rule rules = 4;
+        }
+        message Rule { string name = 1; string doc = 2; string expr = 3; string sql = 4; }
+        extend google.protobuf.FileOptions { Meta file_meta = 1088; }
+        extend google.protobuf.MessageOptions { Meta message_meta = 1088; }
+        extend google.protobuf.FieldOptions { Meta field_meta = 1088; }
+        extend google.protobuf.EnumOptions { Meta enum_meta = 1088; }
+        extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
+        """,
+    "confluent/type/decimal.proto": """
+        syntax = "proto3";
+        package confluent.type;
+        message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
+        """,
+}
+"""Schemas that Confluent's serializers import without naming them as references."""
+
+
+def compiled(schema_text: str, references: Mapping[str, str], message: Message = None) -> Any:
+    """The descriptor of the message. Raises ``Unreadable``."""
+    files = descriptor_pb2.FileDescriptorSet.FromString(_protoc(schema_text, references))
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        for file in files.file:
+            pool.Add(file)
+        main = pool.FindFileByName(_MAIN)
+    except (TypeError, KeyError) as error:  # protoc has accepted it, so this is a limit of the library
+        raise Unreadable(f"the Protobuf schema can't be used: {_short(str(error))}") from error
+    return _message(main, message)
+
+
+def _protoc(schema_text: str, references: Mapping[str, str]) -> bytes:
+    texts = {**_LEFT_OUT, **references, _MAIN: schema_text}
+    if sum(len(text) for text in texts.values()) > SCHEMA_BYTES_MAX:
+        raise Unreadable(f"the Protobuf schema has more than {SCHEMA_BYTES_MAX} bytes with its references")
+    with TemporaryDirectory(prefix="lakebed-protoc-") as folder:
+        for name, text in texts.items():
+            path = Path(folder, "in", _checked_name(name))
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text.encode("utf-8", "backslashreplace"))
+            except OSError as error:
+                raise Unreadable(
+                    f"the Protobuf schema has a reference of a name that can't be: {_short(name)}"
+                ) from error
+        found = Path(folder, "out")
+        folders = [f"-I{path}" for path in (Path(folder, "in"), *_installed())]
+        command = [
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
+            *folders,
+            "--include_imports",
+            f"--descriptor_set_out={found}",
+        ]
+        try:
+            ran = subprocess.run([*command, _MAIN], capture_output=True, timeout=COMPILE_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            raise Unreadable(f"the Protobuf schema took more than {COMPILE_SECONDS_MAX} seconds to compile") from None
+        if ran.returncode or not found.exists():
+            complaint = ran.stderr.decode(errors="replace").replace(f"{folder}/in/", "")
+            raise Unreadable(f"the Protobuf schema is not valid: {_complaint(complaint)}")
+        return found.read_bytes()
+
+
+def _checked_name(name: str) -> str:
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\0" in name or "\\" in name:
+        raise Unreadable(f"the Protobuf schema has a reference of a name that can't be: {_short(name)}")
+    return name
+
+
+def _installed() -> Iterator[Path]:
+    """The folders of the schemas that come with packages."""
+    for package, inner in (("grpc_tools", "_proto"), ("google.type", "../..")):
+        try:
+            spec = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            continue
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            yield (Path(folder) / inner).resolve()
+
+
+def _complaint(text: str) -> str:
+    """What protoc says, without its warnings."""
+    lines = [line.replace(_MAIN, "line", 1) for line in text.splitlines() if line and " warning: " not in line.lower()]
+    lines = [line for line in lines if not line.startswith(("WARNING:", "W0", "I0", "E0"))]
+    return _short("; ".join(lines)) or "protoc says nothing"
+
+
+def _short(text: str) -> str:
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _REASON_CHARACTERS_MAX else text[: _REASON_CHARACTERS_MAX - 3] + "..."
+
+
+def _message(main: Any, wanted: Message) -> Any:
+    top = list(main.message_types_by_name.values())
+    if not top:
+        raise Unreadable("the Protobuf schema has no message")
+    if wanted is None:
+        return top[0]
+    if isinstance(wanted, str):
+        for found in _all_messages(top):
+            if found.full_name == wanted or found.full_name == f"{main.package}.{wanted}":
+                return found
+        names = ", ".join(found.full_name for found in top[:20])
+        raise Unreadable(f"the Protobuf schema has no message {wanted!r}; its messages are {_short(names)}")
+    found, inner = None, top
+    for index in wanted:
+        if not 0 <= index < len(inner):
+            raise Unreadable(f"the Protobuf schema has no message at {list(wanted)}, which a record names")
+        found = inner[index]
+        inner = list(found.nested_types)
+    if found is None:
+        return top[0]
+    return found
+
+
+def _all_messages(top: list[Any]) -> Iterator[Any]:
+    for found in top:
+        yield found
+        yield from _all_messages(list(found.nested_types))
