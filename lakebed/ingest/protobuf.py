@@ -45,7 +45,8 @@ class ProtobufReader:
     def __init__(self, descriptor: Any) -> None:
         self._fields = fields_of_message(descriptor)
         self._one_by_one = MessageReader(descriptor, self._fields)
-        self._native = ProtobufParser(self._fields) if library() is not None else None
+        self.parser = ProtobufParser(self._fields) if library() is not None else None
+        """None: all records are read one by one."""
         self.schema = pa.schema([field.arrow() for field in self._fields])
         self._rows = pa.schema([field.with_nullable(True) for field in self.schema])
         self.logical_types: Mapping[str, LogicalType] = {
@@ -66,9 +67,9 @@ class ProtobufReader:
 
     def _raw(self, values: pa.BinaryArray, errors: dict[int, str]) -> pa.RecordBatch:
         """The raw columns; a record in ``errors`` is a row of nulls."""
-        if self._native is None:
+        if self.parser is None:
             return self._read_one_by_one(values, range(len(values)), errors)
-        rows, outcome = self._native.parse(values)
+        rows, outcome = self.parser.parse(values)
         errors.update(dict.fromkeys(np.flatnonzero(outcome == REFUSED).tolist(), TOO_MANY))
         unsure = np.flatnonzero((outcome != DONE) & (outcome != REFUSED))
         if not len(unsure):

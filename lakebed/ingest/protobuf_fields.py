@@ -20,7 +20,7 @@ declares. A list or map is empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Any
@@ -321,10 +321,3 @@ def _parameters(field: Any) -> Mapping[str, str]:
         return dict(known.FromString(options).Extensions[extension].params)
     except (KeyError, AttributeError):  # the schema does not import confluent/meta.proto, or another one
         return {}
-
-
-def walked(fields: tuple[ProtobufField, ...]) -> Iterator[ProtobufField]:
-    """The fields and all below them."""
-    for field in fields:
-        yield field
-        yield from walked(field.children)

@@ -207,10 +207,10 @@ def check(reader: ProtobufReader, records: list[bytes]) -> tuple[int, int]:
     values = exact(records)
     fast = reader.read(values)
     fast.rows.validate(full=True)
-    parser, reader._native = reader._native, None
+    parser, reader.parser = reader.parser, None
     assert parser is not None
     slow = reader.read(values)
-    reader._native = parser
+    reader.parser = parser
     assert sorted(fast.errors) == sorted(slow.errors), [
         (records[row].hex(), fast.errors.get(row), slow.errors.get(row))
         for row in fast.errors.keys() ^ slow.errors.keys()

@@ -91,11 +91,11 @@ def test_few_bytes_can_not_become_very_many_values() -> None:
     fields = " ".join(f"int32 f{number} = {number};" for number in range(1, 1001))
     schema = f'syntax = "proto3"; message M {{ repeated Row rows = 1; message Row {{ {fields} }} }}'
     reader = reader_of(schema)
-    assert reader._native is not None
+    assert reader.parser is not None
     small, large = b"\x0a\x00" * 5, b"\x0a\x00" * 500_000
     tracemalloc.start()
     before = pa.total_allocated_bytes()
-    rows, outcome = reader._native.parse(exact([small, large, small]))
+    rows, outcome = reader.parser.parse(exact([small, large, small]))
     assert list(outcome) == [DONE, REFUSED, DONE]
     assert rows.nbytes + pa.total_allocated_bytes() - before < 50_000_000  # and not the 2 GB that the values would take
     tracemalloc.stop()
