@@ -10,6 +10,9 @@
    cutoff and write exactly the changes after it. The commit removes all parts of the table and records the truncate,
    for records that arrive later.
 
+5. What records need of the table's schema first (``schema_evolution``) ends the writing too. The table is altered, and the tasks
+   run again with the new schema. Nothing of the earlier run is committed.
+
 The files of an attempt that did not commit are orphans: no log refers to them.
 """
 
@@ -29,6 +32,7 @@ from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.errors import InvalidChanges, QuarantineRefused, Retry, TableReplaced
 from lakebed.ingest.batch_fingerprint import batch_fingerprint, fingerprint_entry
 from lakebed.ingest.decoder import Decoded
+from lakebed.ingest.schema_evolution import merged
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, cutoff_of, to_domain, to_json
 from lakebed.manifest.actions import (
@@ -41,6 +45,7 @@ from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import BLIND, ReadWriteSet
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.removals import all_removals
+from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.manifest.unknown_names import Names, sum_of, unknown_names_of
@@ -81,6 +86,9 @@ class Written:
     records_lost: int = 0
     unknown_fields: Mapping[str, int] = field(default_factory=dict)
     unknown_operations: Mapping[str, int] = field(default_factory=dict)
+    records_mismatched: int = 0  # among the quarantined: those that are what the format says and do not fit the table
+    mismatch: str = ""  # why the first of them does not
+    schema_needed: SchemaChange | None = None  # then nothing else counts
     read: str | None = None  # fingerprint of the ranges that the batch read, if its source has ranges
 
     @property
@@ -140,7 +148,8 @@ class WriteTask:
         seen: dict[str, Any] = {}
         truncates: list[Truncate] = []
         fields, operations = Names(), Names()
-        for decoded in self._slices(self.stream(batches)):
+        needs: list[SchemaChange] = []
+        for decoded in self._slices(_decodable(self.stream(batches), needs)):
             changes, quarantined = decoded.changes, decoded.quarantined
             if len(changes):
                 try:
@@ -166,11 +175,16 @@ class WriteTask:
             seen["truncated"] = seen.get("truncated", 0) + decoded.truncated
             fields.add_all(decoded.unknown_fields)
             operations.add_all(decoded.unknown_operations)
+            if decoded.mismatched:
+                seen["mismatched"] = seen.get("mismatched", 0) + decoded.mismatched
+                seen.setdefault("mismatch", decoded.mismatch)
             if decoded.event_time_max is not None:
                 seen["newest_event_us"] = max(seen.get("newest_event_us", 0), decoded.event_time_max)
         seen |= {"unknown_fields": fields.counts, "unknown_operations": operations.counts}
         if truncates:
             seen["truncates"] = [to_json(truncate) for truncate in Cutoff(new=tuple(truncates)).remembered()]
+        if needs:
+            seen["schema_needed"] = merged(needs).to_json()
         lost = getattr(self.stream, "records_lost", None)
         if callable(lost) and (count := lost()):
             seen["lost"] = count
@@ -191,6 +205,15 @@ class WriteTask:
                 held, rows, size = [], 0, 0
         if held:
             yield Decoded.concat(held) if len(held) > 1 else held[0]
+
+
+def _decodable(stream: Iterator[Decoded], needs: list[SchemaChange]) -> Iterator[Decoded]:
+    """The stream until something is needed of the table's schema; what is needed, of the whole stream, is put into ``needs``."""
+    for decoded in stream:
+        if decoded.schema_needed is not None:
+            needs.append(decoded.schema_needed)
+        elif not needs:
+            yield decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +283,8 @@ def write_arrow(changes: pa.Table, spec: WriteSpec, root: str) -> Written:
 def write_dataframe(frame: DataFrame, task: WriteTask, cutoff: Cutoff = NO_CUTOFF) -> Written:
     """Write the parts of a DataFrame in its tasks. After a truncate in the batch, the tasks run again with it as a cutoff.
 
-    ``cutoff``: the truncates of earlier batches. Raises InvalidChanges, and any LakebedError of a task.
+    ``cutoff``: the truncates of earlier batches. Nothing is written if the table's schema must change first
+    (``Written.schema_needed``). Raises InvalidChanges, and any LakebedError of a task.
     """
     return _written(lambda each: _in_tasks(frame, each), task, cutoff)
 
@@ -276,7 +300,7 @@ def write_ranges(ranges: Sequence[Range], task: WriteTask, cutoff: Cutoff = NO_C
 def _written(run: Callable[[WriteTask], list[_Row]], task: WriteTask, cutoff: Cutoff) -> Written:
     chosen = task.with_cutoff(cutoff)
     written = _collected(run(chosen), chosen)
-    if written.truncates:
+    if written.truncates and written.schema_needed is None:
         chosen = task.with_cutoff(replace(cutoff, new=written.truncates))
         written = _collected(run(chosen), chosen)
     return written
@@ -310,6 +334,7 @@ def _collected(rows: list[_Row], task: WriteTask) -> Written:
                 seen.append(json.loads(body))
             case "requests":
                 report_requests(body)
+    needs = [SchemaChange.from_json(s["schema_needed"]) for s in seen if "schema_needed" in s]
     return Written(
         parts=tuple(parts),
         quarantined=tuple(quarantined),
@@ -318,6 +343,9 @@ def _collected(rows: list[_Row], task: WriteTask) -> Written:
         records_ignored=sum(s.get("ignored", 0) for s in seen),
         records_truncated=sum(s.get("truncated", 0) for s in seen),
         records_lost=sum(s.get("lost", 0) for s in seen),
+        records_mismatched=sum(s.get("mismatched", 0) for s in seen),
+        mismatch=next((s["mismatch"] for s in seen if s.get("mismatch")), ""),
+        schema_needed=merged(needs) if needs else None,
         unknown_fields=sum_of(s["unknown_fields"] for s in seen),
         unknown_operations=sum_of(s["unknown_operations"] for s in seen),
         read=batch_fingerprint(Range(*one) for s in seen for one in s["ranges"])

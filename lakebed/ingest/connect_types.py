@@ -98,19 +98,20 @@ def _scale(parameters: Any) -> int:
 
 def fields_of(schema: Any, level: int = 0) -> tuple[tuple[str, LogicalType], ...]:
     """The fields of a struct's schema with their logical types; empty for a null schema. Raises ``Unreadable``."""
-    return tuple((field["field"], logical_type_of(field, level)) for field in _fields(schema))
+    return tuple((field["field"], logical_type_of(field, level)) for field in connect_fields(schema))
 
 
 def columns_of_envelope(schema: Any) -> dict[str, LogicalType]:
     """The logical types of a table's columns, from the inline schema of a change event. Raises ``Unreadable``."""
-    images = {field["field"]: field for field in _fields(schema)}
+    images = {field["field"]: field for field in connect_fields(schema)}
     for name in ("after", "before"):
         if name in images:
             return dict(fields_of(images[name]))
     return {}
 
 
-def _fields(schema: Any) -> list[Mapping[str, Any]]:
+def connect_fields(schema: Any) -> list[Mapping[str, Any]]:
+    """The fields of a struct's inline schema; none of a null schema. Raises ``Unreadable``."""
     if schema is None:
         return []
     _expect(isinstance(schema, Mapping), "it is not an object")

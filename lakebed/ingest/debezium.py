@@ -21,6 +21,7 @@ Algorithm
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.ingest.connect_schema import row_of_envelope
 from lakebed.ingest.connect_types import PLAIN, LogicalType, columns_of_envelope
 from lakebed.ingest.debezium_changes import ChangeRules, Events, Mask, metadata_type
 from lakebed.ingest.debezium_record import read_event, row_of
@@ -38,24 +40,36 @@ from lakebed.ingest.json_columns import (
     Missed,
     json_type,
     null_unavailable,
+    one_of,
     reader_for,
     shape_of,
 )
 from lakebed.ingest.json_objects import ObjectParser
-from lakebed.ingest.json_text import DECODER, Unreadable, parse
+from lakebed.ingest.json_text import DECODER, Unreadable, parse, written
 from lakebed.ingest.json_values import JsonOptions, is_unavailable
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.native.json_parser import Parsed, Path
+from lakebed.ingest.schema_evolution import EvolvePolicy, merged, needed
 from lakebed.ingest.slices import (
     ONE_BY_ONE_ROWS,
     FastReading,
     Reading,
     Record,
+    SchemaNeeded,
     decode_records,
     from_arrays,
+    schema_needed,
 )
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
-from lakebed.ingest.unknown_fields import KnownFields, UnknownByRecord, names_in, sample_of
+from lakebed.ingest.unknown_fields import (
+    KnownFields,
+    UnknownByRecord,
+    UnknownMode,
+    names_in,
+    sample_of,
+    unknown_mode,
+)
+from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.unknown_names import Names
 
 SCHEMA_FIRST = b'{"schema":'
@@ -74,6 +88,15 @@ class DebeziumJson:
         metadata_path(decoder_schema.sequence_metadata)
         self._readers: dict[Cutoff, _EventReader] = {}
 
+    @property
+    def decoder_schema(self) -> DecoderSchema:
+        """The columns that it decodes to."""
+        return self._decoder_schema
+
+    def bound_to(self, decoder_schema: DecoderSchema) -> DebeziumJson:
+        """The same decoder for a table whose schema changed."""
+        return DebeziumJson(decoder_schema, self._options)
+
     def __getstate__(self) -> tuple[DecoderSchema, JsonOptions]:
         return self._decoder_schema, self._options
 
@@ -81,9 +104,16 @@ class DebeziumJson:
         self.__init__(*state)  # type: ignore[misc]
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+        return decode_records(records, self._reader(cutoff), self._decoder_schema, cutoff)
+
+    def schema_needed(self, records: pa.Table) -> SchemaChange | None:
+        """What the table must become before these records can be decoded, as far as their inline schemas say that."""
+        return schema_needed(records, self._reader(next(iter(self._readers), NO_CUTOFF)))
+
+    def _reader(self, cutoff: Cutoff) -> _EventReader:
         if cutoff not in self._readers:
             self._readers = {cutoff: _EventReader(self._decoder_schema, self._options, cutoff)}
-        return decode_records(records, self._readers[cutoff], self._decoder_schema, cutoff)
+        return self._readers[cutoff]
 
 
 @dataclass(slots=True)
@@ -91,6 +121,8 @@ class _Source:
     """Events of one inline schema, or of none."""
 
     logical_types: dict[str, LogicalType]
+    mode: UnknownMode = "warn"
+    needed: SchemaChange | None = None
     samples: dict[str, Any] = field(default_factory=dict)
     plan: _Plan | None = None
 
@@ -102,13 +134,14 @@ class _EventReader:
         self._decoder_schema = decoder_schema
         self._options = options
         self._cutoff = cutoff
-        self._sources: dict[bytes, _Source] = {b"": _Source({})}
+        self._sources: dict[bytes, _Source] = {b"": _Source({}, self._mode(has_schema=False))}
+        self._needs: dict[str, SchemaChange | None] = {}
         self._known: KnownFields | None = None
         if options.unknown_fields != "ignore":
             self._known = KnownFields(decoder_schema.columns, options.unavailable_value)
 
     def read_record(self, record: Record) -> Reading:
-        return read_event(record, self._decoder_schema, self._options, self._cutoff, self._known)
+        return read_event(record, self._decoder_schema, self._options, self._cutoff, self._known, self._needed)
 
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
         values = records.column("value")
@@ -116,13 +149,16 @@ class _EventReader:
         handled = np.asarray(values.is_null())
         ignored, truncated = int(handled.sum()), 0
         tables, names = [], Names()
-        for prefix, chosen in self._groups(values, ~handled):
+        groups = self._groups(values, ~handled)
+        if needs := [source.needed for _, source, _ in groups if source.needed is not None]:
+            raise SchemaNeeded(merged(needs))
+        for prefix, source, chosen in groups:
             whole = bool(len(chosen) == len(values))
             some = records if whole else records.take(pa.array(chosen))
             payloads = some.column("value")
             if prefix:
                 payloads = pc.binary_slice(payloads, len(prefix), -1)
-            fast = self._read_payloads(prefix, payloads, some, first + numbers[chosen])
+            fast = self._read_payloads(source, payloads, some, first + numbers[chosen])
             tables.append(fast.rows)
             handled[chosen] = fast.handled
             names.add_all(fast.unknown_fields)
@@ -131,32 +167,73 @@ class _EventReader:
         empty = from_arrays(self._decoder_schema, 0, {})
         return FastReading(pa.concat_tables(tables) if tables else empty, handled, ignored, truncated, names.counts)
 
-    def _groups(self, values: pa.BinaryArray, present: Mask) -> list[tuple[bytes, Mask]]:
+    def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
+        """What the inline schemas of the records ask of the table, as far as they are found quickly."""
+        values, needs = records.column("value"), []
+        inline = np.array(pc.fill_null(pc.starts_with(values, SCHEMA_FIRST), False))
+        for _ in range(SCHEMAS_KEPT_MAX):
+            if not inline.any():
+                break
+            first = int(np.argmax(inline))
+            inline[first] = False
+            try:
+                prefix, source = self._source_of(values[first].as_py())
+            except MISSES:
+                continue
+            needs += [] if source.needed is None else [source.needed]
+            inline &= ~np.asarray(pc.fill_null(pc.starts_with(values, prefix), False))
+        return merged(needs) if needs else None
+
+    def _mode(self, *, has_schema: bool) -> UnknownMode:
+        return unknown_mode(self._options.unknown_fields, self._decoder_schema.policy, has_schema=has_schema)
+
+    def _needed(self, schema: Any) -> SchemaChange | None:
+        """What an inline schema asks of the table."""
+        policy = self._decoder_schema.policy
+        if not policy.allowed:
+            return None
+        text = written(schema)
+        if text not in self._needs:
+            if len(self._needs) >= SCHEMAS_KEPT_MAX:
+                self._needs.clear()
+            row, change = row_of_envelope(schema), None
+            if row is not None:
+                columns = self._decoder_schema.columns
+                change = needed(columns, row, self._policy(), self._decoder_schema.never_null).change
+            self._needs[text] = change
+        return self._needs[text]
+
+    def _policy(self) -> EvolvePolicy:
+        """Where unknown members are left out, or sent to the quarantine, no column is made of them."""
+        policy = self._decoder_schema.policy
+        return policy if self._options.unknown_fields == "warn" else replace(policy, allowed=policy.allowed - {"add"})
+
+    def _groups(self, values: pa.BinaryArray, present: Mask) -> list[tuple[bytes, _Source, Mask]]:
         """Row numbers, grouped by the prefix that holds their inline schema. Rows in no group go to the slow path."""
         inline = np.asarray(pc.fill_null(pc.starts_with(values, SCHEMA_FIRST), False))
         groups = []
         if not inline.any():
-            return [(b"", np.flatnonzero(present))] if present.any() else []
+            return [(b"", self._sources[b""], np.flatnonzero(present))] if present.any() else []
         plain = present & ~inline
         if plain.any():
-            groups.append((b"", np.flatnonzero(plain)))
+            groups.append((b"", self._sources[b""], np.flatnonzero(plain)))
         for _ in range(SCHEMAS_PER_SLICE_MAX):
             if not inline.any():
                 break
-            prefix = self._prefix_of(values[int(np.argmax(inline))].as_py())
+            prefix, source = self._source_of(values[int(np.argmax(inline))].as_py())
             same = inline & np.asarray(pc.fill_null(pc.starts_with(values, prefix), False))
             same &= np.asarray(pc.fill_null(pc.ends_with(values, b"}"), False))
             if not same.any():
                 break
-            groups.append((prefix, np.flatnonzero(same)))
+            groups.append((prefix, source, np.flatnonzero(same)))
             inline &= ~same
         return groups
 
-    def _prefix_of(self, value: bytes) -> bytes:
-        """The part of a value before its payload. The schema in it is parsed and kept."""
-        for prefix in self._sources:
+    def _source_of(self, value: bytes) -> tuple[bytes, _Source]:
+        """The part of a value before its payload, and the schema in it, which is parsed and kept."""
+        for prefix, source in self._sources.items():
             if prefix and value.startswith(prefix):
-                return prefix
+                return prefix, source
         text = value.decode("utf-8")
         schema, end = DECODER.raw_decode(text, len(SCHEMA_FIRST))
         payload = PAYLOAD_NEXT.match(text, end)
@@ -165,37 +242,43 @@ class _EventReader:
         prefix = text[: payload.end()].encode()
         if len(self._sources) >= SCHEMAS_KEPT_MAX:
             self._sources = {b"": self._sources[b""]}
-        self._sources[prefix] = _Source(columns_of_envelope(schema))
-        return prefix
+        has_schema = schema is not None
+        logical_types = self._decoder_schema.types_by_column(columns_of_envelope(schema))
+        change = self._needed(schema) if has_schema else None
+        source = self._sources[prefix] = _Source(logical_types, self._mode(has_schema=has_schema), change)
+        return prefix, source
 
-    def _read_payloads(self, prefix: bytes, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask) -> FastReading:
-        source = self._sources[prefix]
+    def _read_payloads(
+        self, source: _Source, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
+    ) -> FastReading:
         if source.plan is None:
             self._sample(source, payloads)
             source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
-            return self._read_parsed(source.plan, source.plan.parse(payloads), payloads, records, numbers)
+            return self._read_parsed(source, source.plan.parse(payloads), payloads, records, numbers)
         planned_for = shape_of(source.samples)
         try:
             parsed = self._parse_again(source, payloads, source.plan.parse(payloads))
-            return self._read_parsed(source.plan, parsed, payloads, records, numbers)
+            return self._read_parsed(source, parsed, payloads, records, numbers)
         except MISSES:
             self._sample(source, payloads)
             if shape_of(source.samples) == planned_for:
                 raise  # the values have the same types as before, so a new plan would be the same
         source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
-        return self._read_parsed(source.plan, source.plan.parse(payloads), payloads, records, numbers)
+        return self._read_parsed(source, source.plan.parse(payloads), payloads, records, numbers)
 
     def _read_parsed(
-        self, plan: _Plan, parsed: Parsed, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
+        self, source: _Source, parsed: Parsed, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
     ) -> FastReading:
-        """Reads the rows. Records with unknown members are counted, or left to the slow path, which quarantines them."""
+        """Reads the rows. Records with unknown members are counted, or left to the slow path, which quarantines or rescues."""
+        plan = source.plan
+        assert plan is not None
         if self._known is None:
             return plan.read(parsed, records, numbers)
         unknown = self._unknown_by_record(parsed)
-        if self._options.unknown_fields == "quarantine":
+        if source.mode != "warn":
             if unknown is None:
                 having = np.zeros(len(payloads), bool)
-                having[names_in(payloads, range(len(payloads)), row_of, self._known)[1]] = True
+                having[names_in(payloads, range(len(payloads)), self._row_of, self._known)[1]] = True
             else:
                 having = unknown.having
             return plan.read(parsed.without(having, "op") if having.any() else parsed, records, numbers)
@@ -204,7 +287,14 @@ class _EventReader:
             return replace(fast, unknown_fields=unknown.counts(fast.handled)) if unknown.names else fast
         sample = sample_of(payloads)
         sample = sample[fast.handled[sample]]
-        return replace(fast, unknown_fields=names_in(payloads, sample, row_of, self._known)[0])
+        return replace(fast, unknown_fields=names_in(payloads, sample, self._row_of, self._known)[0])
+
+    def _row_of(self, event: Any) -> Mapping[str, Any] | None:
+        row = row_of(event)
+        try:
+            return None if row is None else self._decoder_schema.by_column(row)
+        except Unreadable:
+            return None  # the plan can't read it either
 
     def _unknown_by_record(self, parsed: Parsed) -> UnknownByRecord | None:
         """The unknown members of each changed row: ``after``, or ``before`` where there is no ``after``."""
@@ -247,6 +337,10 @@ class _EventReader:
                 row = event.get(side) if isinstance(event, dict) else None
                 if not isinstance(row, dict):
                     continue
+                try:
+                    row = self._decoder_schema.by_column(row)
+                except Unreadable:
+                    continue
                 for name in self._decoder_schema.columns.names:
                     value = row.get(name)
                     was_sent = not is_unavailable(value, self._options.unavailable_value)
@@ -275,13 +369,15 @@ class _Plan:
         self._options = options
         self._readers = readers
         self._rules = ChangeRules(decoder_schema, cutoff)
-        known = tuple(name for name in readers if name not in self._rules.before_names)
+        self._names = {name: decoder_schema.names_of(name) for name in readers}
+        known = tuple(one for name in readers if name not in self._rules.before_names for one in self._names[name])
         watched: dict[Path, tuple[str, ...]] = {("after",): (), ("before",): known}
-        self._parser = ObjectParser(self._parse_schema(), readers, watched)
+        parsed_as = {one: reader for name, reader in readers.items() for one in self._names[name]}
+        self._parser = ObjectParser(self._parse_schema(), parsed_as, watched)
 
     def _parse_schema(self) -> pa.Schema:
         def struct(names: tuple[str, ...]) -> pa.StructType:
-            return pa.struct([pa.field(name, self._readers[name].parsed) for name in names])
+            return pa.struct([pa.field(one, self._readers[name].parsed) for name in names for one in self._names[name]])
 
         fields = [pa.field("after", struct(tuple(self._readers))), pa.field("op", pa.string())]
         if self._rules.before_names:
@@ -317,7 +413,9 @@ class _Plan:
 
     def _columns(self, parsed: list[pa.Array], names: tuple[str, ...]) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
         columns, unavailable = {}, {}
-        for name, values in zip(names, parsed, strict=True):
+        arrays = iter(parsed)
+        for name in names:
+            values = one_of([next(arrays) for _ in self._names[name]])
             values, hits = null_unavailable(values, self._options.unavailable_value)
             columns[name] = self._readers[name].read(values)
             if hits is not None:

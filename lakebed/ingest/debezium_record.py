@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from lakebed.ingest.connect_types import INTEGER, PLAIN, LogicalType, columns_of_envelope, fields_of
 from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.json_text import Unreadable, is_unicode, parse, shown
+from lakebed.ingest.json_text import Mismatch, Unreadable, is_unicode, parse, shown
 from lakebed.ingest.json_values import JsonOptions, convert, is_unavailable
 from lakebed.ingest.metadata import metadata_path
-from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, Truncated
+from lakebed.ingest.schema_evolution import RESCUED_COLUMN
+from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, SchemaNeeded, Truncated
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
-from lakebed.ingest.unknown_fields import KnownFields, UnknownMembers, UnknownOperation
+from lakebed.ingest.unknown_fields import KnownFields, UnknownMembers, UnknownOperation, rescued_text, unknown_mode
+from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
+NOT_ADDED = "the table gets no column for them, since evolve does not say so, or no column can be like them"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
@@ -24,10 +29,12 @@ def read_event(
     options: JsonOptions,
     cutoff: Cutoff = NO_CUTOFF,
     known: KnownFields | None = None,
+    needed: Callable[[Any], SchemaChange | None] | None = None,
 ) -> Reading:
     """The changes of one record, at most two. Raises ``Unreadable`` with the reason for the quarantine.
 
-    ``known``: None where members that no column takes are ignored.
+    ``known``: None where members that no column takes are ignored. ``needed``: what an inline schema asks of the table; if it is
+    something, this raises ``SchemaNeeded``.
     """
     if record.value is None:
         return Ignored()
@@ -36,7 +43,11 @@ def read_event(
         return Ignored()
     if not isinstance(event, dict):
         raise Unreadable("not a JSON object")
-    reading = Event(event, columns_of_envelope(schema), record, decoder_schema, options)
+    change = needed(schema) if needed is not None and schema is not None else None
+    if change is not None:
+        raise SchemaNeeded(change)
+    logical_types = columns_of_envelope(schema)
+    reading = Event(event, logical_types, record, decoder_schema, options, has_schema=schema is not None)
     return reading.changes(cutoff, known)
 
 
@@ -80,12 +91,14 @@ class Event:
         decoder_schema: DecoderSchema,
         options: JsonOptions,
         *,
+        has_schema: bool = False,
         key_of: Callable[[Record], tuple[dict[str, Any], dict[str, LogicalType]]] | None = None,
     ) -> None:
-        """``key_of``: reads a record's key in place of ``message_key``."""
+        """``has_schema``: whether the record carries its schema; ``key_of``: reads a record's key in place of ``message_key``."""
         self._key_of = key_of or message_key
         self._event = event
-        self._logical_types = logical_types
+        self._logical_types = decoder_schema.types_by_column(logical_types)
+        self._unknown_mode = unknown_mode(options.unknown_fields, decoder_schema.policy, has_schema=has_schema)
         self._record = record
         self._decoder_schema = decoder_schema
         self._options = options
@@ -104,17 +117,14 @@ class Event:
                 raise UnknownOperation(
                     f"unknown operation {shown(other)}", other if isinstance(other, str) else shown(other)
                 )
-        row = row_of(event)
-        unknown = known.unknown_in(row) if known is not None and row is not None else ()
-        if unknown and self._options.unknown_fields == "quarantine":
-            raise UnknownMembers(unknown)
+        unknown, rescued = self._unknown(known)
         match event["op"]:
             case "c" | "r":
-                rows = [self.upsert()]
+                rows = [self.upsert(rescued)]
             case "u":
                 if not keys:
                     raise Unreadable("an update, but the table has no keys to find the row by")
-                rows = self.update()
+                rows = self.update(rescued)
             case _:
                 if not keys:
                     raise Unreadable("a delete, but the table has no keys to find the row by")
@@ -123,8 +133,26 @@ class Event:
             return Truncated(unknown)
         return Changes(rows, unknown)
 
-    def update(self) -> list[dict[str, Any]]:
-        new = self.upsert()
+    def _unknown(self, known: KnownFields | None) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+        """The names that are counted as unknown, and the members that are kept as JSON. Raises UnknownMembers."""
+        given = row_of(self._event)
+        if known is None or given is None:
+            return (), NOTHING
+        row = self._decoder_schema.by_column(given)
+        unknown = known.unknown_in(row)
+        if not unknown or self._unknown_mode == "warn":
+            return unknown, NOTHING
+        if self._options.unknown_fields == "quarantine":
+            raise UnknownMembers(unknown)
+        if self._event.get("after") is None:
+            return (), NOTHING  # of a delete only the key counts
+        if self._unknown_mode == "quarantine":
+            raise UnknownMembers(unknown, NOT_ADDED)
+        return (), {name: row[name] for name in known.members_with_unknown(row)}
+
+    def update(self, rescued: Mapping[str, Any] = NOTHING) -> list[dict[str, Any]]:
+        """See ``upsert``."""
+        new = self.upsert(rescued)
         old = self._image("before")
         if old is None:
             return [new]
@@ -133,23 +161,35 @@ class Event:
             return [new]
         return [self._deleted(keys, old), new]
 
-    def upsert(self) -> dict[str, Any]:
+    def upsert(self, rescued: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
+        """The new row. ``rescued``: members to be kept as JSON, where the policy rescues."""
         after = self._image("after")
         if after is None:
             raise Unreadable(f"operation {self._event['op']!r} without 'after'")
         row: dict[str, Any] = {OP_COLUMN: UPSERT}
         unavailable = []
+        rescues = self._decoder_schema.policy.rescues
+        kept = dict(rescued)
         for column in self._decoder_schema.columns:
             value = after.get(column.name)
             if is_unavailable(value, self._options.unavailable_value):
                 if column.name not in self._decoder_schema.keys:
                     unavailable.append(column.name)
                 value = None
-            row[column.name] = self._value(column.name, value)
+            try:
+                row[column.name] = self._value(column.name, value)
+            except Mismatch:
+                if not rescues or column.name in self._decoder_schema.never_null:
+                    raise
+                row[column.name], kept[column.name] = None, value
         self._fill_keys(row)
         for name in self._decoder_schema.columns.names:
             if row[name] is None and name in self._decoder_schema.required and name not in unavailable:
-                raise Unreadable(f"column {name!r} may not be null")
+                if name in kept:
+                    self._value(name, after.get(name))
+                raise Mismatch(f"column {name!r} may not be null")
+        if kept:
+            row[RESCUED_COLUMN] = rescued_text(kept)
         if unavailable:
             row[UNAVAILABLE_COLUMN] = unavailable
         return row | self._metadata_columns()
@@ -162,7 +202,7 @@ class Event:
         self._fill_keys(row)
         return self._deleted(row, before)
 
-    def _deleted(self, keys: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    def _deleted(self, keys: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
         row = {**keys, OP_COLUMN: DELETE}
         sequence = self._decoder_schema.sequence_column
         if sequence and sequence not in keys:
@@ -178,24 +218,27 @@ class Event:
         lacking = [key for key in self._decoder_schema.keys if row[key] is None]
         if not lacking:
             return
-        fields, logical_types = self._key_of(self._record)
+        members, kinds = self._key_of(self._record)
+        fields, logical_types = self._decoder_schema.by_column(members), self._decoder_schema.types_by_column(kinds)
         for key in lacking:
             row[key] = self._value(key, self._sent(fields.get(key)), logical_types)
             if row[key] is None:
                 raise Unreadable(f"key {key!r} is null or missing, in the row and in the message key")
 
-    def _image(self, side: str) -> dict[str, Any] | None:
+    def _image(self, side: str) -> Mapping[str, Any] | None:
         image = self._event.get(side)
-        if image is not None and not isinstance(image, dict):
+        if image is None:
+            return None
+        if not isinstance(image, dict):
             raise Unreadable(f"{side!r} is not a JSON object")
-        return image
+        return self._decoder_schema.by_column(image)
 
-    def _value(self, name: str, value: Any, logical_types: dict[str, LogicalType] | None = None) -> Any:
+    def _value(self, name: str, value: Any, logical_types: Mapping[str, LogicalType] | None = None) -> Any:
         logical_type = (self._logical_types if logical_types is None else logical_types).get(name, PLAIN)
         try:
             return convert(value, self._decoder_schema.columns.field(name).type, logical_type, self._options)
         except Unreadable as error:
-            raise Unreadable(f"column {name!r}: {error}") from error
+            raise Mismatch(f"column {name!r}: {error}") from error
 
     def _metadata_columns(self) -> dict[str, Any]:
         row: dict[str, Any] = {TIME_COLUMN: self._time()}

@@ -11,15 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self, TypeVar
 
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
+from lakebed.ingest.json_text import Mismatch
+from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.manifest.schema import is_reserved
+from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.unknown_names import sum_of
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA
+
+V = TypeVar("V")
 
 RECORD_SCHEMA = pa.schema(
     [
@@ -38,21 +44,65 @@ RECORD_SCHEMA = pa.schema(
 class DecoderSchema:
     """The columns of a table with their nullability, its keys, and what orders the changes of a key.
 
-    ``sequence_by`` is a column of the table or metadata of the event (``source.lsn``, ``ts_ms``, ``kafka.offset``).
+    ``sequence_by`` is a column of the table or metadata of the event (``source.lsn``, ``ts_ms``, ``kafka.offset``). ``policy``:
+    what happens where records and table differ. If it rescues, ``RESCUED_COLUMN`` is none of ``columns``, since records do not
+    bring it; ``has_rescued`` says whether the table has it. Such a schema is made by ``of_table``.
     """
 
     columns: pa.Schema
     keys: tuple[str, ...] = ()
     sequence_by: str | None = None
+    policy: EvolvePolicy = FIXED
+    has_rescued: bool = False
+    column_of: Mapping[str, str] = field(init=False, compare=False, default_factory=dict)
+    """The column by each other name under which records may have its values."""
+
+    @staticmethod
+    def of_table(
+        columns: pa.Schema, keys: tuple[str, ...], sequence_by: str | None, policy: EvolvePolicy = FIXED
+    ) -> DecoderSchema:
+        """``columns``: all of the table. Raises InvalidSchema, or InvalidInput for a policy that does not fit the table."""
+        at = columns.get_field_index(RESCUED_COLUMN) if policy.rescues else -1
+        if at < 0:
+            return DecoderSchema(columns, keys, sequence_by, policy)
+        if columns.field(at).type != pa.string() or RESCUED_COLUMN in (*keys, sequence_by):
+            raise InvalidSchema(
+                f"column {RESCUED_COLUMN!r}: on_mismatch: rescue keeps values in it as JSON, so it must be a string, and "
+                "neither a key nor what orders the changes; rename it"
+            )
+        return DecoderSchema(columns.remove(at), keys, sequence_by, policy, has_rescued=True)
 
     def __post_init__(self) -> None:
         names = self.columns.names
+        others = self.policy.other_names(names)
+        object.__setattr__(self, "column_of", {one: column for column, several in others.items() for one in several})
         for name in names:
             if is_reserved(name):
                 raise InvalidSchema(f"column {name!r}: names that begin with '_lakebed_' are reserved; rename it")
         for key in self.keys:
             if key not in names:
                 raise InvalidSchema(f"key {key!r} is not a column of the table; its columns are {', '.join(names)}")
+
+    def by_column(self, members: Mapping[str, V]) -> Mapping[str, V]:
+        """Members of a row under the names of the columns that they go to. Raises ``Mismatch`` if two go to one."""
+        if self.column_of.keys().isdisjoint(members):
+            return members
+        renamed: dict[str, V] = {}
+        for name, value in members.items():
+            column = self.column_of.get(name, name)
+            if renamed.get(column) is None:
+                renamed[column] = value
+            elif value is not None:
+                raise Mismatch(f"two fields, one of them {name!r}, are of the column {column!r} (columns)")
+        return renamed
+
+    def types_by_column(self, types: Mapping[str, V]) -> dict[str, V]:
+        """What is said of fields by name, under the names of their columns."""
+        return {self.column_of.get(name, name): one for name, one in types.items()}
+
+    def names_of(self, column: str) -> tuple[str, ...]:
+        """All names under which records may have a column's values, its own first."""
+        return (column, *(other for other, name in self.column_of.items() if name == column))
 
     @property
     def sequence_column(self) -> str | None:
@@ -65,6 +115,11 @@ class DecoderSchema:
         return None if self.sequence_column else self.sequence_by
 
     @property
+    def never_null(self) -> frozenset[str]:
+        """Columns that must have a value in every change, whatever the source says."""
+        return frozenset([*self.keys, *([self.sequence_column] if self.sequence_column else [])])
+
+    @property
     def required(self) -> frozenset[str]:
         """Columns that must have a value in every upsert."""
         return frozenset(self.keys) | {field.name for field in self.columns if not field.nullable}
@@ -75,6 +130,8 @@ class DecoderSchema:
         fields.append(pa.field(OP_COLUMN, pa.string()))
         if self.sequence_metadata:
             fields.append(pa.field(SEQUENCE_COLUMN, pa.int64()))
+        if self.policy.rescues:
+            fields.append(pa.field(RESCUED_COLUMN, pa.string()))
         if with_unavailable:
             fields.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
         return pa.schema(fields)
@@ -97,6 +154,13 @@ class Decoded:
     """Names of members that no column takes, and in how many records they were seen (``unknown_fields``)."""
     unknown_operations: Mapping[str, int] = field(default_factory=dict)
     """Operations that are not known, and how many records have them; these records are in the quarantine."""
+    mismatched: int = 0
+    """Records of the quarantine that are what the format says and do not fit the table."""
+    mismatch: str = ""
+    """Why the first of them does not fit."""
+    schema_needed: SchemaChange | None = None
+    """What the table must become before these records can be decoded. Then nothing else of the result counts, nor of
+    later results of the batch."""
 
     @staticmethod
     def concat(parts: Iterable[Decoded]) -> Decoded:
@@ -114,11 +178,29 @@ class Decoded:
             truncated=sum(part.truncated for part in decoded),
             unknown_fields=sum_of(part.unknown_fields for part in decoded),
             unknown_operations=sum_of(part.unknown_operations for part in decoded),
+            mismatched=sum(part.mismatched for part in decoded),
+            mismatch=next((part.mismatch for part in decoded if part.mismatch), ""),
         )
+
+    @staticmethod
+    def needing(change: SchemaChange, decoder_schema: DecoderSchema) -> Decoded:
+        """For records that can't be decoded before the table was changed."""
+        changes = decoder_schema.change_schema().empty_table()
+        return Decoded(changes=changes, quarantined=QUARANTINE_SCHEMA.empty_table(), schema_needed=change)
 
 
 class Decoder(Protocol):
     """Turns records (``RECORD_SCHEMA``) into changes of one table. Implementations are picklable."""
+
+    @property
+    def decoder_schema(self) -> DecoderSchema:
+        """The columns that it decodes to."""
+
+    def bound_to(self, decoder_schema: DecoderSchema) -> Self:
+        """The same decoder for a table whose schema changed."""
+
+    def schema_needed(self, records: pa.Table) -> SchemaChange | None:
+        """What the table must become before these records can be decoded, as far as their schemas alone say that."""
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
         """``cutoff``: changes from before its truncates are left out."""

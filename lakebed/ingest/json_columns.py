@@ -11,7 +11,7 @@ Invariant
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -81,6 +81,17 @@ def shape_of(sample: Any, levels: int = 8) -> Any:
     if isinstance(sample, list) and levels:
         return [shape_of(next((item for item in sample if item is not None), None), levels - 1)]
     return json_type(sample)
+
+
+def one_of(names: Sequence[pa.Array]) -> pa.Array:
+    """One array of those that a column has under its several names. Raises ``Missed`` if a record has it under two."""
+    values = names[0]
+    for other in names[1:]:
+        if other.null_count < len(other):
+            if bool((np.asarray(values.is_valid()) & np.asarray(other.is_valid())).any()):
+                raise Missed("a column under two names")
+            values = pc.coalesce(values, other)
+    return values
 
 
 def null_unavailable(values: pa.Array, placeholder: str) -> tuple[pa.Array, np.ndarray[Any, Any] | None]:

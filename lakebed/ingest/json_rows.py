@@ -30,6 +30,7 @@ from lakebed.ingest.json_columns import (
     micros_of,
     names_of,
     null_unavailable,
+    one_of,
     reader_for,
 )
 from lakebed.ingest.json_objects import ObjectParser
@@ -51,7 +52,15 @@ from lakebed.ingest.slices import (
     from_arrays,
 )
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
-from lakebed.ingest.unknown_fields import KnownFields, UnknownMembers, UnknownOperation, names_in, sample_of
+from lakebed.ingest.unknown_fields import (
+    KnownFields,
+    UnknownMembers,
+    UnknownOperation,
+    names_in,
+    sample_of,
+    unknown_mode,
+)
+from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 SAMPLES = 64
@@ -81,6 +90,14 @@ class JsonRows:
 
         Operations.given(self.delete_values, self.upsert_values)
 
+    def bound_to(self, decoder_schema: DecoderSchema) -> JsonRows:
+        """The same decoder for a table whose schema changed."""
+        return replace(self, decoder_schema=decoder_schema)
+
+    def schema_needed(self, records: pa.Table) -> SchemaChange | None:
+        """None: plain JSON has no schema, and no type is made up from values."""
+        return None
+
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
         """``cutoff`` is not used: the format has no truncates, and a flat object has no position in a source."""
         return decode_records(records, _RowReader(self), self.decoder_schema, NO_CUTOFF)
@@ -105,6 +122,7 @@ class _RowReader:
             self._options = replace(self._options, decimal_text="string")  # a word may look like Debezium's base64
         self._operation = decoder.operation_field
         self._operations = Operations.given(decoder.delete_values, decoder.upsert_values)
+        self._mode = unknown_mode(self._options.unknown_fields, self._decoder_schema.policy, has_schema=False)
         self._known: KnownFields | None = None
         if self._options.unknown_fields != "ignore":
             also = [] if self._operation is None else [self._operation]
@@ -124,12 +142,22 @@ class _RowReader:
         if not isinstance(row, dict):
             raise Unreadable("not a JSON object")
         is_delete = self._is_delete(row)
+        row = dict(self._decoder_schema.by_column(row))
         unknown = self._known.unknown_in(row) if self._known is not None else ()
-        if unknown and self._options.unknown_fields == "quarantine":
+        if unknown and self._mode == "quarantine":
             raise UnknownMembers(unknown)
+        if self._mode == "rescue" and self._known is not None and unknown:
+            members = () if is_delete else self._known.members_with_unknown(row)
+            rescued, unknown = {name: row[name] for name in members}, ()
+        else:
+            rescued = {}
         if is_delete:
             return Changes([self._event("before", row, record).delete()], unknown)
-        return Changes([self._event("after", row, record).upsert()], unknown)
+        return Changes([self._event("after", row, record).upsert(rescued)], unknown)
+
+    def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
+        """Nothing."""
+        return None
 
     def _is_delete(self, row: dict[str, Any]) -> bool:
         if self._operation is None:
@@ -184,22 +212,28 @@ class _RowReader:
         """Reads the rows. Records with unknown members are counted, or left to be read one by one and quarantined."""
         values = records.column("value")
         unknown = self._known.unknown_by_record(parsed, ()) if self._known is not None else None
-        if self._known is not None and self._options.unknown_fields == "quarantine":
+        if self._known is not None and self._mode != "warn":
             if unknown is None:
                 having = np.zeros(len(values), bool)
-                having[names_in(values, range(len(values)), _object_or_none, self._known)[1]] = True
+                having[names_in(values, range(len(values)), self._row_of, self._known)[1]] = True
             else:
                 having = unknown.having
             parsed = replace(parsed, sure=parsed.sure & ~having)
         rows, sure = self._read_columns(parsed, readers, records, numbers)
         names: dict[str, int] = {}
-        if self._known is not None and self._options.unknown_fields == "warn":
+        if self._known is not None and self._mode == "warn":
             if unknown is None:
                 sample = sample_of(values)
-                names = names_in(values, sample[sure[sample]], _object_or_none, self._known)[0]
+                names = names_in(values, sample[sure[sample]], self._row_of, self._known)[0]
             else:
                 names = unknown.counts(sure)
         return FastReading(rows, sure, unknown_fields=names)
+
+    def _row_of(self, document: Any) -> Mapping[str, Any] | None:
+        try:
+            return self._decoder_schema.by_column(document) if isinstance(document, dict) else None
+        except Unreadable:
+            return None  # it is read one by one
 
     def _planned(self) -> _Plan:
         readers = {}
@@ -208,10 +242,11 @@ class _RowReader:
             if reader is None:
                 raise Missed(f"column {column.name} is read one by one")
             readers[column.name] = reader
-        fields = [pa.field(name, reader.parsed) for name, reader in readers.items()]
-        if self._operation is not None and self._operation not in readers:
+        parsed_as = {one: readers[name] for name in readers for one in self._decoder_schema.names_of(name)}
+        fields = [pa.field(name, reader.parsed) for name, reader in parsed_as.items()]
+        if self._operation is not None and self._operation not in parsed_as:
             fields.append(pa.field(self._operation, pa.string()))
-        return _Plan(readers, ObjectParser(pa.schema(fields), readers, {(): ()}))
+        return _Plan(readers, ObjectParser(pa.schema(fields), parsed_as, {(): ()}))
 
     def _sample(self, values: pa.Array) -> None:
         for number in np.unique(np.linspace(0, len(values) - 1, SAMPLES, dtype=np.int64)):
@@ -219,7 +254,8 @@ class _RowReader:
                 row = parse(values[int(number)].as_py())
             except Unreadable:
                 continue
-            for name in self._decoder_schema.columns.names if isinstance(row, dict) else ():
+            row = self._row_of(row) or {}
+            for name in self._decoder_schema.columns.names:
                 value = row.get(name)
                 if json_type(value) is not None and value != []:
                     self._samples[name] = value
@@ -233,7 +269,8 @@ class _RowReader:
     ) -> tuple[pa.Table, np.ndarray[Any, Any]]:
         columns, unavailable = {}, {}
         for name, reader in readers.items():
-            values, hits = null_unavailable(parsed.rows.column(name), self._options.unavailable_value)
+            given = one_of([parsed.rows.column(one) for one in self._decoder_schema.names_of(name)])
+            values, hits = null_unavailable(given, self._options.unavailable_value)
             columns[name] = reader.read(values)
             if hits is not None:
                 unavailable[name] = hits
@@ -273,7 +310,3 @@ class _RowReader:
         )
         each = operations[np.asarray(encoded.indices.fill_null(len(operations) - 1))]
         return each == DELETE, each != None  # noqa: E711  (for each element)
-
-
-def _object_or_none(document: Any) -> dict[str, Any] | None:
-    return document if isinstance(document, dict) else None

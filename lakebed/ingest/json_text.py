@@ -29,6 +29,10 @@ class Unreadable(ValueError):
     """The value does not fit the column; the text is the reason that the quarantine shows."""
 
 
+class Mismatch(Unreadable):
+    """The record is what its format says, but does not fit the table."""
+
+
 class Number:
     """A JSON number with a fraction, an exponent or very many digits, as it was written; or NaN or an infinity."""
 

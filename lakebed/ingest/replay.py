@@ -16,7 +16,8 @@ removes the entry (``ReadWriteSet.domains``). So a replay that did not see what 
 set only where none is, so no entry is lost. A truncate of the source that comes between is a conflict too: it may be newer than
 the records.
 
-A record is decoded like any other, after the truncates that the table has seen. It stays in the quarantine if it is still not a
+A record is decoded like any other, with the schema that the table has now, or gets for it (``evolving``), after the truncates
+that the table has seen. It stays in the quarantine if it is still not a
 change, and if it is a truncate, which would empty the table of what came later. Changes that were decoded before they failed
 (they have no topic) stay too: their records are not known.
 """
@@ -38,11 +39,13 @@ from lakebed import events
 from lakebed.errors import InvalidChanges
 from lakebed.ingest.batch_writer import appended
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
+from lakebed.ingest.evolving import ROUNDS_MAX, Evolution, too_many_rounds
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.actions import Action, AddPart, Domain, Part, Transaction
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import REPLAY, SOURCE_TRUNCATES, Operation
+from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
 from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
@@ -93,8 +96,10 @@ class _Decoded:
 class Replay:
     """Replays the quarantine of one table. Raises Retry (to replay again is safe)."""
 
-    def __init__(self, log: TableLog, quarantine_log: TableLog, decoder: Decoder) -> None:
+    def __init__(self, log: TableLog, quarantine_log: TableLog, decoder: Decoder, evolution: Evolution) -> None:
+        """``evolution``: changes the table where records need it."""
         self._log = log
+        self._evolution = evolution
         self._quarantine = quarantine_log
         self._decoder = decoder
         self._storage = open_part_storage(quarantine_log.root)
@@ -175,15 +180,23 @@ class Replay:
 
     def _apply(self, places: list[_Place], result: ReplayResult) -> None:
         """Steps 1 to 3 for these rows, again and again until no other replay came between. Raises _Refused."""
+        rounds = 0
         while True:
             snapshot = self._log.refresh()
             if self._finish(snapshot):
                 continue
+            self._decoder = self._evolution.bound(self._decoder, snapshot)
             quarantine = self._quarantine.refresh()
             live, records = self._records(quarantine, places)
             if not live:
                 return
             decoded = self._decoded(records, snapshot)
+            if isinstance(decoded, SchemaChange):
+                rounds += 1
+                if rounds == ROUNDS_MAX:
+                    raise too_many_rounds(self._log.root)
+                self._evolution.evolve(snapshot, decoded)
+                continue
             chosen = [place for place, good in zip(live, decoded.good, strict=True) if good]
             entry = Domain(self._entry, _to_json(_by_part(chosen), quarantine))
             if chosen and not self._commit(snapshot, decoded, entry, result):
@@ -193,13 +206,18 @@ class Replay:
             self._finish(self._log.refresh())
             return
 
-    def _decoded(self, records: pa.Table, snapshot: Snapshot) -> _Decoded:
-        """The changes of the records that are fine now. Raises _Refused if that can't be decided for each record by itself."""
+    def _decoded(self, records: pa.Table, snapshot: Snapshot) -> _Decoded | SchemaChange:
+        """The changes of the records that are fine now, or what the table must become for them first.
+
+        Raises _Refused if that can't be decided for each record by itself.
+        """
         known = records["topic"].is_valid()
         raw = records.filter(known)
         millis = raw["time"].cast(pa.timestamp("ms", "UTC"), safe=False)
         columns = [*(raw[name] for name in _CONTENT), millis]
         decoded = self._decoder.decode(pa.table(columns, schema=RECORD_SCHEMA), cutoff_of(snapshot))
+        if decoded.schema_needed is not None:
+            return decoded.schema_needed
         if decoded.truncates:
             raise _Refused(TRUNCATE)
         # What becomes of a record depends on its content (D4): equal ones are all refused, or none.

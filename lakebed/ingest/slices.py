@@ -20,9 +20,11 @@ import pyarrow.compute as pc
 from lakebed.errors import LakebedError
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json_columns import MILLIS_MAX
-from lakebed.ingest.json_text import Unreadable
+from lakebed.ingest.json_text import Mismatch, Unreadable
+from lakebed.ingest.schema_evolution import RESCUED_COLUMN, merged
 from lakebed.ingest.truncates import Cutoff, Truncate
 from lakebed.ingest.unknown_fields import UnknownMembers, UnknownOperation
+from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.unknown_names import Names
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
@@ -110,6 +112,17 @@ class Reader(Protocol):
     def read_record(self, record: Record) -> Reading:
         """Reads one record exactly. Raises ``Unreadable`` with the reason for the quarantine."""
 
+    def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
+        """What the schemas of the records ask of the table; None if nothing. No row is read."""
+
+
+class SchemaNeeded(Exception):
+    """A reader may raise it in place of reading: the table must become something else first."""
+
+    def __init__(self, change: SchemaChange) -> None:
+        super().__init__(change)
+        self.change = change
+
 
 @dataclass(slots=True, kw_only=True)
 class _Collected:
@@ -117,6 +130,9 @@ class _Collected:
     tables: list[pa.Table] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     bad: list[tuple[int, str]] = field(default_factory=list)
+    mismatched: int = 0
+    mismatch: str = ""
+    needs: list[SchemaChange] = field(default_factory=list)
     truncates: list[Truncate] = field(default_factory=list)
     ignored: int = 0
     truncated: int = 0
@@ -142,9 +158,17 @@ class _Collected:
             for second, row in enumerate(reading.rows):
                 self.rows.append({**row, AT_COLUMN: 2 * at + second})
 
+    def need(self, change: SchemaChange | None) -> None:
+        """The table must become this first."""
+        if change is not None:
+            self.needs.append(change)
+
     def refuse(self, at: int, error: Unreadable) -> None:
         """A record goes to the quarantine."""
         self.bad.append((at, str(error)))
+        if isinstance(error, Mismatch):
+            self.mismatched += 1
+            self.mismatch = self.mismatch or str(error)
         if isinstance(error, UnknownMembers):
             for name in error.names:
                 self.unknown_fields.add(name)
@@ -156,9 +180,20 @@ def decode_records(records: pa.Table, reader: Reader, decoder_schema: DecoderSch
     collected = _Collected(cutoff=cutoff)
     first = 0
     for batch in _slices(records):
-        _read(batch, first, reader, collected)
+        if collected.needs:
+            collected.need(reader.schema_needed(batch))
+        else:
+            _read(batch, first, reader, collected)
         first += batch.num_rows
+    if collected.needs:
+        return Decoded.needing(merged(collected.needs), decoder_schema)
     return _assemble(records, collected, decoder_schema)
+
+
+def schema_needed(records: pa.Table, reader: Reader) -> SchemaChange | None:
+    """What the schemas of the records ask of the table."""
+    needs = [change for batch in _slices(records) if (change := reader.schema_needed(batch)) is not None]
+    return merged(needs) if needs else None
 
 
 def _slices(records: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -174,6 +209,9 @@ def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collect
         fast = reader.read_slice(batch, first)
     except (MemoryError, LakebedError):
         raise
+    except SchemaNeeded as needed:
+        collected.need(needed.change)
+        return
     except Exception:  # whatever the error is: the slow path decides for each record, and gives reasons
         if batch.num_rows <= reader.one_by_one_rows:
             _read_one_by_one(batch, np.arange(batch.num_rows), first, reader, collected)
@@ -212,6 +250,9 @@ def _read_one_by_one(
             continue
         except (MemoryError, LakebedError):
             raise
+        except SchemaNeeded as needed:
+            collected.need(needed.change)
+            continue
         except Exception as error:  # a stream must not stop for one record
             collected.bad.append((at, f"{UNFORESEEN}: {type(error).__name__}: {error}"))
             continue
@@ -231,6 +272,10 @@ def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderS
     dropped = [AT_COLUMN, TIME_COLUMN]
     if rows.column(UNAVAILABLE_COLUMN).null_count == rows.num_rows:
         dropped.append(UNAVAILABLE_COLUMN)
+    if decoder_schema.policy.rescues and not decoder_schema.has_rescued:
+        if rows.column(RESCUED_COLUMN).null_count < rows.num_rows:
+            return Decoded.needing(SchemaChange(add={RESCUED_COLUMN: pa.string()}), decoder_schema)
+        dropped.append(RESCUED_COLUMN)
     return Decoded(
         changes=rows.drop_columns(dropped),
         quarantined=quarantine(records, collected.bad),
@@ -241,6 +286,8 @@ def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderS
         truncated=collected.truncated,
         unknown_fields=collected.unknown_fields.counts,
         unknown_operations=collected.unknown_operations.counts,
+        mismatched=collected.mismatched,
+        mismatch=collected.mismatch,
     )
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
+from lakebed.manifest.schema_change import SchemaChange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,6 +86,23 @@ def batch_of(ranges: Iterable[Range]) -> pa.RecordBatch:
 
 
 @dataclass(slots=True)
+class _Decoding:
+    """Decodes until something is needed of the table first; from then on it only looks for more that is needed."""
+
+    decoder: Decoder
+    cutoff: Cutoff
+    needs: bool = False
+
+    def decode(self, records: pa.Table) -> Decoded:
+        if self.needs:
+            change = self.decoder.schema_needed(records) or SchemaChange()
+            return Decoded.needing(change, self.decoder.decoder_schema)
+        decoded = self.decoder.decode(records, self.cutoff)
+        self.needs = decoded.schema_needed is not None
+        return decoded
+
+
+@dataclass(slots=True)
 class RangeChanges:
     """Reads and decodes ranges in a task, a bounded number of records at a time."""
 
@@ -94,11 +112,12 @@ class RangeChanges:
     ranges_read: list[Range] = field(default_factory=list)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
+        decoding = _Decoding(self.decoder, self.cutoff)
         for batch in batches:
             for chosen in ranges_of(batch):
                 self.ranges_read.append(chosen)
                 for records in self.source.read(chosen):
-                    yield self.decoder.decode(records, self.cutoff)
+                    yield decoding.decode(records)
 
     def records_lost(self) -> int:
         return self.source.records_lost
@@ -112,9 +131,10 @@ class RecordChanges:
     cutoff: Cutoff = NO_CUTOFF
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
+        decoding = _Decoding(self.decoder, self.cutoff)
         for batch in batches:
             if batch.num_rows:
-                yield self.decoder.decode(pa.Table.from_batches([batch]).cast(RECORD_SCHEMA), self.cutoff)
+                yield decoding.decode(pa.Table.from_batches([batch]).cast(RECORD_SCHEMA))
 
     def records_lost(self) -> int:
         return 0

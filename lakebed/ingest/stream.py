@@ -27,8 +27,9 @@ from lakebed.ingest.batch_writer import (
     write_ranges,
 )
 from lakebed.ingest.checkpoint_files import quick_checkpoint
+from lakebed.ingest.evolving import ROUNDS_MAX, Evolution, too_many_rounds
 from lakebed.ingest.planned import PlannedBatches
-from lakebed.ingest.source import Range, RangeChanges
+from lakebed.ingest.source import Range, RangeChanges, RecordChanges
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.actions import Transaction
@@ -53,9 +54,11 @@ class Ingest:
 
     def __init__(
         self, table: str, log: TableLog, stream: ChangeStream, quarantine: str, quarantine_log: Callable[[], TableLog],
-        *, planned: PlannedBatches | None = None,
+        *, evolution: Evolution, planned: PlannedBatches | None = None,
     ) -> None:  # fmt: skip
-        """``planned``: the batches of the query, from which a small one is written without a Spark job."""
+        """``evolution``: changes the table where records need it; ``planned``: the batches of the query, from which a small one
+        is written without a Spark job.
+        """
         if quarantine not in ("table", "fail"):
             raise InvalidInput(f"quarantine is {quarantine!r}; it must be 'table' or 'fail'")
         self._table = table
@@ -63,6 +66,7 @@ class Ingest:
         self._stream = stream
         self._fail_on_quarantine = quarantine == "fail"
         self._quarantine_log = quarantine_log
+        self._evolution = evolution
         self._planned = planned
         self._batch_seconds = 0.0
 
@@ -81,7 +85,8 @@ class Ingest:
             return
         snapshot = self._apply_backpressure(snapshot)
         started = time.perf_counter()
-        written = self._write(frame, batch_id, snapshot)
+        snapshot, written = self._write(frame, batch_id, snapshot)
+        self._refuse_mismatch(written)
         quarantined = sum(part.rows for part in written.quarantined)
         if quarantined:
             if self._fail_on_quarantine:
@@ -125,8 +130,33 @@ class Ingest:
         )
         self._log.checkpoint_if_due(result.snapshot, slack=2)  # if nobody maintains the table, the writer must do this
 
-    def _write(self, frame: DataFrame, batch_id: int, snapshot: Snapshot) -> Written:
-        """Write the parts of a batch: of a small one in this process, if Spark's tasks run on this machine too."""
+    def _write(self, frame: DataFrame, batch_id: int, snapshot: Snapshot) -> tuple[Snapshot, Written]:
+        """Write the parts of a batch; returns the version of the table that they are written for."""
+        for _ in range(ROUNDS_MAX):
+            if isinstance(self._stream, (RangeChanges, RecordChanges)):
+                decoder = self._evolution.bound(self._stream.decoder, snapshot)
+                if decoder is not self._stream.decoder:
+                    self._stream = replace(self._stream, decoder=decoder)
+            written = self._write_for(snapshot, frame, batch_id)
+            if written.schema_needed is None:
+                return snapshot, written
+            snapshot = self._evolution.evolve(snapshot, written.schema_needed)
+        raise too_many_rounds(self._table)
+
+    def _refuse_mismatch(self, written: Written) -> None:
+        """For ``on_mismatch: fail``. Raises QuarantineRefused."""
+        if not isinstance(self._stream, (RangeChanges, RecordChanges)) or not written.records_mismatched:
+            return
+        if self._stream.decoder.decoder_schema.policy.on_mismatch == "fail":
+            raise QuarantineRefused(
+                f"{written.records_mismatched} records do not fit the table; the first: {written.mismatch} (on_mismatch: fail "
+                "is set; with quarantine they go to the quarantine table, with rescue what fits comes in)",
+                table=self._table,
+                records=written.records_mismatched,
+            )
+
+    def _write_for(self, snapshot: Snapshot, frame: DataFrame, batch_id: int) -> Written:
+        """Write the parts: of a small batch in this process, if Spark's tasks run on this machine too."""
         task, cutoff = WriteTask(write_spec_of(snapshot), self._table, self._stream), cutoff_of(snapshot)
         ranges = self._ranges(batch_id)
         if ranges is not None and self._is_written_here(ranges, frame):

@@ -4,6 +4,9 @@
     ignore       the member is left out
     quarantine   the record goes to the quarantine
 
+``on_mismatch`` has its say in place of ``warn``: ``rescue`` keeps such members, as JSON, in a column of their own. Where records
+carry their schema, a member that the table could not get a column for is a mismatch, and the record is quarantined.
+
 1.  A record that is read one by one is looked at as a whole, also what is inside its structs (``address.zip``).
 2.  Of records that are read by columns the native parser reports such members (``UnknownByRecord``), unless the table has
     structs.
@@ -16,14 +19,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from lakebed.ingest.json_text import Unreadable, parse, shown
+from lakebed.ingest.json_text import Mismatch, Unreadable, parse, shown, written
+from lakebed.ingest.json_values import UnknownFields
 from lakebed.ingest.native.json_parser import UNKNOWN_MAX, Parsed, Path
+from lakebed.ingest.schema_evolution import EvolvePolicy
 from lakebed.manifest.unknown_names import Names
 
 SAMPLE_MIN = 32
@@ -33,13 +38,25 @@ LONGEST = 4
 _NAMES_SHOWN = 5
 
 
-class UnknownMembers(Unreadable):
+UnknownMode = UnknownFields | Literal["rescue"]
+
+
+def unknown_mode(unknown_fields: UnknownFields, policy: EvolvePolicy, *, has_schema: bool) -> UnknownMode:
+    """What becomes of members that no column takes. ``has_schema``: of records that carry their schema."""
+    if unknown_fields != "warn":
+        return unknown_fields
+    if policy.rescues:
+        return "rescue"
+    return "quarantine" if has_schema and policy.by_schema else "warn"
+
+
+class UnknownMembers(Mismatch):
     """A record with members that no column takes, where the settings send it to the quarantine."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], why: str = "unknown_fields: quarantine is set") -> None:
         listed = ", ".join(shown(name) for name in names[:_NAMES_SHOWN])
         more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
-        super().__init__(f"no column takes its fields {listed}{more} (unknown_fields: quarantine is set)")
+        super().__init__(f"no column takes its fields {listed}{more} ({why})")
         self.names = names
 
 
@@ -91,6 +108,12 @@ class KnownFields:
             return ()
         return tuple(dict.fromkeys(self._find(row, self._known, "")))
 
+    def members_with_unknown(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """The members of a row that are unknown, or that have unknown ones within."""
+        return tuple(
+            name for name, value in row.items() if next(self._find({name: value}, self._known, ""), None) is not None
+        )
+
     def unknown_by_record(self, parsed: Parsed, side: Path) -> UnknownByRecord | None:
         """The unknown members of the rows at ``side``; None where the parser does not report all of them."""
         if parsed.met is None or self._nested or (parsed.met >> np.uint64(UNKNOWN_MAX)).any():
@@ -120,6 +143,18 @@ class KnownFields:
         for item in items:
             if item is not None:
                 yield from self._find_in(item, inner, above)
+
+
+def rescued_text(members: Mapping[str, Any]) -> str | None:
+    """Members of a row as the JSON object that ``RESCUED_COLUMN`` keeps; None without any. Raises ``Mismatch``."""
+    if not members:
+        return None
+    try:
+        text = written(dict(members))
+        text.encode()
+    except (Unreadable, UnicodeEncodeError) as error:
+        raise Mismatch(f"what no column takes can't be kept as JSON: {error}") from None
+    return text
 
 
 def _structs_in(kind: pa.DataType) -> Any:

@@ -19,11 +19,18 @@ from lakebed.errors import TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
 from lakebed.ingest.checkpoint_files import is_local
 from lakebed.ingest.decoder import Decoder
+from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.planned import PlannedBatches
 from lakebed.ingest.quarantine import set_aside
 from lakebed.ingest.replay import Replay, ReplayResult
 from lakebed.ingest.stream import Ingest, start_ingest
-from lakebed.manifest.actions import ChangePart
+from lakebed.manifest.actions import Action, ChangePart
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
+from lakebed.manifest.conflicts import BLIND
+from lakebed.manifest.entries import Operation
+from lakebed.manifest.evolve import evolve
+from lakebed.manifest.schema_change import SchemaChange
+from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.operations.cleanup import DELETIONS_MAX, BackgroundCleanup, clean_log
@@ -121,13 +128,29 @@ class Internals:
         """Like ``Table.ingest``, for a stream whose tasks turn their input into changes themselves (see ``lakebed.ingest``)."""
         place = spark_path(checkpoint) if checkpoint else f"{self.storage.spark_root}/{STREAMS_FOLDER}/{query_name}"
         planned = PlannedBatches(place) if is_local(frame.sparkSession, place) else None
-        ingest = Ingest(self.path, self.log, stream, quarantine, self._quarantine_log, planned=planned)
+        evolution = Evolution(self.log, self._alter, f"records of the stream {query_name} need it")
+        ingest = Ingest(
+            self.path, self.log, stream, quarantine, self._quarantine_log, evolution=evolution, planned=planned
+        )
         # Named after the table too: one session may run the queries of many tables.
         return start_ingest(ingest, frame, place, f"{query_name} {self.path}", trigger)
 
     def replay_quarantine(self, decoder: Decoder, where: str = "true") -> ReplayResult:
         """Apply the quarantined records that are fine now (``ingest.replay``). Raises TableNotFound if there is no quarantine."""
-        return Replay(self.log, open_log(self.path + QUARANTINE_SUFFIX), decoder).run(where)
+        evolution = Evolution(self.log, self._alter, "records of the quarantine need it")
+        return Replay(self.log, open_log(self.path + QUARANTINE_SUFFIX), decoder, evolution).run(where)
+
+    def _alter(self, change: SchemaChange, reason: str) -> None:
+        def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
+            evolved = evolve(snapshot.metadata, snapshot.protocol, change)
+            if evolved.metadata == snapshot.metadata and evolved.protocol == snapshot.protocol:
+                return Finished(None)
+            actions: list[Action] = [evolved.metadata]
+            if evolved.protocol != snapshot.protocol:
+                actions.append(evolved.protocol)
+            return Proposal(actions=actions, access=BLIND, result=lambda committed: None)
+
+        commit_loop(self.log, Operation.SET_PROPERTIES, build)
 
     def _set_aside(self, change_part: ChangePart, records: pa.Table) -> None:
         set_aside(self.path + QUARANTINE_SUFFIX, self._quarantine_log(), change_part, records)

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
@@ -32,7 +32,19 @@ class Crash(BaseException):
     """The process ends here."""
 
 
-class Tolerant:
+class Standing:
+    """A decoder that stays as it is."""
+
+    decoder_schema = DecoderSchema(SCHEMA)
+
+    def bound_to(self, decoder_schema: DecoderSchema) -> Self:
+        return self
+
+    def schema_needed(self, records: pa.Table) -> None:
+        return None
+
+
+class Tolerant(Standing):
     """Reads the numbers that others refuse, as a format does with another setting."""
 
     def __init__(self, keys: tuple[str, ...], before: Callable[[], object] = lambda: None) -> None:
@@ -218,7 +230,7 @@ def test_a_truncate_and_what_has_no_record_stay(tmp_path: Path) -> None:
     rows_without = {"value": b'{"id": 7}', "reason": "it lacked a value"}
     quarantine.apply(pa.Table.from_pylist([rows_without], QUARANTINE_SCHEMA))
 
-    class Healed:
+    class Healed(Standing):
         def decode(self, given: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
             values = [event("c", {"id": 4, "n": 4}), event("t")]
             fixed = [values[offset] for offset in given["offset"].to_pylist()]

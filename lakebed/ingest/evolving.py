@@ -1,0 +1,85 @@
+"""Binds decoders to the schema that a table has now, and changes the table where its records need that.
+
+1.  Before a batch its decoder is bound to the newest schema. So a table that somebody altered stops no stream.
+2.  If the batch needs something of the table, the table is altered, and the batch is decoded again. Altering is idempotent: of
+    two processes that need the same at once, one finds that it is done.
+3.  If the table refuses the change, each piece of it is tried by itself. What is refused then is remembered, and counts as not
+    allowed until the table has another schema. So each round alters the table, or leaves less to ask for.
+
+After a crash between the two commits the batch is decoded with the schema that it needed: its rows are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidInput, Retry, Unsupported
+from lakebed.ingest.decoder import Decoder, DecoderSchema
+from lakebed.ingest.schema_evolution import pieces_of
+from lakebed.manifest.schema_change import SchemaChange
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
+
+ROUNDS_MAX = 10
+"""So often a batch is decoded; it takes more than two only if others keep changing the table."""
+Alter = Callable[[SchemaChange, str], object]
+"""Changes the table; the text says why. Raises InvalidInput if the table refuses the change as it is."""
+
+_logger = logging.getLogger("lakebed.ingest")
+
+
+class Evolution:
+    """What one stream, or one replay, may do to the schema of its table. ``reason``: for the table's history."""
+
+    def __init__(self, log: TableLog, alter: Alter, reason: str) -> None:
+        self._log = log
+        self._alter = alter
+        self._reason = reason
+        self._refused: frozenset[str] = frozenset()
+        self._refused_for: pa.Schema | None = None
+
+    def bound(self, decoder: Decoder, snapshot: Snapshot) -> Decoder:
+        """The decoder for the table as it is at a version."""
+        columns, settings = snapshot.logical_schema, snapshot.logical_settings
+        if self._refused_for is not None and not columns.equals(self._refused_for):
+            self._refused, self._refused_for = frozenset(), None
+        policy = replace(decoder.decoder_schema.policy, refused=self._refused)
+        wanted = DecoderSchema.of_table(columns, settings.keys, settings.sequence_by, policy)
+        return decoder if wanted == decoder.decoder_schema else decoder.bound_to(wanted)
+
+    def evolve(self, snapshot: Snapshot, needed: SchemaChange) -> Snapshot:
+        """Alter the table; returns the newest snapshot. Raises what ``Alter`` raises for another reason than a refusal."""
+        refused = self._try(needed)
+        newest = self._log.refresh()
+        if not refused and newest.logical_schema.equals(snapshot.logical_schema):
+            refused = {path for path, _ in pieces_of(needed)}  # there is nothing else to do about them
+        if refused:
+            self._refused, self._refused_for = self._refused | refused, newest.logical_schema
+        return newest
+
+    def _try(self, needed: SchemaChange) -> set[str]:
+        """Alters as much as the table lets; returns the paths that it refused to change."""
+        try:
+            self._alter(needed, self._reason)
+            return set()
+        except (InvalidInput, Unsupported):
+            pass  # the pieces say which of them it is
+        refused = set()
+        for path, piece in pieces_of(needed):
+            try:
+                self._alter(piece, self._reason)
+            except (InvalidInput, Unsupported) as error:
+                refused.add(path)
+                _logger.warning("%s can't be changed as its records need it: %s", self._log.root, error)
+        return refused
+
+
+def too_many_rounds(root: str) -> Retry:
+    """The error for a batch whose table keeps changing."""
+    return Retry(
+        f"the schema of {root} changed {ROUNDS_MAX} times while a batch was decoded; it is tried again", table=root
+    )

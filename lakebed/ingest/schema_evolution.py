@@ -1,0 +1,262 @@
+"""What a table must become so that records of a writer's schema fit it, and what may be done about it without asking. Pure.
+
+1.  A decoder that knows the schema of its records compares it with the table's (``needed``), once for each schema. Schemas are
+    compared, not statements that changed them: what changed while nobody looked is seen too.
+2.  If the policy allows something that is needed, the decoder reports it in place of changes (``Decoded.schema_needed``). The
+    driver collects what the tasks of a batch report (``merged``), alters the table, and runs the batch again.
+3.  What is not allowed, or not possible, is left to each value: one that fits its column exactly comes in; for one that does not
+    the policy says what happens (``on_mismatch``).
+
+A column that records lack stays, and is null in new rows. A field under a new name is a new column, unless the policy's
+``columns`` says that both names are of one column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.manifest.schema import canonical_schema, is_taken
+from lakebed.manifest.schema_change import SchemaChange, path_of
+from lakebed.manifest.widening import common_type
+from lakebed.parts.nested import nullable
+from lakebed.settings import suggest
+
+Evolution = Literal["add", "widen", "relax"]
+OnMismatch = Literal["quarantine", "fail", "rescue"]
+EVOLUTIONS: tuple[Evolution, ...] = get_args(Evolution)
+ON_MISMATCH: tuple[OnMismatch, ...] = get_args(OnMismatch)
+
+RESCUED_COLUMN = "_rescued"
+"""With ``on_mismatch: rescue``, the members of a row that its columns do not take, as one JSON object; else null."""
+ANY_PRECISION = {b"any_precision": b""}
+"""Metadata of a field of a record's schema: a decimal whose precision is not known, so it asks for no wider column."""
+COLUMNS_MAX = 2_000
+"""No column is added beyond these many, whatever the records have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvolvePolicy:
+    """What a stream may do where records and table differ; in a pipeline file ``evolve``, ``on_mismatch`` and ``columns``.
+
+    ``allowed``: what may be done to the table without asking. ``on_mismatch``: what becomes of a record that does not fit
+    nevertheless. ``columns``: the new name of a column of the source, and the one it had: values under both names go to the
+    column of the table that has one of them. ``refused``: paths that the table refused to change; they count as not allowed.
+    """
+
+    allowed: frozenset[Evolution] = frozenset()
+    on_mismatch: OnMismatch = "quarantine"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
+    by_schema: bool = False
+    """Whether a field of a record's schema that no column takes is a mismatch."""
+
+    def __post_init__(self) -> None:
+        for one in sorted(self.allowed):
+            if one not in EVOLUTIONS:
+                raise InvalidInput(f"evolve has {one!r}; use {', '.join(EVOLUTIONS)}{suggest(one, EVOLUTIONS)}")
+        if self.on_mismatch not in ON_MISMATCH:
+            near = suggest(self.on_mismatch, ON_MISMATCH)
+            raise InvalidInput(f"on_mismatch is {self.on_mismatch!r}; use {' or '.join(ON_MISMATCH)}{near}")
+        for new, old in self.columns.items():
+            if new == old:
+                raise InvalidInput(
+                    f"columns says that {new!r} was {old!r} before, which is the same name; leave it out"
+                )
+        for group in self._groups():
+            names = sorted(name for name in group if name in self.columns.values())
+            if sum(1 for name in group if name not in self.columns) != 1:
+                raise InvalidInput(f"columns goes in a circle: {', '.join(names)}")
+
+    @property
+    def rescues(self) -> bool:
+        """Whether what no column takes is kept in ``RESCUED_COLUMN``."""
+        return self.on_mismatch == "rescue"
+
+    def other_names(self, table: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """For each column that has them, the other names under which records may have its values.
+
+        Raises InvalidInput if the table has two columns that ``columns`` calls one.
+        """
+        present = set(table)
+        found: dict[str, tuple[str, ...]] = {}
+        for group in self._groups():
+            here = [name for name in group if name in present]
+            if len(here) > 1:
+                raise InvalidInput(
+                    f"columns says that {here[0]!r} and {here[1]!r} are one column, but the table has both; take one of them "
+                    "out of columns, or drop one from the table"
+                )
+            if here:
+                found[here[0]] = tuple(name for name in group if name != here[0])
+        return found
+
+    def _groups(self) -> list[tuple[str, ...]]:
+        """The names of each column that has several, newest first."""
+        groups: list[list[str]] = []
+        for new, old in self.columns.items():
+            met = [group for group in groups if new in group or old in group]
+            joined = list(dict.fromkeys([*(name for group in met for name in group), new, old]))
+            groups = [group for group in groups if group not in met] + [joined]
+        return [tuple(group) for group in groups]
+
+
+FIXED = EvolvePolicy()
+"""Nothing is done to the table, and a record that does not fit is quarantined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """``change``: what the table must become first, None if nothing; ``unknown``: paths of fields without a column, and why."""
+
+    change: SchemaChange | None
+    unknown: Mapping[str, str]
+
+
+def needed(table: pa.Schema, record: pa.Schema, policy: EvolvePolicy, never_null: Iterable[str] = ()) -> Needed:
+    """Compares the schema of records with that of their table.
+
+    ``record``: the fields of a row in the types that columns for them would get (``connect_schema``), nullable where the writer's
+    schema allows null. ``never_null``: keys, and the column that orders changes; they stay as they are.
+    """
+    comparison = _Comparison(policy, frozenset(never_null), table)
+    others = {other: column for column, names in policy.other_names(table.names).items() for other in names}
+    comparison.of_fields(list(table), [one.with_name(others.get(one.name, one.name)) for one in record], ())
+    return comparison.result()
+
+
+class _Comparison:
+    def __init__(self, policy: EvolvePolicy, never_null: frozenset[str], table: pa.Schema) -> None:
+        self._policy = policy
+        self._never_null = never_null
+        self._columns = sum(1 for column in table for _ in _leaves(column.type))
+        self._add: dict[str, pa.DataType] = {}
+        self._widen: dict[str, pa.DataType] = {}
+        self._relax: dict[str, None] = {}
+        self._unknown: dict[str, str] = {}
+
+    def result(self) -> Needed:
+        change = SchemaChange(add=self._add, widen=self._widen, relax=tuple(self._relax))
+        return Needed(change if change else None, self._unknown)
+
+    def of_fields(self, columns: Sequence[pa.Field], fields: Sequence[pa.Field], at: tuple[str, ...]) -> None:
+        """``columns`` of the table, or the fields of a struct of it, with those of a record."""
+        present = {column.name: column for column in columns}
+        taken = {column.name.lower() for column in columns}
+        given = set()
+        for one in fields:
+            given.add(one.name)
+            if one.name in present:
+                self._of_field(present[one.name], one, (*at, one.name))
+            else:
+                self._of_new(one, (*at, one.name), taken)
+        for column in columns:
+            if column.name not in given:
+                self._may_be_null(column, (*at, column.name))
+
+    def _of_field(self, column: pa.Field, one: pa.Field, at: tuple[str, ...]) -> None:
+        if one.nullable:
+            self._may_be_null(column, at)
+        here, there = column.type, one.type
+        if pa.types.is_struct(here) and pa.types.is_struct(there):
+            self.of_fields(list(here), list(there), at)
+        elif pa.types.is_list(here) and pa.types.is_list(there):
+            self._of_field(here.value_field, there.value_field, (*at, "element"))
+        elif pa.types.is_map(here) and pa.types.is_map(there):
+            self._of_field(here.item_field, there.item_field, (*at, "value"))
+        elif self._allows("widen", path_of(at)) and not has_any_precision(one):
+            kind = common_type(here, there)
+            if kind is not None and not kind.equals(here):
+                self._widen[path_of(at)] = kind
+
+    def _may_be_null(self, column: pa.Field, at: tuple[str, ...]) -> None:
+        is_fixed = len(at) == 1 and at[0] in self._never_null
+        if not column.nullable and not is_fixed and self._allows("relax", path_of(at)):
+            self._relax[path_of(at)] = None
+
+    def _of_new(self, one: pa.Field, at: tuple[str, ...], taken: set[str]) -> None:
+        kind = nullable(one.type)
+        why = self._why_not(one.name, kind, path_of(at), taken)
+        if why is not None:
+            self._unknown[path_of(at)] = why
+            return
+        taken.add(one.name.lower())
+        self._columns += sum(1 for _ in _leaves(kind))
+        self._add[path_of(at)] = kind
+
+    def _why_not(self, name: str, kind: pa.DataType, path: str, taken: set[str]) -> str | None:
+        """Why a field becomes no column; None if it becomes one."""
+        if "add" not in self._policy.allowed:
+            return "evolve does not have 'add'"
+        if path in self._policy.refused:
+            return "the table refused it"
+        if name.lower() in taken:
+            return "another column differs by case only"
+        if is_taken(name) or name.lower() == RESCUED_COLUMN:
+            return "no column can be named so"
+        try:
+            canonical_schema(pa.schema([pa.field(name, kind)]))
+        except InvalidSchema as error:
+            return str(error)
+        if self._columns + sum(1 for _ in _leaves(kind)) > COLUMNS_MAX:
+            return f"the table would have more than {COLUMNS_MAX:,} columns"
+        return None
+
+    def _allows(self, evolution: Evolution, path: str) -> bool:
+        return evolution in self._policy.allowed and path not in self._policy.refused
+
+
+def has_any_precision(one: pa.Field) -> bool:
+    """Whether a field of a record's schema is a decimal whose precision is not known."""
+    return not ANY_PRECISION.keys().isdisjoint(one.metadata or {})
+
+
+def _leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """The types of a column's values at all depths that are columns of their own in a file."""
+    if pa.types.is_nested(kind):
+        for at in range(kind.num_fields):
+            yield from _leaves(kind.field(at).type)
+    else:
+        yield kind
+
+
+def merged(changes: Iterable[SchemaChange]) -> SchemaChange:
+    """What several records need of one table, as one change; of two types for a new column the wider, else the first."""
+    add: dict[str, pa.DataType] = {}
+    widen: dict[str, pa.DataType] = {}
+    relax: dict[str, None] = {}
+    for change in changes:
+        for path, kind in change.add.items():
+            add[path] = _common(add[path], kind) if path in add else kind
+        for path, kind in change.widen.items():
+            widen[path] = _common(widen[path], kind) if path in widen else kind
+        relax |= dict.fromkeys(change.relax)
+    return SchemaChange(add=add, widen=widen, relax=tuple(relax))
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        fields = {child.name: child for child in one}
+        for child in other:
+            kind = _common(fields[child.name].type, child.type) if child.name in fields else child.type
+            fields[child.name] = pa.field(child.name, kind)
+        return pa.struct(list(fields.values()))
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return pa.list_(pa.field("element", _common(one.value_type, other.value_type)))
+    if pa.types.is_map(one) and pa.types.is_map(other) and one.key_type == other.key_type:
+        return pa.map_(one.key_type, pa.field("value", _common(one.item_type, other.item_type)))
+    return common_type(one, other) or one
+
+
+def pieces_of(change: SchemaChange) -> Iterator[tuple[str, SchemaChange]]:
+    """A change as changes of one path each, for a table that refuses it as a whole."""
+    for path, kind in change.add.items():
+        yield path, SchemaChange(add={path: kind})
+    for path, kind in change.widen.items():
+        yield path, SchemaChange(widen={path: kind})
+    for path in change.relax:
+        yield path, SchemaChange(relax=(path,))
