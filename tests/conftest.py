@@ -22,16 +22,21 @@ from lakebed import events
 from lakebed.ingest.native.build import NotBuilt
 from lakebed.ingest.native.build import build_if_needed as build_native_code
 from tests.infra.debezium import DebeziumServer
+from tests.infra.debezium_mariadb import DebeziumMariaDb
 from tests.infra.fault_proxy import FaultProxy
 from tests.infra.kafka import KafkaServer
+from tests.infra.mariadb import MariaDbServer
 from tests.infra.postgres import PostgresServer
+from tests.infra.registry import RegistryServer
 from tests.infra.s3 import S3Server, aws_environment
 from tests.infra.spark_start import spark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SERVER_FIXTURES = frozenset({"kafka", "postgres", "debezium", "s3", "flaky_s3"})
+SERVER_FIXTURES = frozenset(
+    {"kafka", "postgres", "debezium", "registry", "mariadb", "debezium_mariadb", "s3", "flaky_s3"}
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,6 +87,27 @@ def postgres() -> Iterator[PostgresServer]:
 def debezium(kafka: KafkaServer, postgres: PostgresServer) -> Iterator[DebeziumServer]:
     """Debezium between ``postgres`` and ``kafka``: call ``capture``."""
     with DebeziumServer(kafka, postgres) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[RegistryServer]:
+    """A schema registry; give your subjects names of your own."""
+    with RegistryServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDbServer]:
+    """A MariaDB server with a binary log of rows; make a database of your own in it."""
+    with MariaDbServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def debezium_mariadb(kafka: KafkaServer, mariadb: MariaDbServer) -> Iterator[DebeziumMariaDb]:
+    """Debezium between ``mariadb`` and ``kafka``: call ``capture``."""
+    with DebeziumMariaDb(kafka, mariadb) as server:
         yield server
 
 

@@ -29,7 +29,8 @@ from lakebed.table import internals_of
 from tests.end_to_end.progress import ingested_ends, started
 from tests.end_to_end.source_database import TABLES, Load, SourceDatabase, SourceTable
 from tests.foreign.readers import comparable, delta_rs, delta_spark, foreign_duckdb
-from tests.infra.debezium import JSON_CONVERTER, DebeziumServer
+from tests.infra.connect import JSON_CONVERTER
+from tests.infra.debezium import DebeziumServer
 from tests.infra.foreign_duckdb import ForeignDuckDB
 from tests.infra.kafka import KafkaServer, end_offsets, messages_before
 from tests.infra.postgres import PostgresServer

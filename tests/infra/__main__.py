@@ -1,6 +1,6 @@
-"""Starts servers by hand, for a look around: ``python -m tests.infra kafka postgres debezium s3 spark``.
+"""Starts servers by hand, for a look around: ``python -m tests.infra kafka postgres debezium mariadb registry s3 spark``.
 
-It prints the address of each, and stops them all on Ctrl-C. Debezium brings Kafka and PostgreSQL with it.
+It prints the address of each, and stops them all on Ctrl-C. Debezium brings Kafka and its database with it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ import sys
 from contextlib import ExitStack
 
 from tests.infra.debezium import DebeziumServer
+from tests.infra.debezium_mariadb import DebeziumMariaDb
 from tests.infra.downloads import MissingPrerequisite
 from tests.infra.kafka import KafkaServer
+from tests.infra.mariadb import USER, MariaDbServer
 from tests.infra.postgres import SUPERUSER, PostgresServer
+from tests.infra.registry import RegistryServer
 from tests.infra.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 from tests.infra.server import HOST, ServerFailed
 from tests.infra.spark_cluster import SparkCluster
 
-NAMES = ("kafka", "postgres", "debezium", "s3", "spark")
+NAMES = ("kafka", "postgres", "debezium", "mariadb", "debezium-mariadb", "registry", "s3", "spark")
 
 
 def main() -> None:
@@ -27,6 +30,8 @@ def main() -> None:
     wanted = set(parser.parse_args().names)
     if "debezium" in wanted:
         wanted |= {"kafka", "postgres"}
+    if "debezium-mariadb" in wanted:
+        wanted |= {"kafka", "mariadb"}
     try:
         with ExitStack() as running:
             start(wanted, running)
@@ -47,6 +52,15 @@ def start(wanted: set[str], running: ExitStack) -> None:
     if "debezium" in wanted:
         debezium = running.enter_context(DebeziumServer(kafka, postgres))
         print(f"debezium  http://{HOST}:{debezium.ports[0]}/connectors", flush=True)
+    if "mariadb" in wanted:
+        mariadb = running.enter_context(MariaDbServer())
+        print(f"mariadb   mariadb -h {HOST} -P {mariadb.port} -u {USER}", flush=True)
+    if "debezium-mariadb" in wanted:
+        connect = running.enter_context(DebeziumMariaDb(kafka, mariadb))
+        print(f"its Debezium  http://{HOST}:{connect.ports[0]}/connectors", flush=True)
+    if "registry" in wanted:
+        registry = running.enter_context(RegistryServer())
+        print(f"registry  {registry.url}", flush=True)
     if "s3" in wanted:
         s3 = running.enter_context(S3Server())
         variables = f"AWS_ACCESS_KEY_ID={ACCESS_KEY} AWS_SECRET_ACCESS_KEY={SECRET_KEY} AWS_REGION={REGION}"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.infra.downloads import _apt_get, _run, fetch_once
+from tests.infra.downloads import fetch_once, libraries_of, unpack_packages
 
 PACKAGES = ("chromium-headless-shell", "fonts-liberation")
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -36,26 +36,15 @@ def chromium() -> tuple[Path, dict[str, str]]:
         if found is not None:
             return Path(found), {}
     root = fetch_once("chromium", " ".join(PACKAGES).encode(), _unpack)
-    libraries = sorted({str(path.parent) for path in (root / "usr" / "lib").rglob("*.so*")})
     return root / "usr" / "lib" / "chromium" / "chromium-headless-shell", {
-        "LD_LIBRARY_PATH": ":".join(libraries),
+        "LD_LIBRARY_PATH": libraries_of(root),
         "FONTCONFIG_FILE": str(root / "fonts.conf"),
     }
 
 
 def _unpack(staging: Path) -> None:
-    archives = staging / "archives"
-    (archives / "partial").mkdir(parents=True)
-    download = [
-        "apt-get", "-q", "-y", "-o", "Debug::NoLocking=true", "-o", f"Dir::Cache::archives={archives}",
-        "-o", "APT::Sandbox::User=", "--no-install-recommends", "--download-only", "install", *PACKAGES,
-    ]  # fmt: skip
-    _apt_get(download, f"none of {', '.join(PROGRAMS)} is on PATH: install Chromium or Chrome")
-    for package in archives.glob("*.deb"):
-        _run(["dpkg-deb", "-x", str(package), str(staging)], {})
-    shutil.rmtree(archives)
-    for folder in ("doc", "man", "locale", "icons"):
-        shutil.rmtree(staging / "usr" / "share" / folder, ignore_errors=True)
+    missing = f"none of {', '.join(PROGRAMS)} is on PATH: install Chromium or Chrome"
+    unpack_packages(PACKAGES, staging, missing)
     # Only these fonts, so that pictures are the same on every machine.
     (staging / "fonts.conf").write_text(
         '<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>'

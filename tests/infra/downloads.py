@@ -23,8 +23,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,6 +35,7 @@ POMS = Path(__file__).resolve().parent / "poms"
 
 MAVEN_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+MARIADB = ("mariadb-server-core", "mariadb-client-core")
 FETCH_SECONDS_MAX = 900
 
 
@@ -47,8 +49,33 @@ def kafka_jars() -> Path:
 
 
 def debezium_jars() -> Path:
-    """The folder with the jars of Kafka Connect and Debezium's PostgreSQL connector."""
+    """The folder with the jars of Kafka Connect, Debezium's PostgreSQL connector and converters to Avro."""
     return _maven_jars("debezium")
+
+
+def debezium_mariadb_jars() -> Path:
+    """The same with Debezium's MariaDB connector; it is of another version, so the two have no folder together."""
+    return _maven_jars("debezium-mariadb")
+
+
+def registry_folder() -> Path:
+    """The folder with the schema registry."""
+    pom = POMS / "registry.xml"
+
+    def unpack(staging: Path) -> None:
+        _copy_dependencies(pom, staging)
+        [archive] = staging.glob("*.tar.gz")
+        with tarfile.open(archive) as packed:
+            packed.extractall(staging, filter="data")
+        archive.unlink()
+
+    return fetch_once("registry", pom.read_bytes() + MAVEN_GOAL.encode(), unpack)
+
+
+def mariadb_folder() -> Path:
+    """The folder under which Debian's packages of MariaDB are unpacked, with what this machine lacks of their libraries."""
+    needed = f"MariaDB is not installed, and neither apt-get nor dpkg-deb is here: install {' and '.join(MARIADB)}"
+    return fetch_once("mariadb", " ".join(MARIADB).encode(), lambda staging: unpack_packages(MARIADB, staging, needed))
 
 
 def spark_kafka_jars() -> Path:
@@ -113,19 +140,20 @@ def program(name: str, remedy: str) -> str:
 def _maven_jars(name: str) -> Path:
     pom = POMS / f"{name}.xml"
 
-    def copy_dependencies(staging: Path) -> None:
-        mvn = program("mvn", "install Maven 3.8 or newer (Debian: apt-get install maven)")
-        # Maven writes `target/` beside the pom, so it works on a copy.
-        copied = staging.parent / f"{staging.name}.pom"
-        copied.mkdir()
-        try:
-            shutil.copy(pom, copied / "pom.xml")
-            arguments = [f"-DoutputDirectory={staging}", "-DincludeScope=runtime"]
-            _run([mvn, "-q", "-B", "-f", str(copied / "pom.xml"), MAVEN_GOAL, *arguments], {})
-        finally:
-            shutil.rmtree(copied, ignore_errors=True)
+    return fetch_once(name, pom.read_bytes() + MAVEN_GOAL.encode(), lambda staging: _copy_dependencies(pom, staging))
 
-    return fetch_once(name, pom.read_bytes() + MAVEN_GOAL.encode(), copy_dependencies)
+
+def _copy_dependencies(pom: Path, staging: Path) -> None:
+    mvn = program("mvn", "install Maven 3.8 or newer (Debian: apt-get install maven)")
+    # Maven writes `target/` beside the pom, so it works on a copy.
+    copied = staging.parent / f"{staging.name}.pom"
+    copied.mkdir()
+    try:
+        shutil.copy(pom, copied / "pom.xml")
+        arguments = [f"-DoutputDirectory={staging}", "-DincludeScope=runtime"]
+        _run([mvn, "-q", "-B", "-f", str(copied / "pom.xml"), MAVEN_GOAL, *arguments], {})
+    finally:
+        shutil.rmtree(copied, ignore_errors=True)
 
 
 def folder_of(name: str, content: bytes) -> Path:
@@ -159,6 +187,30 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def unpack_packages(packages: Sequence[str], staging: Path, missing: str) -> None:
+    """Unpacks packages of Debian, with what this machine lacks of those they depend on: nothing is installed.
+
+    ``missing`` says what to install where there is no apt-get. Raises MissingPrerequisite.
+    """
+    archives = staging / "archives"
+    (archives / "partial").mkdir(parents=True)
+    download = [
+        "apt-get", "-q", "-y", "-o", "Debug::NoLocking=true", "-o", f"Dir::Cache::archives={archives}",
+        "-o", "APT::Sandbox::User=", "--no-install-recommends", "--download-only", "install", *packages,
+    ]  # fmt: skip
+    _apt_get(download, missing)
+    for package in archives.glob("*.deb"):
+        _run(["dpkg-deb", "-x", str(package), str(staging)], {})
+    shutil.rmtree(archives)
+    for folder in ("doc", "man", "locale", "icons"):
+        shutil.rmtree(staging / "usr" / "share" / folder, ignore_errors=True)
+
+
+def libraries_of(folder: Path) -> str:
+    """``LD_LIBRARY_PATH`` of programs that were unpacked there."""
+    return ":".join(sorted({str(path.parent) for path in (folder / "usr" / "lib").rglob("*.so*")}))
 
 
 def _apt_get(download: list[str], missing: str) -> None:
@@ -197,6 +249,9 @@ def fetch_all() -> None:
     wanted = {
         "kafka": kafka_jars,
         "debezium": debezium_jars,
+        "debezium-mariadb": debezium_mariadb_jars,
+        "registry": registry_folder,
+        "mariadb": mariadb_folder,
         "versitygw": versitygw,
         "chart": chart_renderer,
         "spark": class_archive,
@@ -206,7 +261,7 @@ def fetch_all() -> None:
         path = fetch()
         seconds = time.monotonic() - started
         print(
-            f"{name:10} {path.relative_to(REPOSITORY)}" + (f"  ({seconds:.0f} s)" if seconds >= 1 else ""), flush=True
+            f"{name:16} {path.relative_to(REPOSITORY)}" + (f"  ({seconds:.0f} s)" if seconds >= 1 else ""), flush=True
         )
 
 

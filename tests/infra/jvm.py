@@ -1,4 +1,4 @@
-"""How the Java servers of the tests (broker, Connect) are run: small heaps, quick start, log to standard output."""
+"""How the Java servers of the tests (broker, Connect, registry) are run: small heaps, quick start, log to standard output."""
 
 from __future__ import annotations
 
@@ -17,16 +17,23 @@ rootLogger.appenderRef.out.ref=out
 """
 
 
-def java_command(jars: Path, run_folder: Path, heap_mb_max: int, main: str, *arguments: str) -> list[str]:
-    """A command line for a main class out of a folder of jars."""
-    log_settings = run_folder / "log4j2.properties"
-    log_settings.write_text(LOG_SETTINGS)
+def java_options(heap_mb_max: int) -> list[str]:
+    """Java itself, and what every server is run with."""
     return [
         program("java", "install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless)"),
         f"-Xmx{heap_mb_max}m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
         "-Xshare:auto",
+    ]
+
+
+def java_command(jars: Path, run_folder: Path, heap_mb_max: int, main: str, *arguments: str) -> list[str]:
+    """A command line for a main class out of a folder of jars."""
+    log_settings = run_folder / "log4j2.properties"
+    log_settings.write_text(LOG_SETTINGS)
+    return [
+        *java_options(heap_mb_max),
         f"-Dlog4j2.configurationFile={log_settings}",
         "-cp",
         f"{jars}/*",

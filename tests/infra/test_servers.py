@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -10,16 +11,23 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import fastavro
 import pytest
 from botocore.exceptions import ClientError
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+from tests.infra.connect import avro_converters
 from tests.infra.debezium import DebeziumServer
+from tests.infra.debezium_mariadb import DebeziumMariaDb
 from tests.infra.downloads import REPOSITORY
 from tests.infra.kafka import KafkaServer
+from tests.infra.mariadb import MariaDbServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.processes import descendants, is_alive
+from tests.infra.registry import RegistryServer
 from tests.infra.s3 import S3Server
 from tests.infra.server import Server, ServerFailed
 from tests.waiting import Patience, wait_until
@@ -110,6 +118,64 @@ def test_changes_of_a_table_arrive_in_kafka_also_after_debezium_crashed(
     debezium.release(name)
     assert postgres.sql("select count(*) from pg_replication_slots where slot_name = 'crash'") == [["0"]]
     assert_leaves_nothing_behind(debezium)
+
+
+def test_a_registry_keeps_its_schemas_and_its_address_over_a_crash() -> None:
+    registry = RegistryServer().start()
+    text = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
+    client = SchemaRegistryClient({"url": registry.url})
+    number = client.register_schema("orders-value", Schema(text, "AVRO"))
+    registry.kill()
+    registry.start()
+    again = SchemaRegistryClient({"url": registry.url})
+    assert json.loads(again.get_schema(number).schema_str) == json.loads(text)
+    assert again.get_latest_version("orders-value").schema_id == number
+    assert_leaves_nothing_behind(registry)
+
+
+def test_mariadb_keeps_its_rows_over_a_crash_and_its_changes_arrive_as_avro(
+    kafka: KafkaServer, registry: RegistryServer
+) -> None:
+    mariadb = MariaDbServer().start()
+    mariadb.sql(
+        "create database shop; use shop; create table orders(id int primary key, note text); "
+        "insert into orders values (1, 'old')"
+    )
+    mariadb.kill()
+    mariadb.start()
+    assert mariadb.sql("select * from orders", "shop") == [["1", "old"]]
+    debezium = DebeziumMariaDb(kafka, mariadb).start()
+    name = debezium.capture("shop", ["shop.orders"], "arrive", avro_converters(registry))
+    mariadb.sql("update orders set note = 'new'", "shop")
+    debezium.wait_until_sent(name)
+
+    debezium.kill()
+    mariadb.sql("alter table orders add count int default 7; insert into orders (id, note) values (2, 'ß')", "shop")
+    debezium.start()
+    debezium.wait_until_sent(name)
+
+    events = avro_events(registry, consume(kafka, "arrive.shop.orders", lambda values: len(values) >= 3))
+    rows = list(dict.fromkeys((event["op"], tuple(event["after"].items())) for event in events))
+    assert rows == [
+        ("r", (("id", 1), ("note", "old"))),
+        ("u", (("id", 1), ("note", "new"))),
+        ("c", (("id", 2), ("note", "ß"), ("count", 7))),
+    ]
+    assert events == sorted(events, key=lambda event: (event["source"]["file"], event["source"]["pos"]))
+    debezium.release(name)
+    assert_leaves_nothing_behind(debezium)
+    assert_leaves_nothing_behind(mariadb)
+
+
+def avro_events(registry: RegistryServer, values: list[bytes]) -> list[dict[str, Any]]:
+    """Records in Confluent's wire format: a zero, four bytes of the schema's id, the record."""
+    client = SchemaRegistryClient({"url": registry.url})
+    read = []
+    for value in values:
+        assert value[0] == 0
+        schema = client.get_schema(int.from_bytes(value[1:5], "big")).schema_str
+        read.append(fastavro.schemaless_reader(io.BytesIO(value[5:]), json.loads(schema), None))
+    return read
 
 
 def operations(values: list[bytes]) -> list[tuple[str, str | None]]:
