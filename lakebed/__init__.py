@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from lakebed.compaction.recluster_job import ReclusterResult
     from lakebed.compaction.service import CompactResult
     from lakebed.compaction.settle import SettleResult
+    from lakebed.operations.alter import AlterResult
     from lakebed.operations.mutation import MutationResult
     from lakebed.session import spark
     from lakebed.table import Table, convert, create, open
 
 __all__ = [
+    "AlterResult",
     "CompactResult",
     "MutationResult",
     "ReclusterResult",
@@ -36,6 +38,7 @@ __all__ = [
 
 # Loaded when first asked for: each of Spark's Python workers imports some module of lakebed, and needs few of these.
 _HOMES = {
+    "AlterResult": "lakebed.operations.alter",
     "CompactResult": "lakebed.compaction.service",
     "MutationResult": "lakebed.operations.mutation",
     "ReclusterResult": "lakebed.compaction.recluster_job",

@@ -230,6 +230,16 @@ class CommitEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChanged:
+    """The schema of a table was changed. ``change``: what was changed, in JSON; ``reason``: why, as its author says."""
+
+    table: str
+    version: int
+    change: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitGivenUp:
     """An operation gave up: other commits came first at each of its ``attempts``."""
 
@@ -322,7 +332,7 @@ class InvariantViolated:
 
 Event: TypeAlias = (
     BatchCommitted | BatchReplayed | NameUnknown | OffsetsLost | Settled | ViewRefreshed | MergeBegan | MergeEnded | MergeFailed
-    | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded | CommitGivenUp
+    | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded | SchemaChanged | CommitGivenUp
     | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged | InvariantViolated
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]

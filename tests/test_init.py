@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from lakebed.cli import main
 from lakebed.cli.init_command import parse_columns
-from lakebed.pipeline.column_types import table_schema, type_text
+from lakebed.manifest.type_names import table_schema, type_text
 from lakebed.pipeline.draft import Draft, text_of
 from lakebed.pipeline.sample import columns_of, format_of
 from lakebed.pipeline.settings import KafkaSection, load, parse_pipeline

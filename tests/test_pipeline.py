@@ -18,7 +18,7 @@ from lakebed.cli.validate_command import effective_settings, validate
 from lakebed.error_transport import encode
 from lakebed.errors import DataLoss, InvalidInput, InvalidSchema, Retry, Unexpected
 from lakebed.failures import failure_in
-from lakebed.pipeline.column_types import table_schema
+from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.settings import (
     GeneratorSection,
     JsonFormat,

@@ -151,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_simulate(add, rows)
     _add_quarantine(add, rows)
     _add_compaction(add, rows)
+    _add_schema(add, rows)
     _add_mutations(add, rows)
     _add_cleanup(add, rows)
     _add_health(add, rows)
@@ -387,6 +388,18 @@ def _add_cleanup(add: _Add, rows: argparse.ArgumentParser) -> None:
     expire.add_argument(
         "--retain-last", type=int, default=1, metavar="N", help="keep the newest N versions (default: 1)"
     )
+
+
+def _add_schema(add: _Add, rows: argparse.ArgumentParser) -> None:
+    from lakebed.cli import confirm
+    from lakebed.cli import schema_commands as commands
+
+    alter = add("alter", "change the columns of a table, while streams and merges go on", commands.alter, rows)
+    schemas = add("schemas", "list the schemas that a table has had, with the reason for each", commands.schemas, rows)
+    for command in (alter, schemas):
+        command.add_argument("path", metavar="PATH", help="the table")
+    commands.add_options(alter)
+    confirm.add_option(alter)
 
 
 def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:

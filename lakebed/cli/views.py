@@ -222,6 +222,16 @@ PLAN = View(
     below="why",
     only_json=("inputs",),
 )
+SCHEMAS = View(
+    (
+        Shown("version", right=True),
+        TIME,
+        Shown("operation"),
+        Shown("change", least=16),
+        Shown("reason", least=12, if_any=True),
+    ),
+    only_json=("schema",),
+)
 DETACHED = View(
     (
         Shown("name"),

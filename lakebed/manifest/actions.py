@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+
 from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.entries import PART
+from lakebed.manifest.entries import PART, SCHEMA
 
 _LOOSE = re.compile(r'"tightBounds"\s*:\s*false')
 _TIGHT = re.compile(r',?\s*"tightBounds"\s*:\s*true')
@@ -278,9 +280,11 @@ def is_native_file(path: str) -> bool:
 
 
 def at_version(action: Action, version: int) -> Action:
-    """The action in a commit that becomes ``version``: a new part gets its place in the order from the commit."""
+    """The action in a commit that becomes ``version``: parts and changes of the schema get their place from it."""
     if isinstance(action, AddChangePart):
         return AddChangePart(replace(action.part, version=version))
+    if isinstance(action, Domain) and action.domain.startswith(SCHEMA) and not action.removed:
+        return Domain(action.domain, orjson.dumps(orjson.loads(action.configuration) | {"version": version}).decode())
     if isinstance(action, AddPart) and action.part.min_block < 0:
         return AddPart(replace(action.part, min_block=version, max_block=version), action.data_change)
     return action

@@ -72,6 +72,10 @@ class ColumnMapping:
         """The names that a user gave several stored columns."""
         return tuple(self.logical_name(name) for name in stored)
 
+    def stored_sort_key(self, texts: Sequence[str]) -> tuple[str, ...]:
+        """The terms of a sort key with stored names. Raises InvalidInput, InvalidSchema for a text that is no term."""
+        return renamed_sort_key(texts, self.logical, self._stored_names)
+
     def to_stored(self, table: pa.Table) -> pa.Table:
         """The table with stored names, at any depth, without copying. Columns that are not the table's stay as they are."""
         return table if self.is_identity else _renamed_table(table, self.stored_schema(table.schema))
@@ -127,12 +131,12 @@ def _columns(schema_string: str, mapped: bool) -> ColumnMapping:
 
 def stored_settings(settings: TableSettings, columns: ColumnMapping) -> TableSettings:
     """Settings with stored names in place of the user's."""
-    names = dict(zip(columns.logical.names, columns.stored.names, strict=True))
+    sequence = settings.sequence_by  # perhaps not a column
     return replace(
         settings,
-        keys=tuple(names.get(name, name) for name in settings.keys),
-        sort_key=renamed_sort_key(settings.sort_key, columns.logical, names),
-        sequence_by=names.get(settings.sequence_by, settings.sequence_by) if settings.sequence_by else None,
+        keys=columns.stored_names(settings.keys),
+        sort_key=columns.stored_sort_key(settings.sort_key),
+        sequence_by=columns.stored_name(sequence) if sequence and sequence in columns.logical.names else sequence,
     )
 
 
@@ -141,6 +145,13 @@ def stored_fields(fields: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {**field, "name": physical_name(field), "type": _with_structs(field["type"], stored_fields)} for field in fields
     ]
+
+
+def stored_paths(metadata: Metadata, protocol: Protocol) -> dict[tuple[str, ...], StoredPath]:
+    """The stored path of each struct field, at any depth, by its logical path."""
+    fields: list[dict[str, Any]] = orjson.loads(metadata.schema_string)["fields"]
+    stored = stored_fields(fields) if is_mapped(metadata, protocol) else fields
+    return dict(zip((path for path, _ in all_fields(fields)), (path for path, _ in all_fields(stored)), strict=True))
 
 
 def physical_name(field: Mapping[str, Any]) -> str:

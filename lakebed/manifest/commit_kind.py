@@ -8,6 +8,7 @@ Where the actions of two operations would be the same, an entry distinguishes th
 - A settle and a truncate both take change parts out of the tail. A truncate writes the entry ``lakebed.truncated``.
 - An update of a table without keys and the replacement of a partition both put new rows in the place of old ones. The latter
   writes the entry ``lakebed.replaced``.
+- A change of the schema and one of properties both set the metadata. The former writes an entry ``lakebed.schema.…``.
 - A change part records whether a mutation wrote it (``ChangePart.mutation``).
 - A claim that ends keeps its description in the action that ends it, so an upload differs from a merge.
 """
@@ -33,7 +34,7 @@ from lakebed.manifest.actions import (
     Transaction,
 )
 from lakebed.manifest.claims import Claim, claim_of
-from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, HOLD, REPLACED, TRUNCATED, UNKNOWN_NAMES
+from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, HOLD, REPLACED, SCHEMA, TRUNCATED, UNKNOWN_NAMES
 
 
 class CommitKind(Enum):
@@ -42,6 +43,7 @@ class CommitKind(Enum):
     CREATE = "create"
     CONVERT = "convert"
     PROPERTIES = "properties"
+    ALTER = "alter"
     APPEND = "append"  # a batch of changes or rows, perhaps after a truncate of the source
     MUTATION = "mutation"
     SETTLE = "settle"
@@ -108,6 +110,8 @@ def is_append(actions: Iterable[Action], batch: Transaction | None = None) -> bo
 
 def kind_of(commit: Commit) -> CommitKind:
     """What the commit did to the table."""
+    if any(isinstance(action, Domain) and action.domain.startswith(SCHEMA) for action in commit.actions):
+        return CommitKind.ALTER
     if any(isinstance(action, Protocol) for action in commit.actions):
         return CommitKind.CREATE if commit.version == 0 else CommitKind.CONVERT
     if any(isinstance(action, Metadata) for action in commit.actions):

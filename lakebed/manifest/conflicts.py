@@ -3,7 +3,8 @@
 A commit that replaces parts read a snapshot. The commits between that snapshot and the newest are checked one by one:
 
 1. A batch of the same application that is as new as ours: ours was committed already (or overtaken).
-2. A change of metadata or protocol: what we wrote may not fit any more.
+2. A change of metadata or protocol: what we wrote may not fit any more. A compatible change of the schema (``evolve``) passes,
+   unless ours changes metadata too: what we wrote is as good as any older part.
 3. For a commit that looked keys up: parts with new rows joined the base, so a key may live where we did not look. For one
    that read the changes (a mutation): change parts joined the tail, or rows left the table otherwise than by a settle.
 4. What both changed, by the table's scope: the same part, the same partition, or anything in the table.
@@ -32,7 +33,9 @@ from lakebed.manifest.actions import (
     partition_key,
 )
 from lakebed.manifest.claims import claim_of
-from lakebed.manifest.commit_kind import is_append, kind_of, settles
+from lakebed.manifest.commit_kind import CommitKind, is_append, kind_of, settles
+from lakebed.manifest.evolve import is_compatible, only_adds_features
+from lakebed.manifest.snapshot import Snapshot
 
 
 class ConflictKind(Enum):
@@ -78,8 +81,13 @@ class ReadWriteSet:
 BLIND = ReadWriteSet()
 
 
-def find_conflict(access: ReadWriteSet, batch: Transaction | None, scope: str, winner: Commit) -> Conflict | None:
-    """What in a commit that came first conflicts with ours, None if nothing does. Pure."""
+def find_conflict(
+    access: ReadWriteSet, batch: Transaction | None, scope: str, winner: Commit, before: Snapshot | None = None
+) -> Conflict | None:
+    """What in a commit that came first conflicts with ours, None if nothing does. Pure.
+
+    ``before``: the version that the other commit followed; None if every change of metadata is a conflict.
+    """
     replaces = bool(access.parts or access.change_parts or access.whole_table)
     partitions = set(access.parts.values())
     gone = _removed_for_good(winner) if access.claimed else frozenset()
@@ -89,9 +97,9 @@ def find_conflict(access: ReadWriteSet, batch: Transaction | None, scope: str, w
         match action:
             case Transaction(app_id, version, _) if batch and app_id == batch.app_id and version >= batch.version:
                 return Conflict(winner.version, ConflictKind.BATCH, f"batch {version} of {app_id}")
-            case Metadata():
+            case Metadata() if not (before and is_compatible(before.metadata, action)):
                 return Conflict(winner.version, ConflictKind.METADATA, "schema, keys or properties")
-            case Protocol():
+            case Protocol() if not (before and only_adds_features(before.protocol, action)):
                 return Conflict(winner.version, ConflictKind.METADATA, "protocol")
             case RemovePart(path=path):
                 if path in access.parts or (path in gone and path in access.claimed):
@@ -116,7 +124,8 @@ def find_conflict(access: ReadWriteSet, batch: Transaction | None, scope: str, w
                     return Conflict(winner.version, ConflictKind.CLAIM, f"{domain} of {claim.replica}")
             case _:
                 pass
-    if replaces and (access.whole_table or (scope == "table" and not is_append(winner.actions))):
+    spares_parts = is_append(winner.actions) or kind_of(winner) is CommitKind.ALTER
+    if replaces and (access.whole_table or (scope == "table" and not spares_parts)):
         return Conflict(winner.version, ConflictKind.TABLE, kind_of(winner).value)
     return None
 

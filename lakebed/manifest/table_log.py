@@ -148,6 +148,7 @@ class TableLog(LogReader):
                 Conflict(read.version, ConflictKind.BATCH, f"batch {batch.version} of {batch.app_id}"), read
             ), 0
         scope = read.settings.conflict_scope
+        changes_metadata = any(isinstance(action, (Metadata, Protocol)) for action in actions)
         known, strange = read, 0
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             version = known.version + 1
@@ -178,7 +179,7 @@ class TableLog(LogReader):
                     )
                 self.sleep(0.05 * 2**strange)
                 continue
-            conflict = find_conflict(access, batch, scope, winner)
+            conflict = find_conflict(access, batch, scope, winner, None if changes_metadata else known)
             known = self._applied(known, winner)
             if conflict:
                 if not self._is_in_log(read):

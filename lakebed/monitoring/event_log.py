@@ -41,6 +41,7 @@ from lakebed.events import (
     NameUnknown,
     OffsetsLost,
     QueryChanged,
+    SchemaChanged,
     Settled,
     SourceLagged,
     StoreRequested,
@@ -106,7 +107,7 @@ def level_of(event: Event) -> int:
             | StoreRequested() | SourceLagged() | TaskMeasured() | NameUnknown()
         ):  # fmt: skip
             return logging.DEBUG
-        case BatchReplayed() | MutationBegan() | MutationEnded() | CommitEnded() | QueryChanged():
+        case BatchReplayed() | MutationBegan() | MutationEnded() | CommitEnded() | SchemaChanged() | QueryChanged():
             return logging.INFO
 
 

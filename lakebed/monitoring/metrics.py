@@ -9,6 +9,7 @@ A scrape reads what is in memory: it never touches a table.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from lakebed.events import (
     NameUnknown,
     OffsetsLost,
     QueryChanged,
+    SchemaChanged,
     Settled,
     SourceLagged,
     StoreRequested,
@@ -210,6 +212,11 @@ class Metrics:
         self._commit_took = self._histogram(
             "lakebed_log_commit_seconds", "Duration of a commit, with all its attempts.", _COMMIT_SECONDS, "operation"
         )
+        self._schema_changes = self._counter(
+            "lakebed_schema_changes",
+            "Changes of the schema that this process made, by kind: add, widen, relax, rename, drop, comment.",
+            "kind",
+        )
         self._lost_commits = self._counter(
             "lakebed_conflicts",
             "Commits that another commit came before, by their operation and by what was in conflict.",
@@ -296,6 +303,9 @@ class Metrics:
                     self._mutations.labels(event.table, event.operation, "failed").inc()
                 case CommitEnded():
                     self._commit(event)
+                case SchemaChanged():
+                    for kind in json.loads(event.change):
+                        self._schema_changes.labels(event.table, kind).inc()
                 case CommitGivenUp():
                     self._commits.labels(event.table, operation_label(event.operation), "given_up").inc()
                 case ClaimChanged():

@@ -24,6 +24,7 @@ from lakebed.manifest.schema import (
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.store_probe import probe
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
+from lakebed.manifest.widening import widest_type
 from lakebed.settings import (
     FORMAT_PROPERTY,
     INTERVAL_PROPERTIES,
@@ -56,6 +57,9 @@ _NOT_KEPT_PROPERTIES = (
 _NOT_KEPT_COLUMN_METADATA = ("delta.generationExpression", "delta.identity.", "delta.invariants", "CURRENT_DEFAULT")
 
 
+TYPES = ("given", "wide")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
     """What a table is created with; see ``lakebed.create``."""
@@ -66,6 +70,7 @@ class NewTable:
     sequence_by: str | None = None
     partition_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    types: str = "given"
 
     def settings(self) -> TableSettings:
         """The settings of version 0. Raises InvalidInput for a property that can't be given."""
@@ -87,7 +92,11 @@ def create(path: str, log: TableLog, table: NewTable) -> None:
     settings = table.settings()
     if path.startswith("s3"):
         probe(log.store)
+    if table.types not in TYPES:
+        raise InvalidInput(f"types is {table.types!r}; it must be one of {', '.join(TYPES)}")
     schema = canonical_schema(table.schema)
+    if table.types == "wide":
+        schema = pa.schema([each.with_type(widest_type(each.type)) for each in schema])
     match create_log(log, schema, settings, table.partition_by, table.properties, ENGINE):
         case Committed():
             return

@@ -28,10 +28,11 @@ def set_sort_key(log: TableLog, sort_key: Sequence[str]) -> int:
 
     def build(snapshot: Snapshot) -> Proposal[int] | Finished[int]:
         require_writable(snapshot.protocol)
-        before = snapshot.settings
-        frame = frame_properties(parse_sort_key(sort_key, snapshot.schema), snapshot).get(SORT_KEY_FRAME, "")
+        before, columns = snapshot.logical_settings, snapshot.columns
+        stored = columns.stored_sort_key(sort_key)
+        frame = frame_properties(parse_sort_key(stored, snapshot.schema), snapshot).get(SORT_KEY_FRAME, "")
         settings = replace(before, sort_key=tuple(sort_key), sort_key_frame=frame)
-        check_settings(settings, snapshot.schema)
+        check_settings(settings, snapshot.logical_schema)
         if settings == before:
             return Finished(snapshot.version)
         settings = replace(settings, sort_key_version=before.sort_key_version + 1)

@@ -22,9 +22,9 @@ from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.metadata import ENVELOPE, metadata_path
 from lakebed.manifest.schema import canonical_schema, check_columns, check_new_names
+from lakebed.manifest.type_names import table_schema
 from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.checkpoint import check_checkpoint
-from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.connections import check_kafka, check_stores
 from lakebed.pipeline.expressions import check_spark_expression
 from lakebed.pipeline.file_columns import check_file_columns

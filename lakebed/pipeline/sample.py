@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.manifest.schema import canonical_schema
+from lakebed.manifest.type_names import table_schema, type_text
 from lakebed.parts.sql import file_literal
-from lakebed.pipeline.column_types import table_schema, type_text
 from lakebed.storage.engine import connect
 
 FILES_MAX = 8

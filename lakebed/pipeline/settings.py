@@ -16,8 +16,8 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.ingest.json_values import UnknownFields
 from lakebed.ingest.operations import DELETE_VALUES
+from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.binding import bind, convert, leaves, mapping_of
-from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
 from lakebed.settings import check_creatable, property_value, suggest
 

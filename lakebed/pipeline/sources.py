@@ -14,8 +14,8 @@ from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.pace import BATCH_SECONDS
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
+from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.check import QUERY_NAME
-from lakebed.pipeline.column_types import table_schema
 from lakebed.pipeline.settings import FilesSection, GeneratorSection, KafkaSection, Pipeline, RowsFormat
 from lakebed.table import Table, internals_of
 

@@ -11,7 +11,7 @@ from lakebed.operations.mutate import unsettled_mutations
 from lakebed.operations.partitions import detached_table
 from lakebed.storage.cache_folder import volatile_folder
 from lakebed.table.internals import Internals
-from lakebed.view import clustering, metadata_tables
+from lakebed.view import clustering, metadata_tables, schema_history
 
 
 class TableInspect:
@@ -42,6 +42,14 @@ class TableInspect:
         Raises InvalidInput if ``last`` is not above 0.
         """
         return metadata_tables.timeline(metadata_tables.newest_commits(self._log, last))
+
+    def schemas(self) -> pa.Table:
+        """The schemas that the table has had, oldest first: the version that brought each, when, by which operation and why.
+
+        ``change``: what was changed, in JSON; ``schema``: the columns and their types, in JSON as Delta has it, null where the
+        log no longer has that version. The first row is the oldest version that the log has, unless older changes are known.
+        """
+        return schema_history.schemas(self._log)
 
     def compactions(self, last: int = 1000) -> pa.Table:
         """The merges among the newest commits that the log still has, newest first: the cost, and what the plan predicted.

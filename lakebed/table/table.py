@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -24,10 +24,13 @@ from lakebed.ingest.apply import apply
 from lakebed.ingest.batch_writer import RowChanges
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.stream import require_keys
-from lakebed.manifest.schema import SparkSchema
+from lakebed.manifest.evolve import SchemaChange
+from lakebed.manifest.schema import SparkSchema, canonical_type
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
+from lakebed.manifest.type_names import parse_type
+from lakebed.operations.alter import AlterResult, alter, evolved_by
 from lakebed.operations.convert import convert as convert_table
 from lakebed.operations.create import NewTable
 from lakebed.operations.create import create as create_table
@@ -65,14 +68,16 @@ def create(
     sequence_by: str | None = None,
     partition_by: Sequence[str] = (),
     properties: Mapping[str, PropertyValue] | None = None,
+    types: Literal["given", "wide"] = "given",
 ) -> Table:
     """Create a table at a local path or an ``s3://`` one.
 
     ``schema``: pyarrow or Spark; ``keys``: columns that identify a row (none: an append-only table); ``sort_key``:
     what parts are sorted by, columns or terms such as ``date(ts) desc`` (default: the keys); ``sequence_by``: a column of
     the table or of the changes that orders the changes of a key (default: order of arrival); ``partition_by``: columns that
-    cut the table into partitions; ``properties``: see docs/format.md. Raises TableExists, InvalidSchema, InvalidInput,
-    UnsafeStore.
+    cut the table into partitions; ``properties``: see docs/format.md; ``types``: ``wide`` makes integers long, floats double and
+    decimals 38 digits long at any depth, so that no column has to be widened later, which not every reader can read. Raises
+    TableExists, InvalidSchema, InvalidInput, UnsafeStore.
     """
     table = NewTable(
         schema=schema,
@@ -81,6 +86,7 @@ def create(
         sequence_by=sequence_by,
         partition_by=column_names(partition_by, "partition_by"),
         properties=property_texts(properties or {}),
+        types=types,
     )
     root = _root(path)
     log = TableLog(open_store(root))
@@ -149,7 +155,7 @@ class Table:
     @property
     def schema(self) -> pa.Schema:
         """The table's columns."""
-        return self._internals.log.refresh().schema
+        return self._internals.log.refresh().logical_schema
 
     @property
     def properties(self) -> dict[str, str]:
@@ -162,6 +168,44 @@ class Table:
         Raises InvalidInput for one that does not exist, is fixed, or can't have its value.
         """
         return set_properties(self._internals.log, property_texts(properties))
+
+    def alter(
+        self,
+        *,
+        add: Mapping[str, str | pa.DataType] | None = None,
+        widen: Mapping[str, str | pa.DataType] | None = None,
+        rename: Mapping[str, str] | None = None,
+        drop: Sequence[str] = (),
+        relax: Sequence[str] = (),
+        comment: Mapping[str, str] | None = None,
+        reason: str = "",
+        dry_run: bool = False,
+    ) -> AlterResult:
+        """Change the columns in one commit. No file is rewritten, and no stream, merge or other writer has to stop or to repeat.
+
+        ``add``: columns with their types (``"long"``, ``"decimal(10,2)"``, ``"array<string>"``, or of pyarrow), null in the rows
+        that are there; ``widen``: columns with wider types; ``rename``: new names by old ones; ``drop``: columns that go;
+        ``relax``: columns that may be null from now on; ``comment``: texts, "" for none. A field in a struct is ``address.zip``,
+        what a list holds ``tags.element``, what a map holds ``prices.value``; a name with a dot is put in backticks.
+        ``reason``: for ``inspect.schemas``. ``dry_run``: change nothing, only say in ``notes`` what the change would cost.
+
+        The first rename or drop turns on Delta's column mapping, the first widening its type widening: ``notes`` say which
+        readers that costs. Keys and columns of the sort key, ``sequence_by`` and the partitions can't be dropped. What the table
+        has already is left out. Raises InvalidSchema, Contention, StoreUnavailable (altering again is safe).
+        """
+        change = SchemaChange(
+            add=_types(add),
+            widen=_types(widen),
+            relax=column_names(relax, "relax"),
+            rename=dict(rename or {}),
+            drop=column_names(drop, "drop"),
+            comment=dict(comment or {}),
+        )
+        log = self._internals.log
+        if dry_run:
+            snapshot = log.refresh()
+            return AlterResult(version=snapshot.version, changed=False, notes=evolved_by(snapshot, change).notes)
+        return alter(log, change, reason=reason)
 
     def status(self, deep: bool = False) -> Status:
         """Whether the table is well, in figures and findings, each with a cause and a remedy; ``deep``: the doctor's too."""
@@ -381,3 +425,11 @@ class Table:
         return run_mutation(
             self.path, inside.log, inside.storage, inside.deletion_vectors, inside.view.rows_for_sql, mutation
         )
+
+
+def _types(columns: Mapping[str, str | pa.DataType] | None) -> dict[str, pa.DataType]:
+    """Types as a user gives them. Raises InvalidSchema with the column."""
+    return {
+        path: parse_type(path, kind) if isinstance(kind, str) else canonical_type(kind, path)
+        for path, kind in (columns or {}).items()
+    }

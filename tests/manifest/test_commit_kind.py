@@ -31,7 +31,7 @@ from lakebed.manifest.commit_kind import (
     truncated,
     truncates,
 )
-from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, HOLD, SOURCE_TRUNCATES, STREAM
+from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, HOLD, SCHEMA, SOURCE_TRUNCATES, STREAM
 
 PATH = "_lakebed/parts/a.parquet"
 PROTOCOL = Protocol(3, 7)
@@ -54,6 +54,8 @@ INFO = CommitInfo(operation="whatever it says", commit_id="c", metrics={"rows": 
 KINDS: list[tuple[str, CommitKind, tuple[Action, ...]]] = [
     ("a table is created", CommitKind.CREATE, (PROTOCOL, METADATA)),
     ("a property is set", CommitKind.PROPERTIES, (METADATA,)),
+    ("a column is added", CommitKind.ALTER, (METADATA, Domain(SCHEMA + "000001", "{}"))),
+    ("the first column is renamed", CommitKind.ALTER, (PROTOCOL, METADATA, Domain(SCHEMA + "000001", "{}"))),
     ("changes join the tail", CommitKind.APPEND, (CHANGES, BATCH)),
     ("rows join a table without keys", CommitKind.APPEND, (NEW, BATCH)),
     ("a batch has no row", CommitKind.APPEND, (BATCH,)),

@@ -112,6 +112,7 @@ def test_at_info_there_is_no_line_for_what_happens_all_the_time(logger: logging.
             events.CommitEnded(table="t", operation="SETTLE", result="unknown", version=3, attempts=1, seconds=0.1),
             logging.WARNING,
         ),
+        (events.SchemaChanged(table="t", version=3, change='{"drop":["a"]}', reason=""), logging.INFO),
         (events.CommitGivenUp(table="t", operation="SETTLE", attempts=50, seconds=9.5), logging.WARNING),
         (
             events.CommitEnded(table="t", operation="SETTLE", result="committed", version=3, attempts=1, seconds=0.1),

@@ -31,6 +31,7 @@ from lakebed.events import (
     NameUnknown,
     OffsetsLost,
     QueryChanged,
+    SchemaChanged,
     Settled,
     SourceLagged,
     StoreRequested,
@@ -171,6 +172,7 @@ EVENTS = (
         table="t", operation="SETTLE", result="conflicted", version=7, attempts=1, seconds=0.01, conflict="new rows"
     ),
     CommitEnded(table="t", operation="SOMEBODY'S OWN", result="committed", version=8, attempts=1, seconds=0.01),
+    SchemaChanged(table="t", version=9, change='{"add":{"a":"long"},"drop":["b"]}', reason=""),
     CommitGivenUp(table="t", operation="SETTLE", attempts=50, seconds=9.5),
     ClaimChanged(table="t", result="taken_over"),
     StoreRequested(table="t", operation="put", result="ok", bytes_read=0, bytes_written=700),

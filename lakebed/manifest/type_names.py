@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
-from lakebed.manifest.schema import PRIMITIVES, schema_from_json, schema_to_json
+from lakebed.manifest.schema import PRIMITIVES, schema_from_json, schema_to_json, type_from_json
 from lakebed.settings import suggest
 
 _NAMES = {name: name for name in PRIMITIVES} | {
@@ -28,6 +28,15 @@ _NOT_NULL = re.compile(r"\s+not\s+null\s*$", re.IGNORECASE)
 def table_schema(columns: Mapping[str, str]) -> pa.Schema:
     """The schema of columns given as name and type. Raises InvalidSchema with the column."""
     return schema_from_json(orjson.dumps({"fields": [_field(name, text) for name, text in columns.items()]}).decode())
+
+
+def parse_type(column: str, text: str) -> pa.DataType:
+    """The type that a text says. Raises InvalidSchema with the column."""
+    if _NOT_NULL.search(text):
+        raise InvalidSchema(
+            f"column {column!r} has the type {text!r}: what is added is null in the rows that are there, so leave 'not null' out"
+        )
+    return type_from_json(_TypeText(column, text).whole(), column)
 
 
 def _field(name: str, text: str) -> dict[str, Any]:

@@ -1,0 +1,103 @@
+"""Changes the schema of a table in one commit: no file is read or written, and no writer and no merge has to wait or to repeat.
+
+1. The change is applied to the newest schema (``manifest.evolve``), which refuses what may not change and says why.
+2. Metadata, the protocol if it needs another feature, and an entry for the history are committed. What others planned before a
+   compatible change commits after it (``manifest.conflicts``).
+3. Another change of metadata that came first is a conflict: the change is applied again, to what is newest then. What another
+   process dropped or renamed in the same way meanwhile is left out.
+
+What the table has already is left out too. So processes that make the same change at once agree, and one of them changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import orjson
+import pyarrow as pa
+
+from lakebed import events
+from lakebed.errors import InvalidSchema
+from lakebed.manifest.actions import Action
+from lakebed.manifest.column_mapping import StoredPath, stored_paths
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
+from lakebed.manifest.conflicts import BLIND
+from lakebed.manifest.entries import Operation
+from lakebed.manifest.evolve import Evolved, SchemaChange, evolve
+from lakebed.manifest.outcome import Committed
+from lakebed.manifest.schema_change import steps_of
+from lakebed.manifest.schema_history import entries_of
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog, require_writable
+from lakebed.notebook import HtmlResult
+
+Wanted: TypeAlias = SchemaChange | Callable[[pa.Schema], SchemaChange]
+"""A change, or what finds it from the newest logical schema."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterResult(HtmlResult):
+    """What a change of the schema did. ``changed``: whether there was anything to change; ``version``: the newest one then.
+
+    ``notes``: sentences for people, such as which readers can't read the table from now on.
+    """
+
+    version: int
+    changed: bool
+    notes: tuple[str, ...] = ()
+
+
+def alter(log: TableLog, change: Wanted, *, reason: str = "") -> AlterResult:
+    """Change the schema; returns what was done. ``reason`` goes into the history; see ``evolve`` for what is refused.
+
+    Raises InvalidSchema naming the column, what is wrong and the way out; Contention, StoreUnavailable (altering again is safe).
+    """
+    if not change:
+        raise InvalidSchema("there is nothing to change; name what to add, widen, relax, rename, drop or comment on")
+    first: list[Snapshot] = []
+
+    def build(snapshot: Snapshot) -> Proposal[AlterResult] | Finished[AlterResult]:
+        wanted = change(snapshot.logical_schema) if callable(change) else change
+        if first and not callable(change):
+            wanted = without_done(wanted, first[0], snapshot)
+        evolved = evolved_by(snapshot, wanted)
+        first.append(snapshot)
+        if evolved.metadata is snapshot.metadata:
+            return Finished(AlterResult(version=snapshot.version, changed=False, notes=evolved.notes))
+        actions: list[Action] = [evolved.metadata, *entries_of(snapshot.domains, wanted, reason, log.now_ms())]
+        if evolved.protocol is not snapshot.protocol:
+            actions.insert(0, evolved.protocol)
+
+        def result(committed: Committed) -> AlterResult:
+            text = orjson.dumps(wanted.to_json()).decode()
+            events.emit(events.SchemaChanged(table=log.root, version=committed.version, change=text, reason=reason))
+            return AlterResult(version=committed.version, changed=True, notes=evolved.notes)
+
+        parameters = wanted.to_json() | ({"reason": reason} if reason else {})
+        return Proposal(actions=actions, access=BLIND, result=result, parameters=parameters)
+
+    return commit_loop(log, Operation.ALTER, build)
+
+
+def evolved_by(snapshot: Snapshot, change: SchemaChange) -> Evolved:
+    """What a change would make of the newest schema, and what that costs. Raises InvalidSchema, Unsupported."""
+    require_writable(snapshot.protocol)
+    return evolve(snapshot.metadata, snapshot.protocol, change)
+
+
+def without_done(change: SchemaChange, first: Snapshot, now: Snapshot) -> SchemaChange:
+    """The change without what another process dropped or renamed in the same way since ``first``."""
+    before, after = stored_paths(first.metadata, first.protocol), stored_paths(now.metadata, now.protocol)
+    present: Mapping[StoredPath, tuple[str, ...]] = {stored: path for path, stored in after.items()}
+
+    def is_renamed(path: str, name: str) -> bool:
+        found = present.get(before.get(steps_of(path), ()))
+        return found is not None and found[-1] == name
+
+    return replace(
+        change,
+        drop=tuple(path for path in change.drop if before.get(steps_of(path), ()) in present),
+        rename={path: name for path, name in change.rename.items() if not is_renamed(path, name)},
+    )
