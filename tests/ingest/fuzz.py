@@ -66,7 +66,7 @@ def plain(array: pa.Array) -> list[Any]:
     if pa.types.is_floating(kind):
         return [None if value is None else repr(value) for value in array.to_pylist()]
     if pa.types.is_struct(kind):
-        members = list(zip(*[plain(member) for member in array.flatten()], strict=True))
+        members = list(zip(*[plain(member) for member in array.flatten()], strict=True)) or [()] * len(array)
         return [member if valid else None for member, valid in zip(members, array.is_valid().to_pylist(), strict=True)]
     if pa.types.is_list(kind) or pa.types.is_map(kind):
         is_map = pa.types.is_map(kind)

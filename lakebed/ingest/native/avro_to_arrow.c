@@ -1,0 +1,552 @@
+/* Read Avro records into Arrow columns, as the steps of a program say (ingest/avro/program.py, which explains them).
+ *
+ * Each step reads the bytes of one value of the writer's schema and appends it to a column, or skips it. A record that is not
+ * exactly one value is refused: its row is null in every column, and `faults` and `at` say why and which step found it.
+ *
+ *     1.  `read_value` runs a step. Steps of records, arrays, maps and unions run others, at most LEVELS_MAX deep.
+ *     2.  No length or count is trusted: a length is compared with what is left, and each item takes a byte at least.
+ *     3.  Where a record is refused, all columns are cut back to the rows before it.
+ */
+#include "arrow_columns.h"
+#include "utf8.h"
+
+#define LEVELS_MAX 64
+#define EXPORTED __attribute__((visibility("default")))
+
+typedef const uint8_t *bytes;
+
+enum code {
+    NOTHING, BOOL, INT, LONG, FLOAT, DOUBLE, PREFIXED, FIXED, UUID, ENUM, ARRAY, MAP_STEP, RECORD, UNION, MEMBER, DEFAULT,
+    REFUSE
+};
+
+enum fault {
+    ENDS = 1, NEGATIVE, NUMBER, RANGE, TRUTH, UTF8, SYMBOL, BRANCH, BLOCK, DIGITS, REPEATED, LEVELS, LEFT, UNKNOWN_SYMBOL, REFUSED
+};
+
+/* A symbol of an enum, or a constant; `length` is -1 for a symbol that the reader's schema lacks. */
+struct span {
+    bytes start;
+    int64_t length;
+};
+
+struct step {
+    int32_t code;
+    int32_t column; /* -1: none */
+    int32_t size;
+    int32_t first, children; /* in `children` of the task; of an ENUM, in `spans`. A DEFAULT has its constant in spans[size]. */
+};
+
+/* Record i is the bytes from offsets[i] to offsets[i + 1] of `data`. `faults` and `at` have zeros for each record. */
+struct avro_task {
+    const struct field *fields;
+    const struct step *steps;
+    const int32_t *children;
+    const struct span *spans;
+    const int32_t *offsets;
+    bytes data;
+    int32_t *faults, *at;
+    int64_t rows;
+    int32_t field_count, start;
+};
+
+struct reader {
+    const struct field *fields;
+    const struct step *steps;
+    const int32_t *children;
+    const struct span *spans;
+    struct column *columns;
+    bytes p, end;
+    int32_t levels;
+    int32_t fault, at;
+    uint32_t *table; /* for the keys of maps: the place of a key, plus one */
+    int64_t table_room;
+};
+
+/* A value is read by functions that return DONE, UNSURE if the record is refused, or a failure. */
+static int refuse(struct reader *s, int32_t at, enum fault fault)
+{
+    s->fault = fault;
+    s->at = at;
+    return UNSURE;
+}
+
+static int read_long_number(struct reader *s, int32_t at, int64_t *out)
+{
+    uint64_t value = 0;
+    for (int shift = 0; shift < 70; shift += 7) {
+        if (s->p == s->end)
+            return refuse(s, at, ENDS);
+        uint8_t byte = *s->p++;
+        if (shift == 63 && (byte & 0x7f) > 1 && byte < 0x80)
+            break;
+        value |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            *out = (int64_t)(value >> 1 ^ (0 - (value & 1)));
+            return DONE;
+        }
+    }
+    return refuse(s, at, NUMBER);
+}
+
+static inline int read_number(struct reader *s, int32_t at, int64_t *out)
+{
+    if (s->p < s->end && *s->p < 0x80) {
+        uint64_t value = *s->p++;
+        *out = (int64_t)(value >> 1 ^ (0 - (value & 1)));
+        return DONE;
+    }
+    return read_long_number(s, at, out);
+}
+
+static inline int take(struct reader *s, int32_t at, int64_t count, bytes *out)
+{
+    if (count > s->end - s->p)
+        return refuse(s, at, ENDS);
+    *out = s->p;
+    s->p += count;
+    return DONE;
+}
+
+/* A length and as many bytes. */
+static inline int read_span(struct reader *s, int32_t at, struct span *out)
+{
+    int failed = read_number(s, at, &out->length);
+    if (failed != DONE)
+        return failed;
+    if (out->length < 0)
+        return refuse(s, at, NEGATIVE);
+    return take(s, at, out->length, &out->start);
+}
+
+/* -- values of columns ---------------------------------------------------------------------------------------------------- */
+
+static inline int make_room(struct reader *s, int32_t place)
+{
+    struct column *column = &s->columns[place];
+    return column->length == column->capacity ? grow(&s->fields[place], column, column->length + 1) : DONE;
+}
+
+static inline void append(struct column *column) { set_bit(column->validity, column->length++); }
+
+static int append_text(struct reader *s, int32_t place, struct span text)
+{
+    struct column *column = &s->columns[place];
+    int failed = make_room(s, place);
+    if (failed == DONE)
+        failed = reserve(column, text.length);
+    if (failed != DONE)
+        return failed;
+    if (text.length)
+        memcpy(column->values + column->used, text.start, (size_t)text.length);
+    column->used += text.length;
+    column->offsets[column->length + 1] = (int32_t)column->used;
+    append(column);
+    return DONE;
+}
+
+static int append_decimal(struct reader *s, int32_t at, int32_t place, struct span raw)
+{
+    const struct field *field = &s->fields[place];
+    struct column *column = &s->columns[place];
+    if (raw.length == 0)
+        return refuse(s, at, DIGITS);
+    uint8_t sign = raw.start[0] & 0x80 ? 0xff : 0;
+    for (; raw.length > 16 && *raw.start == sign; raw.length--)
+        raw.start++;
+    if (raw.length > 16)
+        return refuse(s, at, DIGITS);
+    unsigned __int128 digits = sign ? ~(unsigned __int128)0 : 0, limit = 1;
+    for (int64_t i = 0; i < raw.length; i++)
+        digits = digits << 8 | raw.start[i];
+    __int128 value = (__int128)digits;
+    for (int32_t i = 0; i < field->precision; i++)
+        limit *= 10;
+    if ((value < 0) != (sign != 0) || value >= (__int128)limit || value <= -(__int128)limit)
+        return refuse(s, at, DIGITS);
+    int failed = make_room(s, place);
+    if (failed != DONE)
+        return failed;
+    memcpy(column->values + column->length * field->width, &value, 16);
+    append(column);
+    return DONE;
+}
+
+static inline int append_meant(struct reader *s, int32_t at, int32_t place, struct span raw)
+{
+    switch (s->fields[place].kind) {
+    case DECIMAL:
+        return append_decimal(s, at, place, raw);
+    case TEXT:
+        if (!is_utf8(raw.start, raw.start + raw.length))
+            return refuse(s, at, UTF8);
+    }
+    return append_text(s, place, raw);
+}
+
+static inline int append_number(struct reader *s, int32_t place, int64_t value)
+{
+    const struct field *field = &s->fields[place];
+    struct column *column = &s->columns[place];
+    int failed = make_room(s, place);
+    if (failed != DONE)
+        return failed;
+    uint8_t *out = column->values + column->length * field->width;
+    if (field->kind == FLOATING && field->width == 8) {
+        double wide = (double)value;
+        memcpy(out, &wide, 8);
+    } else if (field->kind == FLOATING) {
+        float narrow = (float)value;
+        memcpy(out, &narrow, 4);
+    } else {
+        memcpy(out, &value, (size_t)field->width); /* of a little-endian machine */
+    }
+    append(column);
+    return DONE;
+}
+
+static int append_floating(struct reader *s, int32_t place, bytes raw, int width)
+{
+    const struct field *field = &s->fields[place];
+    struct column *column = &s->columns[place];
+    int failed = make_room(s, place);
+    if (failed != DONE)
+        return failed;
+    uint8_t *out = column->values + column->length * field->width;
+    if (field->width == width) {
+        memcpy(out, raw, (size_t)width);
+    } else {
+        float narrow;
+        memcpy(&narrow, raw, 4);
+        double wide = narrow;
+        memcpy(out, &wide, 8);
+    }
+    append(column);
+    return DONE;
+}
+
+static int append_uuid(struct reader *s, int32_t place, bytes raw)
+{
+    static const char digits[] = "0123456789abcdef";
+    uint8_t text[36], *out = text;
+    for (int i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10)
+            *out++ = '-';
+        *out++ = (uint8_t)digits[raw[i] >> 4];
+        *out++ = (uint8_t)digits[raw[i] & 15];
+    }
+    return append_text(s, place, (struct span){text, 36});
+}
+
+/* -- steps ---------------------------------------------------------------------------------------------------------------- */
+
+static int read_value(struct reader *s, int32_t at);
+
+static int read_boolean(struct reader *s, int32_t at, const struct step *step)
+{
+    bytes byte;
+    int failed = take(s, at, 1, &byte);
+    if (failed != DONE)
+        return failed;
+    if (*byte > 1)
+        return refuse(s, at, TRUTH);
+    if (step->column < 0)
+        return DONE;
+    failed = make_room(s, step->column);
+    if (failed != DONE)
+        return failed;
+    struct column *column = &s->columns[step->column];
+    if (*byte)
+        set_bit(column->values, column->length);
+    append(column);
+    return DONE;
+}
+
+static int read_enum(struct reader *s, int32_t at, const struct step *step)
+{
+    int64_t place;
+    int failed = read_number(s, at, &place);
+    if (failed != DONE)
+        return failed;
+    if (place < 0 || place >= step->children)
+        return refuse(s, at, SYMBOL);
+    struct span text = s->spans[step->first + place];
+    if (text.length < 0)
+        return refuse(s, at, UNKNOWN_SYMBOL);
+    return step->column < 0 ? DONE : append_text(s, step->column, text);
+}
+
+/* Reads an item of an array, or an entry of a map. */
+static inline int read_item(struct reader *s, int32_t at, const struct step *step)
+{
+    if (step->code == MAP_STEP) {
+        struct span key;
+        int failed = read_span(s, at, &key);
+        if (failed == DONE && step->column >= 0) {
+            int32_t entry = s->fields[step->column].first_child;
+            failed = append_meant(s, at, s->fields[entry].first_child, key);
+        }
+        if (failed != DONE)
+            return failed;
+    }
+    int failed = read_value(s, s->children[step->first]);
+    if (failed != DONE || step->code == ARRAY || step->column < 0)
+        return failed;
+    int32_t entry = s->fields[step->column].first_child;
+    failed = make_room(s, entry);
+    if (failed == DONE)
+        append(&s->columns[entry]);
+    return failed;
+}
+
+static int read_blocks(struct reader *s, int32_t at, const struct step *step)
+{
+    for (;;) {
+        int64_t count, size;
+        int failed = read_number(s, at, &count);
+        if (failed != DONE || count == 0)
+            return failed;
+        bytes end = NULL;
+        uint64_t items = (uint64_t)count;
+        if (count < 0) {
+            items = 0 - items;
+            failed = read_number(s, at, &size);
+            if (failed != DONE)
+                return failed;
+            if (size < 0)
+                return refuse(s, at, NEGATIVE);
+            if (size > s->end - s->p)
+                return refuse(s, at, ENDS);
+            end = s->p + size;
+        }
+        for (uint64_t i = 0; step->children && i < items; i++) {
+            failed = read_item(s, at, step);
+            if (failed != DONE)
+                return failed;
+        }
+        if (end != NULL && end != s->p)
+            return refuse(s, at, BLOCK);
+    }
+}
+
+static inline struct span key_at(const struct column *keys, int64_t place)
+{
+    return (struct span){keys->values + keys->offsets[place], keys->offsets[place + 1] - keys->offsets[place]};
+}
+
+/* Refuses the last map of a column if it has a key twice: each key is looked for in a hash table of those before it. */
+static int check_keys(struct reader *s, int32_t at, const struct column *keys, int64_t first)
+{
+    int64_t count = keys->length - first, room = 16;
+    if (count < 2)
+        return DONE;
+    while (room < 2 * count)
+        room *= 2;
+    if (room > s->table_room) {
+        uint32_t *larger = realloc(s->table, (size_t)room * sizeof *larger);
+        if (larger == NULL)
+            return NO_MEMORY;
+        s->table = larger;
+        s->table_room = room;
+    }
+    memset(s->table, 0, (size_t)room * sizeof *s->table);
+    for (int64_t i = 0; i < count; i++) {
+        struct span key = key_at(keys, first + i);
+        uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+        for (int64_t j = 0; j < key.length; j++)
+            hash = (hash ^ key.start[j]) * 0x100000001b3u;
+        uint64_t slot = (hash ^ hash >> 32) & (uint64_t)(room - 1);
+        for (; s->table[slot]; slot = (slot + 1) & (uint64_t)(room - 1)) {
+            struct span other = key_at(keys, first + s->table[slot] - 1);
+            if (other.length == key.length && memcmp(other.start, key.start, (size_t)key.length) == 0)
+                return refuse(s, at, REPEATED);
+        }
+        s->table[slot] = (uint32_t)i + 1;
+    }
+    return DONE;
+}
+
+static int read_items(struct reader *s, int32_t at, const struct step *step)
+{
+    if (step->column < 0)
+        return read_blocks(s, at, step);
+    int failed = make_room(s, step->column);
+    if (failed == DONE)
+        failed = read_blocks(s, at, step);
+    if (failed != DONE)
+        return failed;
+    const struct field *field = &s->fields[step->column];
+    struct column *column = &s->columns[step->column];
+    if (step->code == MAP_STEP) {
+        const struct column *keys = &s->columns[s->fields[field->first_child].first_child];
+        failed = check_keys(s, at, keys, column->offsets[column->length]);
+        if (failed != DONE)
+            return failed;
+    }
+    column->offsets[column->length + 1] = (int32_t)s->columns[field->first_child].length;
+    append(column);
+    return DONE;
+}
+
+static int read_fields(struct reader *s, const struct step *step)
+{
+    for (int32_t i = 0; i < step->children; i++) {
+        int failed = read_value(s, s->children[step->first + i]);
+        if (failed != DONE)
+            return failed;
+    }
+    if (step->column < 0)
+        return DONE;
+    int failed = make_room(s, step->column);
+    if (failed == DONE)
+        append(&s->columns[step->column]);
+    return failed;
+}
+
+static int read_member(struct reader *s, const struct step *step)
+{
+    const struct field *field = &s->fields[step->column];
+    int failed = make_room(s, step->column);
+    for (int32_t i = field->first_child; i < field->first_child + field->children && failed == DONE; i++)
+        failed = i == step->size ? read_value(s, s->children[step->first]) : append_null(s->fields, s->columns, i);
+    if (failed == DONE)
+        append(&s->columns[step->column]);
+    return failed;
+}
+
+static int read_nested(struct reader *s, int32_t at, const struct step *step)
+{
+    if (s->levels == LEVELS_MAX)
+        return refuse(s, at, LEVELS);
+    s->levels++;
+    int failed = step->code == RECORD ? read_fields(s, step)
+                 : step->code == MEMBER ? read_member(s, step)
+                                        : read_items(s, at, step);
+    s->levels--;
+    return failed;
+}
+
+static int read_default(struct reader *s, const struct step *step)
+{
+    bytes p = s->p, end = s->end;
+    s->p = s->spans[step->size].start;
+    s->end = s->p + s->spans[step->size].length;
+    int failed = read_value(s, s->children[step->first]);
+    s->p = p;
+    s->end = end;
+    return failed;
+}
+
+static int read_value(struct reader *s, int32_t at)
+{
+    const struct step *step = &s->steps[at];
+    struct span raw;
+    int64_t value;
+    int failed;
+    switch ((enum code)step->code) {
+    case NOTHING:
+        return step->column < 0 ? DONE : append_null(s->fields, s->columns, step->column);
+    case BOOL:
+        return read_boolean(s, at, step);
+    case INT:
+    case LONG:
+        failed = read_number(s, at, &value);
+        if (failed == DONE && step->code == INT && value != (int32_t)value)
+            return refuse(s, at, RANGE);
+        return failed != DONE || step->column < 0 ? failed : append_number(s, step->column, value);
+    case FLOAT:
+    case DOUBLE:
+        failed = take(s, at, step->code == FLOAT ? 4 : 8, &raw.start);
+        if (failed != DONE || step->column < 0)
+            return failed;
+        return append_floating(s, step->column, raw.start, step->code == FLOAT ? 4 : 8);
+    case PREFIXED:
+        failed = read_span(s, at, &raw);
+        return failed != DONE || step->column < 0 ? failed : append_meant(s, at, step->column, raw);
+    case FIXED:
+        raw.length = step->size;
+        failed = take(s, at, raw.length, &raw.start);
+        return failed != DONE || step->column < 0 ? failed : append_meant(s, at, step->column, raw);
+    case UUID:
+        failed = take(s, at, 16, &raw.start);
+        return failed != DONE ? failed : append_uuid(s, step->column, raw.start);
+    case ENUM:
+        return read_enum(s, at, step);
+    case UNION:
+        failed = read_number(s, at, &value);
+        if (failed != DONE)
+            return failed;
+        if (value < 0 || value >= step->children)
+            return refuse(s, at, BRANCH);
+        return read_value(s, s->children[step->first + value]);
+    case DEFAULT:
+        return read_default(s, step);
+    case REFUSE:
+        return refuse(s, at, REFUSED);
+    case ARRAY:
+    case MAP_STEP:
+    case RECORD:
+    case MEMBER:
+        break;
+    }
+    return read_nested(s, at, step);
+}
+
+/* -- records -------------------------------------------------------------------------------------------------------------- */
+
+static int read_record(struct reader *s, int32_t start, bytes p, bytes end)
+{
+    int64_t rows = s->columns[0].length;
+    s->p = p;
+    s->end = end;
+    s->levels = 0;
+    int read = read_value(s, start);
+    if (read == DONE && s->p != end)
+        read = refuse(s, start, LEFT);
+    if (read != UNSURE)
+        return read;
+    cut(s->fields, s->columns, 0, rows);
+    read = append_null(s->fields, s->columns, 0);
+    return read == DONE ? UNSURE : read;
+}
+
+static int prepare(struct reader *s, int32_t fields, int64_t rows)
+{
+    s->columns = calloc((size_t)fields, sizeof *s->columns);
+    if (s->columns == NULL)
+        return NO_MEMORY;
+    for (int32_t i = 0; i < fields; i++) {
+        int failed = grow(&s->fields[i], &s->columns[i], rows);
+        if (failed == DONE && has_bytes(s->fields[i].kind))
+            failed = reserve(&s->columns[i], 64);
+        if (failed != DONE)
+            return failed;
+    }
+    return DONE;
+}
+
+/* Returns DONE, and then `out` is a struct with a row for each record, to be released; or NO_MEMORY or TOO_LARGE. */
+EXPORTED int lakebed_read_avro(const struct avro_task *task, struct ArrowArray *out)
+{
+    struct reader s = {.fields = task->fields, .steps = task->steps, .children = task->children, .spans = task->spans};
+    int failed = prepare(&s, task->field_count, task->rows);
+    for (int64_t i = 0; i < task->rows && failed == DONE; i++) {
+        int read = read_record(&s, task->start, task->data + task->offsets[i], task->data + task->offsets[i + 1]);
+        if (read == UNSURE) {
+            task->faults[i] = s.fault;
+            task->at[i] = s.at;
+        } else {
+            failed = read;
+        }
+    }
+    if (failed == DONE) {
+        failed = export_column(s.fields, s.columns, 0, out);
+        if (failed != DONE)
+            release_array(out);
+    }
+    for (int32_t i = 0; s.columns != NULL && i < task->field_count; i++)
+        free_column(&s.columns[i]);
+    free(s.columns);
+    free(s.table);
+    return failed;
+}
