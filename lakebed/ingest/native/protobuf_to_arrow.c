@@ -121,28 +121,6 @@ static int skip(struct reader *s, uint32_t number, int type, int levels)
     return UNSURE;
 }
 
-static int is_utf8(text p, text end)
-{
-    while (p < end) {
-        uint64_t block;
-        while (end - p >= 8) {
-            memcpy(&block, p, 8);
-            if (block & 0x8080808080808080u)
-                break;
-            p += 8;
-        }
-        while (p < end && *p < 0x80)
-            p++;
-        if (p < end) {
-            int bytes = character_bytes(p, end);
-            if (bytes == 0)
-                return 0;
-            p += bytes;
-        }
-    }
-    return 1;
-}
-
 /* Makes room for one value of a column, which counts as a value of the record. */
 static int make_room(struct reader *s, int32_t node)
 {
