@@ -189,6 +189,11 @@ class _Evolution:
         self._require_field(place, "dropped")
         if place.is_column:
             self._require_unused(place.field["name"])
+        elif place.siblings[0] is place.field:
+            raise InvalidSchema(
+                f"{path!r} can't be dropped: it is the first field of its struct, and DuckDB reads no struct of which a file has "
+                f"none of the fields; drop the whole column {place.steps[0]!r}, or keep the field"
+            )
         return place
 
     def _drop(self, place: Place) -> None:
