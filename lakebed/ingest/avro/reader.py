@@ -1,0 +1,50 @@
+"""The record format Avro: a writer's schema becomes a reader of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakebed.ingest.avro.program import Program, program_of
+from lakebed.ingest.avro.python_reader import PythonReader
+from lakebed.ingest.avro.schema import parse_schema
+from lakebed.ingest.connect_types import PLAIN, LogicalType
+from lakebed.ingest.native.avro_parser import NativeReader
+from lakebed.ingest.native.library import library
+from lakebed.ingest.record_format import Message, ReadRecords
+from lakebed.parts.nested import nullable
+
+
+@dataclass(frozen=True, slots=True)
+class AvroFormat:
+    """``reader_schema``: what all records are read as, whatever schema wrote them. Without it, each writer's schema decides."""
+
+    reader_schema: str | None = None
+
+    def compile(self, schema_text: str, references: Mapping[str, str], message: Message = None) -> AvroReader:
+        """Raises ``Unreadable`` for a schema that is not valid, can't be columns, or can't be read as the reader's."""
+        writer = parse_schema(schema_text, references)
+        reader = writer if self.reader_schema is None else parse_schema(self.reader_schema)
+        return AvroReader(program_of(writer, reader))
+
+
+class AvroReader:
+    """Reads the records of one writer's schema (``RecordReader``)."""
+
+    def __init__(self, program: Program, *, native: bool = True) -> None:
+        row = program.columns[0]
+        self.schema = pa.schema([column.field() for column in row.children])
+        self.logical_types: Mapping[str, LogicalType] = {
+            column.name: column.logical for column in row.children if column.logical != PLAIN
+        }
+        self._program = program
+        self._rows = nullable(row.arrow)
+        self._reader = NativeReader(program) if native and library() else PythonReader(program)
+
+    def read(self, values: pa.BinaryArray) -> ReadRecords:
+        """Every field of the rows is nullable, at any depth. Raises ``OverflowError`` if they take more than 2 GiB a column."""
+        made, faults = self._reader.read(values, self._rows)
+        errors = {row: self._program.reason(*fault) for row, fault in faults.items()}
+        return ReadRecords(pa.RecordBatch.from_struct_array(made), errors)
