@@ -32,10 +32,10 @@ from uuid import UUID
 import fastavro
 import numpy as np
 import pyarrow as pa
+
 from lakebed.ingest.avro.program import program_of
 from lakebed.ingest.avro.reader import AvroReader
 from lakebed.ingest.avro.schema import parse_schema
-
 from lakebed.ingest.json_text import Unreadable
 from lakebed.ingest.native import build
 from lakebed.ingest.native import library as native_library

@@ -14,12 +14,12 @@ from uuid import UUID
 import fastavro
 import pyarrow as pa
 import pytest
+
 from lakebed.ingest.avro import AvroFormat
 from lakebed.ingest.avro.defaults import number
 from lakebed.ingest.avro.program import program_of
 from lakebed.ingest.avro.reader import AvroReader
 from lakebed.ingest.avro.schema import parse_schema
-
 from lakebed.ingest.connect_types import Kind, LogicalType
 from lakebed.ingest.json_text import Unreadable
 from lakebed.ingest.native.library import library

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from lakebed.ingest.avro.defaults import encoded, number
 from lakebed.ingest.avro.schema import parse_schema
-
 from lakebed.ingest.json_text import Unreadable
 from tests.ingest.avro_fuzz import exactly
 from tests.ingest.test_avro import POINT, fixed, logical, read, readers, record, refusal
