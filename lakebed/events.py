@@ -98,6 +98,18 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyIndexRebuilt:
+    """How far the key index is built anew, after the type of a key changed; the last one has nothing left."""
+
+    table: str
+    parts: int
+    parts_left: int
+    rows: int
+    rows_left: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ViewRefreshed:
     """A temporary view shows a newer version."""
 
@@ -331,9 +343,10 @@ class InvariantViolated:
 
 
 Event: TypeAlias = (
-    BatchCommitted | BatchReplayed | NameUnknown | OffsetsLost | Settled | ViewRefreshed | MergeBegan | MergeEnded | MergeFailed
-    | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded | SchemaChanged | CommitGivenUp
-    | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged | InvariantViolated
+    BatchCommitted | BatchReplayed | NameUnknown | OffsetsLost | Settled | KeyIndexRebuilt | ViewRefreshed | MergeBegan
+    | MergeEnded | MergeFailed | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded
+    | SchemaChanged | CommitGivenUp | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged
+    | InvariantViolated
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []

@@ -23,6 +23,7 @@ QUICK = {
     ("monitoring/metrics.py", "_lock"): "meters",
     ("monitoring/progress.py", "_lock"): "figures",
     ("parts/deletion_vector_cache.py", "_lock"): "the vectors in memory",
+    ("parts/index_rebuild.py", "_lock"): "whether the thread that builds the key index runs",
     ("parts/read_counts.py", "_lock"): "counts in memory",
     ("single_flight.py", "_lock"): "which execution is under way, and which comes next",
     ("storage/counters.py", "_lock"): "counts of requests",

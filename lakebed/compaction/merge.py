@@ -355,7 +355,7 @@ class Merger:
                 discard()
                 return Finished(MergeResult(outcome=MergeOutcome.OVERTAKEN, claim=claim.id, conflicts=conflicts))
             died = self._died(sources, snapshot)
-            if died is None or not write_spec_of(snapshot).holds_the_same(write_spec_of(read)):
+            if died is None or not write_spec_of(read).fits(write_spec_of(snapshot)):
                 discard()
                 return Finished(MergeResult(outcome=MergeOutcome.REPLACED, claim=claim.id, conflicts=conflicts))
             actions, result = self._actions(claim, sources, merged, died, snapshot)

@@ -106,7 +106,7 @@ class ReclusterJob:
                 "set one with set_sort_key (lakebed set-sort-key)"
             )
         if self._where is not None:
-            check_condition(self._where, snapshot.schema)
+            check_condition(self._where, snapshot.logical_schema)
         self._until = snapshot.version
         self._estimate = Estimate()
         self._round: tuple[MergeKind, int] | None = None

@@ -48,18 +48,19 @@ def apply(
         events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
         return snapshot.version
     spec = write_spec_of(snapshot)
+    incoming = spec.incoming
     if is_spark_frame(changes):
-        frame = changes_frame(changes, spec, apply_as_deletes, except_column_list)
-        unknown = unknown_columns(changes.columns, spec, apply_as_deletes, except_column_list)
+        frame = changes_frame(changes, incoming, apply_as_deletes, except_column_list)
+        unknown = unknown_columns(changes.columns, incoming, apply_as_deletes, except_column_list)
         task = WriteTask(spec, path, RowChanges(spec, strict=True, unknown_columns=unknown))
         written = write_dataframe(frame, task)
     elif isinstance(changes, list) and not changes:  # no row says which columns there are
         written = Written()
     else:
         connection = connect() if apply_as_deletes is None else connect_sealed()
-        rows = arrow_rows(changes, spec.schema)
-        written = write_arrow(prepare(rows, spec, connection, apply_as_deletes, except_column_list), spec, path)
-        unknown = unknown_columns(rows.column_names, spec, apply_as_deletes, except_column_list)
+        rows = arrow_rows(changes, incoming.schema)
+        written = write_arrow(prepare(rows, incoming, connection, apply_as_deletes, except_column_list), spec, path)
+        unknown = unknown_columns(rows.column_names, incoming, apply_as_deletes, except_column_list)
         written = replace(written, unknown_fields=dict.fromkeys(unknown, len(rows)))
     if not written.parts and batch is None:
         return snapshot.version

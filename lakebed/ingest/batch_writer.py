@@ -49,7 +49,7 @@ from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.manifest.unknown_names import Names, sum_of, unknown_names_of
-from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
+from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, rows_as_json
 from lakebed.parts.sql import parquet
 from lakebed.parts.unavailable_values import newest_in_layers
@@ -143,7 +143,7 @@ class WriteTask:
         yield "requests", requests.to_json()
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str]]:
-        connection = connect(threads=1)
+        connection, incoming = connect(threads=1), self.spec.incoming
         storage = open_part_storage(self.root)
         seen: dict[str, Any] = {}
         truncates: list[Truncate] = []
@@ -153,18 +153,18 @@ class WriteTask:
             changes, quarantined = decoded.changes, decoded.quarantined
             if len(changes):
                 try:
-                    checked = prepare(changes, self.spec, connection)
+                    checked = prepare(changes, incoming, connection)
                 except InvalidChanges:
                     if getattr(self.stream, "strict", False):
                         raise
-                    checked, refused = _split(changes, self.spec)
+                    checked, refused = _split(changes, incoming)
                     quarantined = pa.concat_tables([quarantined, refused])
-                layers, incomplete_rows = newest_in_layers(checked, self.spec, connection)
+                layers, incomplete_rows = newest_in_layers(checked, incoming, connection)
                 if len(incomplete_rows) and getattr(self.stream, "strict", False):
                     raise InvalidChanges(incomplete_rows["reason"][0].as_py())
                 quarantined = pa.concat_tables([quarantined, incomplete_rows])
                 for layer in layers:
-                    for part in write_parts(layer, self.spec, storage):
+                    for part in write_parts(stored_rows(layer, self.spec), self.spec, storage):
                         yield "part", part.to_json()
             if len(quarantined):
                 aside = open_part_storage(self.root + QUARANTINE_SUFFIX)
@@ -220,8 +220,9 @@ def _decodable(stream: Iterator[Decoded], needs: list[SchemaChange]) -> Iterator
 class RowChanges:
     """Changes from a DataFrame whose rows are structs with the table's columns (and the hidden ones).
 
-    A row is one struct because PySpark makes a call to the JVM for each column. With ``strict``, a row that violates NOT
-    NULL is an error; otherwise it goes to quarantine.
+    ``spec`` is the table's when the DataFrame was made: its columns have the names and types of that time, whatever the table
+    calls them since. A row is one struct because PySpark makes a call to the JVM for each column. With ``strict``, a row that
+    violates NOT NULL is an error; otherwise it goes to quarantine.
     """
 
     spec: WriteSpec
@@ -230,17 +231,17 @@ class RowChanges:
     """Columns of the DataFrame that the table lacks, and that nothing refers to."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
-        connection = connect(threads=1)
+        connection, incoming = connect(threads=1), self.spec.incoming
         for batch in batches:
             if not batch.num_rows:
                 continue
             table = pa.Table.from_struct_array(batch.column(0))
             try:
-                good, bad = prepare(table, self.spec, connection), QUARANTINE_SCHEMA.empty_table()
+                good, bad = prepare(table, incoming, connection), QUARANTINE_SCHEMA.empty_table()
             except InvalidChanges:
                 if self.strict:
                     raise
-                good, bad = _split(table, self.spec)
+                good, bad = _split(table, incoming)
             names = dict.fromkeys(self.unknown_columns, batch.num_rows)
             yield Decoded(changes=good, quarantined=bad, unknown_fields=names)
 
@@ -274,10 +275,11 @@ def write_arrow(changes: pa.Table, spec: WriteSpec, root: str) -> Written:
     """Write the parts of an Arrow table that ``prepare`` has checked, in this process. Raises InvalidChanges."""
     connection = connect()
     storage = open_part_storage(root)
-    layers, incomplete_rows = newest_in_layers(changes, spec, connection)
+    layers, incomplete_rows = newest_in_layers(changes, spec.incoming, connection)
     if len(incomplete_rows):
         raise InvalidChanges(incomplete_rows["reason"][0].as_py())
-    return Written(parts=tuple(part for layer in layers for part in write_parts(layer, spec, storage)))
+    stored = (stored_rows(layer, spec) for layer in layers)
+    return Written(parts=tuple(part for layer in stored for part in write_parts(layer, spec, storage)))
 
 
 def write_dataframe(frame: DataFrame, task: WriteTask, cutoff: Cutoff = NO_CUTOFF) -> Written:
@@ -384,7 +386,7 @@ def commit_written(
                     commit_seconds=time.perf_counter() - started,
                 )
             )
-        if not spec.holds_the_same(write_spec_of(snapshot)):
+        if not spec.fits(write_spec_of(snapshot)):
             raise Retry(
                 "the table's schema or keys changed while the batch was written; apply it again", table=log.root
             )

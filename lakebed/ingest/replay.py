@@ -48,7 +48,7 @@ from lakebed.manifest.entries import REPLAY, SOURCE_TRUNCATES, Operation
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
-from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
+from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression, check_condition, condition, connection_for, expression, mistakes
 from lakebed.parts.numbered_rows import ROW, numbered
@@ -225,7 +225,7 @@ class Replay:
         contents = zip(*(records[name].to_pylist() for name in _CONTENT), strict=True)
         good = [is_raw and content not in refused for is_raw, content in zip(known.to_pylist(), contents, strict=True)]
         reasons = decoded.quarantined["reason"].to_pylist() + [ALREADY_DECODED] * (len(records) - len(raw))
-        return _Decoded(self._layers(decoded, write_spec_of(snapshot)), good, reasons, decoded.event_time_max)
+        return _Decoded(self._layers(decoded, write_spec_of(snapshot).incoming), good, reasons, decoded.event_time_max)
 
     def _layers(self, decoded: Decoded, spec: WriteSpec) -> Sequence[pa.Table]:
         if not len(decoded.changes):
@@ -244,7 +244,7 @@ class Replay:
         """Step 1; returns False if another commit came between, and nothing was committed."""
         spec, started = write_spec_of(snapshot), time.perf_counter()
         storage = open_part_storage(self._log.root)
-        parts = [part for layer in decoded.layers for part in write_parts(layer, spec, storage)]
+        parts = [part for layer in decoded.layers for part in write_parts(stored_rows(layer, spec), spec, storage)]
         batch = Transaction(self._entry, snapshot.transaction_version(self._entry) + 1)
 
         def build(newest: Snapshot) -> Proposal[Snapshot | None] | Finished[Snapshot | None]:

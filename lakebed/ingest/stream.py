@@ -19,6 +19,7 @@ from lakebed.errors import InvalidInput, QuarantineRefused, Retry
 from lakebed.ingest.batch_fingerprint import batch_fingerprint, require_same
 from lakebed.ingest.batch_writer import (
     ChangeStream,
+    RowChanges,
     WriteTask,
     Written,
     commit_written,
@@ -157,7 +158,12 @@ class Ingest:
 
     def _write_for(self, snapshot: Snapshot, frame: DataFrame, batch_id: int) -> Written:
         """Write the parts: of a small batch in this process, if Spark's tasks run on this machine too."""
-        task, cutoff = WriteTask(write_spec_of(snapshot), self._table, self._stream), cutoff_of(snapshot)
+        spec, cutoff = write_spec_of(snapshot), cutoff_of(snapshot)
+        if isinstance(self._stream, RowChanges):
+            spec = self._stream.spec.in_the_order_of(
+                spec
+            )  # its rows are of the columns that the table had when it started
+        task = WriteTask(spec, self._table, self._stream)
         ranges = self._ranges(batch_id)
         if ranges is not None and self._is_written_here(ranges, frame):
             assert isinstance(self._stream, RangeChanges)

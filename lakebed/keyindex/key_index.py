@@ -130,6 +130,8 @@ class KeyIndex:
         self._abandoned = False
         self._release: weakref.finalize[[], KeyIndex] | None = None
         self._folder = Path(folder)
+        self.is_outdated = False
+        """Whether the folder had an index of other keys, types or hashes, of which nothing could be taken over."""
         self._state = _state({}, ())
         try:
             self._folder, release = _claim_folder(Path(folder))
@@ -357,6 +359,7 @@ class KeyIndex:
     def _load(self) -> IndexState:
         catalog = _read_catalog(self._folder, self._identity())
         if catalog is None:
+            self.is_outdated = (self._folder / _CATALOG).exists()
             return self._state
         parts, files = catalog
         with ThreadPoolExecutor() as pool:

@@ -12,21 +12,29 @@ docs/invariants.md has the same ids and texts, and says what keeps each invarian
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+
+import orjson
 
 from lakebed import events
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import (
     AddChangePart,
     AddPart,
+    ChangePart,
     Commit,
     Domain,
+    Metadata,
+    Part,
+    Protocol,
     RemoveChangePart,
     RemovePart,
     Transaction,
 )
 from lakebed.manifest.claims import Claim, claim_of, claims_of
+from lakebed.manifest.column_mapping import MAX_ID, StoredPath, columns_of
+from lakebed.manifest.readable import misfit
 from lakebed.manifest.snapshot import Snapshot
 
 Check = Callable[[Snapshot, Commit], Iterator[str]]
@@ -188,6 +196,44 @@ def _part_is_claimed_once(before: Snapshot, commit: Commit) -> Iterator[str]:
             claimed[path] = claim.id
 
 
+def _parts_stay_readable(before: Snapshot, commit: Commit) -> Iterator[str]:
+    """What a change of the schema alone can show. Changes are rare, so one may look at all parts."""
+    metadata = next((action for action in commit.actions if isinstance(action, Metadata)), None)
+    if metadata is None:
+        return
+    protocol = next((action for action in commit.actions if isinstance(action, Protocol)), before.protocol)
+    known, columns = before.columns, columns_of(metadata, protocol)
+    parts: list[Part | ChangePart] = [*before.parts.values(), *before.tail.values()]
+    if not parts or (known.stored, known.field_ids) == (columns.stored, columns.field_ids):
+        return
+    if why := misfit(known.stored, columns.stored):
+        yield f"parts could not be read by the new schema: {why}"
+    yield from _numbers_stay(known.field_ids, columns.field_ids, int(before.metadata.configuration.get(MAX_ID, 0)))
+    for name in columns.stored.names:
+        if name not in known.stored.names:
+            mark = orjson.dumps(name).decode() + ":"
+            used = next((part.path for part in parts if part.stats and mark in part.stats), None)
+            if used is not None:
+                yield f"the new column has the stored name {name!r}, and {used} has values of an earlier column of that name"
+
+
+def _numbers_stay(known: Mapping[StoredPath, int], now: Mapping[StoredPath, int], number_max: int) -> Iterator[str]:
+    """The numbers of columns and fields are those of their stored names for ever; a new field has a new number."""
+    if not known:
+        return
+    if not now:
+        yield "the table forgets its stored names"
+        return
+    at = {number: path for path, number in known.items()}
+    for path, number in now.items():
+        if path in known and known[path] != number:
+            yield f"{'.'.join(path)!r} had the number {known[path]} and gets {number}"
+        elif number in at and at[number] != path:
+            yield f"{'.'.join(path)!r} has the number {number}, which is that of {'.'.join(at[number])!r}"
+        elif path not in known and number <= number_max:
+            yield f"the new {'.'.join(path)!r} has the number {number}, which an earlier column had"
+
+
 def _claims_added(before: Snapshot, commit: Commit) -> list[Claim]:
     """Claims that the commit brings or whose sources it changes; a heartbeat is none of these."""
     claims = []
@@ -252,6 +298,12 @@ INVARIANTS: dict[str, Invariant] = {
             "Change parts join the tail as the version of their commit, each at a place of its own in the order "
             "of changes, and leave it oldest first.",
             _tail_is_left_in_order,
+        ),
+        Invariant(
+            "C1",
+            "Every part is readable by the schema of every version that refers to it: it has the schema's columns in their "
+            "types or in narrower ones, or was written before they were added; no stored name is given twice.",
+            _parts_stay_readable,
         ),
         Invariant(
             "P1", "Every source of a claim is in the base when the claim is committed.", _claimed_parts_are_in_the_base

@@ -32,6 +32,7 @@ from lakebed.events import (
     Event,
     IngestDelayed,
     InvariantViolated,
+    KeyIndexRebuilt,
     MergeBegan,
     MergeEnded,
     MergeFailed,
@@ -107,7 +108,9 @@ def level_of(event: Event) -> int:
             | StoreRequested() | SourceLagged() | TaskMeasured() | NameUnknown()
         ):  # fmt: skip
             return logging.DEBUG
-        case BatchReplayed() | MutationBegan() | MutationEnded() | CommitEnded() | SchemaChanged() | QueryChanged():
+        case BatchReplayed() | KeyIndexRebuilt() | MutationBegan() | MutationEnded() | CommitEnded() | SchemaChanged():
+            return logging.INFO
+        case QueryChanged():
             return logging.INFO
 
 

@@ -29,6 +29,7 @@ from lakebed.events import (
     Event,
     IngestDelayed,
     InvariantViolated,
+    KeyIndexRebuilt,
     MergeBegan,
     MergeEnded,
     MergeFailed,
@@ -165,6 +166,9 @@ class Metrics:
         self._merge_seconds = self._histogram(
             "lakebed_merge_seconds", "Time of a merge from its claim to its commit.", _MERGE_SECONDS
         )
+        self._index_parts_left = self._gauge(
+            "lakebed_key_index_parts_left", "Parts that a key index which is built anew lacks still."
+        )
         self._merging = self._gauge("lakebed_merges_running", "Merges that run in this process now.")
         self._failed_merges = self._counter(
             "lakebed_merge_failures",
@@ -279,6 +283,8 @@ class Metrics:
                     names = self._unknown_names.setdefault((event.table, event.kind), Names())  # bounds the labels
                     counted_as = names.add(event.name, event.records)
                     self._unknown[event.kind].labels(event.table, counted_as).inc(event.records)
+                case KeyIndexRebuilt():
+                    self._index_parts_left.labels(event.table).set(event.parts_left)
                 case ViewRefreshed():
                     self._refreshes.labels(event.table, event.view).inc()
                     self._refresh_seconds.labels(event.table).observe(event.seconds)

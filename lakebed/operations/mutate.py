@@ -44,6 +44,7 @@ from lakebed.parts.changes import (
     UPSERT,
     WriteSpec,
     prepare,
+    stored_rows,
     write_spec_of,
 )
 from lakebed.parts.checksum import naming_damaged
@@ -120,8 +121,7 @@ class _Mutating:
         """Steps 1, 3 and 4."""
         conflicts, self.attempts = self.attempts, self.attempts + 1
         if self.read is not None and self.pending is not None:
-            spec = write_spec_of(self.read)
-            self.pending = _rebased(self.pending, self.log, self.read, snapshot, spec, self.storage)
+            self.pending = _rebased(self.pending, self.log, self.read, snapshot, self.storage)
         self.read = snapshot
         if self.pending is None:
             self.pending = self._worked_out(snapshot)
@@ -171,7 +171,7 @@ class _Mutating:
 
     def _worked_out(self, snapshot: Snapshot) -> _Pending:
         spec = write_spec_of(snapshot)
-        self.mutation.check(spec)
+        self.mutation.check(spec.incoming)
         parts: list[Part | ChangePart] = [*snapshot.parts.values(), *snapshot.tail.values()]
         with naming_damaged(parts, self.storage), naming_unreadable(part.path for part in parts):
             return _write(self.mutation, snapshot, spec, self.storage, self.rows_for_sql)
@@ -218,8 +218,8 @@ def _write(
     mutation: Mutation, read: Snapshot, spec: WriteSpec, storage: PartStorage, rows_for_sql: RowsForSql
 ) -> _Pending:
     """Step 1: the changes of the rows that match, as files."""
-    writing = connect()
-    hidden, columns = [], mutation.columns(spec.schema)
+    writing, incoming = connect(), spec.incoming
+    hidden, columns = [], mutation.columns(incoming.schema)
     if spec.sequence_column == SEQUENCE_COLUMN:
         hidden.append(pa.field(SEQUENCE_COLUMN, pa.int64()))
         # A row that another writer left before the table was converted has none: it is older than all that have one.
@@ -235,7 +235,8 @@ def _write(
         try:
             with mutation.mistakes(_paths(read)):
                 for chunk in in_chunks(scanning.sql(query).to_arrow_reader(BATCH_ROWS)):
-                    written += write_parts(prepare(chunk, spec, writing), spec, storage)
+                    rows = stored_rows(prepare(chunk, incoming, writing), spec)
+                    written += write_parts(rows, spec, storage)
         except BaseException:
             discard(written, storage)
             raise
@@ -245,9 +246,10 @@ def _write(
 
 
 def _rebased(
-    pending: _Pending, log: TableLog, read: Snapshot, newest: Snapshot, spec: WriteSpec, storage: PartStorage
+    pending: _Pending, log: TableLog, read: Snapshot, newest: Snapshot, storage: PartStorage
 ) -> _Pending | None:
     """Steps 3 and 4: what is left of the mutation after the commits since; None if it must be computed again."""
+    spec = write_spec_of(newest)  # its types hold the keys of newer changes too
     try:
         commits = list(log.commits(read.version + 1, newest.version))
     except VersionNotFound:
@@ -255,7 +257,7 @@ def _rebased(
     came = [action.part for commit in commits for action in commit.actions if isinstance(action, AddChangePart)]
     if (
         len(commits) < newest.version - read.version
-        or not spec.holds_the_same(write_spec_of(newest))
+        or not write_spec_of(read).fits(spec)
         or any(part.incomplete for part in came)
         or any(takes_rows_away(commit) for commit in commits)
     ):

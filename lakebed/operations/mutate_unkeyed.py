@@ -32,7 +32,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.operations.mutate import discard
 from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
-from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
+from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import connection_for
 from lakebed.parts.numbered_rows import ROW, numbered
@@ -83,7 +83,7 @@ class _Mutating:
         spec = write_spec_of(snapshot)
         if self.spec != spec:
             self.spec, self.looked_at, self.written_for = spec, {}, {}
-            self.mutation.check(spec)
+            self.mutation.check(spec.incoming)
         listed = list(snapshot.parts.values())
         read = parts_that_may_match(connect(), listed, spec.schema, self.mutation.where, self.log.statistics)
         dying = _dying(read, self.mutation, spec, self.storage, self.deletion_vectors, self.looked_at)
@@ -151,7 +151,7 @@ def _dying(
 
 def _matches(part: Part, dead: BitMap64, mutation: Mutation, spec: WriteSpec, storage: PartStorage) -> BitMap64:
     """The rows that match, perhaps dead ones among them; if the predicate fails on a dead row, without them."""
-    rows = numbered(part, spec.schema, storage)
+    rows = numbered(part, spec.schema, storage, spec.incoming.schema)
     try:
         return _positions(part, rows, mutation, storage)
     except InvalidInput:
@@ -191,18 +191,19 @@ def _write(
     )
     for chunk in in_chunks(batches):
         with mutation.mistakes(()):
-            prepared = prepare(chunk, spec, connection)
-        yield from write_parts(prepared, spec, storage)
+            prepared = prepare(chunk, spec.incoming, connection)
+        yield from write_parts(stored_rows(prepared, spec), spec, storage)
 
 
 def _new_rows(
     part: Part, rows: BitMap64, mutation: Mutation, spec: WriteSpec, storage: PartStorage
 ) -> Iterator[pa.RecordBatch]:
     connection = connection_for(storage, [part.path])
-    chosen = f"select * from ({numbered(part, spec.schema, storage)}) where {ROW} in (select row from lakebed_rows)"
+    rows_of_part = numbered(part, spec.schema, storage, spec.incoming.schema)
+    chosen = f"select * from ({rows_of_part}) where {ROW} in (select row from lakebed_rows)"
     with mutation.mistakes([part.path]), _registered(connection, rows):
         yield from connection.sql(
-            f"select {', '.join(mutation.columns(spec.schema))} from ({chosen} {EVALUATED_FIRST})"
+            f"select {', '.join(mutation.columns(spec.incoming.schema))} from ({chosen} {EVALUATED_FIRST})"
         ).to_arrow_reader(BATCH_ROWS)
 
 

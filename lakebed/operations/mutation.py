@@ -70,7 +70,7 @@ class Mutation:
         return condition(self.where)
 
     def columns(self, schema: pa.Schema) -> list[str]:
-        """Select items for all columns of the table, new values where they are set."""
+        """Select items for all columns of the table, by the users' names, new values where they are set."""
         assignments = self.assignments or {}
         return [
             f"cast({assignments[field.name].sql} as {sql_type(field.type)}) as {quote(field.name)}"
@@ -88,7 +88,10 @@ class Mutation:
         return parameters
 
     def check(self, spec: WriteSpec) -> None:
-        """Raises InvalidInput, naming the expression or column, for what can't be evaluated on such a table."""
+        """Raises InvalidInput, naming the expression or column, for what can't be evaluated on such a table.
+
+        ``spec`` has the users' names (``WriteSpec.incoming``).
+        """
         check_condition(self.where, spec.schema)
         with connect_sealed() as connection, registered(connection, "lakebed_nothing", spec.schema.empty_table()):
             if self.assignments is not None and not self.assignments:

@@ -35,19 +35,30 @@ from pyroaring import BitMap64
 
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import Action, AddPart, Domain, Part
+from lakebed.manifest.column_mapping import ColumnMapping, stored_fields
 from lakebed.manifest.commit_codec import add_from_json, add_to_json
 from lakebed.manifest.commit_kind import replaced
 from lakebed.manifest.commit_loop import Finished, NotYet, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import DETACHED, Operation
 from lakebed.manifest.holds import first_unexpired, held_versions
+from lakebed.manifest.readable import misfit
 from lakebed.manifest.removals import all_removals, removals
-from lakebed.manifest.schema import is_reserved, schema_from_json
+from lakebed.manifest.schema import is_reserved, schema_from_fields
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.operations.mutate import discard
 from lakebed.parts.arrow_rows import Rows, arrow_rows
-from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, newest_per_key, prepare, write_spec_of
+from lakebed.parts.changes import (
+    DELETE,
+    OP_COLUMN,
+    SEQUENCE_COLUMN,
+    WriteSpec,
+    newest_per_key,
+    prepare,
+    stored_rows,
+    write_spec_of,
+)
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locate import KeyLocator, lookup_schema, read_keys
 from lakebed.parts.sql import sql_type
@@ -82,7 +93,11 @@ class _Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detached:
-    """Parts that were taken out of the table, by the commit ``version``, and can be put back."""
+    """Parts that were taken out of the table, by the commit ``version``, and can be put back.
+
+    ``partition`` has stored names; ``schema`` is the table's at that version, as Delta's JSON, and ``stored`` in Arrow by stored
+    names.
+    """
 
     name: str
     partition: PartitionValues
@@ -94,6 +109,10 @@ class Detached:
     @property
     def domain(self) -> str:
         return DETACHED + self.name
+
+    @property
+    def stored(self) -> pa.Schema:
+        return schema_from_fields(stored_fields(orjson.loads(self.schema)["fields"]))
 
     def to_action(self) -> Domain:
         value = {
@@ -131,7 +150,7 @@ def detached_table(snapshot: Snapshot) -> pa.Table:
     rows = [
         {
             "name": one.name,
-            "partition": list(one.partition.items()),
+            "partition": [(snapshot.columns.logical_name(name), value) for name, value in one.partition.items()],
             "detached": one.detached_ms,
             "parts": len(one.parts),
             "rows": sum(part.live_rows for part in one.parts),
@@ -179,7 +198,7 @@ class Partitions:
         def change(snapshot: Snapshot) -> _Change:
             values, parts = self._find(snapshot, partition)
             if not parts:
-                raise InvalidInput(f"there is no partition {_spell(values)}; {_partitions_there(snapshot)}")
+                raise InvalidInput(f"there is no partition {_spell(values, snapshot)}; {_partitions_there(snapshot)}")
             now = self._now_ms()
             version = snapshot.version + 1  # a commit that touches the whole table is the next one or none
             entry = Detached(
@@ -191,7 +210,7 @@ class Partitions:
                 parts=tuple(parts),
             )
             actions = [*removals(snapshot, parts, now), entry.to_action()]
-            return _Change(actions, _metrics(parts), {"partition": values, "name": name})
+            return _Change(actions, _metrics(parts), {"partition": _named(values, snapshot), "name": name})
 
         self._commit(Operation.DETACH_PARTITION, change)
         return name
@@ -206,10 +225,10 @@ class Partitions:
         def change(snapshot: Snapshot) -> _Change:
             entry = self._entry(snapshot, name)
             spec = write_spec_of(snapshot)
-            _require_fitting(entry, spec)
+            _require_fitting(entry, snapshot)
             dying: dict[str, set[int]] = {}
             for part in entry.parts if spec.keys else ():
-                for path, row in self._dying(entry, part, snapshot.parts, spec):
+                for path, row in self._dying(entry, part, snapshot.parts, spec, snapshot.columns):
                     dying.setdefault(path, set()).add(row)
             parts = {part.path: part for part in (*entry.parts, *snapshot.parts.values()) if part.path in dying}
             vectors = self._deletion_vectors.write(
@@ -223,7 +242,7 @@ class Partitions:
             if dying:
                 metrics["rowsMarkedDead"] = sum(map(len, dying.values()))
             actions.append(Domain(entry.domain, "", removed=True))
-            return _Change(actions, metrics, {"partition": entry.partition, "name": name})
+            return _Change(actions, metrics, {"partition": _named(entry.partition, snapshot), "name": name})
 
         return self._commit(Operation.ATTACH_PARTITION, change)
 
@@ -239,7 +258,7 @@ class Partitions:
                 actions=[Domain(entry.domain, "", removed=True)],
                 access=ReadWriteSet(domains=frozenset([entry.domain])),
                 result=lambda committed: self._delete(entry, committed.snapshot),
-                parameters={"partition": entry.partition, "name": name},
+                parameters={"partition": _named(entry.partition, snapshot), "name": name},
                 metrics=_metrics(entry.parts),
             )
 
@@ -250,24 +269,26 @@ class Partitions:
 
         With keys: each once in ``rows``, live in no other partition, and with ``sequence_by`` not older than a delete there.
         """
-        spec = write_spec_of(self._log.refresh())
-        values = partition_values(partition, spec)
+        read = self._log.refresh()
+        spec = write_spec_of(read)
+        values = partition_values(partition, read)
         connection = connect()
-        given = arrow_rows(rows, spec.schema)
+        given = arrow_rows(rows, read.logical_schema)
         hidden = [name for name in given.column_names if is_reserved(name)]
-        prepared = prepare(given.drop_columns(hidden) if hidden else given, spec, connection)
-        if len(newest_per_key(prepared, spec, connection)) < len(prepared):
-            raise InvalidInput(f"the rows for partition {_spell(values)} hold a key twice")
-        written = list(write_parts(prepared, spec, self._storage))
+        prepared = prepare(given.drop_columns(hidden) if hidden else given, spec.incoming, connection)
+        if len(newest_per_key(prepared, spec.incoming, connection)) < len(prepared):
+            raise InvalidInput(f"the rows for partition {_spell(values, read)} hold a key twice")
+        stored = stored_rows(prepared, spec)
+        written = list(write_parts(stored, spec, self._storage))
         for part in written:
             if dict(part.partition_values) != values:
                 discard(written, self._storage)
                 raise InvalidInput(
-                    f"the rows for partition {_spell(values)} hold rows of {_spell(part.partition_values)}"
+                    f"the rows for partition {_spell(values, read)} hold rows of {_spell(part.partition_values, read)}"
                 )
         return self._commit(
             Operation.REPLACE_PARTITION,
-            lambda snapshot: self._replaced(snapshot, spec, values, prepared, written),
+            lambda snapshot: self._replaced(snapshot, spec, values, stored, written),
             lambda: discard(written, self._storage),
         )
 
@@ -275,30 +296,33 @@ class Partitions:
         self, snapshot: Snapshot, spec: WriteSpec, values: PartitionValues, rows: pa.Table,
         written: Sequence[WrittenPart],
     ) -> _Change:  # fmt: skip
-        if not spec.holds_the_same(write_spec_of(snapshot)):
+        newest = write_spec_of(snapshot)
+        if not spec.fits(newest):
             raise InvalidInput("the table's columns changed while the rows were written; replace the partition again")
-        _, parts = self._find(snapshot, values)
+        spec, parts = newest, self._parts_of(snapshot, values)
         if spec.keys:
             going = {part.path for part in parts}
             others = {path: part for path, part in snapshot.parts.items() if path not in going}
-            whose = f"the rows for partition {_spell(values)}"
+            whose = f"the rows for partition {_spell(values, snapshot)}"
             for at in range(0, len(rows), _KEYS_AT_ONCE):
                 piece = rows.slice(at, _KEYS_AT_ONCE)
                 keys = piece.select(list(spec.keys))
                 hits = self._look_up(keys, others, spec)
-                self._refuse_live(hits, keys, others, whose)
+                self._refuse_live(hits, snapshot.columns.to_logical(keys), others, whose)
                 if spec.sequence_column:
                     lost = _newer_deletes(hits, piece[spec.sequence_column], {})
                     if lost.any():
-                        key = keys.slice(int(hits["probe"].to_numpy()[lost][0]), 1).to_pylist()[0]
+                        named = snapshot.columns.to_logical(keys)
+                        key = named.slice(int(hits["probe"].to_numpy()[lost][0]), 1).to_pylist()[0]
+                        by = snapshot.logical_settings.sequence_by
                         raise InvalidInput(
-                            f"{whose} has the key {key}, which was deleted with a newer {spec.sequence_by}; leave it out, "
+                            f"{whose} has the key {key}, which was deleted with a newer {by}; leave it out, "
                             "or give it one that is not older"
                         )
         added = [AddPart(part.base_part(has_op_column=bool(spec.keys))) for part in written]
         entry = replaced(snapshot.version + 1, values)  # as of a detached partition: the next version or none
         actions = [*removals(snapshot, parts, self._now_ms()), *added, entry]
-        return _Change(actions, {"parts": len(parts), "rows": len(rows)}, {"partition": values})
+        return _Change(actions, {"parts": len(parts), "rows": len(rows)}, {"partition": _named(values, snapshot)})
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -334,10 +358,12 @@ class Partitions:
         return commit_loop(self._log, operation, build, newest=newest, discard=discard, repeatable=False)
 
     def _find(self, snapshot: Snapshot, partition: Mapping[str, Any]) -> tuple[PartitionValues, list[Part]]:
+        values = partition_values(partition, snapshot)
+        return values, self._parts_of(snapshot, values)
+
+    def _parts_of(self, snapshot: Snapshot, values: PartitionValues) -> list[Part]:
         spec = write_spec_of(snapshot)
-        values = partition_values(partition, spec)
-        parts = [part for part in snapshot.parts.values() if _texts(part.partition_values, spec) == values]
-        return values, parts
+        return [part for part in snapshot.parts.values() if _texts(part.partition_values, spec) == values]
 
     def _entry(self, snapshot: Snapshot, name: str) -> Detached:
         detached = detached_of(snapshot)
@@ -347,7 +373,7 @@ class Partitions:
         return detached[name]
 
     def _dying(
-        self, entry: Detached, part: Part, base: Mapping[str, Part], spec: WriteSpec
+        self, entry: Detached, part: Part, base: Mapping[str, Part], spec: WriteSpec, columns: ColumnMapping
     ) -> Iterator[tuple[str, int]]:
         """What must not live any more when a detached part comes back: paths and rows, of the part and of the base."""
         dead = self._deletion_vectors.of(part)
@@ -361,7 +387,7 @@ class Partitions:
             coming = rows.filter(live)
             keys = coming.select(list(spec.keys))
             hits = self._look_up(keys, base, spec)
-            self._refuse_live(hits, keys, base, f"partition {entry.name!r}")
+            self._refuse_live(hits, columns.to_logical(keys), base, f"partition {entry.name!r}")
             if spec.sequence_column:
                 ties = {path: other.max_block > entry.version for path, other in base.items()}
                 lost = _newer_deletes(hits, coming[SEQUENCE_COLUMN], ties)
@@ -388,7 +414,7 @@ class Partitions:
         return np.fromiter((row not in self._deletion_vectors.of(base[path]) for path, row in found), bool, len(hits))
 
     def _refuse_live(self, hits: pa.Table, keys: pa.Table, base: Mapping[str, Part], whose: str) -> None:
-        """B1. Raises InvalidInput naming a key that is live in the base."""
+        """B1. Raises InvalidInput naming a key that is live in the base; ``keys`` have the users' names."""
         live = self._live(hits, base)
         if live.any():
             key = keys.slice(int(hits["probe"].to_numpy()[live][0]), 1).to_pylist()[0]
@@ -426,20 +452,21 @@ def _yes(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     return np.asarray(pc.fill_null(mask, False), dtype=bool)
 
 
-def partition_values(partition: Mapping[str, Any], spec: WriteSpec) -> PartitionValues:
-    """The values as the log has them. A text is read as the column's type; an empty one means null.
+def partition_values(partition: Mapping[str, Any], snapshot: Snapshot) -> PartitionValues:
+    """The values as the log has them, by stored names. A text is read as the column's type; an empty one means null.
 
     Raises InvalidInput.
     """
-    if not spec.partition_by:
+    names = snapshot.metadata.partition_columns
+    if not names:
         raise InvalidInput("the table has no partitions; they are set when it is created (partition_by)")
-    if set(partition) != set(spec.partition_by):
-        raise InvalidInput(f"a partition of this table is given by {list(spec.partition_by)}, not {list(partition)}")
+    if set(partition) != set(names):
+        raise InvalidInput(f"a partition of this table is given by {list(names)}, not {list(partition)}")
     out: PartitionValues = {}
-    for name in spec.partition_by:
-        kind, value = spec.schema.field(name).type, partition[name]
+    for name in names:
+        kind, value = snapshot.logical_schema.field(name).type, partition[name]
         try:
-            out[name] = _text(value, kind)
+            out[snapshot.columns.stored_name(name)] = _text(value, kind)
         except (duckdb.Error, pa.ArrowInvalid) as error:
             raise InvalidInput(f"{value!r} is no value of the partition column {name!r} ({kind}): {error}") from None
     return out
@@ -460,25 +487,28 @@ def _texts(values: Mapping[str, str | None], spec: WriteSpec) -> PartitionValues
     return {name: _text(values.get(name), spec.schema.field(name).type) for name in spec.partition_by}
 
 
-def _require_fitting(entry: Detached, spec: WriteSpec) -> None:
-    """Raises InvalidInput naming a column that is not what it was."""
-    earlier = schema_from_json(entry.schema)
-    for column in earlier:
-        if column.name not in spec.schema.names or spec.schema.field(column.name).type != column.type:
-            raise InvalidInput(f"the detached parts have the column {column.name!r} ({column.type}), the table has not")
-    for column in spec.schema:
-        if column.name not in earlier.names and not column.nullable:
-            raise InvalidInput(f"the detached parts lack the column {column.name!r}, which is NOT NULL in the table")
-    if set(entry.partition) != set(spec.partition_by):
-        raise InvalidInput(f"the detached parts are partitioned by {list(entry.partition)}, the table is not")
+def _require_fitting(entry: Detached, snapshot: Snapshot) -> None:
+    """Raises InvalidInput naming a column that the parts can't be read with any more."""
+    if why := misfit(entry.stored, snapshot.schema):
+        column = ".".join((snapshot.columns.logical_name(why.path[0]), *why.path[1:]))
+        raise InvalidInput(f"the detached parts don't fit the table any more: their column {column!r} {why.reason}")
+    if set(entry.partition) != set(snapshot.partition_columns):
+        were = list(_named(entry.partition, snapshot))
+        raise InvalidInput(f"the detached parts are partitioned by {were}, the table is not")
 
 
-def _spell(values: Mapping[str, str | None]) -> str:
-    return ", ".join(f"{name}={'' if value is None else value}" for name, value in values.items())
+def _named(values: Mapping[str, str | None], snapshot: Snapshot) -> PartitionValues:
+    """A partition by the names that users know."""
+    return {snapshot.columns.logical_name(name): value for name, value in values.items()}
+
+
+def _spell(values: Mapping[str, str | None], snapshot: Snapshot) -> str:
+    named = _named(values, snapshot)
+    return ", ".join(f"{name}={'' if value is None else value}" for name, value in named.items())
 
 
 def _partitions_there(snapshot: Snapshot) -> str:
-    spelled = sorted({_spell(part.partition_values) for part in snapshot.parts.values()})
+    spelled = sorted({_spell(part.partition_values, snapshot) for part in snapshot.parts.values()})
     listed = "; ".join(spelled[:10]) or "none"
     return f"there are: {listed}" + (f", and {len(spelled) - 10} more" if len(spelled) > 10 else "")
 

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import duckdb
@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.manifest.column_mapping import ColumnMapping, StoredPath
+from lakebed.manifest.readable import misfit
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.exact_cast import cast_exactly
 from lakebed.parts.expression import expression, mistakes
@@ -38,7 +40,10 @@ _CALENDAR_DAYS = -719_162, 2_932_897
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSpec:
-    """What a writer of parts must know of a table; small and picklable, so that tasks get it."""
+    """What a writer of parts must know of a table; small and picklable, so that tasks get it.
+
+    All names are stored ones. ``columns``: what their users call them, None where that is the same; see ``incoming``.
+    """
 
     schema: pa.Schema
     keys: tuple[str, ...] = ()
@@ -47,6 +52,28 @@ class WriteSpec:
     partition_by: tuple[str, ...] = ()
     sort_key_version: int = 1
     sort_key_frame: str = ""
+    columns: ColumnMapping | None = None
+
+    @property
+    def incoming(self) -> WriteSpec:
+        """The shape of rows as users bring them and name their columns: for ``prepare``, and for what is quarantined.
+
+        ``stored_rows`` turns rows of this shape into those of a part.
+        """
+        columns = self.columns
+        if columns is None or columns.is_identity:
+            return self
+        return WriteSpec(
+            schema=columns.logical,
+            keys=columns.logical_names(self.keys),
+            sequence_by=None if self.sequence_by is None else columns.logical_name(self.sequence_by),
+            partition_by=columns.logical_names(self.partition_by),
+        )
+
+    @property
+    def field_ids(self) -> Mapping[StoredPath, int]:
+        """The numbers that columns, and fields of structs, have in files; none without column mapping."""
+        return {} if self.columns is None else self.columns.field_ids
 
     @property
     def sequence_column(self) -> str | None:
@@ -70,14 +97,24 @@ class WriteSpec:
         """The version of the sort key for a part sorted by ``terms``; None without an order."""
         return self.sort_key_version if self.order_by else None
 
-    def holds_the_same(self, other: WriteSpec) -> bool:
-        """Whether parts of both shapes hold the same columns, keys and partitions, in whatever order."""
-        return self == replace(
-            other,
-            sort_key=self.sort_key,
-            sort_key_version=self.sort_key_version,
-            sort_key_frame=self.sort_key_frame,
+    def in_the_order_of(self, newer: WriteSpec) -> WriteSpec:
+        """This shape with the newer one's sort key, if that is about columns that this one has in the same types."""
+        for name in {name for term in newer.terms for name in term.columns}:
+            if name not in self.schema.names or not self.schema.field(name).type.equals(newer.schema.field(name).type):
+                return self
+        return replace(
+            self,
+            sort_key=newer.sort_key,
+            sort_key_version=newer.sort_key_version,
+            sort_key_frame=newer.sort_key_frame,
         )
+
+    def fits(self, newer: WriteSpec) -> bool:
+        """Whether what was written in this shape is a good part of a table of the newer one, in whatever order its rows are."""
+        mine = (self.keys, self.sequence_by, self.sequence_column, self.partition_by)
+        if mine != (newer.keys, newer.sequence_by, newer.sequence_column, newer.partition_by):
+            return False
+        return misfit(self.schema, newer.schema) is None
 
 
 def write_spec_of(snapshot: Snapshot) -> WriteSpec:
@@ -91,6 +128,7 @@ def write_spec_of(snapshot: Snapshot) -> WriteSpec:
         partition_by=snapshot.partition_columns,
         sort_key_version=settings.sort_key_version,
         sort_key_frame=settings.sort_key_frame,
+        columns=snapshot.columns if snapshot.columns.field_ids else None,
     )
 
 
@@ -163,6 +201,19 @@ def prepare(
         _check_partitions(out, spec)
     _check_nulls(out, spec, deletes)
     return out
+
+
+def stored_rows(rows: pa.Table, spec: WriteSpec) -> pa.Table:
+    """Rows of ``spec.incoming``, as ``prepare`` returns them, under the names that a part has."""
+    columns = spec.columns
+    if columns is None or columns.is_identity:
+        return rows
+    rows = columns.to_stored(rows)
+    if UNAVAILABLE_COLUMN in rows.column_names:  # its values are names
+        at = rows.column_names.index(UNAVAILABLE_COLUMN)
+        unsent = [names and list(columns.stored_names(names)) for names in rows[UNAVAILABLE_COLUMN].to_pylist()]
+        rows = rows.set_column(at, UNAVAILABLE_COLUMN, pa.array(unsent, HIDDEN_TYPES[UNAVAILABLE_COLUMN]))
+    return rows
 
 
 def newest_per_key(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> pa.Table:

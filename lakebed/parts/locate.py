@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.manifest.actions import Part
+from lakebed.manifest.widening import widest_type
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
+from lakebed.parts.index_rebuild import IndexRebuild
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.positions import find_positions
 from lakebed.parts.sql import aliases, by_place, registered, scan_of, sql_type
@@ -46,12 +48,17 @@ class ReadLocator(KeyLocator, Protocol):
 
 
 def payload_types(spec: WriteSpec) -> dict[str, pa.DataType]:
-    """The columns that a lookup returns beside positions."""
+    """The columns that a lookup returns beside positions; the sequence in a type that it may still be widened to."""
     if spec.sequence_column is None:
         return {}
     hidden = spec.sequence_column == SEQUENCE_COLUMN
-    kind = pa.int64() if hidden else spec.schema.field(spec.sequence_column).type
+    kind = pa.int64() if hidden else widest_type(spec.schema.field(spec.sequence_column).type)
     return {SEQUENCE_COLUMN: kind, OP_COLUMN: pa.string()}
+
+
+def index_key_types(spec: WriteSpec) -> dict[str, pa.DataType]:
+    """The types that a key index has the keys in, so that most widenings of a key change nothing in it."""
+    return {name: widest_type(spec.schema.field(name).type) for name in spec.keys}
 
 
 def lookup_schema(spec: WriteSpec) -> pa.Schema:
@@ -72,16 +79,22 @@ class IndexLocator:
     time brings the index to another base; look-ups at the base that it has do not wait for that.
     """
 
-    def __init__(self, index: KeyIndex, spec: WriteSpec, storage: PartStorage) -> None:
+    def __init__(
+        self, index: KeyIndex, spec: WriteSpec, storage: PartStorage, rebuild: IndexRebuild | None = None
+    ) -> None:
+        """``rebuild``: what builds the index, if it lacks what an earlier one had."""
         self._index = index
         self._spec = spec
         self._storage = storage
+        self._rebuild = rebuild
         self._without = ScanLocator(spec, storage)
 
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
         state = self._index.at(base.keys())
+        if state is None and self._rebuild is not None and not self._rebuild.covers(base, self._keys_of):
+            return self._without.lookup(base, keys)
         if state is None:
-            state = self._index.sync(base.keys(), lambda path: read_keys(base[path], self._spec, self._storage))
+            state = self._index.sync(base.keys(), lambda path: self._keys_of(base[path]))
         if state is None:
             return self._without.lookup(base, keys)
         return self._index.lookup(keys, state)
@@ -91,16 +104,13 @@ class IndexLocator:
         return self._index.lookup(keys, state), state.parts.keys()
 
     def learn(self, path: str, rows: pa.Table) -> None:
+        if self._rebuild is not None and self._rebuild.is_running:
+            return  # the index is busy; a later look-up reads the part
         if not self._index.abandoned and path not in self._index.parts:
             self._index.add(path, rows)
 
-    def tidy(self) -> None:
-        """Merge small runs of the index; for when there is nothing else to do."""
-        if not self._index.abandoned:
-            self._index.merge_runs()
-
-    def close(self) -> None:
-        self._index.close()
+    def _keys_of(self, part: Part) -> Iterator[pa.RecordBatch]:
+        return read_keys(part, self._spec, self._storage)
 
 
 class ScanLocator:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.locate import IndexLocator, KeyLocator, ReadLocator, ScanLocator, payload_types
+from lakebed.parts.index_rebuild import IndexRebuild
+from lakebed.parts.locate import IndexLocator, KeyLocator, ReadLocator, ScanLocator, index_key_types, payload_types
 from lakebed.storage.part_storage import PartStorage
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """The key index that this process has, and what it was opened for."""
+
+    shape: tuple[object, ...]
+    index: KeyIndex
+    rebuild: IndexRebuild | None
 
 
 class Locators:
@@ -18,32 +29,42 @@ class Locators:
         """``index_folder``: where the key index of the table is, or will be."""
         self._storage = storage
         self._index_folder = index_folder
-        self._index: tuple[WriteSpec, IndexLocator] | None = None
+        self._open: _Open | None = None
         self._opening = threading.Lock()  # one thread opens the index; only threads that settle wait for it
 
     def for_settling(self, spec: WriteSpec) -> KeyLocator:
         """The key index of this process, opened when it is first needed."""
-        found = self._index
-        if found is not None and found[0] == spec:
-            return found[1]
-        with self._opening:
-            if self._index is None or self._index[0] != spec:
-                if self._index:
-                    self._index[1].close()
-                keys = {name: spec.schema.field(name).type for name in spec.keys}
-                index = KeyIndex(self._index_folder, keys, payload_types(spec))
-                self._index = (spec, IndexLocator(index, spec, self._storage))
-            return self._index[1]
+        found = self._open
+        if found is None or found.shape != _shape(spec):
+            with self._opening:
+                found = self._open
+                if found is None or found.shape != _shape(spec):
+                    found = self._open = self._opened(spec, found)
+        return IndexLocator(found.index, spec, self._storage, found.rebuild)
 
     def for_reading(self, spec: WriteSpec) -> ReadLocator:
         """The key index if this process has one; a reader alone does not build one."""
-        found = self._index
-        if found is not None and found[0] == spec:
-            return found[1]
+        found = self._open
+        if found is not None and found.shape == _shape(spec):
+            return IndexLocator(found.index, spec, self._storage, found.rebuild)
         return ScanLocator(spec, self._storage)
 
     def tidy(self) -> None:
-        """Tidy the key index, if this process has one."""
-        found = self._index
-        if found is not None:
-            found[1].tidy()
+        """Merge small runs of the key index, if this process has one; for when there is nothing else to do."""
+        found = self._open
+        if found is not None and not found.index.abandoned and not (found.rebuild and found.rebuild.is_running):
+            found.index.merge_runs()
+
+    def _opened(self, spec: WriteSpec, before: _Open | None) -> _Open:
+        if before is not None:
+            if before.rebuild is not None:
+                before.rebuild.stop()
+            before.index.close()
+        index = KeyIndex(self._index_folder, index_key_types(spec), payload_types(spec))
+        is_rebuilt = before is not None or index.is_outdated
+        return _Open(_shape(spec), index, IndexRebuild(index, self._storage.root) if is_rebuilt else None)
+
+
+def _shape(spec: WriteSpec) -> tuple[object, ...]:
+    """What of a table its key index depends on; other changes of the table leave it as it is."""
+    return tuple(index_key_types(spec).items()), spec.sequence_column, tuple(payload_types(spec).items())

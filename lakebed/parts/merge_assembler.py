@@ -147,6 +147,7 @@ class Assembler:
             storage,
             sought=sought,
             order=self._terms,
+            field_ids=self._spec.field_ids,
         )
         stats_json = delta_stats(rows, stats, self._spec.schema)
         if ends:

@@ -43,15 +43,13 @@ class IncompleteRow:
 
 def records_of_incomplete(incomplete_rows: IncompleteRow, spec: WriteSpec) -> pa.Table:
     """Changes that lack required values, as records of the quarantine."""
-    changes = incomplete_rows.changes
-    unsent = changes[UNAVAILABLE_COLUMN].to_pylist()
+    changes, lacking, unsent = _in_users_names(incomplete_rows, spec)
+    shape = spec.incoming
     now = datetime.datetime.now(datetime.UTC)
     records = []
-    for row, without, columns in zip(
-        rows_as_json(changes.select(spec.schema.names)), unsent, incomplete_rows.lacking, strict=True
-    ):
+    for row, without, columns in zip(rows_as_json(changes.select(shape.schema.names)), unsent, lacking, strict=True):
         value = {name: value for name, value in row.items() if name not in (without or ())}
-        key = ", ".join(f"{name} = {json.dumps(row[name], ensure_ascii=False)}" for name in spec.keys)
+        key = ", ".join(f"{name} = {json.dumps(row[name], ensure_ascii=False)}" for name in shape.keys)
         reason = (
             f"column {', '.join(map(repr, columns))} is NOT NULL, but the source did not send its value, and there is no "
             f"row of {key} to keep it from; let the source send whole rows (PostgreSQL: REPLICA IDENTITY FULL), or "
@@ -59,6 +57,18 @@ def records_of_incomplete(incomplete_rows: IncompleteRow, spec: WriteSpec) -> pa
         )
         records.append({"value": json.dumps(value, ensure_ascii=False).encode(), "reason": reason, "time": now})
     return pa.Table.from_pylist(records, QUARANTINE_SCHEMA)
+
+
+def _in_users_names(
+    incomplete: IncompleteRow, spec: WriteSpec
+) -> tuple[pa.Table, Sequence[Sequence[str]], Sequence[Sequence[str] | None]]:
+    """The changes, the columns that each lacks, and those that its source did not send."""
+    unsent = incomplete.changes[UNAVAILABLE_COLUMN].to_pylist()
+    columns = spec.columns
+    if columns is None or columns.is_identity:
+        return incomplete.changes, incomplete.lacking, unsent
+    lacking = [columns.logical_names(names) for names in incomplete.lacking]
+    return columns.to_logical(incomplete.changes), lacking, [names and columns.logical_names(names) for names in unsent]
 
 
 def rows_as_json(rows: pa.Table) -> list[dict[str, object]]:

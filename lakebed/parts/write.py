@@ -82,7 +82,7 @@ class WrittenPart:
 
 
 def write_parts(rows: pa.Table, spec: WriteSpec, storage: PartStorage) -> Iterator[WrittenPart]:
-    """Write the rows as parts, one a partition value, none above ``PART_ROWS_MAX`` rows. Empty input: no part."""
+    """Write rows with stored names as parts, one a partition value, none above ``PART_ROWS_MAX`` rows. Empty input: no part."""
     if UNAVAILABLE_COLUMN in rows.column_names and not any(rows[UNAVAILABLE_COLUMN].to_pylist()):
         rows = rows.drop_columns([UNAVAILABLE_COLUMN])
     for values, piece in _by_partition(rows, spec):
@@ -98,8 +98,9 @@ def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec
     order = sort_order(rows, terms) if terms else np.arange(len(rows))
     groups = (order[start : start + ROW_GROUP_ROWS] for start in range(0, len(rows), ROW_GROUP_ROWS))
     path, count, size, checksum, column_stats = write_tables(
-        (rows.take(pa.array(group)) for group in groups), rows.schema, dictionary, ROW_GROUP_ROWS, storage, order=terms
-    )
+        (rows.take(pa.array(group)) for group in groups), rows.schema, dictionary, ROW_GROUP_ROWS, storage, order=terms,
+        field_ids=spec.field_ids,
+    )  # fmt: skip
     stats = delta_stats(count, column_stats, spec.schema)
     is_delete = np.zeros(count, dtype=bool)
     if OP_COLUMN in rows.column_names:

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakebed.manifest.column_mapping import StoredPath
 from lakebed.parts.checksum import checksum_of
 from lakebed.quoting import quote
 from lakebed.sortkey.sort_key import SortTerm
@@ -33,6 +34,7 @@ from lakebed.storage.local_files import trouble
 from lakebed.storage.part_storage import PartStorage
 
 PAGE_ROWS = 8192
+_FIELD_ID = "PARQUET:field_id"
 _FALSE_POSITIVES = 0.1  # of row groups that lack the value; one in a hundred would take twice the bytes
 _INTEGER_DIGITS = 18  # decimals of so many are stored as whole numbers
 
@@ -49,12 +51,14 @@ def write_tables(
     *,
     sought: Mapping[str, int] | None = None,
     order: Sequence[SortTerm] = (),
+    field_ids: Mapping[StoredPath, int] | None = None,
 ) -> tuple[str, int, int, int, ColumnStats]:
     """Write tables of this schema as one part. Returns its path, rows, bytes, checksum and statistics.
 
     ``dictionary``: columns' paths, dotted. ``sought``: columns to find single values in, and about how many values a row
     group has; of other types than whole numbers and texts, or with a dictionary, they are ignored. Raises StoreUnavailable for
-    a full disk. ``order``: the sort key of the rows; the footer records as much of it as Parquet allows.
+    a full disk. ``order``: the sort key of the rows; the footer records as much of it as Parquet allows. ``field_ids``: the
+    numbers of the table's columns and of fields within them, which the file has too.
     """
     floats = {field.name: _FloatStats() for field in schema if pa.types.is_floating(field.type)}
     as_differences = {
@@ -71,12 +75,14 @@ def write_tables(
         and (pa.types.is_integer(kind := schema.field(name).type) or pa.types.is_string(kind))
     }
 
+    numbered = pa.schema(_with_ids(schema, field_ids, ())) if field_ids else schema
+
     def write(local_path: str) -> tuple[int, int, int, ColumnStats]:
         rows = 0
         try:
             with pq.ParquetWriter(
                 local_path,
-                schema,
+                numbered,
                 compression="zstd",
                 use_dictionary=list(dictionary),
                 column_encoding=as_differences,
@@ -103,6 +109,28 @@ def write_tables(
 
     path = f"_lakebed/{uuid.uuid4()}.parquet"
     return path, *storage.write_file(path, write)
+
+
+def _with_ids(fields: Iterable[pa.Field], ids: Mapping[StoredPath, int], path: StoredPath) -> list[pa.Field]:
+    """The fields with the numbers of those that have one, at any depth, as Arrow takes them for a file."""
+    out = []
+    for field in fields:
+        here = (*path, field.name)
+        number = {_FIELD_ID: str(ids[here])} if here in ids else None
+        out.append(pa.field(field.name, _type_with_ids(field.type, ids, here), field.nullable, number))
+    return out
+
+
+def _type_with_ids(kind: pa.DataType, ids: Mapping[StoredPath, int], path: StoredPath) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct(_with_ids(kind, ids, path))
+    if pa.types.is_map(kind):
+        key = _type_with_ids(kind.key_type, ids, (*path, "key"))
+        item = _type_with_ids(kind.item_type, ids, (*path, "value"))
+        return pa.map_(key, kind.item_field.with_type(item))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type_with_ids(kind.value_type, ids, (*path, "element"))))
+    return kind
 
 
 def _sorting_columns(order: Sequence[SortTerm], schema: pa.Schema) -> list[pq.SortingColumn] | None:

@@ -261,12 +261,13 @@ class Table:
         go to a table beside this one) or ``fail``; ``trigger`` as for ``DataStreamWriter.trigger``.
         """
         spec = write_spec_of(self._internals.log.refresh())
-        require_keys(spec, keys, sequence_by)
+        incoming = spec.incoming
+        require_keys(incoming, keys, sequence_by)
         return self._internals.start_ingest(
             RowChanges(
-                spec, unknown_columns=unknown_columns(changes.columns, spec, apply_as_deletes, except_column_list)
+                spec, unknown_columns=unknown_columns(changes.columns, incoming, apply_as_deletes, except_column_list)
             ),
-            changes_frame(changes, spec, apply_as_deletes, except_column_list),
+            changes_frame(changes, incoming, apply_as_deletes, except_column_list),
             checkpoint=checkpoint,
             query_name=query_name,
             quarantine=quarantine,

@@ -31,6 +31,7 @@ from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.deletion_vector import bitmap, inline
 from lakebed.manifest.invariants import INVARIANTS, violations
 from lakebed.manifest.log_reader import GATE_FEATURE
+from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.table_log import Committed, TableLog
@@ -90,6 +91,14 @@ def breaking(snapshot: Snapshot) -> dict[str, list[tuple[str, list[Action]]]]:
             ("before one of version", [RemoveChangePart("lakebed.part.d")]),
             ("joins the tail as version 1", [change_part("n", version=1)]),
             ("the same place", [change_part("n"), change_part("m")]),
+        ],
+        "C1": [
+            (text, [replace(snapshot.metadata, schema_string=schema_to_json(pa.schema([field, *others])))])
+            for text, field, *others in (
+                ("'id' is int64, which can't be read as int32", pa.field("id", pa.int32(), False)),
+                ("'id' is int64, which can't be read as string", pa.field("id", pa.string(), False)),
+                ("'n' is missing, and it is NOT NULL", pa.field("id", pa.int64(), False), pa.field("n", pa.int64(), False)),
+            )
         ],
         "P1": [("which is not in the base", [claim("y", "none.parquet")])],
         "P3": [

@@ -22,6 +22,7 @@ from lakebed.events import (
     CommitGivenUp,
     IngestDelayed,
     InvariantViolated,
+    KeyIndexRebuilt,
     MergeBegan,
     MergeEnded,
     MergeFailed,
@@ -120,6 +121,7 @@ EVENTS = (
     OffsetsLost(table="t", source="k", records=7),
     NameUnknown(table="t", kind="field", name="colour", records=2),
     NameUnknown(table="t", kind="operation", name="DELTE", records=1),
+    KeyIndexRebuilt(table="t", parts=8, parts_left=3, rows=80, rows_left=30, seconds=0.1),
     ViewRefreshed(table="t", view="v", version=2, seconds=0.1),
     MergeBegan(table="t", kind="merge", level=1, parts=8, bytes=800),
     MergeEnded(
