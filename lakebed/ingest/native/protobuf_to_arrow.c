@@ -15,7 +15,9 @@
  * Messages nest as deep as the schema does, which is bounded; groups that are skipped nest GROUP_LEVELS_MAX deep.
  */
 #include "arrow_columns.h"
-#include "json_scan.h"
+#include "utf8.h"
+
+typedef const uint8_t *position;
 
 #define EXPORTED __attribute__((visibility("default")))
 #define GROUP_LEVELS_MAX 64
@@ -46,7 +48,7 @@ struct reader {
     const int32_t *by_number; /* the children of each node, in the order of their numbers, in place of their own order */
     struct column *columns;
     uint32_t *oneofs; /* by the first node of a oneof, the message that had a member of it last */
-    text p, end;
+    position p, end;
     uint32_t messages;
     int64_t values, values_max;
 };
@@ -72,7 +74,7 @@ static int read_varint(struct reader *s, uint64_t *out)
 static int read_tag(struct reader *s, uint32_t *number, int *type)
 {
     uint64_t tag;
-    text start = s->p;
+    position start = s->p;
     if (read_varint(s, &tag) != DONE || tag > UINT32_MAX || tag < 8 || s->p - start > 5)
         return UNSURE;
     *number = (uint32_t)(tag >> 3);
@@ -81,7 +83,7 @@ static int read_tag(struct reader *s, uint32_t *number, int *type)
 }
 
 /* The end of the bytes whose length stands at `p`. */
-static int read_length(struct reader *s, text *end)
+static int read_length(struct reader *s, position *end)
 {
     uint64_t length;
     if (read_varint(s, &length) != DONE || length > (uint64_t)(s->end - s->p))
@@ -93,7 +95,7 @@ static int read_length(struct reader *s, text *end)
 static int skip(struct reader *s, uint32_t number, int type, int levels)
 {
     uint64_t ignored;
-    text end;
+    position end;
     int inner_type;
     uint32_t inner;
     switch (type) {
@@ -148,7 +150,7 @@ static void put_integer(const struct field *field, struct column *column, uint64
 static int read_bytes(struct reader *s, int32_t node)
 {
     struct column *column = &s->columns[node];
-    text end;
+    position end;
     if (read_length(s, &end) != DONE || (s->fields[node].kind == TEXT && !is_utf8(s->p, end)))
         return UNSURE;
     int failed = reserve(column, end - s->p);
@@ -189,7 +191,7 @@ static int read_message(struct reader *s, int32_t node, uint32_t group);
 
 static int read_nested(struct reader *s, int32_t node)
 {
-    text outer = s->end, end;
+    position outer = s->end, end;
     if (read_length(s, &end) != DONE)
         return UNSURE;
     s->end = end;
@@ -234,7 +236,7 @@ static int read_value(struct reader *s, int32_t node)
 
 static int read_packed(struct reader *s, int32_t node)
 {
-    text outer = s->end, end;
+    position outer = s->end, end;
     if (read_length(s, &end) != DONE)
         return UNSURE;
     s->end = end;
@@ -383,7 +385,7 @@ static int read_message(struct reader *s, int32_t node, uint32_t group)
     return failed;
 }
 
-static int read_record(struct reader *s, text start, text end)
+static int read_record(struct reader *s, position start, position end)
 {
     int64_t rows = s->columns[0].length;
     s->p = start;
