@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from lakebed.ingest.record_format import Message
 SCHEMA_BYTES_MAX = 8 * 2**20
 """Of a schema with its references."""
 COMPILE_SECONDS_MAX = 120
+FILES_KEPT_MAX = 32
 _MAIN = "record.lakebed.proto"
 _REASON_CHARACTERS_MAX = 500
 
@@ -56,15 +58,25 @@ _LEFT_OUT = {
 
 def compiled(schema_text: str, references: Mapping[str, str], message: Message = None) -> Any:
     """The descriptor of the message. Raises ``Unreadable``."""
-    files = descriptor_pb2.FileDescriptorSet.FromString(_protoc(schema_text, references))
-    pool = descriptor_pool.DescriptorPool()
+    main = _file(schema_text, tuple(sorted(references.items())))
+    if isinstance(main, str):
+        raise Unreadable(main)
+    return _message(main, message)
+
+
+@functools.lru_cache(FILES_KEPT_MAX)
+def _file(schema_text: str, references: tuple[tuple[str, str], ...]) -> Any:
+    """The descriptor of the schema's file, or why there is none; kept, for records choose among its messages."""
     try:
+        files = descriptor_pb2.FileDescriptorSet.FromString(_protoc(schema_text, dict(references)))
+        pool = descriptor_pool.DescriptorPool()
         for file in files.file:
             pool.Add(file)
-        main = pool.FindFileByName(_MAIN)
+        return pool.FindFileByName(_MAIN)
+    except Unreadable as error:
+        return str(error)
     except (TypeError, KeyError) as error:  # protoc has accepted it, so this is a limit of the library
-        raise Unreadable(f"the Protobuf schema can't be used: {_short(str(error))}") from error
-    return _message(main, message)
+        return f"the Protobuf schema can't be used: {_short(str(error))}"
 
 
 def _protoc(schema_text: str, references: Mapping[str, str]) -> bytes:
