@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from google.protobuf import message_factory
-from lakebed.ingest.protobuf_wire import FIRST, split_messages
 
 from lakebed.ingest import protobuf_schema
 from lakebed.ingest.json_text import Unreadable
@@ -20,6 +19,7 @@ from lakebed.ingest.native.library import DONE
 from lakebed.ingest.native.protobuf_parser import REFUSED
 from lakebed.ingest.protobuf import ProtobufFormat, ProtobufReader
 from lakebed.ingest.protobuf_schema import compiled
+from lakebed.ingest.protobuf_wire import FIRST, split_messages
 from tests.ingest.protobuf_fuzz import PROTO2, PROTO3, check, exact, fill, fuzz, reader_of
 
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1")
