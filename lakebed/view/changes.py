@@ -15,6 +15,8 @@ completed row is left out, so that a reader who applies the rows in order ends w
 A truncate is a row of its own kind without values. Other commits that change rows of the base (a mutation of a table
 without keys, a partition detached, attached or replaced) give deletes for the rows that were live only before the commit,
 then upserts for the rows that are live only after it.
+
+A reader has the columns that its query was defined with, also after the table was altered (``view.change_columns``).
 """
 
 from __future__ import annotations
@@ -44,7 +46,6 @@ from lakebed.manifest.actions import (
     part_domain,
 )
 from lakebed.manifest.commit_kind import settles, truncates
-from lakebed.manifest.schema import check_new_names
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import (
@@ -53,28 +54,28 @@ from lakebed.parts.changes import (
     OP_COLUMN,
     SEQUENCE_COLUMN,
     UNAVAILABLE_COLUMN,
-    WriteSpec,
-    write_spec_of,
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.nested import table_as_declared
-from lakebed.parts.sql import aliases, by_place, named, registered, scan_of, sql_type
+from lakebed.parts.sql import aliases, by_place, named, parquet, registered, scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import is_missing_file
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
+from lakebed.view.change_columns import (
+    CHANGE_SEQUENCE,
+    ChangeColumns,
+    columns_at,
+    columns_that_give,
+    narrowed,
+    read_as,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _VERSIONS_PER_BATCH_MAX = 1000
-CHANGE_SEQUENCE = "_change_sequence"
 _IS_WHOLE = " where coalesce(len({}), 0) = 0"
-_EXTRA = [
-    pa.field("_change_type", pa.string()),
-    pa.field("_commit_version", pa.int64()),
-    pa.field("_commit_timestamp", pa.timestamp("us", "UTC")),
-]
 
 
 def changes_dataframe(
@@ -117,13 +118,18 @@ class ChangesSource(DataSource):
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return from_arrow_schema(_schema(write_spec_of(TableLog(open_store(self._path())).refresh())))
+        return from_arrow_schema(columns_at(self._log().refresh()).schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _ChangesReader(self._path(), self._option("startingVersion", 0), self._option("endingVersion", -1))
+        first, last = self._option("startingVersion", 0), self._option("endingVersion", -1)
+        return _ChangesReader(self._path(), first, last, columns_that_give(self._log(), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return _ChangesStream(self._path(), self._option("startingVersion", 0))
+        columns = columns_that_give(self._log(), schema)
+        return _ChangesStream(self._path(), self._option("startingVersion", 0), columns)
+
+    def _log(self) -> TableLog:
+        return TableLog(open_store(self._path()))
 
     def _path(self) -> str:
         if "path" not in self.options:
@@ -135,12 +141,16 @@ class ChangesSource(DataSource):
 
 
 class _Version(InputPartition):
-    """Where the change rows of a version are. Spark's driver makes it, so that tasks need not read the log."""
+    """Where the change rows of a version are. Spark's driver makes it, so that tasks need not read the log.
 
-    def __init__(self, commit: Commit, spec: WriteSpec) -> None:
+    ``newest``: the stored schema of the table's newest version, None while it is that of ``columns``.
+    """
+
+    def __init__(self, commit: Commit, columns: ChangeColumns, newest: pa.Schema | None) -> None:
         self.version = commit.version
         self.timestamp_ms = commit.timestamp_ms
-        self.spec = spec
+        self.columns = columns
+        self.newest = newest
         self.truncates = truncates(commit)
         self.change_parts = [action.part for action in commit.actions if isinstance(action, AddChangePart)]
         base = [action for action in commit.actions if isinstance(action, (AddPart, RemovePart)) and action.data_change]
@@ -155,14 +165,19 @@ class _Version(InputPartition):
             self.before = {}
 
 
-def versions_with_changes(path: str, first: int, last: int) -> list[_Version]:
-    """The versions in the range, both ends included, that have change rows. Raises VersionNotFound."""
+def versions_with_changes(path: str, first: int, last: int, columns: ChangeColumns | None = None) -> list[_Version]:
+    """The versions in the range, both ends included, that have change rows. Raises VersionNotFound.
+
+    ``columns``: of the change rows; by default those of the newest version.
+    """
     log = TableLog(open_store(path))
-    spec = write_spec_of(log.refresh())
+    snapshot = log.refresh()
+    columns = columns or columns_at(snapshot)
+    newest = None if snapshot.schema.equals(columns.spec.schema) else snapshot.schema
     found: list[_Version] = []
     tail: dict[str, ChangePart] | None = None  # kept up to date from the first version on that needs it
     for commit in log.commits(first, last):
-        version = _Version(commit, spec)
+        version = _Version(commit, columns, newest)
         if tail is not None:
             _follow(tail, commit)
         if version.completed:
@@ -194,13 +209,14 @@ def _follow(tail: dict[str, ChangePart], commit: Commit) -> None:
 
 @methods_cross_spark
 class _ChangesReader(DataSourceReader):
-    def __init__(self, path: str, first: int, last: int) -> None:
+    def __init__(self, path: str, first: int, last: int, columns: ChangeColumns) -> None:
         self._path = path
         self._first = first
         self._last = last
+        self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        return versions_with_changes(self._path, self._first, self._last)
+        return versions_with_changes(self._path, self._first, self._last, self._columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._path, partition)
@@ -208,9 +224,10 @@ class _ChangesReader(DataSourceReader):
 
 @methods_cross_spark
 class _ChangesStream(DataSourceStreamReader):
-    def __init__(self, path: str, first: int) -> None:
+    def __init__(self, path: str, first: int, columns: ChangeColumns) -> None:
         self._path = path
         self._first = first
+        self._columns = columns
 
     def initialOffset(self) -> dict[str, Any]:
         return {"version": self._first - 1}
@@ -223,20 +240,10 @@ class _ChangesStream(DataSourceStreamReader):
         return {"version": max(int(start["version"]), min(newest, int(start["version"]) + _VERSIONS_PER_BATCH_MAX))}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return versions_with_changes(self._path, int(start["version"]) + 1, int(end["version"]))
+        return versions_with_changes(self._path, int(start["version"]) + 1, int(end["version"]), self._columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._path, partition)
-
-
-def _schema(spec: WriteSpec) -> pa.Schema:
-    check_new_names(spec.schema)  # a table of another writer may have columns with reserved names
-    sequence = [pa.field(CHANGE_SEQUENCE, pa.int64())] if _hides_sequence(spec) else []
-    return pa.schema([*(field.with_nullable(True) for field in spec.schema), *_EXTRA[:1], *sequence, *_EXTRA[1:]])
-
-
-def _hides_sequence(spec: WriteSpec) -> bool:
-    return spec.sequence_column == SEQUENCE_COLUMN
 
 
 @crosses_spark
@@ -250,7 +257,7 @@ def read_version(path: str, version: _Version) -> Iterator[pa.RecordBatch]:
     storage = open_part_storage(path)
     reading = _Reading(version, storage)
     if version.truncates:
-        nothing = pa.table({field.name: pa.nulls(1, field.type) for field in version.spec.schema})
+        nothing = pa.table([pa.nulls(1, field.type) for field in version.columns.stored], version.columns.stored)
         yield from _change_rows(nothing, pa.repeat(pa.scalar("truncate"), 1), version)
     deletion_vectors = DeletionVectorCache(storage)
     for kind, parts, others in (
@@ -277,11 +284,11 @@ def read_version(path: str, version: _Version) -> Iterator[pa.RecordBatch]:
 
 
 class _Reading:
-    """Reads the parts of one version, each with the columns of change rows."""
+    """Reads the parts of one version: the table's columns by their stored names, then what change rows need besides."""
 
     def __init__(self, version: _Version, storage: PartStorage) -> None:
         self._version = version
-        self._spec = version.spec
+        self._columns = version.columns
         self._storage = storage
         self._connection = connect()
         storage.attach(self._connection)
@@ -295,33 +302,46 @@ class _Reading:
         return self._read(part, {OP_COLUMN: "VARCHAR"}, _IS_WHOLE if part.incomplete else "")
 
     def _read(self, part: Part | RemovePart | ChangePart, also: Mapping[str, str], where: str) -> pa.Table:
-        kinds = {field.name: sql_type(field.type) for field in self._spec.schema} | dict(also)
-        names = list(kinds)
-        if _hides_sequence(self._spec):
+        schema = self._columns.stored if self._version.newest is None else self._schema_of(part, self._version.newest)
+        kinds = {field.name: sql_type(field.type) for field in schema} | dict(also)
+        if self._columns.hides_sequence:
             kinds[SEQUENCE_COLUMN] = "BIGINT"
-            names.append(CHANGE_SEQUENCE)
-        read = list(aliases(kinds).values())
-        if _hides_sequence(self._spec):
+        names, read = list(kinds), list(aliases(kinds).values())
+        if self._columns.hides_sequence:
             read[-1] = f"coalesce({read[-1]}, {OLDEST_SEQUENCE})"
         if where:
             kinds[UNAVAILABLE_COLUMN] = "VARCHAR[]"
             where = where.format(aliases(kinds)[UNAVAILABLE_COLUMN])
         constants = {} if isinstance(part, ChangePart) else part.partition_values or {}
         scan = scan_of([self._storage.duckdb_url(part.path)], kinds, constants)
-        return named(self._query(f"select {', '.join(read)} from ({scan}){where}", [part]), names)
+        rows = named(self._query(f"select {', '.join(read)} from ({scan}){where}", [part]), names)
+        if self._version.newest is None:
+            return rows
+        return narrowed(rows, schema, self._columns, self._version.version, self._connection)
+
+    def _schema_of(self, part: Part | RemovePart | ChangePart, newest: pa.Schema) -> pa.Schema:
+        """The types to read a part in, which may have been written after a column was widened.
+
+        The types of partition columns, which the part need not hold, are those that they have now.
+        """
+        footer = self._query(f"select * from {parquet(self._storage.duckdb_url(part.path))} limit 0", [part]).schema
+        told = part.partition_values or {}
+        found = [field for field in footer if field.name not in told]
+        return read_as(self._columns.stored, pa.schema([*found, *(field for field in newest if field.name in told)]))
 
     def without_newer(self, completed: pa.Table) -> pa.Table:
         """The completed rows whose key has no newer change in the tail; changes with unavailable values do not count."""
         if not self._version.newer:
             return completed
-        spec = self._spec
-        kinds = {name: sql_type(spec.schema.field(name).type) for name in spec.keys}
+        spec, schema = self._columns.spec, self._version.newest or self._columns.stored
+        kinds = {name: sql_type(schema.field(name).type) for name in spec.keys}
         same = [f"t.{alias} = c.{alias}" for alias in aliases(kinds).values()]
         probes = by_place(completed, spec.keys).append_column("place", pa.array(np.arange(len(completed))))
         if spec.sequence_column is not None:
-            sequence = completed[CHANGE_SEQUENCE if _hides_sequence(spec) else spec.sequence_column]
-            kinds[spec.sequence_column] = sql_type(sequence.type)
-            probes = probes.append_column("sequence", sequence)
+            kinds[spec.sequence_column] = (
+                "BIGINT" if self._columns.hides_sequence else sql_type(schema.field(spec.sequence_column).type)
+            )
+            probes = probes.append_column("sequence", completed[spec.sequence_column])
             same.append(f"t.{aliases(kinds)[spec.sequence_column]} >= c.sequence")
         kinds[UNAVAILABLE_COLUMN] = "VARCHAR[]"
         scan = scan_of([self._storage.duckdb_url(part.path) for part in self._version.newer], kinds, {})
@@ -351,13 +371,16 @@ def _alive(dead: BitMap64, rows: int) -> npt.NDArray[np.bool_]:
 
 def _change_rows(table: pa.Table, kinds: Any, version: _Version) -> Iterator[pa.RecordBatch]:
     """The rows with their kind, version and time, in the columns of change rows."""
-    count, schema = len(table), _schema(version.spec)
-    values = {
+    count, columns = len(table), version.columns
+    extra = {
         "_change_type": kinds,
+        CHANGE_SEQUENCE: table[SEQUENCE_COLUMN]
+        if SEQUENCE_COLUMN in table.column_names
+        else pa.nulls(count, pa.int64()),
         "_commit_version": pa.repeat(pa.scalar(version.version), count),
         "_commit_timestamp": pa.repeat(pa.scalar(version.timestamp_ms * 1000, pa.timestamp("us", "UTC")), count),
     }
-    for name in {*version.spec.schema.names, CHANGE_SEQUENCE} & {*table.column_names}:
-        values[name] = table[name]
-    columns = [values.get(field.name, pa.nulls(count, field.type)) for field in schema]
-    yield from table_as_declared(pa.table(columns, names=schema.names), schema).to_batches()
+    rows = columns.mapping.to_logical(table_as_declared(table, columns.stored))
+    for field in columns.extra:
+        rows = rows.append_column(field, extra[field.name])
+    yield from rows.to_batches()
