@@ -247,7 +247,7 @@ class Observer:
             waiting_parts=len(parts_to_resort(snapshot)),
             waiting_part_reads=sum(reads.values()),
             unknown_fields={
-                name: seen.records for name, seen in unknown.fields.items() if name not in snapshot.schema.names
+                name: seen.records for name, seen in unknown.fields.items() if name not in snapshot.logical_schema.names
             },
             unknown_operations={name: seen.records for name, seen in unknown.operations.items()},
             volatile=str(volatile_choice(snapshot.settings, self._storage.root, self._volatile)),

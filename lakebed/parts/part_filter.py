@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.manifest.actions import is_native_file
+from lakebed.manifest.column_mapping import ColumnMapping
 from lakebed.parts.expression import Expression
 from lakebed.parts.sql import by_place, registered, sql_type
 from lakebed.quoting import literal
@@ -75,15 +76,18 @@ def parts_that_may_match(
     schema: pa.Schema,
     where: Expression | None,
     statistics: StatisticsCache | None = None,
+    mapping: ColumnMapping | None = None,
 ) -> list[_File]:
     """The files that may hold a row for which ``where``, over the columns of ``schema``, is true.
 
     ``statistics``: what was read before of the statistics of the table's files, so that it need not be read again.
+    ``schema`` has stored names, as the statistics do; with ``mapping``, ``where`` has the logical ones.
     """
     if where is None or len(files) < 2:
         return list(files)
     columns: dict[str, int] = {}
-    conditions = [condition(columns) for condition in _conditions(where.tree, schema)]
+    names = schema.names if mapping is None else mapping.logical_names(schema.names)
+    conditions = [condition(columns) for condition in _conditions(where.tree, list(zip(names, schema, strict=True)))]
     if not conditions:
         return list(files)
     statistics = StatisticsCache() if statistics is None else statistics
@@ -170,7 +174,11 @@ def trusts_bounds(path: str, kind: pa.DataType) -> bool:
 _Condition = Callable[[dict[str, int]], str]
 
 
-def _conditions(node: Mapping[str, Any], schema: pa.Schema) -> Iterator[_Condition]:
+_Named = Sequence[tuple[str, pa.Field]]
+"""The columns of a table by the names that conditions have for them."""
+
+
+def _conditions(node: Mapping[str, Any], schema: _Named) -> Iterator[_Condition]:
     """What must hold of a part's bounds: functions of the numbers given to the columns."""
     kind = node.get("type")
     if kind == "CONJUNCTION_AND":
@@ -223,10 +231,10 @@ def _any_of(field: pa.Field, constants: Sequence[_Constant]) -> _Condition:
     return text
 
 
-def _column(node: Mapping[str, Any], schema: pa.Schema) -> pa.Field | None:
+def _column(node: Mapping[str, Any], schema: _Named) -> pa.Field | None:
     if node["type"] != "COLUMN_REF" or len(node["column_names"]) != 1:
         return None
-    matching = [field for field in schema if field.name.lower() == node["column_names"][0].lower()]
+    matching = [field for name, field in schema if name.lower() == node["column_names"][0].lower()]
     return matching[0] if len(matching) == 1 and has_bounds(matching[0].type) else None
 
 

@@ -6,6 +6,7 @@ from typing import Any, assert_never
 
 import pyarrow as pa
 
+from lakebed.manifest.column_mapping import ColumnMapping
 from lakebed.planning.plan import MergePlan, Plan, Planning, SettlePlan, kind_of
 
 PLANS_SCHEMA = pa.schema(
@@ -27,9 +28,11 @@ PLANS_SCHEMA = pa.schema(
 )
 
 
-def plan_table(planning: Planning) -> pa.Table:
-    """PLANS_SCHEMA; ``what`` is a plan's kind (settle, merge, …), or ``left: `` and a cause, with the count in ``parts``."""
-    rows = [plan_row(plan) for plan in planning.plans]
+def plan_table(planning: Planning, columns: ColumnMapping) -> pa.Table:
+    """PLANS_SCHEMA, by the users' names; ``what`` is a plan's kind (settle, merge, …), or ``left: `` and a cause, with
+    the count in ``parts``.
+    """
+    rows = [plan_row(plan, columns) for plan in planning.plans]
     rows += [
         {"what": f"left: {refusal.cause.value}", "parts": refusal.count, "why": refusal.why}
         for refusal in planning.refusals
@@ -37,7 +40,7 @@ def plan_table(planning: Planning) -> pa.Table:
     return pa.Table.from_pylist(rows, PLANS_SCHEMA)
 
 
-def plan_row(plan: Plan) -> dict[str, Any]:
+def plan_row(plan: Plan, columns: ColumnMapping) -> dict[str, Any]:
     """The row of a plan: PLANS_SCHEMA's columns by name."""
     row: dict[str, Any] = {
         "what": kind_of(plan), "parts": len(plan.inputs), "rows": plan.rows_in, "bytes_in": plan.bytes_in,
@@ -50,8 +53,9 @@ def plan_row(plan: Plan) -> dict[str, Any]:
                 "depth_before": len(plan.inputs), "depth_after": 0,
             }  # fmt: skip
         case MergePlan():
+            partition = [(columns.logical_name(name), value) for name, value in plan.partition]
             return row | {
-                "partition": list(plan.partition), "level": plan.level, "dead_rows": plan.dead_rows,
+                "partition": partition, "level": plan.level, "dead_rows": plan.dead_rows,
                 "bytes_out": plan.bytes_out, "depth_before": plan.depth_before, "depth_after": plan.depth_after,
             }  # fmt: skip
     assert_never(plan)

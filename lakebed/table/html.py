@@ -8,7 +8,7 @@ from lakebed.notebook import html_record, html_table
 
 def table_as_html(path: str, snapshot: Snapshot) -> str:
     """The table at one version, as HTML; taken from the log alone."""
-    settings = snapshot.settings
+    settings = snapshot.logical_settings
     facts = {
         "version": snapshot.version,
         "rows": sum(part.live_rows for part in snapshot.parts.values()),
@@ -19,5 +19,5 @@ def table_as_html(path: str, snapshot: Snapshot) -> str:
         "sequence by": settings.sequence_by,
         "partitions": ", ".join(snapshot.metadata.partition_columns),
     }
-    columns = [(field.name, field.type, "" if field.nullable else "not null") for field in snapshot.schema]
+    columns = [(field.name, field.type, "" if field.nullable else "not null") for field in snapshot.logical_schema]
     return html_record(path, facts) + html_table(("column", "type", ""), columns)

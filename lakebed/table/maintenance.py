@@ -29,7 +29,7 @@ class TableMaintenance:
 
     def plan(self) -> pa.Table:
         """What the planner would do now, best first, and what it leaves alone and why; nothing is done."""
-        return plan_table(self._internals.compaction.plan())
+        return plan_table(self._internals.compaction.plan(), self._log.refresh().columns)
 
     def compact(self) -> CompactResult:
         """Merge in this process until the planner finds nothing more to merge; returns what it did.

@@ -10,6 +10,7 @@ from typing import Any
 from lakebed.health.finding import Finding, Severity, worst
 from lakebed.health.status import Status
 from lakebed.manifest.claims import Claim, claims_of
+from lakebed.manifest.column_mapping import ColumnMapping
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.monitoring.table_state import Recent
 from lakebed.planning.plan import Planning
@@ -86,7 +87,7 @@ def figures(status: Status, recent: Recent, snapshot: Snapshot) -> dict[str, Any
 
 def shape(snapshot: Snapshot) -> dict[str, Any]:
     """Keys, order, partitions, the first ``COLUMNS_MAX`` columns, and the properties that are set."""
-    settings = snapshot.settings
+    settings = snapshot.logical_settings
     return {
         "id": cut(snapshot.metadata.id),
         "keys": [cut(name) for name in settings.keys],
@@ -96,14 +97,14 @@ def shape(snapshot: Snapshot) -> dict[str, Any]:
         "merge": settings.merge,
         "columns": [
             {"name": cut(column.name), "type": cut(str(column.type)), "is_nullable": column.nullable}
-            for column in list(snapshot.schema)[:COLUMNS_MAX]
+            for column in list(snapshot.logical_schema)[:COLUMNS_MAX]
         ],
-        "columns_more": max(0, len(snapshot.schema) - COLUMNS_MAX),
+        "columns_more": max(0, len(snapshot.logical_schema) - COLUMNS_MAX),
         "properties": shown(dict(sorted(snapshot.metadata.configuration.items()))),
     }
 
 
-def plan_document(planning: Planning) -> dict[str, Any]:
+def plan_document(planning: Planning, columns: ColumnMapping) -> dict[str, Any]:
     """The plans, best first, and what the planner leaves alone; with the reason for each."""
     plans = [
         {
@@ -113,7 +114,7 @@ def plan_document(planning: Planning) -> dict[str, Any]:
             "gain_bytes": row["gain"],
             "why": cut(row["why"]),
         }
-        for row in map(plan_row, planning.plans)
+        for row in (plan_row(plan, columns) for plan in planning.plans)
     ]
     left = [{"cause": refusal.cause.value, "count": refusal.count, "why": refusal.why} for refusal in planning.refusals]
     return {"plans": plans, "left": left}

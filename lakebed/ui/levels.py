@@ -122,7 +122,8 @@ def _bar(part: Part | ChangePart, range_: Range, snapshot: Snapshot, claimed: fr
         if not state and settings.order_by and part.sort_key_version != settings.sort_key_version:
             state = STATES.index("other_order")
         versions = Range((part.min_block,), (part.max_block,))
-    return _Bar(part, part.partition_key, range_ if snapshot.order_terms else versions, state)
+    partition = tuple((snapshot.columns.logical_name(name), value) for name, value in part.partition_key)
+    return _Bar(part, partition, range_ if snapshot.order_terms else versions, state)
 
 
 def _axis(ends: Sequence[_End], snapshot: Snapshot) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def _axis(ends: Sequence[_End], snapshot: Snapshot) -> dict[str, Any]:
     values = values_of([bound for _, bound in ends], terms) if terms and is_one_partition else None
     return {
         "kind": "sort_key" if terms else "versions",
-        "by": [cut(name) for name in snapshot.settings.order_by] if terms else [],
+        "by": [cut(name) for name in snapshot.logical_settings.order_by] if terms else [],
         "points": len(ends),
         "ids": None if values else [zlib.crc32(repr(end).encode("utf-8", "replace")) for end in ends],
         "labels": _labels(ends, terms),

@@ -261,7 +261,7 @@ class Watched:
         planning = plan(snapshot, claimed, now_ms, reads=table.reads.of(snapshot), statistics=statistics)
         whole = summary | {
             "shape": documents.shape(snapshot),
-            "plan": documents.plan_document(planning),
+            "plan": documents.plan_document(planning, snapshot.columns),
         }
         whole |= documents.claims_document(snapshot, now_ms, table.history.merge_rate())
         whole["quarantine"] = table.quarantine.document(status.quarantined)

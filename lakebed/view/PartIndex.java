@@ -14,6 +14,8 @@ import java.util.Map;
 import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.io.WritableComparator;
@@ -50,6 +52,7 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.expressions.package$;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils;
+import org.apache.spark.sql.catalyst.util.QuotingUtils$;
 import org.apache.spark.sql.classic.Dataset$;
 import org.apache.spark.sql.execution.datasources.FileIndex;
 import org.apache.spark.sql.execution.datasources.FileStatusWithMetadata;
@@ -58,6 +61,7 @@ import org.apache.spark.sql.execution.datasources.LogicalRelation$;
 import org.apache.spark.sql.execution.datasources.PartitionDirectory;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat$;
+import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.BinaryType$;
 import org.apache.spark.sql.types.ByteType$;
 import org.apache.spark.sql.types.DataType;
@@ -68,6 +72,7 @@ import org.apache.spark.sql.types.DoubleType$;
 import org.apache.spark.sql.types.FloatType$;
 import org.apache.spark.sql.types.IntegerType$;
 import org.apache.spark.sql.types.LongType$;
+import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.ShortType$;
 import org.apache.spark.sql.types.StringType$;
 import org.apache.spark.sql.types.StructField;
@@ -97,6 +102,7 @@ public final class PartIndex implements FileIndex {
     private final Path root;
     private final StructType schema;
     private final StructType partitionSchema;
+    private final StoredNames stored; // null: all names are the users'
     private final String timeZone;
     private final LinkedHashMap parts; // id -> Part
     private final long bytes;
@@ -109,26 +115,34 @@ public final class PartIndex implements FileIndex {
         final long bytes;
         final boolean hasDead;
         final String statsText;
+        private final StoredNames stored;
         private volatile JsonNode stats;
 
-        Part(PartitionDirectory directory, long bytes, boolean hasDead, String statsText) {
+        Part(PartitionDirectory directory, long bytes, boolean hasDead, String statsText, StoredNames stored) {
             this.directory = directory;
             this.bytes = bytes;
             this.hasDead = hasDead;
             this.statsText = statsText;
+            this.stored = stored;
         }
 
+        /** By the users' names. */
         JsonNode stats() throws Exception {
-            if (stats == null) stats = JSON.readTree(statsText);
+            if (stats == null) {
+                JsonNode read = JSON.readTree(statsText);
+                stats = stored == null ? read : stored.inUsersNames(read);
+            }
             return stats;
         }
     }
 
     private PartIndex(
-            Path root, StructType schema, StructType partitionSchema, String timeZone, LinkedHashMap parts, Map reads) {
+            Path root, StructType schema, StructType partitionSchema, StoredNames stored, String timeZone,
+            LinkedHashMap parts, Map reads) {
         this.root = root;
         this.schema = schema;
         this.partitionSchema = partitionSchema;
+        this.stored = stored;
         this.timeZone = timeZone;
         this.parts = parts;
         this.reads = reads;
@@ -143,15 +157,22 @@ public final class PartIndex implements FileIndex {
         this.hasDead = dead;
     }
 
-    /** An index without parts. `schemaJson` is the table's schema, `partitionColumns` are its partition columns. */
-    public static PartIndex empty(String root, String schemaJson, List partitionColumns, String timeZone) {
+    /**
+     * An index without parts. `schemaJson` is the table's schema, `partitionColumns` are its partition columns.
+     * `storedJson` is the same schema with the stored names, null if they are the same.
+     */
+    public static PartIndex empty(
+            String root, String schemaJson, List partitionColumns, String timeZone, String storedJson) {
         StructType schema = (StructType) DataType.fromJson(schemaJson);
+        StoredNames stored =
+            storedJson == null ? null : new StoredNames(schema, (StructType) DataType.fromJson(storedJson));
         StructType partitionSchema = new StructType();
         for (int i = 0; i < partitionColumns.size(); i++) {
             partitionSchema = partitionSchema.add(schema.apply((String) partitionColumns.get(i)));
         }
         partitionSchema = partitionSchema.add(DEAD_COLUMN, BinaryType$.MODULE$, true);
-        return new PartIndex(new Path(root), schema, partitionSchema, timeZone, new LinkedHashMap(), null);
+        return new PartIndex(
+            new Path(root), schema, partitionSchema, stored, timeZone, new LinkedHashMap(), null);
     }
 
     /**
@@ -168,12 +189,12 @@ public final class PartIndex implements FileIndex {
             JsonNode entry = (JsonNode) i.next();
             next.put(item(entry, 0).textValue(), part(entry));
         }
-        return new PartIndex(root, schema, partitionSchema, timeZone, next, reads);
+        return new PartIndex(root, schema, partitionSchema, stored, timeZone, next, reads);
     }
 
     /** The same parts; every query counts the parts that it will read in `reads`, a Map of Integer by path, or null. */
     public PartIndex counting(Map reads) {
-        return new PartIndex(root, schema, partitionSchema, timeZone, parts, reads);
+        return new PartIndex(root, schema, partitionSchema, stored, timeZone, parts, reads);
     }
 
     private Part part(JsonNode entry) throws Exception {
@@ -186,14 +207,15 @@ public final class PartIndex implements FileIndex {
         Object[] values = new Object[columns + 1];
         for (int i = 0; i < columns; i++) {
             StructField column = partitionSchema.fields()[i];
-            JsonNode text = field(item(entry, 3), column.name());
+            JsonNode text = field(item(entry, 3), stored == null ? column.name() : stored.of(column.name()));
             if (!text.isTextual()) continue;
             values[i] = partitionValue(text.textValue(), column.dataType());
         }
         values[columns] = dead;
         FileStatus[] status = new FileStatus[] {new FileStatus(size, false, 0, 1L, 0L, path)};
         PartitionDirectory directory = PartitionDirectory.apply(new GenericInternalRow(values), status);
-        return new Part(directory, size, dead != null, item(entry, 5).isNull() ? null : item(entry, 5).textValue());
+        String stats = item(entry, 5).isNull() ? null : item(entry, 5).textValue();
+        return new Part(directory, size, dead != null, stats, stored);
     }
 
     private Object partitionValue(String text, DataType type) throws Exception {
@@ -217,7 +239,7 @@ public final class PartIndex implements FileIndex {
         }
         if (hasDead) fileSchema = fileSchema.add(rowIndex, LongType$.MODULE$, true);
         HadoopFsRelation relation = new HadoopFsRelation(
-            this, partitionSchema, fileSchema, scala.Option.empty(), new ParquetFileFormat(),
+            this, partitionSchema, fileSchema, scala.Option.empty(), stored == null ? new ParquetFileFormat() : stored,
             (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.empty(), session);
         LogicalPlan plan = LogicalRelation$.MODULE$.apply(relation, false);
         HashMap columns = new HashMap();
@@ -272,6 +294,138 @@ public final class PartIndex implements FileIndex {
 
     private static scala.collection.immutable.Seq seq(List list) {
         return CollectionConverters.asScala(list).toSeq();
+    }
+
+    // Names ------------------------------------------------------------------------------------------------------------
+
+    /**
+     * Spark's Parquet format for files that have other names than the users', at any depth.
+     *
+     * Only what reads a file sees the stored names: a part's schema, the columns that are read of it and the conditions
+     * that are pushed down into it. The rows that come back have no names, so nothing is computed for a row.
+     * Executors get the reader, which is Spark's own, and never this class.
+     */
+    public static final class StoredNames extends ParquetFileFormat {
+        private final StructType users;
+        private final StructType stored;
+        private final HashMap columns; // a user's column -> a stored one; of nested fields too, as dotted paths
+
+        StoredNames(StructType users, StructType stored) {
+            this.users = users;
+            this.stored = stored;
+            this.columns = new HashMap();
+            addPaths("", "", users, stored);
+        }
+
+        private void addPaths(String path, String storedPath, StructType fields, StructType storedFields) {
+            for (int i = 0; i < fields.length(); i++) {
+                StructField field = fields.fields()[i];
+                StructField storedField = storedFields.fields()[i];
+                String name = path + QuotingUtils$.MODULE$.quoteIfNeeded(field.name());
+                String storedName = storedPath + QuotingUtils$.MODULE$.quoteIfNeeded(storedField.name());
+                columns.put(name, storedName);
+                if (field.dataType() instanceof StructType) {
+                    addPaths(name + ".", storedName + ".", (StructType) field.dataType(),
+                        (StructType) storedField.dataType());
+                }
+            }
+        }
+
+        /** The stored name of a user's column. */
+        String of(String name) {
+            return stored.fields()[users.fieldIndex(name)].name();
+        }
+
+        /** Statistics by the users' names; bounds of what lies within columns are not used. */
+        JsonNode inUsersNames(JsonNode stats) {
+            ObjectNode out = JSON.createObjectNode();
+            out.set("numRecords", field(stats, "numRecords"));
+            String[] kinds = new String[] {"minValues", "maxValues", "nullCount"};
+            for (int kind = 0; kind < kinds.length; kind++) {
+                ObjectNode named = JSON.createObjectNode();
+                for (int i = 0; i < users.length(); i++) {
+                    JsonNode value = field(field(stats, kinds[kind]), stored.fields()[i].name());
+                    if (!value.isMissingNode()) named.set(users.fields()[i].name(), value);
+                }
+                out.set(kinds[kind], named);
+            }
+            return out;
+        }
+
+        public scala.Function1 buildReaderWithPartitionValues(
+                org.apache.spark.sql.SparkSession session, StructType dataSchema, StructType partitionSchema,
+                StructType requiredSchema, scala.collection.immutable.Seq filters,
+                scala.collection.immutable.Map options, Configuration configuration) {
+            ArrayList renamed = new ArrayList();
+            for (Iterator i = CollectionConverters.asJava(filters).iterator(); i.hasNext();) {
+                Object filter = renamed((org.apache.spark.sql.sources.Filter) i.next());
+                if (filter != null) renamed.add(filter);
+            }
+            return new ParquetFileFormat().buildReaderWithPartitionValues(
+                session, renamed(dataSchema, users, stored), partitionSchema, renamed(requiredSchema, users, stored),
+                seq(renamed), options, configuration);
+        }
+
+        /** Some of the users' fields by their stored names; a field that is not among the users' stays. */
+        private static StructType renamed(StructType some, StructType users, StructType stored) {
+            StructType out = new StructType();
+            for (int i = 0; i < some.length(); i++) {
+                StructField field = some.fields()[i];
+                scala.Option at = users.getFieldIndex(field.name());
+                if (!at.isDefined()) {
+                    out = out.add(field);
+                    continue;
+                }
+                StructField of = users.fields()[((Integer) at.get()).intValue()];
+                StructField as = stored.fields()[((Integer) at.get()).intValue()];
+                DataType type = renamed(field.dataType(), of.dataType(), as.dataType());
+                out = out.add(new StructField(as.name(), type, field.nullable(), field.metadata()));
+            }
+            return out;
+        }
+
+        private static DataType renamed(DataType some, DataType users, DataType stored) {
+            if (some instanceof StructType) {
+                return renamed((StructType) some, (StructType) users, (StructType) stored);
+            }
+            if (some instanceof ArrayType) {
+                DataType element = renamed(
+                    ((ArrayType) some).elementType(), ((ArrayType) users).elementType(),
+                    ((ArrayType) stored).elementType());
+                return new ArrayType(element, ((ArrayType) some).containsNull());
+            }
+            if (some instanceof MapType) {
+                MapType map = (MapType) some;
+                MapType of = (MapType) users;
+                MapType as = (MapType) stored;
+                return new MapType(
+                    renamed(map.keyType(), of.keyType(), as.keyType()),
+                    renamed(map.valueType(), of.valueType(), as.valueType()), map.valueContainsNull());
+            }
+            return some;
+        }
+
+        /** The condition on stored columns; null, which reads more, for one that is not understood. */
+        private Object renamed(org.apache.spark.sql.sources.Filter filter) {
+            scala.Product parts = (scala.Product) filter;
+            Object[] arguments = new Object[parts.productArity()];
+            for (int i = 0; i < arguments.length; i++) {
+                Object argument = parts.productElement(i);
+                if (argument instanceof org.apache.spark.sql.sources.Filter) {
+                    argument = renamed((org.apache.spark.sql.sources.Filter) argument);
+                    if (argument == null) return null;
+                } else if (i == 0 && argument instanceof String) {
+                    argument = columns.get(argument);
+                    if (argument == null) return null;
+                }
+                arguments[i] = argument;
+            }
+            try {
+                return arguments.length == 0 ? filter : filter.getClass().getConstructors()[0].newInstance(arguments);
+            } catch (Exception unknown) {
+                return null;
+            }
+        }
     }
 
     // The methods of a file index, which Spark calls ------------------------------------------------------------------
@@ -506,6 +660,7 @@ public final class PartIndex implements FileIndex {
         if (!bound.isTextual()) return null;
         String text = bound.textValue();
         if (type.equals(DateType$.MODULE$)) return Long.valueOf(LocalDate.parse(text).toEpochDay());
+        if (text.length() == 10) text += "T00:00:00Z"; // of a column that was a date when the part was written
         if (type.equals(TimestampType$.MODULE$)) {
             return Long.valueOf(micros(OffsetDateTime.parse(text).toInstant()) + slack);
         }

@@ -3,6 +3,7 @@
 Invariants
 - A dead position is never read, and a row that is not dead is always read.
 - A column that a file lacks is null. The value of a partition column comes from the log, whatever the file holds.
+- A column is read by its stored name and in the type that it has now, whatever narrower type the file has.
 
 Algorithm
 1. Parts without dead rows are read by one `read_parquet`; DuckDB prunes columns and row groups as in any query.
@@ -35,8 +36,10 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import Corrupt, InvalidInput
+from lakebed.manifest.column_mapping import ColumnMapping
 from lakebed.parts.expression import Expression, mistakes
 from lakebed.parts.nested import table_as_declared
+from lakebed.parts.renames import renamed_sql
 from lakebed.parts.sql import EVALUATED_FIRST, parquet_of, parquet_to_join
 from lakebed.quoting import quote
 from lakebed.storage.roots import local_file
@@ -62,15 +65,19 @@ def to_arrow(
     completed: pa.Table | None = None,
     among: pa.Table | None = None,
     hides_dead_rows: bool = False,
+    mapping: ColumnMapping | None = None,
 ) -> pa.Table:
     """The live rows of `files` and the rows of `completed`, as a table of `columns` (default: all of `schema`).
 
     `where` may use all columns of `schema`. Rows must be equal to a row of `among` in the columns of `among`. The caller
-    leaves out files that can't match these. `hides_dead_rows` as for `register_view`.
+    leaves out files that can't match these. `hides_dead_rows` and `mapping` as for `register_view`: with it, `where` has
+    logical names, all else stored ones.
     Raises InvalidInput for an unknown column or a `where` that DuckDB refuses, Corrupt for a dead position outside its
     file.
     """
     wanted = columns_wanted(schema, columns)
+    if mapping is not None:
+        wanted = mapping.logical_schema(wanted)
     names = wanted.names
     view = f"lakebed_read_{uuid.uuid4().hex}"
     with connection.cursor() as cursor:
@@ -83,6 +90,7 @@ def to_arrow(
             completed=completed,
             is_joined=among is not None,
             hides_dead_rows=hides_dead_rows,
+            mapping=mapping,
         )
         # Only the predicate comes from the caller, so a mistake in it is reported as the caller's.
         query = f"select {', '.join(map(quote, names)) or '1'} from {view}"
@@ -129,13 +137,16 @@ def register_view(
     completed: pa.Table | None = None,
     is_joined: bool = False,
     hides_dead_rows: bool = False,
+    mapping: ColumnMapping | None = None,
 ) -> None:
     """Make `name` a temporary view of the live rows on this connection. Rows are read only when a query needs them.
 
     The view keeps these files until the name is registered again. `is_joined`: a query will join the view with few rows,
     so the footers of the files may be read first to make the join fast. `hides_dead_rows`: no expression of a query is
-    evaluated on a dead row; otherwise DuckDB may evaluate it before it removes the row. Raises Corrupt like `to_arrow`.
+    evaluated on a dead row; otherwise DuckDB may evaluate it before it removes the row. `schema` and `completed` have
+    stored names; with `mapping` the view has the logical ones. Raises Corrupt like `to_arrow`.
     """
+    logical = schema if mapping is None else mapping.logical_schema(schema)
     kinds = dict(zip(schema.names, map(str, connection.from_arrow(schema.empty_table()).types), strict=True))
     pieces = []
     for is_dirty in (False, True):
@@ -149,6 +160,7 @@ def register_view(
                     storage,
                     group,
                     schema,
+                    logical,
                     kinds=kinds,
                     is_dirty=is_dirty,
                     is_joined=is_joined,
@@ -156,10 +168,11 @@ def register_view(
                 )
             )
     if completed is not None and completed.num_rows:
-        connection.register(f"{name}_completed", completed)
-        pieces.append(f"select {', '.join(map(quote, schema.names))} from {quote(f'{name}_completed')}")
+        rows = completed.select(schema.names)
+        connection.register(f"{name}_completed", rows if mapping is None else mapping.to_logical(rows))
+        pieces.append(f"select * from {quote(f'{name}_completed')}")
     if not pieces:
-        connection.register(f"{name}_empty", schema.empty_table())
+        connection.register(f"{name}_empty", logical.empty_table())
         pieces.append(f"select * from {quote(f'{name}_empty')}")
     connection.execute(f"create or replace temp view {quote(name)} as {' union all '.join(pieces)}")
 
@@ -170,20 +183,23 @@ def _select(
     storage: ReadableFiles,
     files: Sequence[ScanFile],
     schema: pa.Schema,
+    logical: pa.Schema,
     *,
     kinds: dict[str, str],
     is_dirty: bool,
     is_joined: bool,
     hides_dead_rows: bool,
 ) -> str:
-    """A query for the live rows of files, either all with dead rows or all without."""
+    """A query for the live rows of files, either all with dead rows or all without. Its columns have the logical names."""
     partition_columns = [name for name in schema.names if name in files[0].partition_values]
     stored = {name: f"c{at}" for at, name in enumerate(schema.names) if name not in partition_columns}
     urls = [storage.duckdb_url(file.path) for file in files]
     columns = {name: (alias, kinds[name]) for name, alias in stored.items()}
     source = parquet_to_join(connection, urls, columns) if is_joined else parquet_of(urls, columns)
+    values = [f"f.{stored[name]}" if name in stored else f"p.{quote(name)}" for name in schema.names]
     outputs = [
-        f"{'f.' + stored[name] if name in stored else f'p.{quote(name)}'} as {quote(name)}" for name in schema.names
+        f"{renamed_sql(value, field.type, wanted.type)} as {quote(wanted.name)}"
+        for value, field, wanted in zip(values, schema, logical, strict=True)
     ]
     query = f"select {', '.join(outputs)} from {source} f"
     if partition_columns or is_dirty:

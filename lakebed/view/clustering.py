@@ -117,7 +117,7 @@ def draw(snapshot: Snapshot, file: str, statistics: StatisticsCache | None = Non
 
 
 def _order(snapshot: Snapshot) -> tuple[str, ...]:
-    order = snapshot.settings.order_by
+    order = snapshot.logical_settings.order_by
     if not order:
         raise InvalidInput("the table has neither a sort key nor keys, so its parts lie in no order")
     return order

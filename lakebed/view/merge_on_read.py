@@ -43,7 +43,7 @@ from lakebed.storage.engine import connect, connect_alone
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
-from lakebed.view.arrow_scan import register_view, to_arrow, without_dead_rows
+from lakebed.view.arrow_scan import columns_wanted, register_view, to_arrow, without_dead_rows
 from lakebed.view.lookup import rows_at_positions
 from lakebed.view.scan_file import ScanFile
 
@@ -103,35 +103,39 @@ class TableView:
         Raises Corrupt with the path if a file that the tail needs is missing or damaged. Spark reads all other files when a
         query needs them, so then Spark raises the error, which has the path too.
         """
-        from lakebed.view.spark_scan import reads_in, scan  # readers without Spark need not wait for its import
+        # Readers without Spark need not wait for its import.
+        from lakebed.view.spark_scan import reads_in, scan, schemas_for_spark
 
         on_this_host = str(spark.sparkContext.master).startswith("local")
         with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
             pinned = self.pin(snapshot, on_this_host)
-        metadata = snapshot.metadata
+        schema_json, stored_json = schemas_for_spark(snapshot.metadata.schema_string, snapshot.columns.is_identity)
         frame = scan(
             spark,
             self._storage.spark_root,
-            metadata.schema_string,
-            partition_columns=metadata.partition_columns,
-            table_id=metadata.id,
+            schema_json,
+            stored_json=stored_json,
+            partition_columns=snapshot.metadata.partition_columns,
+            table_id=snapshot.metadata.id,
             files=pinned.files,
             counts_reads=bool(pinned.stale),
         )
         if pinned.stale:
             self._reads.follow(reads_in(spark, self._storage.spark_root))
         if pinned.completed is not None:
-            rows = pinned.completed.select(snapshot.schema.names)
+            rows = snapshot.columns.to_logical(pinned.completed.select(snapshot.schema.names))
             frame = frame.unionByName(spark.createDataFrame(rows, frame.schema))
         return frame
 
     def arrow(self, snapshot: Snapshot, columns: Sequence[str] | None, where: str | None) -> pa.Table:
         """The snapshot's rows as Arrow."""
         condition = None if where is None else expression(where, "where")
+        mapping = snapshot.columns
+        wanted = mapping.stored_names(columns_wanted(mapping.logical, columns).names)
 
         def read(pinned: Pinned) -> pa.Table:
             connection = self._connect() if condition is None else self._connect_for_sql(pinned)
-            files = parts_that_may_match(connection, pinned.files, snapshot.schema, condition, self._statistics)
+            files = parts_that_may_match(connection, pinned.files, mapping.stored, condition, self._statistics, mapping)
             self._count(pinned, files)
             return without_dead_rows(
                 files,
@@ -139,22 +143,27 @@ class TableView:
                     connection,
                     self._storage,
                     files,
-                    snapshot.schema,
-                    columns=columns,
+                    mapping.stored,
+                    columns=wanted,
                     where=condition,
                     completed=pinned.completed,
                     hides_dead_rows=hidden,
+                    mapping=None
+                    if condition is None
+                    else mapping,  # without SQL, names are changed at no cost afterwards
                 ),
             )
 
-        return self._read(snapshot, read)
+        found = self._read(snapshot, read)
+        return found if condition is not None else mapping.to_logical(found)
 
     def lookup(self, snapshot: Snapshot, keys: Rows | Sequence[Any], columns: Sequence[str] | None) -> pa.Table:
         """The snapshot's rows with these keys, as Arrow."""
+        mapping = snapshot.columns
         if columns is not None and not columns:
-            return self.lookup(snapshot, keys, snapshot.schema.names[:1]).select([])
-        among = _values_sought(keys, snapshot)
-
+            return self.lookup(snapshot, keys, mapping.logical.names[:1]).select([])
+        wanted = mapping.stored_names(columns_wanted(mapping.logical, columns).names)
+        among = mapping.to_stored(_values_sought(keys, snapshot))
         spec = write_spec_of(snapshot)
 
         def read(pinned: Pinned) -> pa.Table:
@@ -164,20 +173,20 @@ class TableView:
             whole_keys = set(among.column_names) == set(spec.keys)
             known = self._locator(spec).known(among.drop_null()) if whole_keys else None
             found = rows_at_positions(
-                connection, self._storage, files, snapshot.schema, among, columns=columns, known=known
+                connection, self._storage, files, snapshot.schema, among, columns=wanted, known=known
             )
             joined = to_arrow(
                 connection,
                 self._storage,
                 files if found is None else (),
                 snapshot.schema,
-                columns=columns,
+                columns=wanted,
                 completed=pinned.completed,
                 among=among,
             )
             return joined if found is None else pa.concat_tables([found, joined])
 
-        return self._read(snapshot, read)
+        return mapping.to_logical(self._read(snapshot, read))
 
     def query(self, snapshot: Snapshot, sql: str, name: str, allow_files: bool) -> pa.Table:
         """The result of a SQL query in which ``name`` is the table. With ``allow_files``, any statements are executed."""
@@ -195,7 +204,7 @@ class TableView:
             def run(hidden: bool) -> pa.Table:
                 register_view(
                     connection, name, self._storage, pinned.files, snapshot.schema, completed=pinned.completed,
-                    hides_dead_rows=hidden,
+                    hides_dead_rows=hidden, mapping=snapshot.columns,
                 )  # fmt: skip
                 paths = (local_file(file.path) or file.path for file in pinned.files)
                 try:
@@ -253,12 +262,13 @@ class TableView:
         """The result of ``run(connection, parts)``: on the connection ``name`` is the snapshot's rows, read from so many parts.
 
         The result will be committed, so it is read from committed files, not from materialized parts on this host. Besides
-        the table's columns, the rows have the ``hidden`` columns of the parts. Parts in which ``where`` is true for no row
-        are left out. If an expression fails, ``run`` is called once more, with dead rows hidden from it.
+        the table's columns, by their logical names, the rows have the ``hidden`` columns of the parts. Parts in which ``where``
+        is true for no row are left out. If an expression fails, ``run`` is called once more, with dead rows hidden from it.
         """
         pinned = self.pin(snapshot, on_this_host=False)
         connection = self._connect_for_sql(pinned)
-        files = parts_that_may_match(connection, pinned.files, snapshot.schema, where, self._statistics)
+        mapping = snapshot.columns
+        files = parts_that_may_match(connection, pinned.files, mapping.stored, where, self._statistics, mapping)
         schema = pa.schema([*snapshot.schema, *hidden])
 
         def attempt(hides_dead_rows: bool) -> T:
@@ -270,6 +280,7 @@ class TableView:
                 schema,
                 completed=pinned.completed,
                 hides_dead_rows=hides_dead_rows,
+                mapping=mapping,
             )
             return run(connection, len(files))
 
@@ -382,15 +393,15 @@ class TableView:
 
 
 def _values_sought(keys: Rows | Sequence[Any], snapshot: Snapshot) -> pa.Table:
-    """The values to look up, as a table of columns of the snapshot, in its types. Raises InvalidInput."""
-    schema = snapshot.schema
+    """The values to look up, as a table of columns of the snapshot, by logical name and in its types. Raises InvalidInput."""
+    schema = snapshot.logical_schema
     if _are_rows(keys):
         keys = arrow_rows(keys, schema)
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable | pa.Table):
         raise InvalidInput(
             f"give the values to look up as a list of keys, or as rows (an Arrow table, a list of dicts …), not as {keys!r}"
         )
-    names = tuple(keys.column_names) if isinstance(keys, pa.Table) else snapshot.settings.keys
+    names = tuple(keys.column_names) if isinstance(keys, pa.Table) else snapshot.logical_settings.keys
     if not isinstance(keys, pa.Table) and len(names) != 1:
         raise InvalidInput(
             f"the table has {len(names)} key columns: give the values to look up as rows (an Arrow table, a list of dicts …)"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import Commit
 from lakebed.manifest.claims import claims_of
+from lakebed.manifest.column_mapping import ColumnMapping
 from lakebed.manifest.commit_kind import CommitKind, kind_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_figures import figures_of
 from lakebed.manifest.table_log import TableLog
+from lakebed.sortkey.statistics import parsed_stats
 
 PARTS_SCHEMA = pa.schema(
     [
@@ -103,7 +106,7 @@ def detail(path: str, snapshot: Snapshot, volatile: str) -> pa.Table:
 
     ``unsorted_parts``: parts of the base that are not known to be sorted by the table's sort key. ``volatile``: its last column.
     """
-    settings = snapshot.settings
+    settings = snapshot.logical_settings
     figures = figures_of(snapshot)
     row = {
         "path": path,
@@ -127,7 +130,8 @@ def detail(path: str, snapshot: Snapshot, volatile: str) -> pa.Table:
 
 
 def parts(snapshot: Snapshot) -> pa.Table:
-    """One row per part (PARTS_SCHEMA): the base by level and age, then the tail in its order."""
+    """One row per part (PARTS_SCHEMA): the base by level and age, then the tail in its order; columns by their users' names."""
+    columns = snapshot.columns
     rows = [
         {
             "path": part.path,
@@ -139,8 +143,8 @@ def parts(snapshot: Snapshot) -> pa.Table:
             "min_block": part.min_block,
             "max_block": part.max_block,
             "sort_key_version": part.sort_key_version,
-            "partition": list(part.partition_values.items()),
-            "stats": part.stats,
+            "partition": [(columns.logical_name(name), value) for name, value in part.partition_values.items()],
+            "stats": _stats(part.stats, columns),
         }
         for part in sorted(snapshot.parts.values(), key=lambda part: (part.level, part.max_block, part.path))
     ]
@@ -155,12 +159,26 @@ def parts(snapshot: Snapshot) -> pa.Table:
             "min_block": part.version,
             "max_block": part.version,
             "sort_key_version": part.sort_key_version,
-            "partition": list(part.partition_values.items()),
-            "stats": part.stats,
+            "partition": [(columns.logical_name(name), value) for name, value in part.partition_values.items()],
+            "stats": _stats(part.stats, columns),
         }
         for part in snapshot.tail_in_order()
     ]
     return pa.Table.from_pylist(rows, PARTS_SCHEMA)
+
+
+def _stats(stats: str | None, columns: ColumnMapping) -> str | None:
+    """Statistics with the users' names of columns; as the log has them if it has these names, or none that can be read."""
+    if stats is None or columns.is_identity:
+        return stats
+    try:
+        values = dict(parsed_stats(stats))
+        for kind in ("minValues", "maxValues", "nullCount"):
+            if kind in values:
+                values[kind] = {columns.logical_name(name): value for name, value in values[kind].items()}
+    except (ValueError, AttributeError):
+        return stats
+    return orjson.dumps(values, default=lambda number: orjson.Fragment(str(number))).decode()  # decimals stay exact
 
 
 def newest_commits(log: TableLog, last: int) -> list[Commit]:

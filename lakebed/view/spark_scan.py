@@ -14,8 +14,11 @@ Algorithm
    a row is looked up without a branch (`layout_of_dead_rows`). The Parquet reader numbers the rows of the file.
 3. A filter keeps the rows whose bit is unset. It consists of Spark's expressions and one old static method of Hadoop's,
    and is compiled into the scan's loop: a few nanoseconds per row. A scan without dead rows has no filter.
-4. The index of a table is kept, and only the difference to the next version is sent to the JVM, in one call.
-5. If wanted, the index counts for each part the queries that read it, after parts were pruned (``reads_in``).
+4. Spark plans with the users' names of columns. Its reader of a file gets the names that files have, where these differ after a
+   rename, and casts from a type that the file had before the column was widened. So a rename costs nothing for a row, and
+   predicates, pruning and nested columns work as ever.
+5. The index of a table is kept, and only the difference to the next version is sent to the JVM, in one call.
+6. If wanted, the index counts for each part the queries that read it, after parts were pruned (``reads_in``).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.resources import files as package_files
 from typing import Any
 
@@ -37,6 +41,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import is_native_file
+from lakebed.manifest.column_mapping import stored_fields
 from lakebed.manifest.schema import schema_from_json
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.view.scan_file import ScanFile
@@ -44,6 +49,7 @@ from lakebed.view.scan_file import ScanFile
 _BLOCK_ROWS = 1024  # PartIndex.java depends on this value too
 _BLOCK_BYTES = _BLOCK_ROWS // 8
 _INDEXES_MAX = 16
+_OF_DELTA = "delta."
 
 
 @dataclass(slots=True)
@@ -111,16 +117,18 @@ def scan(
     partition_columns: Sequence[str],
     table_id: str,
     files: Sequence[ScanFile],
+    stored_json: str | None = None,
     counts_reads: bool = False,
 ) -> DataFrame:
     """The live rows of `files` as a DataFrame with the columns of `schema_json` (Delta's ``schemaString``).
 
+    `stored_json`: the same schema with the names that the files have, None if they are the same (`schemas_for_spark`).
     `root` is the table's folder, a local path or a URL. Partition columns are taken from `partition_values`, also where
     the files hold them. A column that a file lacks is null. `counts_reads`: for `reads_in`.
     Raises Corrupt if a dead position lies outside its file.
     """
     time_zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    key = (root, table_id, schema_json, *partition_columns, time_zone)
+    key = (root, table_id, schema_json, stored_json or "", *partition_columns, time_zone)
     with _guard:
         engine = _engine(spark)
         slot = engine.slots.setdefault(key, _Slot())
@@ -131,14 +139,43 @@ def scan(
     with slot.lock:
         previous = slot.index
         if previous is None:
-            empty = engine.empty_index(root, schema_json, list(partition_columns), time_zone)
+            empty = engine.empty_index(root, schema_json, list(partition_columns), time_zone, stored_json)
             previous = _Index((), frozenset(), empty)
-        current = _advance(previous, files, schema_json)
+        current = _advance(previous, files, stored_json or schema_json)
         if current.counts_reads != counts_reads:
             counting = current.index.counting(counts)
             current = _Index(current.files, current.identities, counting, counts_reads)
         slot.index = current
     return DataFrame(current.index.dataset(spark._jsparkSession), spark)
+
+
+@lru_cache(maxsize=256)
+def schemas_for_spark(schema_string: str, is_identity: bool) -> tuple[str, str | None]:
+    """The schema that Spark's users see, and the one with the names that files have; None for the second if they are the same.
+
+    Without what Delta keeps at a field for itself: a table that is made from the DataFrame must not inherit it.
+    """
+    if _OF_DELTA not in schema_string:
+        return schema_string, None
+    fields = orjson.loads(schema_string)["fields"]
+    users, stored = (
+        orjson.dumps({"type": "struct", "fields": _without_delta(some)}).decode()
+        for some in (fields, fields if is_identity else stored_fields(fields))
+    )
+    return users, None if is_identity else stored
+
+
+def _without_delta(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_delta(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: {key: kept for key, kept in inner.items() if not key.startswith(_OF_DELTA)}
+        if name == "metadata"
+        else _without_delta(inner)
+        for name, inner in value.items()
+    }
 
 
 def reads_in(spark: SparkSession, root: str) -> Callable[[], dict[str, int]]:

@@ -51,10 +51,15 @@ def in_utc(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "at"} for row in rows]
 
 
+def execution_of(frame: DataFrame) -> Any:
+    """Spark's plans of the DataFrame, in the JVM."""
+    return frame._jdf.queryExecution()
+
+
 def files_read(frame: DataFrame) -> int:
     """How many files the scan of a DataFrame opened when it was collected."""
     frame.collect()
-    plan = frame._jdf.queryExecution().executedPlan()
+    plan = execution_of(frame).executedPlan()
     while plan.children().size():
         plan = plan.children().head()
     plan = plan.executedPlan() if plan.nodeName() == "AdaptiveSparkPlan" else plan
