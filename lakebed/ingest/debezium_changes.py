@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json_columns import micros_of, names_of
-from lakebed.ingest.metadata import kafka_metadata, metadata_path
+from lakebed.ingest.metadata import BINLOG_FILE, BINLOG_POSITION, binlog_positions, kafka_metadata, metadata_path
 from lakebed.ingest.slices import AT_COLUMN, TIME_COLUMN, FastReading, from_arrays
 from lakebed.ingest.truncates import Cutoff, positions
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
@@ -30,7 +30,7 @@ MetadataPath = tuple[str, str]
 
 def metadata_type(parent: str, name: str) -> pa.DataType:
     """The type of the metadata at a path."""
-    return pa.string() if (parent, name) == ("source", "file") else pa.int64()
+    return pa.string() if (parent, name) == BINLOG_FILE else pa.int64()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,8 @@ class ChangeRules:
             wanted |= {("source", name) for name in ("ts_us", *cutoff.places)}
         if self._sequence and self._sequence[0] != "kafka":
             wanted.add(self._sequence)
+        if self._sequence == BINLOG_POSITION:
+            wanted.add(BINLOG_FILE)
         self.metadata: tuple[MetadataPath, ...] = tuple(sorted(wanted))
 
     def no_before(self, count: int) -> dict[str, pa.Array]:
@@ -75,7 +77,7 @@ class ChangeRules:
         metadata = {TIME_COLUMN: times}
         upsert, delete = self._masks(events)
         if self._sequence:
-            sequence = metadata[SEQUENCE_COLUMN] = self._metadata(self._sequence, events, records)
+            sequence = metadata[SEQUENCE_COLUMN] = self._ordering(self._sequence, events, records)
             ordered = np.asarray(sequence.is_valid())
             upsert &= ordered
             delete &= ordered
@@ -150,7 +152,9 @@ class ChangeRules:
                 )
         return moved
 
-    def _metadata(self, path: MetadataPath, events: Events, records: pa.RecordBatch) -> pa.Array:
+    def _ordering(self, path: MetadataPath, events: Events, records: pa.RecordBatch) -> pa.Array:
+        if path == BINLOG_POSITION:
+            return binlog_positions(events.metadata[BINLOG_FILE], events.metadata[path])
         return kafka_metadata(records, path[1]) if path[0] == "kafka" else events.metadata[path]
 
     def _times(self, events: Events, records: pa.RecordBatch) -> pa.Array:

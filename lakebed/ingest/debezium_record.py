@@ -10,7 +10,7 @@ from lakebed.ingest.connect_types import INTEGER, PLAIN, LogicalType, columns_of
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json_text import Mismatch, Unreadable, is_unicode, parse, shown
 from lakebed.ingest.json_values import JsonOptions, convert, is_unavailable
-from lakebed.ingest.metadata import metadata_path
+from lakebed.ingest.metadata import BINLOG_POSITION, binlog_position, metadata_path
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
 from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, SchemaNeeded, Truncated
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
@@ -244,14 +244,26 @@ class Event:
         row: dict[str, Any] = {TIME_COLUMN: self._time()}
         path = metadata_path(self._decoder_schema.sequence_metadata)
         if path is not None:
-            row[SEQUENCE_COLUMN] = self._metadata(*path)
-            if row[SEQUENCE_COLUMN] is None and path == ("source", "lsn"):
-                row[SEQUENCE_COLUMN] = self._lsn_of_snapshot()
+            row[SEQUENCE_COLUMN] = self._ordering(path)
             if row[SEQUENCE_COLUMN] is None:
+                beside = " (with source.file, a file of a binary log)" if path == BINLOG_POSITION else ""
                 raise Unreadable(
-                    f"sequence_by {self._decoder_schema.sequence_metadata!r} is null, missing or not an integer"
+                    f"sequence_by {self._decoder_schema.sequence_metadata!r}{beside} is null, missing or not an integer"
                 )
         return row
+
+    def _ordering(self, path: tuple[str, str]) -> int | None:
+        value = self._metadata(*path)
+        if path == BINLOG_POSITION:
+            return binlog_position(self._binlog_file(), value)
+        if value is None and path == ("source", "lsn"):
+            return self._lsn_of_snapshot()
+        return value
+
+    def _binlog_file(self) -> str | None:
+        source = self._event.get("source")
+        file = source.get("file") if isinstance(source, dict) else None
+        return file if isinstance(file, str) and is_unicode(file) else None
 
     def _metadata(self, parent: str, name: str) -> int | None:
         if parent == "kafka":
@@ -288,8 +300,7 @@ class Event:
 
     def position(self) -> Truncate:
         """The source's position at the event, which orders the event and truncates."""
-        record, source = self._record, self._event.get("source")
-        file = source.get("file") if isinstance(source, dict) else None
+        record = self._record
         micros = self._metadata("source", "ts_us")
         lsn, server_id, pos = (self._metadata("source", name) for name in ("lsn", "server_id", "pos"))
         return Truncate(
@@ -299,6 +310,6 @@ class Event:
             time_us=self._time() if micros is None else micros,
             lsn=lsn,
             server_id=server_id,
-            file=file if isinstance(file, str) and is_unicode(file) else None,
+            file=self._binlog_file(),
             pos=pos,
         )
