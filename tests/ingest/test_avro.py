@@ -390,6 +390,30 @@ def test_a_count_of_items_that_are_not_there_takes_no_memory() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KB
 
 
+def test_values_that_take_no_bytes_are_bounded() -> None:
+    wide = {"type": "record", "name": "Wide", "fields": [{"name": f"f{at}", "type": "int"} for at in range(1000)]}
+    lines = record({"type": "array", "items": ["null", wide]})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    few, many = (number(count) + b"\0" * count + b"\0" for count in (10, 1_000_000))
+    got = read(lines, few, *[many] * 20)
+    assert got.rows.column(0).to_pylist() == [[None] * 10] + [None] * 20
+    assert set(got.errors.values()) == {
+        "not a record of its Avro schema: more values than its few bytes can be meant to have in 'a.element'"
+    }
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KB; 160 GB of nulls
+    before_and_after = record(["null", wide], ["null", "Wide"])
+    assert read(before_and_after, *[b"\0\0"] * 10).errors == {}
+
+
+def test_batches_may_be_empty_or_parts_of_others() -> None:
+    for reader in readers(record("int")):
+        assert reader.read(pa.array([], pa.binary())).rows.num_rows == 0
+        assert reader.read(avro_fuzz.exactly([])).rows.num_rows == 0
+        piece = pa.array([b"x", b"\2", b"\4", b""], pa.binary()).slice(1, 3)
+        got = reader.read(piece)
+        assert (got.rows.to_pylist(), list(got.errors)) == ([{"a": 1}, {"a": 2}, {"a": None}], [2])
+
+
 def test_items_without_bytes_that_nobody_reads_are_skipped_at_once() -> None:
     schema = record({"type": "array", "items": "null"}, "int")
     wanted = {**record(name="R"), "fields": [{"name": "b", "type": "int"}]}

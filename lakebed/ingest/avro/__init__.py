@@ -10,7 +10,8 @@
 Invariants
     A1  Both ways of running a program give the same rows and the same errors, for all bytes.
     A2  A record that is not exactly one value of the writer's schema is an error, and changes no other record.
-    A3  What a record takes in memory is bounded by its bytes and the schema: a count or a length is never trusted.
+    A3  What a record takes in memory is bounded by its bytes and the schema: a count or a length is never trusted, and values
+        that take no bytes are counted.
 """
 
 from lakebed.ingest.avro.reader import AvroFormat

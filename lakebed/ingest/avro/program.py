@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+import pyarrow as pa
+
 from lakebed.ingest.avro.columns import Column, flat, row_of
 from lakebed.ingest.avro.defaults import encoded
 from lakebed.ingest.avro.schema import (
@@ -44,6 +46,10 @@ _PROMOTIONS = {
     "bytes": ("bytes", "string"),
 }
 STEPS_MAX = 100_000
+VALUES_MIN, VALUES_A_BYTE = 10_000, 64
+"""How many values a record may have that take no bytes, such as the fields of a struct that is null: so many, or each that its
+schema has once; and further ones for each byte."""
+TEXT_BYTES_A_VALUE = 16
 
 
 class Code(IntEnum):
@@ -109,6 +115,7 @@ class Fault(IntEnum):
     LEFT = 13
     UNKNOWN_SYMBOL = 14
     REFUSED = 15
+    VALUES = 16
 
 
 _REASONS = {
@@ -126,6 +133,7 @@ _REASONS = {
     Fault.LEVELS: f"more than {LEVELS_MAX} levels",
     Fault.LEFT: "bytes behind the record's end",
     Fault.UNKNOWN_SYMBOL: "a symbol that the reader's schema does not have",
+    Fault.VALUES: "more values than its few bytes can be meant to have",
 }
 
 
@@ -140,6 +148,8 @@ class Step:
     constant: bytes = b""
     path: str = ""
     reason: str = ""
+    values: int = 0
+    """How many values it makes beyond the one that its bytes are for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +159,10 @@ class Program:
     columns: tuple[Column, ...]
     steps: tuple[Step, ...]
     start: int
+
+    @property
+    def values_min(self) -> int:
+        return max(VALUES_MIN, sum(step.values for step in self.steps))
 
     def reason(self, fault: Fault, step: int) -> str:
         """The reason that the quarantine shows."""
@@ -186,6 +200,11 @@ class _Compiler:
         self.steps.append(step)
         return len(self.steps) - 1
 
+    def nothing(self, column: Column | None, path: str) -> int:
+        if column is None:
+            return self.add(Step(code=Code.NOTHING, path=path))
+        return self.add(Step(code=Code.NOTHING, column=column.place, path=path, values=_values(column) - 1))
+
     def step(self, writer: Type, reader: Type, column: Column | None, path: str) -> int:
         """The step that reads a value of the writer's type as one of the reader's into the column."""
         place = column.place if column else -1
@@ -199,7 +218,12 @@ class _Compiler:
                 if is_number or reader.name not in _PROMOTIONS.get(writer.name, (writer.name,)):
                     raise _mismatch(writer, reader, path)
                 _check_meaning(writer.meaning, reader.meaning, writer, reader, path)
-                return self.add(Step(code=_PRIMITIVES[writer.name], column=place, path=path))
+                code = _PRIMITIVES[writer.name]
+                return (
+                    self.nothing(column, path)
+                    if code is Code.NOTHING
+                    else self.add(Step(code=code, column=place, path=path))
+                )
             case Fixed(), Fixed() if _is_same(writer, reader) and writer.size == reader.size:
                 _check_meaning(writer.meaning, reader.meaning, writer, reader, path)
                 code = Code.UUID if reader.meaning.logical == "uuid" else Code.FIXED
@@ -207,7 +231,8 @@ class _Compiler:
             case Enumeration(), Enumeration() if _is_same(writer, reader):
                 known = (name if name in reader.symbols else reader.default for name in writer.symbols)
                 texts = tuple(None if name is None else name.encode() for name in known)
-                return self.add(Step(code=Code.ENUM, column=place, texts=texts, path=path))
+                values = max((len(text or b"") for text in texts), default=0) // TEXT_BYTES_A_VALUE
+                return self.add(Step(code=Code.ENUM, column=place, texts=texts, path=path, values=values))
             case Array(), Array():
                 return self._array(writer, reader, column, path)
             case MapOf(), MapOf():
@@ -241,7 +266,7 @@ class _Compiler:
             if target.name not in taken:
                 name = f"{path}.{target.name}" if path else target.name
                 steps.append(self._default(target, columns.get(target.name), name))
-        return self.add(Step(code=Code.RECORD, column=column.place, children=tuple(steps), path=path))
+        return self.add(Step(code=Code.RECORD, column=column.place, children=tuple(steps), path=path, values=1))
 
     def _default(self, target: Field, column: Column | None, path: str) -> int:
         if target.default is MISSING:
@@ -249,9 +274,11 @@ class _Compiler:
         constant = encoded(target.type, target.default)
         place = column.place if column else -1
         if target.default is None:
-            return self.add(Step(code=Code.NOTHING, column=place, path=path))
-        child = self.step(target.type, target.type, column, path)
-        return self.add(Step(code=Code.DEFAULT, column=place, children=(child,), constant=constant, path=path))
+            return self.nothing(column, path)
+        children = (self.step(target.type, target.type, column, path),)
+        values = len(constant) + 1
+        step = Step(code=Code.DEFAULT, column=place, children=children, constant=constant, path=path, values=values)
+        return self.add(step)
 
     def _branches(self, writer: Union, reader: Type, column: Column | None, path: str) -> int:
         steps, refused = [], []
@@ -275,8 +302,9 @@ class _Compiler:
                 member = column.members.get(place) if column and column.members else None
                 if column is None or member is None:
                     return self.step(writer, branch, column, path)
-                child = self.step(writer, branch, member, path)
-                step = Step(code=Code.MEMBER, column=column.place, size=member.place, children=(child,), path=path)
+                children = (self.step(writer, branch, member, path),)
+                code, place, others = Code.MEMBER, column.place, _values(column) - _values(member)
+                step = Step(code=code, column=place, size=member.place, children=children, path=path, values=others)
                 return self.add(step)
         raise _mismatch(writer, reader, path)
 
@@ -320,6 +348,11 @@ def _targets(writer: Record, reader: Record) -> dict[str, Field]:
             if names:
                 targets[names[0]] = target
     return targets
+
+
+def _values(column: Column) -> int:
+    """How many columns get a null where this one does."""
+    return 1 + (sum(map(_values, column.children)) if pa.types.is_struct(column.arrow) else 0)
 
 
 def _is_same(writer: Fixed | Enumeration | Record, reader: Fixed | Enumeration | Record) -> bool:

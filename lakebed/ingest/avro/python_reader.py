@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakebed.ingest.avro.program import Code, Fault, Program, Step
+from lakebed.ingest.avro.program import VALUES_A_BYTE, Code, Fault, Program, Step
 from lakebed.ingest.record_format import LEVELS_MAX
 
 _SCALING = Context(prec=100, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact])
@@ -23,10 +23,31 @@ class _Refused(Exception):
 
 class PythonReader:
     def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def read(self, values: pa.BinaryArray, rows: pa.DataType) -> tuple[pa.Array, dict[int, tuple[Fault, int]]]:
+        """A struct of type ``rows`` for each record, and of those that are none, the fault and the step that found it."""
+        reading = _Reading(self._program)
+        made: list[dict[str, Any]] = []
+        errors: dict[int, tuple[Fault, int]] = {}
+        for row, data in enumerate(values.to_pylist()):
+            try:
+                made.append(reading.record(data))
+            except _Refused as refused:
+                made.append({})
+                errors[row] = refused.args
+        return pa.array(made, rows), errors
+
+
+class _Reading:
+    """What is left of the record that is read now."""
+
+    def __init__(self, program: Program) -> None:
         self._steps = program.steps
         self._columns = program.columns
         self._start = program.start
-        self._data, self._at, self._end, self._levels = b"", 0, 0, 0
+        self._values_min = program.values_min
+        self._data, self._at, self._end, self._levels, self._values, self._values_max = b"", 0, 0, 0, 0, 0
         self._read: dict[Code, Callable[[int, Step], Any]] = {
             Code.NOTHING: lambda _at, _step: None,
             Code.BOOLEAN: self._boolean,
@@ -47,23 +68,21 @@ class PythonReader:
             Code.REFUSE: self._refuse,
         }
 
-    def read(self, values: pa.BinaryArray, rows: pa.DataType) -> tuple[pa.Array, dict[int, tuple[Fault, int]]]:
-        """A struct of type ``rows`` for each record, and of those that are none, the fault and the step that found it."""
-        made: list[dict[str, Any]] = []
-        errors: dict[int, tuple[Fault, int]] = {}
-        for row, data in enumerate(values.to_pylist()):
-            self._data, self._at, self._end, self._levels = data, 0, len(data), 0
-            try:
-                value = self._value(self._start)
-                if self._at < self._end:
-                    raise _Refused(Fault.LEFT, self._start)
-            except _Refused as refused:
-                value, errors[row] = {}, refused.args
-            made.append(value)
-        return pa.array(made, rows), errors
+    def record(self, data: bytes) -> Any:
+        """The record's fields by name. Raises ``_Refused``."""
+        self._data, self._at, self._end, self._levels, self._values = data, 0, len(data), 0, 0
+        self._values_max = self._values_min + VALUES_A_BYTE * len(data)
+        value = self._value(self._start)
+        if self._at < self._end:
+            raise _Refused(Fault.LEFT, self._start)
+        return value
 
     def _value(self, at: int) -> Any:
         step = self._steps[at]
+        if step.values:
+            self._values += step.values
+            if self._values > self._values_max:
+                raise _Refused(Fault.VALUES, at)
         return self._read[step.code](at, step)
 
     def _take(self, count: int, at: int) -> bytes:

@@ -19,7 +19,7 @@ from lakebed.parts.nested import nullable
 
 @dataclass(frozen=True, slots=True)
 class AvroFormat:
-    """``reader_schema``: what all records are read as, whatever schema wrote them. Without it, each writer's schema decides."""
+    """``reader_schema``: what all records are read as, whatever schema wrote them; without it, each writer's own schema."""
 
     reader_schema: str | None = None
 

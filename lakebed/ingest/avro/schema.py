@@ -1,8 +1,8 @@
 """Schemas of Avro: from their JSON to types.
 
 https://avro.apache.org/docs/1.12.0/specification/ says what a schema is. As it demands, a logical type that is unknown, or not
-valid where it stands, is ignored: its values are read as the type below. Names are compared as written; their form is not
-checked, because the names of Debezium's fields are those of columns.
+valid where it stands, is ignored: its values are read as the type below. Names are compared as written; any form will do,
+because a name of Debezium's may be any column's.
 """
 
 from __future__ import annotations

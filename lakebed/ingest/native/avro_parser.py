@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.ingest.avro.columns import Column
-from lakebed.ingest.avro.program import Code, Fault, Program, Step
+from lakebed.ingest.avro.program import VALUES_A_BYTE, Code, Fault, Program, Step
 from lakebed.ingest.native.library import (
     BOOLEAN,
     BYTES,
@@ -37,8 +37,8 @@ class _Step(ctypes.Structure):
     """``struct step`` of avro_to_arrow.c."""
 
     _fields_ = [
-        ("code", ctypes.c_int32), ("column", ctypes.c_int32), ("size", ctypes.c_int32), ("first", ctypes.c_int32),
-        ("children", ctypes.c_int32),
+        ("code", ctypes.c_int32), ("column", ctypes.c_int32), ("size", ctypes.c_int32), ("values", ctypes.c_int32),
+        ("first", ctypes.c_int32), ("children", ctypes.c_int32),
     ]  # fmt: skip
 
 
@@ -48,7 +48,8 @@ class _Task(ctypes.Structure):
     _fields_ = [
         ("fields", ctypes.c_void_p), ("steps", ctypes.c_void_p), ("children", ctypes.c_void_p), ("spans", ctypes.c_void_p),
         ("offsets", ctypes.c_void_p), ("data", ctypes.c_void_p), ("faults", ctypes.c_void_p), ("at", ctypes.c_void_p),
-        ("rows", ctypes.c_int64), ("field_count", ctypes.c_int32), ("start", ctypes.c_int32),
+        ("rows", ctypes.c_int64), ("values_min", ctypes.c_int64), ("values_a_byte", ctypes.c_int64),
+        ("field_count", ctypes.c_int32), ("start", ctypes.c_int32),
     ]  # fmt: skip
 
 
@@ -60,6 +61,7 @@ class NativeReader:
         spans: list[_Span] = []
         steps = [_step(step, children, spans) for step in program.steps]
         self._start = program.start
+        self._values_min = program.values_min
         self._fields = (Field * len(program.columns))(*map(_field, program.columns))
         self._steps = (_Step * len(steps))(*steps)
         self._children = (ctypes.c_int32 * len(children))(*children)
@@ -84,6 +86,8 @@ class NativeReader:
             faults=faults.ctypes.data,
             at=at.ctypes.data,
             rows=len(values),
+            values_min=self._values_min,
+            values_a_byte=VALUES_A_BYTE,
             field_count=len(self._fields),
             start=self._start,
         )
@@ -98,7 +102,8 @@ class NativeReader:
 
 
 def _step(step: Step, children: list[int], spans: list[_Span]) -> _Step:
-    made = _Step(code=step.code, column=step.column, size=step.size, first=len(children), children=len(step.children))
+    made = _Step(code=step.code, column=step.column, size=step.size, values=step.values)
+    made.first, made.children = len(children), len(step.children)
     children += step.children
     if step.code is Code.ENUM:
         made.first, made.children = len(spans), len(step.texts)

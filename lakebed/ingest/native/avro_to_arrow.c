@@ -4,7 +4,8 @@
  * exactly one value is refused: its row is null in every column, and `faults` and `at` say why and which step found it.
  *
  *     1.  `read_value` runs a step. Steps of records, arrays, maps and unions run others, at most LEVELS_MAX deep.
- *     2.  No length or count is trusted: a length is compared with what is left, and each item takes a byte at least.
+ *     2.  No length or count is trusted: a length is compared with what is left, and each item takes a byte at least. Values
+ *         that take none, such as the fields of a struct that is null, are counted.
  *     3.  Where a record is refused, all columns are cut back to the rows before it.
  */
 #include "arrow_columns.h"
@@ -21,7 +22,8 @@ enum code {
 };
 
 enum fault {
-    ENDS = 1, NEGATIVE, NUMBER, RANGE, TRUTH, UTF8, SYMBOL, BRANCH, BLOCK, DIGITS, REPEATED, LEVELS, LEFT, UNKNOWN_SYMBOL, REFUSED
+    ENDS = 1, NEGATIVE, NUMBER, RANGE, TRUTH, UTF8, SYMBOL, BRANCH, BLOCK, DIGITS, REPEATED, LEVELS, LEFT, UNKNOWN_SYMBOL, REFUSED,
+    VALUES
 };
 
 /* A symbol of an enum, or a constant; `length` is -1 for a symbol that the reader's schema lacks. */
@@ -34,6 +36,7 @@ struct step {
     int32_t code;
     int32_t column; /* -1: none */
     int32_t size;
+    int32_t values; /* that take no bytes */
     int32_t first, children; /* in `children` of the task; of an ENUM, in `spans`. A DEFAULT has its constant in spans[size]. */
 };
 
@@ -46,7 +49,7 @@ struct avro_task {
     const int32_t *offsets;
     bytes data;
     int32_t *faults, *at;
-    int64_t rows;
+    int64_t rows, values_min, values_a_byte; /* how many values without bytes a record may have, and how many more for a byte */
     int32_t field_count, start;
 };
 
@@ -57,8 +60,10 @@ struct reader {
     const struct span *spans;
     struct column *columns;
     bytes p, end;
+    int64_t values, values_max;
     int32_t levels;
     int32_t fault, at;
+    unsigned __int128 powers[39]; /* of ten */
     uint32_t *table; /* for the keys of maps: the place of a key, plus one */
     int64_t table_room;
 };
@@ -156,13 +161,11 @@ static int append_decimal(struct reader *s, int32_t at, int32_t place, struct sp
         raw.start++;
     if (raw.length > 16)
         return refuse(s, at, DIGITS);
-    unsigned __int128 digits = sign ? ~(unsigned __int128)0 : 0, limit = 1;
+    unsigned __int128 digits = sign ? ~(unsigned __int128)0 : 0;
     for (int64_t i = 0; i < raw.length; i++)
         digits = digits << 8 | raw.start[i];
-    __int128 value = (__int128)digits;
-    for (int32_t i = 0; i < field->precision; i++)
-        limit *= 10;
-    if ((value < 0) != (sign != 0) || value >= (__int128)limit || value <= -(__int128)limit)
+    __int128 value = (__int128)digits, limit = (__int128)s->powers[field->precision];
+    if ((value < 0) != (sign != 0) || value >= limit || value <= -limit)
         return refuse(s, at, DIGITS);
     int failed = make_room(s, place);
     if (failed != DONE)
@@ -198,8 +201,10 @@ static inline int append_number(struct reader *s, int32_t place, int64_t value)
     } else if (field->kind == FLOATING) {
         float narrow = (float)value;
         memcpy(out, &narrow, 4);
+    } else if (field->width == 8) {
+        memcpy(out, &value, 8);
     } else {
-        memcpy(out, &value, (size_t)field->width); /* of a little-endian machine */
+        memcpy(out, &value, 4); /* of a little-endian machine */
     }
     append(column);
     return DONE;
@@ -443,6 +448,8 @@ static int read_value(struct reader *s, int32_t at)
     struct span raw;
     int64_t value;
     int failed;
+    if (step->values && (s->values += step->values) > s->values_max)
+        return refuse(s, at, VALUES);
     switch ((enum code)step->code) {
     case NOTHING:
         return step->column < 0 ? DONE : append_null(s->fields, s->columns, step->column);
@@ -494,9 +501,12 @@ static int read_value(struct reader *s, int32_t at)
 
 /* -- records -------------------------------------------------------------------------------------------------------------- */
 
-static int read_record(struct reader *s, int32_t start, bytes p, bytes end)
+static int read_record(struct reader *s, const struct avro_task *task, bytes p, bytes end)
 {
     int64_t rows = s->columns[0].length;
+    int32_t start = task->start;
+    s->values = 0;
+    s->values_max = task->values_min + task->values_a_byte * (end - p);
     s->p = p;
     s->end = end;
     s->levels = 0;
@@ -515,6 +525,9 @@ static int prepare(struct reader *s, int32_t fields, int64_t rows)
     s->columns = calloc((size_t)fields, sizeof *s->columns);
     if (s->columns == NULL)
         return NO_MEMORY;
+    s->powers[0] = 1;
+    for (int i = 1; i < 39; i++)
+        s->powers[i] = s->powers[i - 1] * 10;
     for (int32_t i = 0; i < fields; i++) {
         int failed = grow(&s->fields[i], &s->columns[i], rows);
         if (failed == DONE && has_bytes(s->fields[i].kind))
@@ -531,7 +544,7 @@ EXPORTED int lakebed_read_avro(const struct avro_task *task, struct ArrowArray *
     struct reader s = {.fields = task->fields, .steps = task->steps, .children = task->children, .spans = task->spans};
     int failed = prepare(&s, task->field_count, task->rows);
     for (int64_t i = 0; i < task->rows && failed == DONE; i++) {
-        int read = read_record(&s, task->start, task->data + task->offsets[i], task->data + task->offsets[i + 1]);
+        int read = read_record(&s, task, task->data + task->offsets[i], task->data + task->offsets[i + 1]);
         if (read == UNSURE) {
             task->faults[i] = s.fault;
             task->at[i] = s.at;
