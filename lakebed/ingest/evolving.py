@@ -3,8 +3,9 @@
 1.  Before a batch its decoder is bound to the newest schema. So a table that somebody altered stops no stream.
 2.  If the batch needs something of the table, the table is altered, and the batch is decoded again. Altering is idempotent: of
     two processes that need the same at once, one finds that it is done.
-3.  If the table refuses the change, each piece of it is tried by itself. What is refused then is remembered, and counts as not
-    allowed until the table has another schema. So each round alters the table, or leaves less to ask for.
+3.  If the table refuses the change, each piece of it is tried by itself. If the table is as it was then, what was asked for is
+    remembered, and counts as not allowed until the table has another schema. So after each round the table is another, or less
+    is asked for.
 
 After a crash between the two commits the batch is decoded with the schema that it needed: its rows are the same.
 """
@@ -53,29 +54,24 @@ class Evolution:
 
     def evolve(self, snapshot: Snapshot, needed: SchemaChange) -> Snapshot:
         """Alter the table; returns the newest snapshot. Raises what ``Alter`` raises for another reason than a refusal."""
-        refused = self._try(needed)
+        self._alter_as_far_as_possible(needed)
         newest = self._log.refresh()
-        if not refused and newest.logical_schema.equals(snapshot.logical_schema):
-            refused = {path for path, _ in pieces_of(needed)}  # there is nothing else to do about them
-        if refused:
-            self._refused, self._refused_for = self._refused | refused, newest.logical_schema
+        if newest.logical_schema.equals(snapshot.logical_schema):
+            self._refused |= {path for path, _ in pieces_of(needed)}
+            self._refused_for = newest.logical_schema
         return newest
 
-    def _try(self, needed: SchemaChange) -> set[str]:
-        """Alters as much as the table lets; returns the paths that it refused to change."""
+    def _alter_as_far_as_possible(self, needed: SchemaChange) -> None:
         try:
             self._alter(needed, self._reason)
-            return set()
+            return
         except (InvalidInput, Unsupported):
             pass  # the pieces say which of them it is
-        refused = set()
-        for path, piece in pieces_of(needed):
+        for _, piece in pieces_of(needed):
             try:
                 self._alter(piece, self._reason)
             except (InvalidInput, Unsupported) as error:
-                refused.add(path)
                 _logger.warning("%s can't be changed as its records need it: %s", self._log.root, error)
-        return refused
 
 
 def too_many_rounds(root: str) -> Retry:

@@ -95,6 +95,10 @@ class EvolvePolicy:
                 found[here[0]] = tuple(name for name in group if name != here[0])
         return found
 
+    def names_of(self, name: str) -> set[str]:
+        """All names that ``columns`` gives the same column, this one among them."""
+        return {name, *(other for group in self._groups() if name in group for other in group)}
+
     def _groups(self) -> list[tuple[str, ...]]:
         """The names of each column that has several, newest first."""
         groups: list[list[str]] = []
@@ -222,6 +226,29 @@ def _leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
             yield from _leaves(kind.field(at).type)
     else:
         yield kind
+
+
+def may_have_become(now: pa.DataType, before: pa.DataType, policy: EvolvePolicy) -> bool:
+    """Whether the policy may have made one type of a column of the other."""
+    if now.equals(before):
+        return True
+    if pa.types.is_struct(now) and pa.types.is_struct(before):
+        fields = {one.name: one for one in before}
+        is_known = all(one.name in fields or "add" in policy.allowed for one in now)
+        common = [(one, fields.pop(one.name)) for one in now if one.name in fields]
+        return is_known and not fields and all(_may_have_become(one, other, policy) for one, other in common)
+    if pa.types.is_list(now) and pa.types.is_list(before):
+        return _may_have_become(now.value_field, before.value_field, policy)
+    if pa.types.is_map(now) and pa.types.is_map(before):
+        same_key = now.key_type.equals(before.key_type)
+        return same_key and _may_have_become(now.item_field, before.item_field, policy)
+    common_kind = common_type(now, before)
+    return "widen" in policy.allowed and common_kind is not None and common_kind.equals(now)
+
+
+def _may_have_become(now: pa.Field, before: pa.Field, policy: EvolvePolicy) -> bool:
+    is_as_strict = now.nullable == before.nullable or (now.nullable and "relax" in policy.allowed)
+    return is_as_strict and may_have_become(now.type, before.type, policy)
 
 
 def merged(changes: Iterable[SchemaChange]) -> SchemaChange:

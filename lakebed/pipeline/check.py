@@ -10,7 +10,7 @@ All findings are reported at once, each with its line. Nothing is written, and S
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -187,6 +187,7 @@ def _check_format(pipeline: Pipeline, target: _Target, findings: Findings) -> No
             columns = [*target.columns.names, *form.extra_columns]
             check_file_columns(pipeline.source, pipeline.format_kind, columns, form.except_columns, findings)
         return
+    _check_names_of_fields(pipeline, target, findings)
     members = pipeline.document.at("format").value
     if isinstance(form, JsonFormat) and form.operation_field is None and isinstance(members, Mapping):
         for name in ("delete_values", "upsert_values"):
@@ -194,7 +195,19 @@ def _check_format(pipeline: Pipeline, target: _Target, findings: Findings) -> No
                 findings.wrong("it has no effect without operation_field; add that, or leave it out", "format", name)
     with findings.within("format", form):
         options = {name: value for name, value in asdict(form).items() if value is not None}
-        decoder(pipeline.format_kind, DecoderSchema(target.columns, target.keys, target.sequence_by), options)
+        policy = replace(pipeline.policy, columns={})
+        decoder_schema = DecoderSchema.of_table(target.columns, target.keys, target.sequence_by, policy)
+        decoder(pipeline.format_kind, decoder_schema, options)
+
+
+def _check_names_of_fields(pipeline: Pipeline, target: _Target, findings: Findings) -> None:
+    """What ``columns`` says: each pair has a column in the table, and one only."""
+    policy, names = pipeline.policy, target.columns.names
+    with findings.at("columns"):
+        policy.other_names(names)
+    for new, old in pipeline.columns.items():
+        if not policy.names_of(new) & set(names) and "add" not in policy.allowed:
+            findings.wrong(f"the table has no column {old!r}, nor {new!r}{suggest(old, names)}", "columns", new)
 
 
 def _check_rows(form: RowsFormat, target: _Target, findings: Findings) -> None:

@@ -16,11 +16,15 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.ingest.json_values import UnknownFields
 from lakebed.ingest.operations import DELETE_VALUES
+from lakebed.ingest.schema_evolution import Evolution, EvolvePolicy, OnMismatch
 from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.binding import bind, convert, leaves, mapping_of
 from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
 from lakebed.settings import check_creatable, property_value, suggest
 
+FORMATS_WITH_SCHEMA = ("debezium-json",)
+"""Those whose records may carry their schema."""
+EVOLVE_BY_DEFAULT: tuple[Evolution, ...] = ("add", "relax")
 FORMATS = ("debezium-json", "json", "csv", "parquet")
 METRICS_PORT = 9464
 PAGE_PORT = 9466
@@ -173,6 +177,11 @@ class _TopLevel:
     table: TableSection
     trigger_seconds: float = 0.0
     quarantine: Literal["table", "fail"] = "table"
+    evolve: tuple[Evolution, ...] | None = None
+    """What may be done to the table's schema where records need it. Of a ``Pipeline`` it is never None."""
+    on_mismatch: OnMismatch = "quarantine"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """New name of a field of the source to the name that it had before."""
     maintain: bool = True
     checkpoint: str | None = None
     metrics: MetricsSection = field(default_factory=MetricsSection)
@@ -189,6 +198,16 @@ class Pipeline(_TopLevel):
     format_kind: str
     format: FormatSection
     document: Document = field(repr=False)
+
+    @property
+    def policy(self) -> EvolvePolicy:
+        """What happens where records and table differ. Raises InvalidInput."""
+        return EvolvePolicy(
+            allowed=frozenset(self.evolve or ()),
+            on_mismatch=self.on_mismatch,
+            columns=self.columns,
+            by_schema=self.format_kind in FORMATS_WITH_SCHEMA,
+        )
 
 
 _CHOICES = ("source", "format")
@@ -248,6 +267,8 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
         errors += _wrong_values(document, members, top)
     if source is not None and chosen is not None:
         errors += _wrong_format(document, members, source[0], chosen[0])
+    if top is not None and chosen is not None:
+        errors += _wrong_evolution(document, top, *chosen)
     if errors or top is None or source is None or chosen is None:
         raise document.all_of(errors)
     return Pipeline(
@@ -256,8 +277,40 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
         format_kind=chosen[0],
         format=chosen[1],
         document=document,
-        **{name: getattr(top, name) for name in _TopLevel.__slots__},
+        **{name: getattr(top, name) for name in _TopLevel.__slots__ if name != "evolve"},
+        evolve=_evolve_by_default(*chosen) if top.evolve is None else top.evolve,
     )
+
+
+def _evolve_by_default(format_kind: str, section: FormatSection) -> tuple[Evolution, ...]:
+    """What may be done to the table where the file does not say so: what its records' schemas need, without a rewrite."""
+    if format_kind not in FORMATS_WITH_SCHEMA:
+        return ()
+    is_counted = getattr(section, "unknown_fields", "warn") == "warn"
+    return tuple(one for one in EVOLVE_BY_DEFAULT if is_counted or one != "add")
+
+
+def _wrong_evolution(document: Document, top: _TopLevel, kind: str, section: FormatSection) -> Iterator[InvalidInput]:
+    if isinstance(section, RowsFormat):
+        for name in ("evolve", "on_mismatch", "columns"):
+            if name in mapping_of(document, document.root):
+                text = f"files of {kind} are read by the columns of the table, so it has no effect; leave it out"
+                yield document.error(document.at(name), text)
+        return
+    if top.evolve and kind not in FORMATS_WITH_SCHEMA:
+        yield document.error(
+            document.at("evolve"),
+            f"records of {kind} carry no schema, and no type is made up from their values; leave it out (on_mismatch: rescue "
+            "keeps what no column takes)",
+        )
+    unknown_fields = getattr(section, "unknown_fields", "warn")
+    if "add" in (top.evolve or ()) and unknown_fields != "warn":
+        text = f"format.unknown_fields is {unknown_fields}, so no column is added; leave one of them out"
+        yield document.error(document.at("evolve"), text)
+    try:
+        EvolvePolicy(columns=top.columns)
+    except InvalidInput as error:
+        yield document.error(document.at("columns"), str(error))
 
 
 def _wrong_values(document: Document, members: Mapping[str, Node], top: _TopLevel) -> Iterator[InvalidInput]:

@@ -76,7 +76,7 @@ def order_stream(section: GeneratorSection) -> OrderStream:
 def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
     """The decoder of the format for a table's columns."""
     detail = table.inspect.detail().to_pylist()[0]
-    decoder_schema = DecoderSchema(table.schema, tuple(detail["keys"]), detail["sequence_by"])
+    decoder_schema = DecoderSchema.of_table(table.schema, tuple(detail["keys"]), detail["sequence_by"], pipeline.policy)
     options = {name: value for name, value in asdict(pipeline.format).items() if value is not None}
     return decoder(pipeline.format_kind, decoder_schema, options)
 

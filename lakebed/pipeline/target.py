@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lakebed import table as tables
 from lakebed.errors import InvalidInput, TableExists, TableNotFound
+from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy, may_have_become
 from lakebed.manifest.schema import canonical_schema
 from lakebed.pipeline.settings import Pipeline, TableSection
 from lakebed.settings import property_value, suggest
@@ -78,7 +79,7 @@ def differences(pipeline: Pipeline, table: Table) -> list[Difference]:
     """All differences between a table and the file."""
     section, path = pipeline.table, pipeline.table.path
     detail = table.inspect.detail().to_pylist()[0]
-    found = [*_fixed_differences(section, detail), *_column_differences(section, table.schema)]
+    found = [*_fixed_differences(section, detail), *_column_differences(section, table.schema, pipeline.policy)]
     command = shlex.join(["lakebed", "set-sort-key", path, *section.sort_key])
     way = f"give the table the file's sort key ({command})"
     found += [replace(one, way=way) for one in _sort_key_difference(section, detail, table.schema)]
@@ -113,27 +114,34 @@ def _is_same_order(one: Sequence[str], other: Sequence[str], schema: pa.Schema) 
         return False
 
 
-def _column_differences(section: TableSection, present: pa.Schema) -> Iterator[Difference]:
+def _column_differences(section: TableSection, present: pa.Schema, policy: EvolvePolicy) -> Iterator[Difference]:
+    """What evolution may have done to the table since the file was written is no difference."""
     if section.columns is None:
         return
     wanted = canonical_schema(section.columns)
+    named = {one: name for name in present.names for one in policy.names_of(name)}
     for field in wanted:
         key = ("schema", field.name)
+        name = named.get(field.name, field.name)
+        field = field.with_name(name)
         if field.name not in present.names:
             near = suggest(field.name, set(present.names) - set(wanted.names))
             yield Difference(key, f"the column {field.name} is only in the file{near}")
             continue
         found = present.field(field.name)
-        if found.type != field.type:
+        if not may_have_become(found.type, field.type, policy):
             yield Difference(key, f"the column {field.name} is {found.type} in the table and {field.type} in the file")
-        if found.nullable != field.nullable and field.name not in section.keys:
+        is_relaxed = found.nullable and "relax" in policy.allowed
+        if found.nullable != field.nullable and not is_relaxed and field.name not in section.keys:
             here, there = ("may be null", "is NOT NULL") if found.nullable else ("is NOT NULL", "may be null")
             yield Difference(key, f"the column {field.name} {here} in the table and {there} in the file")
+    names = [named.get(name, name) for name in wanted.names]
     for name in present.names:
-        if name not in wanted.names:
+        is_added = "add" in policy.allowed or (policy.rescues and name == RESCUED_COLUMN)
+        if name not in names and not is_added:
             yield Difference(("schema",), f"the column {name} is only in the table")
     orders = [
-        [name for name in one.names if name in other.names] for one, other in ((present, wanted), (wanted, present))
+        [name for name in one if name in other] for one, other in ((present.names, names), (names, present.names))
     ]
     if orders[0] != orders[1]:
         text = (

@@ -24,15 +24,11 @@ from lakebed.ingest.planned import PlannedBatches
 from lakebed.ingest.quarantine import set_aside
 from lakebed.ingest.replay import Replay, ReplayResult
 from lakebed.ingest.stream import Ingest, start_ingest
-from lakebed.manifest.actions import Action, ChangePart
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.evolve import evolve
+from lakebed.manifest.actions import ChangePart
 from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
+from lakebed.operations.alter import alter
 from lakebed.operations.cleanup import DELETIONS_MAX, BackgroundCleanup, clean_log
 from lakebed.operations.create import NewTable, create
 from lakebed.operations.partitions import Partitions
@@ -141,16 +137,7 @@ class Internals:
         return Replay(self.log, open_log(self.path + QUARANTINE_SUFFIX), decoder, evolution).run(where)
 
     def _alter(self, change: SchemaChange, reason: str) -> None:
-        def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
-            evolved = evolve(snapshot.metadata, snapshot.protocol, change)
-            if evolved.metadata == snapshot.metadata and evolved.protocol == snapshot.protocol:
-                return Finished(None)
-            actions: list[Action] = [evolved.metadata]
-            if evolved.protocol != snapshot.protocol:
-                actions.append(evolved.protocol)
-            return Proposal(actions=actions, access=BLIND, result=lambda committed: None)
-
-        commit_loop(self.log, Operation.SET_PROPERTIES, build)
+        alter(self.log, change, reason=reason)
 
     def _set_aside(self, change_part: ChangePart, records: pa.Table) -> None:
         set_aside(self.path + QUARANTINE_SUFFIX, self._quarantine_log(), change_part, records)
