@@ -5,7 +5,7 @@
    A blind append reads nothing of the table, so it conflicts only with the same batch (M3) and with a change of the
    table's metadata.
 3. Records that can't be used are written to the quarantine table and committed there *before* the batch, under the same
-   id. After a crash in between, the batch is replayed, and the quarantine skips the id that it has.
+   id. After a crash in between, the batch comes again, without the records that the quarantine has (``quarantined_offsets``).
 4. A truncate that no earlier batch contained removes everything before it (``truncates``). The tasks run again with the
    cutoff and write exactly the changes after it. The commit removes all parts of the table and records the truncate,
    for records that arrive later.
@@ -32,6 +32,7 @@ from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.errors import InvalidChanges, QuarantineRefused, Retry, TableReplaced
 from lakebed.ingest.batch_fingerprint import batch_fingerprint, fingerprint_entry
 from lakebed.ingest.decoder import Decoded
+from lakebed.ingest.quarantined_offsets import Offsets
 from lakebed.ingest.schema_evolution import merged
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, cutoff_of, to_domain, to_json
@@ -39,6 +40,7 @@ from lakebed.manifest.actions import (
     Action,
     AddChangePart,
     AddPart,
+    Domain,
     Transaction,
 )
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
@@ -86,6 +88,7 @@ class Written:
     records_lost: int = 0
     unknown_fields: Mapping[str, int] = field(default_factory=dict)
     unknown_operations: Mapping[str, int] = field(default_factory=dict)
+    quarantined_offsets: Offsets = field(default_factory=Offsets)
     records_mismatched: int = 0  # among the quarantined: those that are what the format says and do not fit the table
     mismatch: str = ""  # why the first of them does not
     schema_needed: SchemaChange | None = None  # then nothing else counts
@@ -149,6 +152,7 @@ class WriteTask:
         truncates: list[Truncate] = []
         fields, operations = Names(), Names()
         needs: list[SchemaChange] = []
+        aside_offsets = Offsets()
         for decoded in self._slices(_decodable(self.stream(batches), needs)):
             changes, quarantined = decoded.changes, decoded.quarantined
             if len(changes):
@@ -167,6 +171,7 @@ class WriteTask:
                     for part in write_parts(stored_rows(layer, self.spec), self.spec, storage):
                         yield "part", part.to_json()
             if len(quarantined):
+                aside_offsets.add(quarantined)
                 aside = open_part_storage(self.root + QUARANTINE_SUFFIX)
                 for part in write_parts(quarantined, WriteSpec(schema=QUARANTINE_SCHEMA), aside):
                     yield "quarantined", part.to_json()
@@ -183,6 +188,8 @@ class WriteTask:
         seen |= {"unknown_fields": fields.counts, "unknown_operations": operations.counts}
         if truncates:
             seen["truncates"] = [to_json(truncate) for truncate in Cutoff(new=tuple(truncates)).remembered()]
+        if aside_offsets:
+            seen["quarantined_offsets"] = aside_offsets.to_json()
         if needs:
             seen["schema_needed"] = merged(needs).to_json()
         lost = getattr(self.stream, "records_lost", None)
@@ -336,10 +343,14 @@ def _collected(rows: list[_Row], task: WriteTask) -> Written:
                 seen.append(json.loads(body))
             case "requests":
                 report_requests(body)
+    offsets = Offsets()
+    for each in seen:
+        offsets.add_all(Offsets.from_json(each.get("quarantined_offsets", [])))
     needs = [SchemaChange.from_json(s["schema_needed"]) for s in seen if "schema_needed" in s]
     return Written(
         parts=tuple(parts),
         quarantined=tuple(quarantined),
+        quarantined_offsets=offsets,
         truncates=tuple(Truncate(**one) for s in seen for one in s.get("truncates", ())),
         newest_event_us=max((s["newest_event_us"] for s in seen if "newest_event_us" in s), default=None),
         records_ignored=sum(s.get("ignored", 0) for s in seen),
@@ -357,9 +368,14 @@ def _collected(rows: list[_Row], task: WriteTask) -> Written:
 
 
 def commit_written(
-    log: TableLog, read: Snapshot, written: Written, batch: Transaction | None, operation: Operation
+    log: TableLog,
+    read: Snapshot,
+    written: Written,
+    batch: Transaction | None,
+    operation: Operation,
+    entry: Domain | None = None,
 ) -> BatchResult:
-    """Commit a batch's parts as the newest changes of the table.
+    """Commit a batch's parts as the newest changes of the table, and an entry with them.
 
     Raises Retry if the table's schema or keys changed meanwhile; TableReplaced; Contention; StoreUnavailable (a batch with
     an id may then be repeated).
@@ -393,6 +409,8 @@ def commit_written(
         actions = _actions(snapshot, written, spec)
         if batch is not None and written.read is not None:
             actions.append(fingerprint_entry(batch, written.read))
+        if entry is not None:
+            actions.append(entry)
 
         def result(committed: Committed) -> BatchResult:
             seconds = time.perf_counter() - started

@@ -49,7 +49,7 @@ from lakebed.ingest.json_text import DECODER, Unreadable, parse, written
 from lakebed.ingest.json_values import JsonOptions, is_unavailable
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.native.json_parser import Parsed, Path
-from lakebed.ingest.schema_evolution import EvolvePolicy, merged, needed
+from lakebed.ingest.schema_evolution import EvolvePolicy, merged
 from lakebed.ingest.slices import (
     ONE_BY_ONE_ROWS,
     FastReading,
@@ -198,8 +198,7 @@ class _EventReader:
                 self._needs.clear()
             row, change = row_of_envelope(schema), None
             if row is not None:
-                columns = self._decoder_schema.columns
-                change = needed(columns, row, self._policy(), self._decoder_schema.never_null).change
+                change = replace(self._decoder_schema, policy=self._policy()).needed(row).change
             self._needs[text] = change
         return self._needs[text]
 

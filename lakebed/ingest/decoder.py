@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
 from lakebed.ingest.json_text import Mismatch
-from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy
+from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy, Needed, needed
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.manifest.schema import is_reserved
 from lakebed.manifest.schema_change import SchemaChange
@@ -54,28 +54,36 @@ class DecoderSchema:
     sequence_by: str | None = None
     policy: EvolvePolicy = FIXED
     has_rescued: bool = False
+    first_names: Mapping[str, str] = field(default_factory=dict)
+    """The columns that were renamed in the table, by their first names, under which the source may still send them."""
     column_of: Mapping[str, str] = field(init=False, compare=False, default_factory=dict)
     """The column by each other name under which records may have its values."""
 
     @staticmethod
     def of_table(
-        columns: pa.Schema, keys: tuple[str, ...], sequence_by: str | None, policy: EvolvePolicy = FIXED
+        columns: pa.Schema,
+        keys: tuple[str, ...],
+        sequence_by: str | None,
+        policy: EvolvePolicy = FIXED,
+        first_names: Mapping[str, str] | None = None,
     ) -> DecoderSchema:
         """``columns``: all of the table. Raises InvalidSchema, or InvalidInput for a policy that does not fit the table."""
         at = columns.get_field_index(RESCUED_COLUMN) if policy.rescues else -1
         if at < 0:
-            return DecoderSchema(columns, keys, sequence_by, policy)
+            return DecoderSchema(columns, keys, sequence_by, policy, first_names=first_names or {})
         if columns.field(at).type != pa.string() or RESCUED_COLUMN in (*keys, sequence_by):
             raise InvalidSchema(
                 f"column {RESCUED_COLUMN!r}: on_mismatch: rescue keeps values in it as JSON, so it must be a string, and "
                 "neither a key nor what orders the changes; rename it"
             )
-        return DecoderSchema(columns.remove(at), keys, sequence_by, policy, has_rescued=True)
+        return DecoderSchema(columns.remove(at), keys, sequence_by, policy, True, first_names or {})
 
     def __post_init__(self) -> None:
         names = self.columns.names
         others = self.policy.other_names(names)
-        object.__setattr__(self, "column_of", {one: column for column, several in others.items() for one in several})
+        column_of = {one: column for one, column in self.first_names.items() if column in names and one not in names}
+        column_of |= {one: column for column, several in others.items() for one in several}
+        object.__setattr__(self, "column_of", column_of)
         for name in names:
             if is_reserved(name):
                 raise InvalidSchema(f"column {name!r}: names that begin with '_lakebed_' are reserved; rename it")
@@ -99,6 +107,11 @@ class DecoderSchema:
     def types_by_column(self, types: Mapping[str, V]) -> dict[str, V]:
         """What is said of fields by name, under the names of their columns."""
         return {self.column_of.get(name, name): one for name, one in types.items()}
+
+    def needed(self, record: pa.Schema) -> Needed:
+        """What rows of this schema need of the table (``schema_evolution.needed``)."""
+        renamed = pa.schema([one.with_name(self.column_of.get(one.name, one.name)) for one in record])
+        return needed(self.columns, renamed, self.policy, self.never_null)
 
     def names_of(self, column: str) -> tuple[str, ...]:
         """All names under which records may have a column's values, its own first."""

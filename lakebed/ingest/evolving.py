@@ -49,7 +49,9 @@ class Evolution:
         if self._refused_for is not None and not columns.equals(self._refused_for):
             self._refused, self._refused_for = frozenset(), None
         policy = replace(decoder.decoder_schema.policy, refused=self._refused)
-        wanted = DecoderSchema.of_table(columns, settings.keys, settings.sequence_by, policy)
+        both = zip(snapshot.schema.names, columns.names, strict=True)
+        names = {stored: logical for stored, logical in both if stored != logical}
+        wanted = DecoderSchema.of_table(columns, settings.keys, settings.sequence_by, policy, names)
         return decoder if wanted == decoder.decoder_schema else decoder.bound_to(wanted)
 
     def evolve(self, snapshot: Snapshot, needed: SchemaChange) -> Snapshot:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pyarrow as pa
 
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
+from lakebed.ingest.quarantined_offsets import Offsets
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.manifest.schema_change import SchemaChange
 
@@ -109,6 +110,8 @@ class RangeChanges:
     source: RangeReader
     decoder: Decoder
     cutoff: Cutoff = NO_CUTOFF
+    left_out: Offsets = field(default_factory=Offsets)
+    """Records that an earlier attempt at the batch has put into the quarantine."""
     ranges_read: list[Range] = field(default_factory=list)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
@@ -117,7 +120,7 @@ class RangeChanges:
             for chosen in ranges_of(batch):
                 self.ranges_read.append(chosen)
                 for records in self.source.read(chosen):
-                    yield decoding.decode(records)
+                    yield decoding.decode(self.left_out.without(records))
 
     def records_lost(self) -> int:
         return self.source.records_lost

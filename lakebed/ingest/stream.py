@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lakebed import events
 from lakebed.error_transport import crosses_spark
-from lakebed.errors import InvalidInput, QuarantineRefused, Retry
+from lakebed.errors import InvalidInput, QuarantineRefused, Retry, TableNotFound
 from lakebed.ingest.batch_fingerprint import batch_fingerprint, require_same
 from lakebed.ingest.batch_writer import (
     ChangeStream,
@@ -30,14 +31,17 @@ from lakebed.ingest.batch_writer import (
 from lakebed.ingest.checkpoint_files import quick_checkpoint
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution, too_many_rounds
 from lakebed.ingest.planned import PlannedBatches
+from lakebed.ingest.quarantined_offsets import NOTHING_BEFORE, QuarantinedBefore, quarantined_before
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import STREAM, Operation
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
+from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.planning.backpressure import pressure
 
 if TYPE_CHECKING:
@@ -70,6 +74,7 @@ class Ingest:
         self._evolution = evolution
         self._planned = planned
         self._batch_seconds = 0.0
+        self._has_begun = False
 
     @crosses_spark
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -86,6 +91,7 @@ class Ingest:
             return
         snapshot = self._apply_backpressure(snapshot)
         started = time.perf_counter()
+        before = self._quarantined_before(batch)
         snapshot, written = self._write(frame, batch_id, snapshot)
         self._refuse_mismatch(written)
         quarantined = sum(part.rows for part in written.quarantined)
@@ -99,7 +105,8 @@ class Ingest:
                 )
             log = self._quarantine_log()
             aside = type(written)(parts=written.quarantined)
-            commit_written(log, log.refresh(), aside, batch, Operation.QUARANTINE)
+            aside_batch, entry = before.entry(batch, written.quarantined_offsets)
+            commit_written(log, log.refresh(), aside, aside_batch, Operation.QUARANTINE, entry)
         if written.records_lost:
             events.emit(events.OffsetsLost(table=self._table, source=query, records=written.records_lost))
         result = commit_written(self._log, snapshot, written, batch, Operation.STREAMING_UPDATE)
@@ -143,6 +150,18 @@ class Ingest:
                 return snapshot, written
             snapshot = self._evolution.evolve(snapshot, written.schema_needed)
         raise too_many_rounds(self._table)
+
+    def _quarantined_before(self, batch: Transaction) -> QuarantinedBefore:
+        """What an earlier attempt at the batch has in the quarantine; from then on the stream leaves these records out."""
+        before = NOTHING_BEFORE
+        if not self._has_begun:  # an attempt that fails ends the query, so only the first batch may come again
+            with suppress(TableNotFound):
+                log = TableLog(open_store(self._table + QUARANTINE_SUFFIX))
+                before = quarantined_before(log.refresh(), batch)
+        self._has_begun = True
+        if isinstance(self._stream, RangeChanges) and self._stream.left_out != before.offsets:
+            self._stream = replace(self._stream, left_out=before.offsets)
+        return before
 
     def _refuse_mismatch(self, written: Written) -> None:
         """For ``on_mismatch: fail``. Raises QuarantineRefused."""
