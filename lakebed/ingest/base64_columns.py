@@ -1,4 +1,4 @@
-"""Decode base64 strings to bytes or decimals, a whole column at once.
+"""Decode base64 strings to bytes or decimals, and bytes to decimals, a whole column at once.
 
 The standard library decodes. One call per string would dominate the cost, so decimals are decoded many in one call:
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ import pyarrow as pa
 LENGTHS_MAX = 64
 LENGTH_BYTES_MAX = 256
 """With more lengths, or longer strings, values are decoded one by one: the matrices would be many, or large."""
+
+_Matrix = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+"""(Row numbers, bytes of those rows as a matrix); several have every row that is not null."""
 
 _PAD = ord("=")
 _ZERO_BITS = ord("A")
@@ -42,21 +45,43 @@ def to_binary(strings: pa.StringArray) -> pa.BinaryArray:
 
 def to_decimal(strings: pa.StringArray, scale: int) -> pa.Decimal128Array:
     """Decodes every string as the unscaled value of a decimal128(38, scale); nulls stay null."""
-    words = np.zeros((len(strings), 16), np.uint8)
-    for rows, raw in _matrices(strings):
+    return _decimals(strings, _matrices(strings), scale)
+
+
+def decimals_of_bytes(values: pa.BinaryArray, scale: int) -> pa.Decimal128Array:
+    """Each value as the unscaled big-endian bytes of a decimal128(38, scale); nulls stay null. Raises ``NotBase64``."""
+    return _decimals(values, _matrices_of_bytes(values), scale)
+
+
+def _decimals(values: pa.Array, matrices: Iterable[_Matrix], scale: int) -> pa.Decimal128Array:
+    words = np.zeros((len(values), 16), np.uint8)
+    for rows, raw in matrices:
         width = raw.shape[1]
-        if width > 15:
+        if not 0 < width <= 15:
             raise NotBase64(f"a decimal of {width} bytes")
         words[rows] = np.where(raw[:, :1] & 0x80, np.uint8(255), np.uint8(0))
         words[rows, :width] = raw[:, ::-1]
     validity = None
-    if strings.null_count:
-        validity = pa.array(strings.is_valid()).buffers()[1]
-    return pa.Array.from_buffers(pa.decimal128(38, scale), len(strings), [validity, pa.py_buffer(words)])
+    if values.null_count:
+        validity = pa.array(values.is_valid()).buffers()[1]
+    return pa.Array.from_buffers(pa.decimal128(38, scale), len(values), [validity, pa.py_buffer(words)])
 
 
-def _matrices(strings: pa.StringArray) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    """Yields (row numbers, bytes of those rows as a matrix), together every non-null row."""
+def _matrices_of_bytes(values: pa.BinaryArray) -> Iterator[_Matrix]:
+    values = values if values.offset == 0 else pa.concat_arrays([values])
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[: len(values) + 1].astype(np.int64)
+    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
+    lengths = np.diff(offsets)
+    valid = np.asarray(values.is_valid())
+    distinct = np.unique(lengths[valid])
+    if len(distinct) and distinct[-1] > 15:
+        raise NotBase64(f"a decimal of {distinct[-1]} bytes")
+    for length in distinct:
+        rows = np.flatnonzero(valid & (lengths == length))
+        yield rows, data[offsets[rows, None] + np.arange(length)]
+
+
+def _matrices(strings: pa.StringArray) -> Iterator[_Matrix]:
     strings = strings if strings.offset == 0 else pa.concat_arrays([strings])
     offsets = np.frombuffer(strings.buffers()[1], np.int32)[: len(strings) + 1].astype(np.int64)
     data = np.frombuffer(strings.buffers()[2] or b"", np.uint8)

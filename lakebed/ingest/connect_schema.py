@@ -24,7 +24,6 @@ from lakebed.ingest.schema_evolution import ANY_PRECISION
 
 PRECISION = "connect.decimal.precision"
 _PRECISION_MAX = 38
-_TEXTS_IN_TIME = ("io.debezium.time.ZonedTimestamp",)
 _TYPES = {
     "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
     "float": pa.float32(), "float32": pa.float32(), "double": pa.float64(), "float64": pa.float64(),
@@ -51,7 +50,7 @@ def column_type(natural: pa.DataType, logical_type: LogicalType) -> pa.DataType:
             return pa.date32()
         case Kind.TIME_MS | Kind.TIME_US | Kind.TIME_NS | Kind.DECIMAL_VARIABLE:
             return pa.string()
-        case Kind.TIMESTAMP_MS | Kind.TIMESTAMP_US | Kind.TIMESTAMP_NS:
+        case Kind.TIMESTAMP_MS | Kind.TIMESTAMP_US | Kind.TIMESTAMP_NS | Kind.TIMESTAMP_TEXT:
             return pa.timestamp("us", "UTC")
         case Kind.DECIMAL_BYTES:
             if pa.types.is_decimal(natural):
@@ -66,7 +65,9 @@ def column_type(natural: pa.DataType, logical_type: LogicalType) -> pa.DataType:
     if pa.types.is_map(natural):
         item = natural.item_field.with_type(column_type(natural.item_type, logical_type.of_item()))
         return pa.map_(natural.key_type, item)
-    return natural
+    if pa.types.is_timestamp(natural):
+        return pa.timestamp("us", "UTC")
+    return pa.binary() if pa.types.is_fixed_size_binary(natural) else natural
 
 
 def _field(schema: Mapping[str, Any], level: int, name: str = "") -> pa.Field:
@@ -89,8 +90,6 @@ def _field(schema: Mapping[str, Any], level: int, name: str = "") -> pa.Field:
 def _type(schema: Mapping[str, Any], logical_type: LogicalType, level: int) -> pa.DataType:
     if level >= SCHEMA_LEVELS_MAX:
         raise Unreadable("its inline schema can't be read: it is nested too deep")
-    if schema.get("name") in _TEXTS_IN_TIME:
-        return pa.timestamp("us", "UTC")
     if isinstance(schema.get("name"), str) and schema["name"] in KIND_OF_NAME:
         return column_type(pa.null(), logical_type)
     match schema.get("type"):

@@ -24,6 +24,7 @@ class Kind(Enum):
     TIMESTAMP_MS = "milliseconds since the epoch"
     TIMESTAMP_US = "microseconds since the epoch"
     TIMESTAMP_NS = "nanoseconds since the epoch"
+    TIMESTAMP_TEXT = "a moment in ISO 8601"
     DECIMAL_BYTES = "unscaled big-endian bytes, base64"
     DECIMAL_VARIABLE = "a scale and unscaled big-endian bytes, base64"
     BYTES = "bytes, base64"
@@ -35,7 +36,7 @@ class LogicalType:
     scale: int = 0
     """Digits after the point; for DECIMAL_BYTES only."""
     item: LogicalType | None = None
-    """The logical type of an array's elements."""
+    """The logical type of an array's elements, or of a map's values."""
     fields: tuple[tuple[str, LogicalType], ...] = ()
     """The logical types of a struct's fields."""
 
@@ -57,6 +58,7 @@ KIND_OF_NAME = {
     "io.debezium.time.Timestamp": Kind.TIMESTAMP_MS,
     "io.debezium.time.MicroTimestamp": Kind.TIMESTAMP_US,
     "io.debezium.time.NanoTimestamp": Kind.TIMESTAMP_NS,
+    "io.debezium.time.ZonedTimestamp": Kind.TIMESTAMP_TEXT,
     "io.debezium.data.VariableScaleDecimal": Kind.DECIMAL_VARIABLE,
     "io.debezium.data.Bits": Kind.BYTES,
     "org.apache.kafka.connect.data.Date": Kind.DATE_DAYS,
@@ -64,7 +66,7 @@ KIND_OF_NAME = {
     "org.apache.kafka.connect.data.Timestamp": Kind.TIMESTAMP_MS,
     "org.apache.kafka.connect.data.Decimal": Kind.DECIMAL_BYTES,
 }
-"""Other names (ZonedTimestamp, ZonedTime, Year, Uuid, Json, Xml, Enum, EnumSet) are plain strings or numbers."""
+"""Other names (ZonedTime, Year, Uuid, Json, Xml, Enum, EnumSet) are plain strings or numbers."""
 
 
 SCHEMA_LEVELS_MAX = 100

@@ -10,18 +10,24 @@ from lakebed.ingest.debezium import DebeziumJson
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.json_rows import JsonRows
 from lakebed.ingest.json_values import JsonOptions
+from lakebed.ingest.typed_formats import EVENTS, TYPED_FORMATS, typed_decoder
 
-FORMATS = ("debezium-json", "json")
+FORMATS = ("debezium-json", "json", *TYPED_FORMATS)
 JSON_OPTIONS = ("timestamp_unit", "decimal_text", "unavailable_value", "unknown_fields")
 ROW_OPTIONS = ("operation_field", "delete_values", "upsert_values")
+TYPED_OPTIONS = ("registry", "schema", "key_schema", "key_format")
 
 
 def decoder(format: str, decoder_schema: DecoderSchema, options: Mapping[str, Any] | None = None) -> Decoder:
-    """The decoder of a format. ``options``: ``JSON_OPTIONS``, and for ``json`` also ``ROW_OPTIONS``."""
+    """The decoder of a format. ``options``: ``JSON_OPTIONS``; for formats of rows also ``ROW_OPTIONS``; for formats with
+    schemas also ``TYPED_OPTIONS`` (``typed_formats``).
+    """
     if format not in FORMATS:
         raise InvalidInput(f"format {format!r} is unknown; use one of {', '.join(FORMATS)}")
     given = dict(options or {})
-    allowed = JSON_OPTIONS + (ROW_OPTIONS if format == "json" else ())
+    allowed = JSON_OPTIONS + (() if format.startswith(EVENTS) else ROW_OPTIONS)
+    if format in TYPED_FORMATS:
+        allowed = tuple(name for name in allowed if name != "decimal_text") + TYPED_OPTIONS
     if unknown := sorted(given.keys() - set(allowed)):
         raise InvalidInput(f"format {format!r} has no option {unknown[0]!r}; its options are {', '.join(allowed)}")
     json_options = JsonOptions(**{name: _checked(name, given[name]) for name in JSON_OPTIONS if name in given})
@@ -29,6 +35,8 @@ def decoder(format: str, decoder_schema: DecoderSchema, options: Mapping[str, An
         return DebeziumJson(decoder_schema, json_options)
     rows = {name: given[name] for name in ROW_OPTIONS if name in given}
     rows |= {name: tuple(rows[name]) for name in ("delete_values", "upsert_values") if rows.get(name) is not None}
+    if format in TYPED_FORMATS:
+        return typed_decoder(format, decoder_schema, json_options, rows, given)
     return JsonRows(decoder_schema, json_options, **rows)
 
 

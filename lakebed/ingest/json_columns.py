@@ -194,7 +194,7 @@ def _text_reader(kind: Kind, shape: JsonType | None) -> ColumnReader | None:
     if kind in TICKS_OF_KIND and shape in ("number", None):
         unit, ticks_per_second = TICKS_OF_KIND[kind]
         return ColumnReader(pa.int64(), lambda v: _clock(v, unit, 86_400 * ticks_per_second))
-    if kind in (Kind.PLAIN, Kind.BYTES) and shape in ("string", None):
+    if kind in (Kind.PLAIN, Kind.BYTES, Kind.TIMESTAMP_TEXT) and shape in ("string", None):
         return ColumnReader(pa.string())
     return None
 

@@ -100,7 +100,7 @@ def convert(value: Any, target: pa.DataType, logical_type: LogicalType, options:
             return {f.name: _member(value.get(f.name), f, logical_type.of_field(f.name), options) for f in target}
     elif pa.types.is_map(target):
         if isinstance(value, dict):
-            return _pairs(value, target, options)
+            return _pairs(value, target, logical_type.of_item(), options)
     else:
         raise Unreadable(f"a column of type {target} can't be read from JSON")
     raise _mismatch(value, str(target))
@@ -114,12 +114,15 @@ def _member(value: Any, field: pa.Field, logical_type: LogicalType, options: Jso
     return converted
 
 
-def _pairs(value: dict[str, Any], target: pa.MapType, options: JsonOptions) -> list[tuple[Any, Any]]:
+def _pairs(
+    value: dict[str, Any], target: pa.MapType, of_item: LogicalType, options: JsonOptions
+) -> list[tuple[Any, Any]]:
     keys = [convert(key, target.key_type, PLAIN, options) for key in value]
     if len(set(keys)) < len(keys):
         raise Unreadable("a map has a key twice")
     return [
-        (key, _member(item, target.item_field, PLAIN, options)) for key, item in zip(keys, value.values(), strict=True)
+        (key, _member(item, target.item_field, of_item, options))
+        for key, item in zip(keys, value.values(), strict=True)
     ]
 
 
