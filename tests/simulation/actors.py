@@ -6,14 +6,14 @@ a streaming query had begun) is kept in ``Disk``. Those who maintain the table a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from lakebed.errors import Corrupt, Retry, StoreUnavailable, VersionNotFound
+from lakebed.errors import Corrupt, InvalidInput, InvalidSchema, Retry, StoreUnavailable, VersionNotFound
 from lakebed.manifest.actions import (
     Action,
     AddChangePart,
@@ -29,8 +29,11 @@ from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
 from lakebed.manifest.format import FORMAT
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.schema import schema_to_json
+from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
+from lakebed.manifest.widening import widening
+from lakebed.operations.alter import alter
 from lakebed.operations.hold import hold
 from lakebed.operations.mutate import mutate
 from lakebed.operations.mutate_unkeyed import mutate_unkeyed
@@ -40,6 +43,7 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression
 from lakebed.settings import FORMAT_PROPERTY
 from tests.simulation.auditor import COUNTED_DOMAIN, COUNTED_PROPERTY, RETENTION_SECONDS, Auditor
+from tests.simulation.columns import CORE, LIMITS
 from tests.simulation.files import Objects, Row, SimulatedStorage, by_partition
 from tests.simulation.stand_ins import VALUES, Change
 from tests.simulation.world import Actor, FailingStore, World
@@ -189,8 +193,13 @@ def _append(
     known: Snapshot | None = None,
 ) -> Outcome | None:  # fmt: skip
     try:
-        spec = write_spec_of(known or log.refresh())  # the sort key may change before the commit
-        written = [storage.write_rows(piece, spec) for piece in by_partition(cast.new_rows(with_deletes=True))]
+        seen = known or log.refresh()
+        spec = write_spec_of(seen)  # the sort key may change before the commit
+        written = []
+        for piece in by_partition(cast.new_rows(with_deletes=True)):
+            rows, meant = _with_columns(cast, piece, seen)
+            written.append(storage.write_rows(rows, spec))
+            cast.auditor.meant[written[-1].path] = meant, seen.version
         if batch:
             cast.auditor.batches.update((part.path, (batch.app_id, batch.version)) for part in written)
         actions: list[Action] = [
@@ -198,6 +207,8 @@ def _append(
             for ordinal, part in enumerate(written)
         ]
         snapshot = known or log.refresh()
+        if not (cast.auditor.columns[seen.version].alive <= cast.auditor.columns[snapshot.version].alive):
+            snapshot = seen  # so the drop is met as a conflict
         outcome = log.commit(
             snapshot, actions, CommitInfo(operation="WRITE", commit_id="", blind_append=True), BLIND, batch
         )
@@ -205,6 +216,76 @@ def _append(
         return None
     check(cast, actor, outcome)
     return outcome
+
+
+def _with_columns(cast: Cast, rows: Sequence[Row], snapshot: Snapshot) -> tuple[list[Row], tuple[Row, ...]]:
+    """Rows with values in the further columns that a writer sees: as they go into the file, and as the oracle has them."""
+    lines, columns, random = cast.auditor.columns[snapshot.version].lines, snapshot.columns, cast.world.random
+    written, meant = [], []
+    for row in rows:
+        values = {}
+        for name in columns.logical.names:
+            line, kind = lines[name]
+            if line not in CORE and row.value is not None and random.random() < 0.8:
+                values[name] = random.choice((1, -1)) * (LIMITS[kind] - random.randint(1, 9))
+        written.append(
+            row._replace(extra=tuple(sorted((columns.stored_name(name), each) for name, each in values.items())))
+        )
+        meant.append(row._replace(extra=tuple(sorted((lines[name][0], each) for name, each in values.items()))))
+    return written, tuple(meant)
+
+
+def alterer(cast: Cast) -> Callable[[Actor], None]:
+    """Changes the columns: adds, widens, renames, drops, drops and adds again, swaps names. Others may do so at the same time."""
+
+    def live(actor: Actor) -> None:
+        log, _ = cast.open(actor)
+        while not cast.world.closing:
+            try:
+                before = log.refresh()
+                change = _some_change(cast, before)
+                result = alter(log, change)
+                cast.world.note(actor.name, f"alters {change.to_json()} in {result.version}")
+                cast.world.counts["altered"] += result.changed
+                names = set(log.refresh().logical_schema.names)
+                others = cast.auditor.newest.version > result.version
+                assert others or names >= {*change.add, *change.rename.values()}, f"{change} did not hold: {names}"
+            except InvalidSchema as error:
+                cast.world.note(actor.name, f"can't alter: {error}")
+                cast.world.counts["can't alter"] += 1
+            except Retry:
+                pass
+            rest(cast, actor, 14)
+
+    return live
+
+
+def _some_change(cast: Cast, snapshot: Snapshot) -> SchemaChange:
+    random, columns = cast.world.random, snapshot.columns
+    names = list(columns.logical.names)
+    extras = [name for name in names if columns.stored_name(name) not in CORE]
+    fresh = [name for name in ("a", "b", "c", "key", "value") if name not in names]
+    draw = random.random()
+    if extras and draw < 0.15:
+        return SchemaChange(drop=(random.choice(extras),))
+    if extras and draw < 0.3:
+        again = random.choice(extras)
+        return SchemaChange(drop=(again,), add={again: random.choice(_KINDS)})
+    if extras and draw < 0.45:
+        wide = random.choice(extras)
+        kinds = [each for each in _KINDS if widening(columns.logical.field(wide).type, each)]
+        return SchemaChange(widen={wide: random.choice(kinds)} if kinds else {}, comment={wide: str(draw)})
+    if fresh and draw < 0.65:
+        return SchemaChange(rename={random.choice(names): random.choice(fresh)})
+    if draw < 0.75:
+        one, other = random.sample(names, 2)
+        return SchemaChange(rename={one: other, other: one})
+    if fresh and len(extras) < 3:
+        return SchemaChange(add={random.choice(fresh): random.choice(_KINDS)})
+    return SchemaChange(comment={random.choice(names): str(draw)})
+
+
+_KINDS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
 def mutator(cast: Cast) -> Callable[[Actor], None]:
@@ -274,7 +355,9 @@ def sorter(cast: Cast) -> Callable[[Actor], None]:
         log, _ = cast.open(actor)
         while not cast.world.closing:
             with suppress(Retry):
-                set_sort_key(log, cast.world.random.choice((["v"], ["k"], ["v", "k"], ["k", "v"], [])))
+                stored = cast.world.random.choice((["v"], ["k"], ["v", "k"], ["k", "v"], []))
+                with suppress(InvalidInput):  # a column has another name by now
+                    set_sort_key(log, log.refresh().columns.logical_names(stored))
             rest(cast, actor, 30)
 
     return live

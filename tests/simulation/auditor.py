@@ -9,6 +9,8 @@ The fold here shares no code with ``lakebed.manifest``: it reads the JSON lines.
   at some version since it was called, and what came after it stands.
 - P1, P4: what a claim names is in the base, and is named by no other claim; no claim names what left the table for good.
 - E1: a merge or upload lowers the measure that says that merges come to an end.
+- R1: a file's values fit the columns of every version that shows them. A change of the schema gives what it says: values follow a
+  rename, and a column that is dropped and added again shows none of its old ones. What was planned before a drop conflicts.
 - S1: a part that says which version of the sort key its rows are sorted by is sorted by it.
 - What the commit names lies in the store. The mark of the expired versions passes none that is within retention.
 - The numbered invariants of ``lakebed.manifest.invariants`` hold for the commit.
@@ -33,6 +35,7 @@ from lakebed.manifest.entries import DETACHED
 from lakebed.manifest.invariants import violations
 from lakebed.manifest.snapshot import Snapshot, apply
 from tests.planning.tables import measure_of
+from tests.simulation.columns import Columns, Reader, first_columns, shown_of
 from tests.simulation.files import Objects, Row, decode, sort_key
 from tests.simulation.stand_ins import Change
 from tests.simulation.world import Actor, World
@@ -42,6 +45,7 @@ Table = Mapping[int, Row]
 RETENTION_SECONDS = 7200
 CLAIM_PREFIX = "lakebed.claim."
 HOLD_PREFIX = "lakebed.hold."
+SCHEMA = "lakebed.schema."
 MARK = "lakebed.expired"
 COUNTED_DOMAIN = "lakebed.counted"
 COUNTED_PROPERTY = "counted"
@@ -59,6 +63,9 @@ class State:
     transactions: Mapping[str, int] = field(default_factory=dict)
     domains: Mapping[str, str] = field(default_factory=dict)
     configuration: Mapping[str, str] = field(default_factory=dict)
+    schema: str = ""
+    partition_columns: tuple[str, ...] = ()
+    features: frozenset[str] = frozenset()
 
 
 def state_of(snapshot: Snapshot) -> State:
@@ -70,6 +77,9 @@ def state_of(snapshot: Snapshot) -> State:
         transactions={app: transaction.version for app, transaction in snapshot.transactions.items()},
         domains=dict(snapshot.domains),
         configuration=dict(snapshot.metadata.configuration),
+        schema=snapshot.metadata.schema_string,
+        partition_columns=snapshot.metadata.partition_columns,
+        features=snapshot.protocol.reader_features,
     )
 
 
@@ -85,6 +95,8 @@ class Auditor:
         self.mutations: dict[
             str, tuple[Change, int]
         ] = {}  # by its where → the mutation, the version when it was called
+        self.columns: dict[int, Columns] = {}  # by version
+        self.meant: dict[str, tuple[tuple[Row, ...], int]] = {}  # what a writer wrote, by path, and the version it read
         self.commits_kept: set[int] = set()
         self.checkpoints_kept: set[int] = set()
         self.newest = State()
@@ -186,6 +198,7 @@ class Auditor:
         actions = [json.loads(line) for line in data.decode().splitlines()]
         info = next(action["commitInfo"] for action in actions if "commitInfo" in action)
         after = fold(before, version, actions)
+        self.columns[version] = self._columns(after, info)
         self._times_ms[version] = info["timestamp"]
         self._batch_is_whole(actions)
         self._claims_are_apart(after, before, info["operation"])
@@ -195,7 +208,8 @@ class Auditor:
         self._holds_are_of_what_is_there(after)
         shown = self._shown(after)
         expected = self._expected(version, info, actions, shown)
-        assert shown == expected, f"B2: {info['operation']} {version}: {_difference(shown, expected)}"
+        visible = self.visible(version, expected)
+        assert shown == visible, f"B2: {info['operation']} {version}: {_difference(shown, visible)}"
         commit = decode_commit(version, data)
         if self._snapshot is not None:
             broken = violations(self._snapshot, commit)
@@ -238,8 +252,9 @@ class Auditor:
 
     def _parts_are_sorted(self, after: State, actions: list[dict[str, Any]]) -> None:
         """S1."""
-        settings = after.configuration
+        settings, stored = after.configuration, reader_of(after).names
         columns = json.loads(settings.get("lakebed.sort_key", "[]")) or json.loads(settings.get("lakebed.keys", "[]"))
+        columns = [stored[name] for name in columns]
         self._sort_keys[int(settings.get(SORT_KEY_VERSION, 1))] = columns
         stamped = [
             (action["add"]["path"], action["add"]["tags"].get(SORT_KEY_VERSION))
@@ -306,6 +321,29 @@ class Auditor:
                 version = json.loads(after.domains[name])["version"]
                 assert version >= self.mark(), f"G1: {name} holds {version}, which has expired"
 
+    def _columns(self, after: State, info: dict[str, Any]) -> Columns:
+        """The columns that users are to see after a commit, by what it says it changed."""
+        if after.version == 0:
+            return first_columns(after.schema)
+        before = self.columns[after.version - 1]
+        columns = before
+        if info["operation"] == "ALTER TABLE":
+            columns = before.after({kind: json.loads(text) for kind, text in info["operationParameters"].items()})
+        said = {each["name"]: each["type"] for each in json.loads(after.schema)["fields"]}
+        expected = {name: kind for name, (_, kind) in columns.lines.items()}
+        assert said == expected, f"R1: {info['operation']} {after.version} gives {said}, not {expected}"
+        return columns
+
+    def visible(self, version: int, table: Table) -> Table:
+        """What users see at a version of rows of the oracle."""
+        alive = self.columns[version].alive
+        return {key: shown_of(row, alive) for key, row in table.items()}
+
+    def told(self, version: int, rows: Iterable[Row]) -> list[Row]:
+        """Rows of files as the oracle has them, by the schema of a version."""
+        reader, columns = reader_of(self.states.get(version, self.newest)), self.columns[version]
+        return [reader.told(row, columns) for row in rows]
+
     def _shown(self, state: State) -> Table:
         """The rows that a reader sees: base, then the tail over it."""
         rows: dict[int, Row] = {}
@@ -320,7 +358,8 @@ class Auditor:
         assert count == len(rows), f"B1: version {state.version} has a key twice"
         for path in sorted(state.tail, key=state.tail.__getitem__):
             rows.update((row.key, row) for row in decode(self._data[path]))
-        return {key: row for key, row in rows.items() if row.value is not None}
+        reader, columns = reader_of(state), self.columns[state.version]
+        return {key: reader.told(row, columns) for key, row in rows.items() if row.value is not None}
 
     def _live_rows(self, path: str, vector: Any) -> dict[int, Row]:
         rows = decode(self._data[path])
@@ -337,11 +376,11 @@ class Auditor:
         said = info["operationParameters"]
         match info["operation"]:
             case "WRITE":
-                return self._with(before, actions)
+                return self._with(before, actions, version)
             case "DELETE" | "UPDATE":
                 mutation, called = self.mutations[said["predicate"]]
                 tables = [self._mutated(mutation, at, version - 1) for at in range(version - 1, called - 1, -1)]
-                return next((table for table in tables if table == shown), tables[0])
+                return next((table for table in tables if self.visible(version, table) == shown), tables[0])
             case "TRUNCATE":
                 return {}
             case "DETACH PARTITION":
@@ -354,11 +393,11 @@ class Auditor:
                 assert not back.keys() & before.keys(), f"B1: version {version} attaches keys that are live"
                 return {**before, **back}
             case "REPLACE PARTITION":
-                return self._with(_split(before, said)[1], actions)
+                return self._with(_split(before, said)[1], actions, version)
             case _:
                 return before
 
-    def _with(self, before: Table, actions: list[dict[str, Any]]) -> Table:
+    def _with(self, before: Table, actions: list[dict[str, Any]], version: int) -> Table:
         """The rows of parts that a commit brings, over what was there."""
         rows = dict(before)
         added = [(0, action["add"]["path"]) for action in actions if "add" in action]
@@ -367,7 +406,10 @@ class Auditor:
                 value = json.loads(action["domainMetadata"]["configuration"])
                 added.append((value["ordinal"], value["path"]))
         for _, path in sorted(added, key=lambda pair: pair[0]):
-            rows.update((row.key, row) for row in decode(self._data[path]))
+            meant, read = self.meant.get(path, (decode(self._data[path]), version))
+            gone = self.columns[read].alive - self.columns[version].alive
+            assert not gone, f"R1: {path} was planned on version {read}, before {sorted(gone)} was dropped"
+            rows.update((row.key, row) for row in meant)
         return {key: row for key, row in rows.items() if row.value is not None}
 
     def _mutated(self, mutation: Change, at: int, last: int) -> Table:
@@ -397,7 +439,7 @@ class Auditor:
 
 def _split(table: Table, said: Mapping[str, str]) -> tuple[Table, Table]:
     """The rows of the partition that a commit speaks of, and the others."""
-    name = json.loads(said["partition"])["p"]
+    [name] = json.loads(said["partition"]).values()
     return (
         {key: row for key, row in table.items() if row.partition == name},
         {key: row for key, row in table.items() if row.partition != name},
@@ -430,6 +472,8 @@ def fold(before: State, version: int, actions: list[dict[str, Any]]) -> State:
     base, tail = dict(before.base), dict(before.tail)
     transactions, domains = dict(before.transactions), dict(before.domains)
     configuration = before.configuration
+    schema, partition_columns, features = before.schema, before.partition_columns, before.features
+    alters = any(action.get("domainMetadata", {}).get("domain", "").startswith(SCHEMA) for action in actions)
     for action in actions:
         if remove := action.get("remove"):
             assert remove["path"] in base, f"version {version} removes {remove['path']}, which is not there"
@@ -465,6 +509,15 @@ def fold(before: State, version: int, actions: list[dict[str, Any]]) -> State:
         elif metadata := action.get("metaData"):
             counts = [_counted(kept) for kept in (configuration, metadata["configuration"])]
             risen = counts[1][0] - counts[0][0], counts[1][1] - counts[0][1]
-            assert version == 0 or risen in ((1, 0), (0, 1)), f"{version}: lost update of the properties"
-            configuration = metadata["configuration"]
-    return State(version, base, tail, transactions, domains, configuration)
+            allowed = ((0, 0),) if alters else ((1, 0), (0, 1))
+            assert version == 0 or risen in allowed, f"{version}: lost update of the properties"
+            configuration, schema = metadata["configuration"], metadata["schemaString"]
+            partition_columns = tuple(metadata["partitionColumns"])
+        elif protocol := action.get("protocol"):
+            features = frozenset(protocol["readerFeatures"])
+    return State(version, base, tail, transactions, domains, configuration, schema, partition_columns, features)
+
+
+def reader_of(state: State) -> Reader:
+    """How a reader of a version finds values."""
+    return Reader.of(state.schema, state.configuration.get("delta.columnMapping.mode") == "name")

@@ -39,12 +39,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+Value = int | None
+
+
 class Row(NamedTuple):
-    """A row of a part. ``value`` is None for a delete, and is never the same for two changes."""
+    """A row of a part. ``value`` is None for a delete, and is never the same for two changes.
+
+    ``extra``: the values of further columns, by their stored names; what is null is left out (``columns``).
+    """
 
     key: int
     partition: str | None
-    value: int | None
+    value: Value
+    extra: tuple[tuple[str, Value], ...] = ()
 
 
 class Watch(Protocol):
@@ -81,7 +88,10 @@ def decode(data: bytes) -> tuple[Row, ...]:
     if data not in _decoded:
         if len(_decoded) > 5000:
             _decoded.clear()
-        _decoded[data] = tuple(Row(*row) for row in orjson.loads(data))
+        _decoded[data] = tuple(
+            Row(key, partition, value, tuple((name, one) for name, one in extra))
+            for key, partition, value, extra in orjson.loads(data)
+        )
     return _decoded[data]
 
 
@@ -195,6 +205,11 @@ def of(storage: PartStorage) -> SimulatedStorage:
     """The storage that the code under test was given, as what it is."""
     assert isinstance(storage, SimulatedStorage)
     return storage
+
+
+def in_shape(row: Row, spec: WriteSpec) -> Row:
+    """A row as a file of this shape holds it: columns that are not the table's any more are left out."""
+    return row._replace(extra=tuple(each for each in row.extra if each[0] in spec.schema.names)) if row.extra else row
 
 
 def values_of(rows: Sequence[Row]) -> dict[str, str | None]:
@@ -318,6 +333,7 @@ def merge_rows(
     ]
     in_order = sort_key(spec.order_by)
     found.sort(key=lambda one: in_order(one[0]))
+    found = [(in_shape(row, spec), ordinal, at) for row, ordinal, at in found]
     merged = []
     for start in range(0, len(found), rows_max):
         piece = found[start : start + rows_max]

@@ -208,8 +208,9 @@ def _check_overlay(cast: Cast, log: TableLog, storage: SimulatedStorage, merger:
         return
     snapshot, deletion_vectors = log.refresh(), DeletionVectorCache(storage)
     seen, substitutes = overlay(snapshot, merger.held(), deletion_vectors.of)
-    shown = {row.key: row for row in live_rows(seen, storage, deletion_vectors)}
-    expected = cast.auditor.tables[snapshot.version]
+    rows = cast.auditor.told(snapshot.version, live_rows(seen, storage, deletion_vectors))
+    shown = {row.key: row for row in rows}
+    expected = cast.auditor.visible(snapshot.version, cast.auditor.tables[snapshot.version])
     assert shown == expected, f"B2: the overlay of {snapshot.version} shows {shown}, not {expected}"
     cast.world.counts["overlay"] += bool(substitutes)
 
@@ -304,7 +305,8 @@ def _handle(cast: Cast, log: TableLog, partitions: Partitions) -> None:
         partitions.truncate()
     if not cast.partitioned:
         return
-    partition = {"p": random.choice(PARTITIONS)}
+    columns = log.refresh().columns  # by the time of the command they may have other names: then it is refused
+    partition = {columns.logical_name("p"): random.choice(PARTITIONS)}
     names = sorted(detached_of(log.refresh()))
     draw = random.random()
     if names and draw < 0.45:
@@ -314,13 +316,14 @@ def _handle(cast: Cast, log: TableLog, partitions: Partitions) -> None:
     elif draw < 0.85:
         partitions.detach(partition)
     else:
-        rows = [row._replace(partition=partition["p"]) for row in cast.new_rows(with_deletes=False)]
-        columns = {
+        [name] = partition.values()
+        rows = [row._replace(partition=name) for row in cast.new_rows(with_deletes=False)]
+        values = {
             "k": [row.key for row in rows],
             "p": [row.partition for row in rows],
             "v": [row.value for row in rows],
         }
-        partitions.replace(partition, pa.table(columns))
+        partitions.replace(partition, pa.table({columns.logical_name(at): each for at, each in values.items()}))
 
 
 def caretaker(cast: Cast) -> Callable[[Actor], None]:

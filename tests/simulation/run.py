@@ -80,6 +80,8 @@ def _run(cast: Cast, steps: int) -> None:
         world.add("reclusterer", maintainers.reclusterer(cast), 1.5)
     if world.random.random() < 0.6:
         world.add("sorter", actors.sorter(cast), 0.4)
+    for number in range(world.random.choice((0, 1, 1, 2))):
+        world.add(f"alterer-{number}", actors.alterer(cast))
     for number in range(2):
         world.add(f"setter-{number}", actors.setter(cast), 0.3)
     world.add("reader", actors.reader(cast), 0.7)
