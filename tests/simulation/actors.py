@@ -43,8 +43,8 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression
 from lakebed.settings import FORMAT_PROPERTY
 from tests.simulation.auditor import COUNTED_DOMAIN, COUNTED_PROPERTY, RETENTION_SECONDS, Auditor
-from tests.simulation.columns import CORE, LIMITS
-from tests.simulation.files import Objects, Row, SimulatedStorage, by_partition
+from tests.simulation.columns import LIMITS
+from tests.simulation.files import CORE, Objects, Row, SimulatedStorage, by_partition
 from tests.simulation.stand_ins import VALUES, Change
 from tests.simulation.world import Actor, FailingStore, World
 

@@ -9,7 +9,7 @@ The fold here shares no code with ``lakebed.manifest``: it reads the JSON lines.
   at some version since it was called, and what came after it stands.
 - P1, P4: what a claim names is in the base, and is named by no other claim; no claim names what left the table for good.
 - E1: a merge or upload lowers the measure that says that merges come to an end.
-- R1: a file's values fit the columns of every version that shows them. A change of the schema gives what it says: values follow a
+- C1: a file's values fit the columns of every version that shows them. A change of the schema gives what it says: values follow a
   rename, and a column that is dropped and added again shows none of its old ones. What was planned before a drop conflicts.
 - S1: a part that says which version of the sort key its rows are sorted by is sorted by it.
 - What the commit names lies in the store. The mark of the expired versions passes none that is within retention.
@@ -254,6 +254,8 @@ class Auditor:
         """S1."""
         settings, stored = after.configuration, reader_of(after).names
         columns = json.loads(settings.get("lakebed.sort_key", "[]")) or json.loads(settings.get("lakebed.keys", "[]"))
+        named = {*columns, *json.loads(settings.get("lakebed.keys", "[]")), *after.partition_columns}
+        assert named <= stored.keys(), f"C1: keys, sort key or partitions name {sorted(named - stored.keys())}"
         columns = [stored[name] for name in columns]
         self._sort_keys[int(settings.get(SORT_KEY_VERSION, 1))] = columns
         stamped = [
@@ -331,7 +333,7 @@ class Auditor:
             columns = before.after({kind: json.loads(text) for kind, text in info["operationParameters"].items()})
         said = {each["name"]: each["type"] for each in json.loads(after.schema)["fields"]}
         expected = {name: kind for name, (_, kind) in columns.lines.items()}
-        assert said == expected, f"R1: {info['operation']} {after.version} gives {said}, not {expected}"
+        assert said == expected, f"C1: {info['operation']} {after.version} gives {said}, not {expected}"
         return columns
 
     def visible(self, version: int, table: Table) -> Table:
@@ -408,7 +410,8 @@ class Auditor:
         for _, path in sorted(added, key=lambda pair: pair[0]):
             meant, read = self.meant.get(path, (decode(self._data[path]), version))
             gone = self.columns[read].alive - self.columns[version].alive
-            assert not gone, f"R1: {path} was planned on version {read}, before {sorted(gone)} was dropped"
+            self.world.counts["passed a change of the columns"] += self.columns[read] != self.columns[version]
+            assert not gone, f"C1: {path} was planned on version {read}, before {sorted(gone)} was dropped"
             rows.update((row.key, row) for row in meant)
         return {key: row for key, row in rows.items() if row.value is not None}
 

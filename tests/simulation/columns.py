@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.files import Row, Value
+from tests.simulation.files import CORE, Row, Value
 
-CORE = ("k", "p", "v")
 _PHYSICAL = "delta.columnMapping.physicalName"
 LIMITS = {"byte": 2**7, "short": 2**15, "integer": 2**31, "long": 2**63}
 
@@ -79,7 +78,7 @@ class Reader:
             if at in CORE or (value := stored.get(at)) is None:
                 continue
             assert abs(value) < LIMITS[self.types[name]], (
-                f"R1: {value} of {row} does not fit {name}: {self.types[name]}"
+                f"C1: {value} of {row} does not fit {name}: {self.types[name]}"
             )
             found.append((columns.lines[name][0], value))
         return row._replace(extra=tuple(sorted(found)))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lakebed.manifest.snapshot import Snapshot
 
 T = TypeVar("T")
+CORE = ("k", "p", "v")  # the columns that every table has, by their stored names
 
 
 Value = int | None
@@ -227,8 +228,15 @@ def by_partition(rows: Iterable[Row]) -> list[list[Row]]:
 
 def sort_key(columns: Sequence[str]) -> Callable[[Row], tuple[tuple[bool, Any], ...]]:
     """What rows are sorted by: columns of the table, nulls first."""
-    places = ["kpv".index(column) for column in columns]
-    return lambda row: tuple((row[place] is not None, row[place] or 0) for place in places)
+
+    def value(row: Row, column: str) -> Any:
+        return row["kpv".index(column)] if column in CORE else dict(row.extra).get(column)
+
+    def key(row: Row) -> tuple[tuple[bool, Any], ...]:
+        values = [value(row, column) for column in columns]
+        return tuple((each is not None, each or 0) for each in values)
+
+    return key
 
 
 def stats(rows: Sequence[Row], world: World) -> str:

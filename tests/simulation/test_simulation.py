@@ -16,18 +16,23 @@ from pyroaring import BitMap64
 
 from lakebed.compaction import volatile
 from lakebed.compaction.merge import Merger
-from lakebed.manifest import invariants, table_log
+from lakebed.manifest import evolve, invariants, table_log
 from lakebed.manifest.actions import Commit, Domain, Transaction
 from lakebed.manifest.claims import Claim, claimed_paths
+from lakebed.manifest.column_mapping import PHYSICAL_NAME
 from lakebed.manifest.conflicts import BLIND, Conflict, ConflictKind, ReadWriteSet, find_conflict
 from lakebed.manifest.entries import DETACHED, Operation
 from lakebed.manifest.removals import removals
 from lakebed.manifest.snapshot import Snapshot, apply
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
 from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.manifest.widening import widening
 from lakebed.operations import cleanup, mutate_unkeyed, partitions
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.materialized import MaterializedFolder
 from lakebed.parts.provenance import Provenance
+from tests.simulation import actors, files
+from tests.simulation.files import CORE, Row
 from tests.simulation.run import simulate
 
 SLOW = [pytest.param(first, marks=pytest.mark.slow) for first in range(100, 1000, 25)]
@@ -41,7 +46,7 @@ def test_every_version_shows_the_rows_of_the_oracle_and_nothing_needed_is_delete
     for happened in (
         "crash", "before", "after", "delayed", "committed", "conflicted", "jump", "held", "files deleted", "merge",
         "local merge completed", "overlay", "upload", "carried", "delete", "update", "detach partition",
-        "set sort key", "sorted by version 2", "jobs finished",
+        "set sort key", "sorted by version 2", "jobs finished", "altered", "passed a change of the columns",
     ):  # fmt: skip
         assert total[happened] > 0, f"seeds from {first} on: nothing of the kind {happened!r} happened"
 
@@ -85,8 +90,10 @@ def test_the_auditor_sees_a_store_that_forgets_a_commit() -> None:
 
 @pytest.mark.parametrize("kind", [ConflictKind.BATCH, ConflictKind.METADATA, ConflictKind.PARTS, ConflictKind.TABLE])
 def test_the_auditor_sees_a_log_that_ignores_conflicts(kind: ConflictKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ignoring(access: ReadWriteSet, batch: Transaction | None, scope: str, winner: Commit) -> Conflict | None:
-        conflict = find_conflict(access, batch, scope, winner)
+    def ignoring(
+        access: ReadWriteSet, batch: Transaction | None, scope: str, winner: Commit, before: Snapshot | None
+    ) -> Conflict | None:
+        conflict = find_conflict(access, batch, scope, winner, before)
         return None if conflict and conflict.kind is kind else conflict
 
     monkeypatch.setattr(table_log, "find_conflict", ignoring)
@@ -245,6 +252,51 @@ def a_commit_is_not_looked_at_again(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(TableLog, "_verified", verified)
 
 
+def a_stored_name_is_used_again(broken: pytest.MonkeyPatch) -> None:
+    broken.delitem(invariants.INVARIANTS, "C1")
+    number = evolve._Evolution._number
+    broken.setattr(
+        evolve._Evolution, "_number", lambda self, fields, _: number(self, fields, lambda each: each["name"])
+    )
+
+
+def a_rename_changes_the_stored_name(broken: pytest.MonkeyPatch) -> None:
+    broken.delitem(invariants.INVARIANTS, "C1")
+    rename = evolve._Evolution._rename
+
+    def moving(self: Any, renames: Any) -> None:
+        rename(self, renames)
+        for place, name in renames:
+            place.metadata[PHYSICAL_NAME] = name
+
+    broken.setattr(evolve._Evolution, "_rename", moving)
+
+
+def a_rename_forgets_the_properties(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(evolve._Evolution, "_rename_in_properties", lambda self, names: None)
+
+
+def a_drop_passes_as_compatible(broken: pytest.MonkeyPatch) -> None:
+    holds = evolve._holds
+    broken.setattr(
+        evolve, "_holds", lambda old, new: holds([each for each in old if each.name in {one.name for one in new}], new)
+    )
+
+
+def a_merge_forgets_that_what_is_missing_is_null(broken: pytest.MonkeyPatch) -> None:
+    def with_zeros(row: Row, spec: WriteSpec) -> Row:
+        values = {name: 0 for name in spec.schema.names if name not in CORE} | dict(row.extra)
+        return row._replace(extra=tuple(values.items()))
+
+    broken.setattr(files, "in_shape", with_zeros)
+
+
+def a_widening_is_allowed_the_other_way(broken: pytest.MonkeyPatch) -> None:
+    broken.delitem(invariants.INVARIANTS, "C1")
+    broken.setattr(evolve, "widening", lambda narrow, wide: not narrow.equals(wide) and widening(wide, narrow))
+    broken.setattr(actors, "widening", lambda narrow, wide: widening(wide, narrow))
+
+
 careless_attach = careless("attach")
 BREAKS: Mapping[Break, str] = {
     a_commit_is_not_looked_at_again: "committed: version",
@@ -267,6 +319,12 @@ BREAKS: Mapping[Break, str] = {
     attach_overlooks_live_keys: "has a key twice",
     a_mutation_overlooks_claimed_parts: "(DELETE|UPDATE) .* shows|says that nothing matches",
     a_replica_that_fails_to_start_keeps_its_place: "replicas have the places",
+    a_stored_name_is_used_again: "B2|C1|two columns are named",
+    a_rename_changes_the_stored_name: "B2|C1|S1",
+    a_rename_forgets_the_properties: "C1: keys, sort key or partitions name",
+    a_drop_passes_as_compatible: "C1: .* was planned on version",
+    a_merge_forgets_that_what_is_missing_is_null: "B2",
+    a_widening_is_allowed_the_other_way: "C1",
 }
 FIRST = {  # the world to begin with, a little before one where the break shows
     careless_attach: 610, a_damaged_local_file_is_used: 735, a_cleanup_of_the_log_overlooks_who_begins_to_hold: 670,
