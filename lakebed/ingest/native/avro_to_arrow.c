@@ -64,8 +64,8 @@ struct reader {
     int32_t levels;
     int32_t fault, at;
     unsigned __int128 powers[39]; /* of ten */
-    uint32_t *table; /* for the keys of maps: the place of a key, plus one */
-    int64_t table_room;
+    struct span *sorted; /* keys of a map */
+    int64_t sorted_room;
 };
 
 /* A value is read by functions that return DONE, UNSURE if the record is refused, or a failure. */
@@ -334,40 +334,34 @@ static int read_blocks(struct reader *s, int32_t at, const struct step *step)
     }
 }
 
-static inline struct span key_at(const struct column *keys, int64_t place)
+static int by_key(const void *one, const void *other)
 {
-    return (struct span){keys->values + keys->offsets[place], keys->offsets[place + 1] - keys->offsets[place]};
+    const struct span *left = one, *right = other;
+    if (left->length != right->length)
+        return left->length < right->length ? -1 : 1;
+    return left->length ? memcmp(left->start, right->start, (size_t)left->length) : 0;
 }
 
-/* Refuses the last map of a column if it has a key twice: each key is looked for in a hash table of those before it. */
+/* Refuses the last map of a column if it has a key twice. The keys are sorted: a hash could be made to collide. */
 static int check_keys(struct reader *s, int32_t at, const struct column *keys, int64_t first)
 {
-    int64_t count = keys->length - first, room = 16;
-    if (count < 2)
-        return DONE;
-    while (room < 2 * count)
-        room *= 2;
-    if (room > s->table_room) {
-        uint32_t *larger = realloc(s->table, (size_t)room * sizeof *larger);
+    int64_t count = keys->length - first;
+    if (count > s->sorted_room) {
+        struct span *larger = realloc(s->sorted, (size_t)count * 2 * sizeof *larger);
         if (larger == NULL)
             return NO_MEMORY;
-        s->table = larger;
-        s->table_room = room;
+        s->sorted = larger;
+        s->sorted_room = 2 * count;
     }
-    memset(s->table, 0, (size_t)room * sizeof *s->table);
     for (int64_t i = 0; i < count; i++) {
-        struct span key = key_at(keys, first + i);
-        uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-        for (int64_t j = 0; j < key.length; j++)
-            hash = (hash ^ key.start[j]) * 0x100000001b3u;
-        uint64_t slot = (hash ^ hash >> 32) & (uint64_t)(room - 1);
-        for (; s->table[slot]; slot = (slot + 1) & (uint64_t)(room - 1)) {
-            struct span other = key_at(keys, first + s->table[slot] - 1);
-            if (other.length == key.length && memcmp(other.start, key.start, (size_t)key.length) == 0)
-                return refuse(s, at, REPEATED);
-        }
-        s->table[slot] = (uint32_t)i + 1;
+        int32_t start = keys->offsets[first + i];
+        s->sorted[i] = (struct span){keys->values + start, keys->offsets[first + i + 1] - start};
     }
+    if (count > 1)
+        qsort(s->sorted, (size_t)count, sizeof *s->sorted, by_key);
+    for (int64_t i = 1; i < count; i++)
+        if (by_key(&s->sorted[i - 1], &s->sorted[i]) == 0)
+            return refuse(s, at, REPEATED);
     return DONE;
 }
 
@@ -560,6 +554,6 @@ EXPORTED int lakebed_read_avro(const struct avro_task *task, struct ArrowArray *
     for (int32_t i = 0; s.columns != NULL && i < task->field_count; i++)
         free_column(&s.columns[i]);
     free(s.columns);
-    free(s.table);
+    free(s.sorted);
     return failed;
 }
