@@ -168,14 +168,15 @@ def parts(snapshot: Snapshot) -> pa.Table:
 
 
 def _stats(stats: str | None, columns: ColumnMapping) -> str | None:
-    """Statistics with the users' names of columns; as the log has them if it has these names, or none that can be read."""
+    """Statistics by the users' names of columns; as the log has them if these are the same, or if they can't be read."""
     if stats is None or columns.is_identity:
         return stats
+    names = dict(zip(columns.stored.names, columns.logical.names, strict=True))
     try:
         values = dict(parsed_stats(stats))
         for kind in ("minValues", "maxValues", "nullCount"):
             if kind in values:
-                values[kind] = {columns.logical_name(name): value for name, value in values[kind].items()}
+                values[kind] = {names[name]: value for name, value in values[kind].items() if name in names}
     except (ValueError, AttributeError):
         return stats
     return orjson.dumps(values, default=lambda number: orjson.Fragment(str(number))).decode()  # decimals stay exact

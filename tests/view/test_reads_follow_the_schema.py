@@ -44,23 +44,24 @@ def random_type(rng: random.Random, depth: int = 2) -> pa.DataType:
     shape = rng.random() if depth else 1.0
     if shape < 0.2:
         names = rng.sample("abc", rng.randint(1, 3))
-        return pa.struct([pa.field(name, random_type(rng, depth - 1)) for name in names])
+        return pa.struct([pa.field(name, random_type(rng, depth - 1), rng.random() < 0.8) for name in names])
     if shape < 0.3:
-        return pa.list_(pa.field("element", random_type(rng, depth - 1)))
+        return pa.list_(pa.field("element", random_type(rng, depth - 1), rng.random() < 0.8))
     if shape < 0.38:
         return pa.map_(pa.string(), random_type(rng, depth - 1))
     return rng.choice(TYPES)
 
 
-def random_value(rng: random.Random, kind: pa.DataType) -> Any:
-    if rng.random() < 0.12:
+def random_value(rng: random.Random, field: pa.Field) -> Any:
+    kind = field.type
+    if field.nullable and rng.random() < 0.12:
         return None
     if pa.types.is_struct(kind):
-        return {each.name: random_value(rng, each.type) for each in kind}
+        return {each.name: random_value(rng, each) for each in kind}
     if pa.types.is_list(kind):
-        return [random_value(rng, kind.value_type) for _ in range(rng.randrange(3))]
+        return [random_value(rng, kind.value_field) for _ in range(rng.randrange(3))]
     if pa.types.is_map(kind):
-        return [(key, random_value(rng, kind.item_type)) for key in rng.sample("klm", rng.randrange(3))]
+        return [(key, random_value(rng, kind.item_field)) for key in rng.sample("klm", rng.randrange(3))]
     if pa.types.is_integer(kind):
         limit = 1 << (kind.bit_width - 1)
         return rng.choice([rng.randrange(-9, 9), rng.randrange(-limit, limit), limit - 1, -limit])
@@ -94,22 +95,26 @@ def random_value(rng: random.Random, kind: pa.DataType) -> Any:
 def as_read(row: Row, columns: ColumnMapping) -> Row:
     """A row, written at whatever version, as a reader must return it by these columns."""
     return {
-        wanted.name: _as_read(row.get(stored.name), stored.type, wanted.type)
-        for stored, wanted in zip(columns.stored, columns.logical, strict=True)
+        new.name: _as_read(row.get(old.name), old.with_nullable(True), new)
+        for old, new in zip(columns.stored, columns.logical, strict=True)
     }
 
 
-def _as_read(value: Any, stored: pa.DataType, wanted: pa.DataType) -> Any:
+def _as_read(value: Any, old: pa.Field, new: pa.Field) -> Any:
+    stored, wanted = old.type, new.type
     if value is None:
+        if not old.nullable:
+            raise Misfit(value)
         return None
     if pa.types.is_struct(stored):
         return {
-            new.name: _as_read(value.get(old.name), old.type, new.type) for old, new in zip(stored, wanted, strict=True)
+            after.name: _as_read(value.get(before.name), before, after)
+            for before, after in zip(stored, wanted, strict=True)
         }
     if pa.types.is_list(stored):
-        return [_as_read(each, stored.value_type, wanted.value_type) for each in value]
+        return [_as_read(each, stored.value_field, wanted.value_field) for each in value]
     if pa.types.is_map(stored):
-        return [(key, _as_read(each, stored.item_type, wanted.item_type)) for key, each in value]
+        return [(key, _as_read(each, stored.item_field, wanted.item_field)) for key, each in value]
     return _converted(value, stored)
 
 
@@ -190,8 +195,7 @@ class World:
         key = self.snapshot.logical_settings.keys[0]
         keys = self.rng.sample(range(60), self.rng.randrange(1, 12))
         rows = [
-            {each.name: random_value(self.rng, each.type) for each in columns.logical} | {key: number}
-            for number in keys
+            {each.name: random_value(self.rng, each) for each in columns.logical} | {key: number} for number in keys
         ]
         if "region" in columns.stored.names:
             region = columns.logical_name("region")
@@ -213,7 +217,7 @@ class World:
         """One random change of the schema; one that is refused changes nothing."""
         schema, rng = self.table.schema, self.rng
         paths = list(_paths(schema, ()))
-        kind = rng.choice(["add", "add in", "widen", "widen", "rename", "drop", "again"])
+        kind = rng.choice(["add", "add in", "widen", "widen", "relax", "rename", "drop", "again"])
         name, path = f"n{rng.randrange(10**6)}", ".".join(rng.choice(paths)[0])
         change: dict[str, Any] = {}
         if kind == "add":
@@ -224,6 +228,8 @@ class World:
         elif kind == "widen":
             steps = [(".".join(at), wide) for at, found in paths for wide in TYPES if widening(found, wide)]
             change = {"widen": dict([rng.choice(steps)])} if steps else {}
+        elif kind == "relax":
+            change = {"relax": [path]}
         elif kind == "rename" and not path.endswith(("element", "key", "value")):
             change = {"rename": {path: rng.choice([name, "Ü b", "x.y"])}}
         elif kind == "drop" and not path.endswith(("element", "key", "value")):
@@ -261,7 +267,7 @@ def _paths_of(kind: pa.DataType, at: tuple[str, ...]) -> Any:
 def new_world(folder: Path, seed: int) -> World:
     rng = random.Random(seed)
     fields = [pa.field("id", rng.choice([pa.int8(), pa.int32(), pa.int64()]))]
-    fields += [pa.field(f"c{at}", random_type(rng)) for at in range(rng.randint(3, 7))]
+    fields += [pa.field(f"c{at}", random_type(rng), rng.random() < 0.8) for at in range(rng.randint(3, 7))]
     partition = ["region"] if rng.random() < 0.4 else []
     fields += [pa.field(name, pa.string()) for name in partition]
     table = lakebed.create(folder / "orders", pa.schema(fields), keys=["id"], partition_by=partition)
@@ -302,7 +308,7 @@ def _condition(rng: random.Random, oracle: pa.Table) -> str:
     ]
     name = rng.choice(names)
     kind = oracle.schema.field(name).type
-    value = random_value(rng, kind)
+    value = random_value(rng, oracle.schema.field(name))
     if len(oracle) and rng.random() < 0.7:
         value = rng.choice(oracle[name].to_pylist())
     if value is None:
@@ -312,7 +318,7 @@ def _condition(rng: random.Random, oracle: pa.Table) -> str:
     return (
         f'"{name}" {comparison} {text}'
         if rng.random() < 0.8
-        else f'"{name}" in ({text}, {_literal(random_value(rng, kind), kind)})'
+        else f'"{name}" in ({text}, {_literal(random_value(rng, pa.field(name, kind)), kind)})'
     )
 
 
