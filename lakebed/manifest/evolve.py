@@ -129,7 +129,7 @@ class _Evolution:
             self._map_columns()
         for place in drops:
             self._drop(place)
-        self._rename(renames)
+        self.rename(renames)
         for path, kind in change.add.items():
             self._add(path, kind)
         for path, text in change.comment.items():
@@ -174,7 +174,7 @@ class _Evolution:
             self._require_free(name)
         return None if place.field["name"] == name else place
 
-    def _rename(self, renames: list[tuple[Place, str]]) -> None:
+    def rename(self, renames: list[tuple[Place, str]]) -> None:
         columns: dict[str, str] = {}
         for place, name in renames:
             if place.is_column:
@@ -257,7 +257,7 @@ class _Evolution:
             self._require_free(name)
         new: Json = {"name": name, "type": type_to_json(kind), "nullable": True, "metadata": {}}
         if self._mapped:
-            self._number([each for _, each in all_fields([new])], lambda _: self._stored_name())
+            self.number([each for _, each in all_fields([new])], lambda _: self._stored_name())
         siblings.append(new)
         self._changed = True
 
@@ -286,10 +286,10 @@ class _Evolution:
                 for name, value in (each.get("metadata") or {}).items()
                 if name not in (FIELD_ID, PHYSICAL_NAME)
             }
-        self._number(fields, lambda each: str(each["name"]))
+        self.number(fields, lambda each: str(each["name"]))
         self._need(COLUMN_MAPPING)
 
-    def _number(self, fields: list[Json], stored_name: Callable[[Json], str]) -> None:
+    def number(self, fields: list[Json], stored_name: Callable[[Json], str]) -> None:
         """Give fields their numbers and stored names."""
         known = (each["metadata"].get(FIELD_ID, 0) for _, each in all_fields(self._fields) if each.get("metadata"))
         number = max(int(self._configuration.get(MAX_ID, 0)), *known, 0)
@@ -441,7 +441,7 @@ def is_compatible(old: Metadata, new: Metadata) -> bool:
         before.stored_names(old.partition_columns) == after.stored_names(new.partition_columns)
         and stored_settings(read_settings(old.configuration), before)
         == stored_settings(read_settings(new.configuration), after)
-        and _holds(before.stored, after.stored)
+        and rows_fit(before.stored, after.stored)
     )
 
 
@@ -456,23 +456,23 @@ def _others(metadata: Metadata) -> dict[str, str]:
     return {name: text for name, text in metadata.configuration.items() if name not in _FOLLOWS_THE_SCHEMA}
 
 
-def _holds(old: Any, new: Any) -> bool:
+def rows_fit(old: Any, new: Any) -> bool:
     """Whether rows with the old stored fields are rows with the new ones: fields are found by name."""
     known = {each.name: each for each in old}
     wanted = {each.name: each for each in new}
     return known.keys() <= wanted.keys() and all(
-        _holds_field(known[name], each) if name in known else each.nullable for name, each in wanted.items()
+        _field_fits(known[name], each) if name in known else each.nullable for name, each in wanted.items()
     )
 
 
-def _holds_field(old: pa.Field, new: pa.Field) -> bool:
+def _field_fits(old: pa.Field, new: pa.Field) -> bool:
     if old.nullable and not new.nullable:
         return False
     one, other = old.type, new.type
     if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return _holds(one, other)
+        return rows_fit(one, other)
     if pa.types.is_map(one) and pa.types.is_map(other):
-        return _holds_field(one.key_field, other.key_field) and _holds_field(one.item_field, other.item_field)
+        return _field_fits(one.key_field, other.key_field) and _field_fits(one.item_field, other.item_field)
     if pa.types.is_list(one) and pa.types.is_list(other):
-        return _holds_field(one.value_field, other.value_field)
+        return _field_fits(one.value_field, other.value_field)
     return bool(one.equals(other)) or widening(one, other)

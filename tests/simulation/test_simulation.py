@@ -254,22 +254,20 @@ def a_commit_is_not_looked_at_again(broken: pytest.MonkeyPatch) -> None:
 
 def a_stored_name_is_used_again(broken: pytest.MonkeyPatch) -> None:
     broken.delitem(invariants.INVARIANTS, "C1")
-    number = evolve._Evolution._number
-    broken.setattr(
-        evolve._Evolution, "_number", lambda self, fields, _: number(self, fields, lambda each: each["name"])
-    )
+    number = evolve._Evolution.number
+    broken.setattr(evolve._Evolution, "number", lambda self, fields, _: number(self, fields, lambda each: each["name"]))
 
 
 def a_rename_changes_the_stored_name(broken: pytest.MonkeyPatch) -> None:
     broken.delitem(invariants.INVARIANTS, "C1")
-    rename = evolve._Evolution._rename
+    rename = evolve._Evolution.rename
 
     def moving(self: Any, renames: Any) -> None:
         rename(self, renames)
         for place, name in renames:
             place.metadata[PHYSICAL_NAME] = name
 
-    broken.setattr(evolve._Evolution, "_rename", moving)
+    broken.setattr(evolve._Evolution, "rename", moving)
 
 
 def a_rename_forgets_the_properties(broken: pytest.MonkeyPatch) -> None:
@@ -277,9 +275,11 @@ def a_rename_forgets_the_properties(broken: pytest.MonkeyPatch) -> None:
 
 
 def a_drop_passes_as_compatible(broken: pytest.MonkeyPatch) -> None:
-    holds = evolve._holds
+    holds = evolve.rows_fit
     broken.setattr(
-        evolve, "_holds", lambda old, new: holds([each for each in old if each.name in {one.name for one in new}], new)
+        evolve,
+        "rows_fit",
+        lambda old, new: holds([each for each in old if each.name in {one.name for one in new}], new),
     )
 
 
