@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.message import DecodeError
 
 from lakebed.ingest.json_text import Unreadable
 from lakebed.ingest.record_format import Message
@@ -28,6 +31,7 @@ COMPILE_SECONDS_MAX = 120
 FILES_KEPT_MAX = 32
 _MAIN = "record.lakebed.proto"
 _REASON_CHARACTERS_MAX = 500
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*", re.ASCII)
 
 _LEFT_OUT = {
     "confluent/meta.proto": """
@@ -84,7 +88,12 @@ def _protoc(schema_text: str, references: Mapping[str, str]) -> bytes:
     if sum(len(text) for text in texts.values()) > SCHEMA_BYTES_MAX:
         raise Unreadable(f"the Protobuf schema has more than {SCHEMA_BYTES_MAX} bytes with its references")
     with TemporaryDirectory(prefix="lakebed-protoc-") as folder:
+        serialized = descriptor_pb2.FileDescriptorSet()
         for name, text in texts.items():
+            if (file := _deserialized(text)) is not None:
+                serialized.file.add().MergeFrom(file)
+                serialized.file[-1].name = name
+                continue
             path = Path(folder, "in", _checked_name(name))
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,13 +102,16 @@ def _protoc(schema_text: str, references: Mapping[str, str]) -> bytes:
                 raise Unreadable(
                     f"the Protobuf schema has a reference of a name that can't be: {_short(name)}"
                 ) from error
-        found = Path(folder, "out")
-        folders = [f"-I{path}" for path in (Path(folder, "in"), *_installed())]
+        found, given = Path(folder, "out"), Path(folder, "serialized")
+        options = [f"-I{path}" for path in (Path(folder, "in"), *_installed())]
+        if serialized.file:
+            given.write_bytes(serialized.SerializeToString())
+            options.append(f"--descriptor_set_in={given}")
         command = [
             sys.executable,
             "-m",
             "grpc_tools.protoc",
-            *folders,
+            *options,
             "--include_imports",
             f"--descriptor_set_out={found}",
         ]
@@ -111,6 +123,17 @@ def _protoc(schema_text: str, references: Mapping[str, str]) -> bytes:
             complaint = ran.stderr.decode(errors="replace").replace(f"{folder}/in/", "")
             raise Unreadable(f"the Protobuf schema is not valid: {_complaint(complaint)}")
         return found.read_bytes()
+
+
+def _deserialized(text: str) -> Any:
+    """The file that a text is base64 of, or None. Some clients register schemas so; no ``.proto`` text looks like base64."""
+    if not text or not _BASE64.fullmatch(text):
+        return None
+    try:
+        file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text))
+    except (ValueError, DecodeError):
+        return None
+    return file
 
 
 def _checked_name(name: str) -> str:

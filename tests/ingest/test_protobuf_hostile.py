@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import subprocess
 import sys
@@ -10,7 +11,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from google.protobuf import message_factory
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, message_factory
 
 from lakebed.ingest import protobuf_schema
 from lakebed.ingest.json_text import Unreadable
@@ -201,6 +205,36 @@ def test_references_are_found_by_the_names_they_are_imported_by() -> None:
     base = 'syntax = "proto3"; package shop; message Base { string name = 1; }'
     schema = ProtobufFormat().compile(text, {"shop/base.proto": base, "shop/item.proto": item}).schema
     assert str(schema.field("item").type) == "struct<base: struct<name: string not null>>"
+
+
+def test_a_schema_may_be_base64_of_a_serialized_file() -> None:
+    """So Confluent's client for Python registers it, and some registries return it."""
+    text = 'syntax = "proto3"; import "item.proto"; message M { shop.Item item = 1; }'
+    item = (
+        'syntax = "proto3"; package shop; import "google/type/date.proto"; message Item { google.type.Date day = 1; }'
+    )
+    file = descriptor_pb2.FileDescriptorProto()
+    compiled(text, {"item.proto": item}).file.CopyToProto(file)
+    main = base64.b64encode(file.SerializeToString()).decode()
+    file.Clear()
+    compiled(item, {}).file.CopyToProto(file)
+    reference = base64.b64encode(file.SerializeToString()).decode()
+    for references in ({"item.proto": item}, {"item.proto": reference}):
+        schema = ProtobufFormat().compile(main, references).schema
+        assert str(schema.field("item").type) == "struct<day: date32[day]>"
+    assert ProtobufFormat().compile(text, {"item.proto": reference}).schema.names == ["item"]
+
+
+def test_records_of_confluents_serializer_are_read() -> None:
+    client = SchemaRegistryClient.new_client({"url": "mock://here"})
+    message = compiled(TWO, {}, (0, 0))
+    serializer = ProtobufSerializer(message_factory.GetMessageClass(message), client)
+    record = serializer(message_factory.GetMessageClass(message)(y=5), SerializationContext("t", MessageField.VALUE))
+    split = split_messages(pa.array([record[5:]], pa.binary()))
+    (place,) = split.groups
+    schema = client.get_schema(int.from_bytes(record[1:5], "big"))
+    reader = ProtobufFormat().compile(schema.schema_str, {}, place)
+    assert reader.read(split.payloads).rows.to_pylist() == [{"y": 5}]
 
 
 def messages(*fields: str) -> str:
