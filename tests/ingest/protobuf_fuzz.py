@@ -236,6 +236,8 @@ def fuzz(schema: str, records: int, seed: int) -> tuple[int, int]:
         batch = [damaged(one, rng, whole) if rng.random() < 0.6 else one for one in whole]
         counts = check(reader, batch)
         sure, errors = sure + counts[0], errors + counts[1]
+    full = fill(message(), rng, 1.0).SerializeToString()
+    check(reader, [full[:end] for end in range(len(full))])
     return sure, errors
 
 

@@ -53,9 +53,13 @@ struct reader {
     int64_t values, values_max;
 };
 
-static int read_varint(struct reader *s, uint64_t *out)
+static inline int read_varint(struct reader *s, uint64_t *out)
 {
     uint64_t value = 0;
+    if (s->p < s->end && *s->p < 0x80) {
+        *out = *s->p++;
+        return DONE;
+    }
     for (int shift = 0; shift < 70; shift += 7) {
         if (s->p == s->end)
             return UNSURE;
@@ -71,7 +75,7 @@ static int read_varint(struct reader *s, uint64_t *out)
     return UNSURE;
 }
 
-static int read_tag(struct reader *s, uint32_t *number, int *type)
+static inline int read_tag(struct reader *s, uint32_t *number, int *type)
 {
     uint64_t tag;
     position start = s->p;
@@ -83,7 +87,7 @@ static int read_tag(struct reader *s, uint32_t *number, int *type)
 }
 
 /* The end of the bytes whose length stands at `p`. */
-static int read_length(struct reader *s, position *end)
+static inline int read_length(struct reader *s, position *end)
 {
     uint64_t length;
     if (read_varint(s, &length) != DONE || length > (uint64_t)(s->end - s->p))
@@ -124,7 +128,7 @@ static int skip(struct reader *s, uint32_t number, int type, int levels)
 }
 
 /* Makes room for one value of a column, which counts as a value of the record. */
-static int make_room(struct reader *s, int32_t node)
+static inline int make_room(struct reader *s, int32_t node)
 {
     struct column *column = &s->columns[node];
     if (++s->values > s->values_max)
@@ -132,9 +136,9 @@ static int make_room(struct reader *s, int32_t node)
     return column->length == column->capacity ? grow(&s->fields[node], column, column->length + 1) : DONE;
 }
 
-static void append(struct column *column) { set_bit(column->validity, column->length++); }
+static inline void append(struct column *column) { set_bit(column->validity, column->length++); }
 
-static void put_integer(const struct field *field, struct column *column, uint64_t value)
+static inline void put_integer(const struct field *field, struct column *column, uint64_t value)
 {
     uint8_t *out = column->values + column->length * field->width;
     uint32_t narrow = (uint32_t)value;
@@ -147,7 +151,7 @@ static void put_integer(const struct field *field, struct column *column, uint64
     append(column);
 }
 
-static int read_bytes(struct reader *s, int32_t node)
+static inline int read_bytes(struct reader *s, int32_t node)
 {
     struct column *column = &s->columns[node];
     position end;
@@ -166,7 +170,7 @@ static int read_bytes(struct reader *s, int32_t node)
 }
 
 /* Reads one number and appends it to its column. */
-static int read_number(struct reader *s, int32_t node)
+static inline int read_number(struct reader *s, int32_t node)
 {
     const struct field *field = &s->fields[node];
     struct column *column = &s->columns[node];
@@ -200,7 +204,7 @@ static int read_nested(struct reader *s, int32_t node)
     return failed;
 }
 
-static int wire_type_of(const struct reader *s, int32_t node)
+static inline int wire_type_of(const struct reader *s, int32_t node)
 {
     switch (s->members[node].encoding) {
     case VARINT:

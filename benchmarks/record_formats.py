@@ -1,11 +1,11 @@
-"""How fast Avro records become Arrow columns on one core, beside the same rows as JSON and other readers of Avro.
+"""How fast records with a schema become Arrow columns on one core: Avro, Protobuf, JSON with a JSON Schema, and other readers.
 
-    python -m benchmarks.avro [--events 200000]
+    python -m benchmarks.record_formats [--events 200000]
 
 Each way reads the same rows of ten columns, in batches of 16,384, in one process; the figure is CPU time for a record, the best
-of a few rounds, all ways in turn within a round. JSON is read by the native parser alone, so both columns of figures are for
-reading only. ``plain types`` has no decimal and no times, because pyruhvro does not read all of them. fastavro makes
-dictionaries only. The ways in Python read a tenth of the rows.
+of a few rounds, all ways in turn within a round. ``JSON: native`` is the JSON parser alone, so all figures are for reading only.
+``plain types`` has no decimal and no times, because pyruhvro and ptars do not read all of them. fastavro makes dictionaries
+only, google.protobuf messages only. The ways in Python read a tenth of the rows.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+from google.protobuf import message_factory
 
 from lakebed.ingest.avro.defaults import encoded
 from lakebed.ingest.avro.program import program_of
 from lakebed.ingest.avro.reader import AvroReader
 from lakebed.ingest.avro.schema import parse_schema
+from lakebed.ingest.json_schema import JsonSchemaFormat
 from lakebed.ingest.native.json_parser import JsonParser
 from lakebed.ingest.native.library import library
+from lakebed.ingest.protobuf import ProtobufReader
+from lakebed.ingest.protobuf_schema import compiled
+from lakebed.ingest.record_format import RecordReader
 
 BATCH_ROWS = 16_384
 ROUNDS = 5
@@ -43,6 +48,27 @@ FIELDS: dict[str, Any] = {
     "updated_at": {"type": "long", "logicalType": "timestamp-micros"},
 }
 PLAIN: dict[str, Any] = {**FIELDS, "amount": "double", "created_at": "long", "updated_at": "long"}
+PROTOBUF = """
+    syntax = "proto3";
+    import "google/protobuf/timestamp.proto";
+    import "confluent/meta.proto";
+    import "confluent/type/decimal.proto";
+    message Order {
+      int64 order_id = 1; int64 customer_id = 2; string region = 3; Status status = 4; AMOUNT int32 quantity = 6;
+      double weight = 7; optional string note = 8; TIME created_at = 9; TIME updated_at = 10;
+    }
+    enum Status { PLACED = 0; PAID = 1; SENT = 2; BACK = 3; }
+    """
+AMOUNT = """confluent.type.Decimal amount = 5 [(confluent.field_meta) = {
+    params: [{key: "precision", value: "12"}, {key: "scale", value: "2"}]}];"""
+JSON_SCHEMA = {
+    "order_id": {"type": "integer"}, "customer_id": {"type": "integer"}, "region": {"type": "string"},
+    "status": {"enum": ["PLACED", "PAID", "SENT", "BACK"]},
+    "amount": {"type": "number", "title": "org.apache.kafka.connect.data.Decimal",
+               "connect.parameters": {"scale": "2", "connect.decimal.precision": "12"}},
+    "quantity": {"type": "integer", "connect.type": "int32"}, "weight": {"type": "number"},
+    "note": {"type": ["string", "null"]}, "created_at": {"type": "integer"}, "updated_at": {"type": "integer"},
+}  # fmt: skip
 JSON_TYPES = {
     "order_id": pa.int64(), "customer_id": pa.int64(), "region": pa.string(), "status": pa.string(),
     "amount": pa.decimal128(12, 2), "quantity": pa.int32(), "weight": pa.float64(), "note": pa.string(),
@@ -69,8 +95,11 @@ def main() -> None:
         if importlib.util.find_spec("pyruhvro") and fields is PLAIN:
             ways[f"{name}: pyruhvro"] = count, _pyruhvro(schema, records)
         print(f"{name}: {sum(map(len, records)) / count:.0f} bytes a record")
+    for name in ("Protobuf", "Protobuf, plain types"):
+        ways |= _protobuf_ways(name, rows)
     texts = [_as_json(row) for row in rows]
     print(f"JSON: {sum(map(len, texts)) / count:.0f} bytes a record")
+    ways["JSON with a JSON Schema"] = count, _reading(_json_schema(), texts)
     ways |= {"JSON: native": (count, _json(texts))} if library() else {}
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
@@ -84,6 +113,59 @@ def main() -> None:
             if library()
             else ""
         )
+
+
+def _protobuf_ways(name: str, rows: list[dict[str, Any]]) -> dict[str, tuple[int, Callable[[], object]]]:
+    is_plain, count = name.endswith("plain types"), len(rows)
+    text = PROTOBUF.replace("AMOUNT", "double amount = 5;" if is_plain else AMOUNT)
+    descriptor = compiled(text.replace("TIME", "int64" if is_plain else "google.protobuf.Timestamp"), {})
+    kind = message_factory.GetMessageClass(descriptor)
+    records = [_as_protobuf(kind, row, is_plain) for row in rows]
+    print(f"{name}: {sum(map(len, records)) / count:.0f} bytes a record")
+    few, one_by_one = records[: count // 10], ProtobufReader(descriptor)
+    one_by_one.parser = None
+    ways: dict[str, tuple[int, Callable[[], object]]] = {
+        f"{name}: in Python": (len(few), _reading(one_by_one, few)),
+        f"{name}: google.protobuf, messages": (len(few), lambda: [kind.FromString(record) for record in few]),
+    }
+    if library():
+        ways[f"{name}: native"] = count, _reading(ProtobufReader(descriptor), records)
+    if importlib.util.find_spec("ptars") and is_plain:
+        ways[f"{name}: ptars"] = count, _ptars(descriptor, records)
+    return ways
+
+
+def _as_protobuf(kind: Any, row: dict[str, Any], is_plain: bool) -> bytes:
+    status = ("PLACED", "PAID", "SENT", "BACK").index(row["status"])
+    message = kind(
+        **{name: value for name, value in row.items() if name not in ("status", "amount") and name[-3:] != "_at"}
+    )
+    message.status = status
+    if is_plain:
+        message.amount, message.created_at, message.updated_at = (
+            row["amount"] / 100,
+            row["created_at"],
+            row["updated_at"],
+        )
+    else:
+        message.amount.value, message.amount.precision, message.amount.scale = row["amount"].to_bytes(4, "big"), 12, 2
+        message.created_at.FromMilliseconds(row["created_at"])
+        message.updated_at.FromMicroseconds(row["updated_at"])
+    encoded_message: bytes = message.SerializeToString()
+    return encoded_message
+
+
+def _ptars(descriptor: Any, records: list[bytes]) -> Callable[[], object]:
+    import ptars
+
+    handler = ptars.HandlerPool([descriptor.file]).get_for_message(descriptor)
+    batches = _batches(records)
+    return lambda: [handler.array_to_record_batch(batch) for batch in batches]
+
+
+def _json_schema() -> RecordReader:
+    required = [name for name in JSON_SCHEMA if name != "note"]
+    return JsonSchemaFormat().compile(json.dumps({"properties": JSON_SCHEMA, "required": required}), {})
 
 
 def _rows(count: int) -> list[dict[str, Any]]:
@@ -129,7 +211,7 @@ def _batches(records: list[bytes]) -> list[pa.BinaryArray]:
     return [pa.array(records[at : at + BATCH_ROWS], pa.binary()) for at in range(0, len(records), BATCH_ROWS)]
 
 
-def _reading(reader: AvroReader, records: list[bytes]) -> Callable[[], None]:
+def _reading(reader: RecordReader, records: list[bytes]) -> Callable[[], None]:
     batches = _batches(records)
 
     def read() -> None:
