@@ -18,6 +18,7 @@ LOGICAL = (
     {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10},
     {"type": "bytes", "logicalType": "decimal", "precision": 64, "scale": 3},
     {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"},
+    {"type": "int", "connect.type": "int16"},
     {"type": "fixed", "size": 5, "logicalType": "decimal", "precision": 11, "scale": 0},
     {"type": "fixed", "size": 17, "logicalType": "decimal", "precision": 38, "scale": 38},
     {"type": "fixed", "size": 16, "logicalType": "uuid"},
@@ -124,7 +125,7 @@ class World:
             case "boolean":
                 return rng.choice((b"\0", b"\1"))
             case "int":
-                return self.whole(31)
+                return self.whole(15 if "connect.type" in kind else 31)
             case "long":
                 return self.whole(63)
             case "float":

@@ -26,6 +26,7 @@ from lakebed.ingest.native.library import library
 from lakebed.ingest.record_format import ReadRecords
 from tests.ingest import avro_fuzz
 
+TOO_LARGE = "a number that is too large for its type in 'a'"
 DIGITS = "a decimal with no digits or too many in 'a'"
 INT_ARRAY = {"type": "array", "items": "int"}
 POINT = {
@@ -135,6 +136,8 @@ def test_the_native_reader_is_what_is_compared() -> None:
             Decimal("0.000000000000000001"),
             Decimal("0.000000000000000001"),
         ),
+        ({"type": "int", "connect.type": "int16"}, pa.int16(), -(2**15), -(2**15)),
+        ({"type": "int", "connect.type": "int8"}, pa.int8(), 127, 127),
         (logical("int", "date"), pa.date32(), date(1969, 12, 31), date(1969, 12, 31)),
         (
             logical("long", "timestamp-millis"),
@@ -334,7 +337,10 @@ def test_schemas_are_bounded() -> None:
         ("int", b"", "the record ends too early in 'a'"),
         ("int", b"\x80", "the record ends too early in 'a'"),
         ("int", b"\x02\x02", "bytes behind the record's end"),
-        ("int", number(2**31), "a number of more than 32 bits in 'a'"),
+        ("int", number(2**31), TOO_LARGE),
+        ("int", number(-(2**31) - 1), TOO_LARGE),
+        ({"type": "int", "connect.type": "int16"}, number(2**15), TOO_LARGE),
+        ({"type": "int", "connect.type": "int8"}, number(-129), TOO_LARGE),
         ("long", b"\xff" * 9 + b"\x02", "a number of more than 64 bits in 'a'"),
         ("long", b"\xff" * 10 + b"\x01", "a number of more than 64 bits in 'a'"),
         ("double", b"\0" * 7, "the record ends too early in 'a'"),

@@ -58,6 +58,7 @@ _PRIMITIVES = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
+_SMALL = {8: pa.int8(), 16: pa.int16()}
 _WIDER = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}
 
 
@@ -224,8 +225,9 @@ def _primitive(kind: Primitive, name: str) -> Column | None:
         return Column(name=name, arrow=arrow, logical=logical)
     if meaning.logical == "decimal":
         return _decimal(meaning, name)
-    logical = LogicalType(meaning.connect) if meaning.connect else PLAIN
-    return Column(name=name, arrow=_PRIMITIVES[kind.name], logical=logical)
+    if meaning.connect:
+        return Column(name=name, arrow=_PRIMITIVES[kind.name], logical=LogicalType(meaning.connect))
+    return Column(name=name, arrow=_SMALL.get(kind.bits, _PRIMITIVES[kind.name]))
 
 
 def _fixed(kind: Fixed, name: str) -> Column:

@@ -59,7 +59,9 @@ class Code(IntEnum):
     """No bytes; a null for the column."""
     BOOLEAN = 1
     INT = 2
+    """A whole number of up to ``size`` bits and a sign."""
     LONG = 3
+    """The same."""
     FLOAT = 4
     DOUBLE = 5
     BYTES = 6
@@ -97,6 +99,9 @@ _PRIMITIVES = {
 }
 
 
+_BITS = {"int": 31, "long": 63}
+
+
 class Fault(IntEnum):
     """Why bytes are no record: ``enum fault`` of avro_to_arrow.c."""
 
@@ -122,7 +127,7 @@ _REASONS = {
     Fault.ENDS: "the record ends too early",
     Fault.NEGATIVE: "a length below zero",
     Fault.NUMBER: "a number of more than 64 bits",
-    Fault.RANGE: "a number of more than 32 bits",
+    Fault.RANGE: "a number that is too large for its type",
     Fault.TRUTH: "a boolean that is neither 0 nor 1",
     Fault.UTF8: "a text that is not UTF-8",
     Fault.SYMBOL: "a symbol that the enum does not have",
@@ -218,12 +223,10 @@ class _Compiler:
                 if is_number or reader.name not in _PROMOTIONS.get(writer.name, (writer.name,)):
                     raise _mismatch(writer, reader, path)
                 _check_meaning(writer.meaning, reader.meaning, writer, reader, path)
-                code = _PRIMITIVES[writer.name]
-                return (
-                    self.nothing(column, path)
-                    if code is Code.NOTHING
-                    else self.add(Step(code=code, column=place, path=path))
-                )
+                if writer.name == "null":
+                    return self.nothing(column, path)
+                size = reader.bits - 1 if reader.bits else _BITS.get(writer.name, 0)
+                return self.add(Step(code=_PRIMITIVES[writer.name], column=place, size=size, path=path))
             case Fixed(), Fixed() if _is_same(writer, reader) and writer.size == reader.size:
                 _check_meaning(writer.meaning, reader.meaning, writer, reader, path)
                 code = Code.UUID if reader.meaning.logical == "uuid" else Code.FIXED
@@ -316,7 +319,7 @@ class _Compiler:
         children: tuple[int, ...] = ()
         match kind:
             case Primitive():
-                step = Step(code=_PRIMITIVES[kind.name], path=path)
+                step = Step(code=_PRIMITIVES[kind.name], size=_BITS.get(kind.name, 0), path=path)
             case Fixed():
                 step = Step(code=Code.FIXED, size=kind.size, path=path)
             case Enumeration():

@@ -119,7 +119,7 @@ class _Reading:
 
     def _number(self, at: int, step: Step) -> int | float:
         value = self._whole(at)
-        if step.code is Code.INT and not -(1 << 31) <= value < 1 << 31:
+        if not -(1 << step.size) <= value < 1 << step.size:
             raise _Refused(Fault.RANGE, at)
         kind = self._columns[step.column].arrow if step.column >= 0 else None
         if kind is None or not pa.types.is_floating(kind):

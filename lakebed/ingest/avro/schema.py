@@ -26,6 +26,7 @@ LOGICAL_TYPES = {
     "decimal": ("bytes", "fixed"),
 }
 """Logical types that change how a value is read, and the types that they are valid for."""
+SMALL = {"int8": 8, "int16": 16}
 PRECISION_MAX = 1_000_000
 CONNECT_PRECISION = 64
 """What Kafka Connect's converter says of a decimal whose precision nobody set."""
@@ -48,6 +49,8 @@ NO_MEANING = Meaning()
 class Primitive:
     name: str
     meaning: Meaning = NO_MEANING
+    bits: int = 0
+    """Of an int that Kafka Connect says to be smaller: 8 or 16; else 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +176,8 @@ def _type(schema: object, namespace: str, names: _Names, level: int) -> Type:
     kind = schema.get("type")
     match kind:
         case str() if kind in PRIMITIVES:
-            return Primitive(kind, _meaning(schema, kind))
+            bits = SMALL.get(str(schema.get("connect.type")), 0) if kind == "int" else 0
+            return Primitive(kind, _meaning(schema, kind), bits)
         case "array":
             return Array(_type(schema.get("items"), namespace, names, level + 1))
         case "map":

@@ -203,8 +203,10 @@ static inline int append_number(struct reader *s, int32_t place, int64_t value)
         memcpy(out, &narrow, 4);
     } else if (field->width == 8) {
         memcpy(out, &value, 8);
-    } else {
+    } else if (field->width == 4) {
         memcpy(out, &value, 4); /* of a little-endian machine */
+    } else {
+        memcpy(out, &value, (size_t)field->width);
     }
     append(column);
     return DONE;
@@ -452,7 +454,7 @@ static int read_value(struct reader *s, int32_t at)
     case INT:
     case LONG:
         failed = read_number(s, at, &value);
-        if (failed == DONE && step->code == INT && value != (int32_t)value)
+        if (failed == DONE && (value ^ value >> 63) >> step->size)
             return refuse(s, at, RANGE);
         return failed != DONE || step->column < 0 ? failed : append_number(s, step->column, value);
     case FLOAT:
