@@ -167,7 +167,10 @@ def _add_init(add: _Add) -> None:
     init.add_argument("--folder", metavar="DIR", help="files: the folder where they appear")
     init.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="kafka: the brokers")
     init.add_argument("--topic", metavar="NAME", action="append", help="kafka: may be given several times")
-    init.add_argument("--record-format", metavar="KIND", help="debezium-json or json; of files also csv or parquet")
+    init.add_argument(
+        "--record-format", metavar="KIND", help="such as debezium-json, avro; of files also csv or parquet"
+    )
+    init.add_argument("--registry", metavar="URL", help="the schema registry, for formats whose schemas are in one")
     init.add_argument("--path", metavar="PATH", help="the table: a folder, or s3://bucket/prefix")
     init.add_argument(
         "--columns", metavar="TEXT", help="such as 'id: long, name: string' (default: those of the files)"

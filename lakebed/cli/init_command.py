@@ -11,6 +11,7 @@ from typing import cast, get_args
 from lakebed.cli import exit_codes
 from lakebed.cli.escapes import shown
 from lakebed.errors import InvalidInput
+from lakebed.ingest.typed_formats import TYPED_FORMATS
 from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.draft import Draft, SourceKind, text_of
 from lakebed.pipeline.sample import columns_of, format_of
@@ -60,6 +61,9 @@ def _draft(options: argparse.Namespace, ask: _Questions) -> Draft:
         form = ask("--record-format", f"What are its records: {', '.join(FORMATS)}?", guess, optional=True)
     if form and form not in FORMATS:
         raise InvalidInput(f"there is no format {form!r}; there are {', '.join(FORMATS)}")
+    registry = options.registry or ""
+    if form in TYPED_FORMATS and not registry:
+        registry = ask("--registry", "Where is the schema registry?", "http://localhost:8081")
     columns = _columns(options, ask, source, folder, form)
     operations = [name for name in _OPERATION_FIELDS if form == "json" and name in columns]
     columns = {name: kind for name, kind in columns.items() if name not in operations[:1]}
@@ -78,6 +82,7 @@ def _draft(options: argparse.Namespace, ask: _Questions) -> Draft:
         bootstrap_servers=servers,
         topics=tuple(topic.strip() for topic in topics if topic.strip()),
         folder=folder,
+        registry=registry,
         operation_field=operations[0] if operations else None,
     )
 

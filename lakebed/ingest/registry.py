@@ -44,15 +44,15 @@ class RegistrySettings:
     def __post_init__(self) -> None:
         for url in self.url.split(","):
             if not url.strip().startswith(("http://", "https://")):
-                raise InvalidInput("registry: the url must begin with http:// or https://")
+                raise InvalidInput("the url must begin with http:// or https://")
             if "@" in url.split("//", 1)[1].split("/")[0]:
                 raise InvalidInput(
-                    "registry: the url has a user name in it; put that into config, as basic.auth.user.info: 'user:password'"
+                    "the url has a user name in it; put that into config, as basic.auth.user.info: 'user:password'"
                 )
         if "url" in self.config:
-            raise InvalidInput("registry: config has 'url'; it is a setting of its own")
+            raise InvalidInput("config has 'url'; it is a setting of its own")
         if not self.timeout_seconds > 0:
-            raise InvalidInput(f"registry: timeout_seconds is {self.timeout_seconds}; it must be more than 0")
+            raise InvalidInput(f"timeout_seconds is {self.timeout_seconds}; it must be more than 0")
 
     def client_config(self) -> dict[str, Any]:
         """The settings of the client."""
@@ -88,7 +88,7 @@ def _number(name: str, value: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise InvalidInput(f"registry: {name} is {value!r}; it must be a number") from None
+        raise InvalidInput(f"config: {name} is {value!r}; it must be a number") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,9 @@ class Registry:
         try:
             self._client = SchemaRegistryClient(settings.client_config())
         except (ValueError, TypeError, OSError) as error:  # OSError: a file of certificates
-            raise InvalidInput(f"registry: the client refuses config: {settings.without_secrets(str(error))}") from None
+            raise InvalidInput(
+                f"the registry's client refuses config: {settings.without_secrets(str(error))}"
+            ) from None
 
     def schema(self, schema_id: int) -> RegisteredSchema | str:
         """The schema of this id, or why there is none. Raises Retry if the registry does not answer, and InvalidInput if it

@@ -21,17 +21,27 @@ from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.metadata import ENVELOPE, metadata_path
+from lakebed.ingest.typed_formats import EVENTS
 from lakebed.manifest.schema import canonical_schema, check_columns, check_new_names
 from lakebed.manifest.type_names import table_schema
 from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.checkpoint import check_checkpoint
-from lakebed.pipeline.connections import check_kafka, check_stores
+from lakebed.pipeline.connections import check_kafka, check_registry, check_stores
 from lakebed.pipeline.expressions import check_spark_expression
 from lakebed.pipeline.file_columns import check_file_columns
 from lakebed.pipeline.findings import Findings
 from lakebed.pipeline.places import check_places, checkpoint_of, is_local
-from lakebed.pipeline.settings import FilesSection, GeneratorSection, JsonFormat, KafkaSection, Pipeline, RowsFormat
+from lakebed.pipeline.settings import (
+    FilesSection,
+    GeneratorSection,
+    JsonFormat,
+    KafkaSection,
+    Pipeline,
+    RowsFormat,
+    decoder_options,
+)
 from lakebed.pipeline.target import ANOTHER_PATH, differences
+from lakebed.pipeline.typed_sections import TypedRowsFormat
 from lakebed.settings import suggest
 from lakebed.sortkey.sort_key import parse_sort_key
 from lakebed.table import Table
@@ -72,6 +82,7 @@ def check(pipeline: Pipeline, *, connect: bool = False, only: Role | None = None
         _check_format(pipeline, target, findings)
     if only != "maintain":
         _check_source(pipeline, findings, connect)
+        check_registry(pipeline, findings, connect)
     findings.raise_if_any()
     columns = pa.schema([]) if target is None else target.columns
     return Checked(table=table, columns=columns, was_looked_for=was_looked_for, notes=tuple(findings.notes))
@@ -166,8 +177,8 @@ def _check_sequence(pipeline: Pipeline, columns: pa.Schema, findings: Findings) 
             path = metadata_path(name)
         except InvalidSchema as error:
             raise error.with_text(f"{error}{suggest(name, [*columns.names, *ENVELOPE])}") from None
-        if pipeline.format_kind == "json" and path is not None and path[0] != "kafka":
-            raise InvalidSchema(f"{name!r} is metadata that flat JSON lacks; use a column or kafka.offset")
+        if not pipeline.format_kind.startswith(EVENTS) and path is not None and path[0] != "kafka":
+            raise InvalidSchema(f"{name!r} is metadata that rows lack; use a column or kafka.offset")
         if isinstance(pipeline.source, FilesSection) and path == ("kafka", "offset"):
             raise InvalidSchema(
                 "lines of files have no kafka.offset; use a column, or kafka.timestamp: the time of the file"
@@ -189,15 +200,14 @@ def _check_format(pipeline: Pipeline, target: _Target, findings: Findings) -> No
         return
     _check_names_of_fields(pipeline, target, findings)
     members = pipeline.document.at("format").value
-    if isinstance(form, JsonFormat) and form.operation_field is None and isinstance(members, Mapping):
+    if isinstance(form, JsonFormat | TypedRowsFormat) and form.operation_field is None and isinstance(members, Mapping):
         for name in ("delete_values", "upsert_values"):
             if name in members:
                 findings.wrong("it has no effect without operation_field; add that, or leave it out", "format", name)
     with findings.within("format", form):
-        options = {name: value for name, value in asdict(form).items() if value is not None}
         policy = replace(pipeline.policy, columns={})
         decoder_schema = DecoderSchema.of_table(target.columns, target.keys, target.sequence_by, policy)
-        decoder(pipeline.format_kind, decoder_schema, options)
+        decoder(pipeline.format_kind, decoder_schema, decoder_options(pipeline))
 
 
 def _check_names_of_fields(pipeline: Pipeline, target: _Target, findings: Findings) -> None:

@@ -1,4 +1,4 @@
-"""Ask what a pipeline connects to, once and for a short time: the broker and its topics, and the stores of its folders."""
+"""Ask what a pipeline connects to, once and for a short time: the broker and its topics, the registry, and the stores."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lakebed.errors import InvalidInput, LakebedError, Retry, Unsupported
+from lakebed.ingest.registry import Registry
 from lakebed.manifest.stores import open_store
 from lakebed.pipeline.checkpoint import has_batches
 from lakebed.pipeline.findings import Findings
@@ -16,8 +17,8 @@ from lakebed.storage.roots import LocalRoot, parse_root
 if TYPE_CHECKING:
     from lakebed.ingest.kafka_settings import KafkaSettings
 
-KAFKA_SECONDS = 10.0
-"""How long a broker has to answer."""
+KAFKA_SECONDS = REGISTRY_SECONDS = 10.0
+"""How long a broker, and a registry, have to answer."""
 
 
 def check_stores(pipeline: Pipeline, findings: Findings) -> None:
@@ -70,3 +71,16 @@ def check_kafka(section: KafkaSection, settings: KafkaSettings, checkpoint: str,
     if isinstance(starting, Mapping) and not has_batches(checkpoint):
         with findings.at("source", "starting_offsets"):
             cluster.starting(partitions)
+
+
+def check_registry(pipeline: Pipeline, findings: Findings, connect: bool) -> None:
+    """Its settings; with ``connect``, ask the registry for a little."""
+    if pipeline.registry is None:
+        return
+    with findings.within("registry", pipeline.registry):
+        settings = pipeline.registry.settings()
+        seconds = min(REGISTRY_SECONDS, settings.timeout_seconds)
+        once = replace(settings, config={**settings.config, "max.retries": "0"}, timeout_seconds=seconds)
+        registry = Registry(once)
+        if connect:
+            registry.check()

@@ -25,7 +25,8 @@ import yaml
 from lakebed.errors import InvalidInput, LakebedError, Retry
 
 SENSITIVE = re.compile(
-    r"passw|secret|token|credential|jaas|oauthbearer|passphrase|private|api[._-]?key|\.key$|\.pem$", re.IGNORECASE
+    r"passw|secret|token|credential|jaas|oauthbearer|passphrase|private|user\.info|api[._-]?key|\.key$|\.pem$",
+    re.IGNORECASE,
 )
 HIDDEN = "***"
 BYTES_MAX = 1 << 20
@@ -37,7 +38,7 @@ _YAML = "tag:yaml.org,2002:"
 _NULLS = frozenset(["", "~", "null", "Null", "NULL"])
 _WORDS = frozenset(["true", "false", "yes", "no", "on", "off", "null"])  # common words are not secrets
 _HARMLESS = "table."  # keys below it are the user's own columns
-_PLACE = re.compile(r"\.(path|folder|topics(\[\d+\])?|topic_pattern|bootstrap\.servers|ssl\.ca\.location)$")
+_PLACE = re.compile(r"\.(path|folder|topics(\[\d+\])?|topic_pattern|bootstrap\.servers|ssl\.ca\.location|url)$")
 
 
 @dataclass(frozen=True, slots=True)

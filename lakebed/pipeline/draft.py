@@ -22,8 +22,8 @@ SourceKind = Literal["kafka", "files", "generator"]
 class Draft:
     """A pipeline to be. ``columns``: name to type, as in a pipeline file; none: the table must exist when it is run.
 
-    ``bootstrap_servers`` and ``topics`` are for Kafka, ``folder`` for files. ``operation_field``: the member of JSON records that
-    says which are deletes.
+    ``bootstrap_servers`` and ``topics`` are for Kafka, ``folder`` for files, ``registry`` (its url) for formats whose schemas are
+    in one. ``operation_field``: the member of JSON records that says which are deletes.
     """
 
     path: str
@@ -35,6 +35,7 @@ class Draft:
     bootstrap_servers: str = ""
     topics: tuple[str, ...] = ()
     folder: str = ""
+    registry: str = ""
     operation_field: str | None = None
 
 
@@ -66,7 +67,8 @@ def _lines(draft: Draft, file: str) -> list[str]:
         lines.append(
             "  # Changes apply in the order of their arrival. With sequence_by: updated_at, a late one loses.\n"
         )
-    return [*lines, "\n", _section("source", _source(draft)), "\n", _section("format", _format(draft))]
+    lines += ["\n", _section("source", _source(draft)), "\n", _section("format", _format(draft))]
+    return [*lines, "\n", _section("registry", {"url": draft.registry})] if draft.registry else lines
 
 
 def _source(draft: Draft) -> dict[str, Any]:

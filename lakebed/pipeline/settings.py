@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,15 +17,24 @@ from lakebed.errors import InvalidInput
 from lakebed.ingest.json_values import UnknownFields
 from lakebed.ingest.operations import DELETE_VALUES
 from lakebed.ingest.schema_evolution import Evolution, EvolvePolicy, OnMismatch
+from lakebed.ingest.typed_formats import EVENTS, TYPED_FORMATS
 from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.binding import bind, convert, leaves, mapping_of
 from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
+from lakebed.pipeline.typed_sections import (
+    RegistrySection,
+    TypedEventsFormat,
+    TypedFormat,
+    TypedRowsFormat,
+    options_of,
+    without_effect,
+)
 from lakebed.settings import check_creatable, property_value, suggest
 
-FORMATS_WITH_SCHEMA = ("debezium-json",)
+FORMATS_WITH_SCHEMA = ("debezium-json", *TYPED_FORMATS)
 """Those whose records may carry their schema."""
 EVOLVE_BY_DEFAULT: tuple[Evolution, ...] = ("add", "relax")
-FORMATS = ("debezium-json", "json", "csv", "parquet")
+FORMATS = ("debezium-json", "json", *TYPED_FORMATS, "csv", "parquet")
 METRICS_PORT = 9464
 PAGE_PORT = 9466
 
@@ -140,10 +149,10 @@ class RowsFormat:
     except_columns: tuple[str, ...] = ()
 
 
-FormatSection = DebeziumFormat | JsonFormat | RowsFormat
+FormatSection = DebeziumFormat | JsonFormat | TypedFormat | RowsFormat
 _FORMAT_SECTIONS: dict[str, type[Any]] = {
     "debezium-json": DebeziumFormat, "json": JsonFormat, "csv": RowsFormat, "parquet": RowsFormat,
-}  # fmt: skip
+} | {name: TypedEventsFormat if name.startswith(EVENTS) else TypedRowsFormat for name in TYPED_FORMATS}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,8 @@ class _TopLevel:
     on_mismatch: OnMismatch = "quarantine"
     columns: Mapping[str, str] = field(default_factory=dict)
     """New name of a field of the source to the name that it had before."""
+    registry: RegistrySection | None = None
+    """Where the schemas of records are; None for formats that need none, and for schemas in files."""
     maintain: bool = True
     checkpoint: str | None = None
     metrics: MetricsSection = field(default_factory=MetricsSection)
@@ -269,6 +280,7 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
         errors += _wrong_format(document, members, source[0], chosen[0])
     if top is not None and chosen is not None:
         errors += _wrong_evolution(document, top, *chosen)
+        errors += _wrong_schemas(document, members, top.registry, *chosen)
     if errors or top is None or source is None or chosen is None:
         raise document.all_of(errors)
     return Pipeline(
@@ -280,6 +292,13 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
         **{name: getattr(top, name) for name in _TopLevel.__slots__ if name != "evolve"},
         evolve=_evolve_by_default(*chosen) if top.evolve is None else top.evolve,
     )
+
+
+def decoder_options(pipeline: Pipeline) -> dict[str, Any]:
+    """The options of the format's decoder. Files of schemas are read. Raises InvalidInput."""
+    if isinstance(pipeline.format, TypedEventsFormat | TypedRowsFormat):
+        return options_of(pipeline.format, pipeline.registry)
+    return {name: value for name, value in asdict(pipeline.format).items() if value is not None}
 
 
 def _evolve_by_default(format_kind: str, section: FormatSection) -> tuple[Evolution, ...]:
@@ -311,6 +330,24 @@ def _wrong_evolution(document: Document, top: _TopLevel, kind: str, section: For
         EvolvePolicy(columns=top.columns)
     except InvalidInput as error:
         yield document.error(document.at("columns"), str(error))
+
+
+def _wrong_schemas(
+    document: Document, members: Mapping[str, Node], registry: RegistrySection | None, kind: str, section: FormatSection
+) -> Iterator[InvalidInput]:
+    if not isinstance(section, TypedEventsFormat | TypedRowsFormat):
+        if registry is not None:
+            yield document.error(members["registry"], f"records of {kind} need no registry; leave it out")
+        return
+    if registry is None and section.schema_file is None and "registry" not in members:
+        text = f"records of {kind} name their schemas: add registry with its url, or format.schema_file"
+        yield document.error(document.at("format"), text)
+    if registry is not None and section.schema_file is not None:
+        yield document.error(
+            document.at("format", "schema_file"), "the registry has the schemas; leave one of them out"
+        )
+    for name, why in without_effect(section, registry):
+        yield document.error(document.at("format", name), why)
 
 
 def _wrong_values(document: Document, members: Mapping[str, Node], top: _TopLevel) -> Iterator[InvalidInput]:
@@ -350,8 +387,12 @@ def _wrong_values(document: Document, members: Mapping[str, Node], top: _TopLeve
 def _wrong_format(document: Document, members: Mapping[str, Node], source: str, chosen: str) -> Iterator[InvalidInput]:
     if source == "generator" and chosen != "debezium-json":
         yield document.error(members["format"], "the generator makes debezium-json, so leave the format out")
+    if source == "files" and chosen in TYPED_FORMATS:
+        yield document.error(
+            members["format"], f"lines of files can't be {chosen}; use json, debezium-json, csv or parquet"
+        )
     if source == "kafka" and chosen in ("csv", "parquet"):
-        yield document.error(members["format"], f"records of Kafka can't be {chosen}; use debezium-json or json")
+        yield document.error(members["format"], f"records of Kafka can't be {chosen}; use debezium-json, json or avro")
 
 
 def _choice(

@@ -16,7 +16,14 @@ from lakebed.ingest.pace import BATCH_SECONDS
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
 from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.check import QUERY_NAME
-from lakebed.pipeline.settings import FilesSection, GeneratorSection, KafkaSection, Pipeline, RowsFormat
+from lakebed.pipeline.settings import (
+    FilesSection,
+    GeneratorSection,
+    KafkaSection,
+    Pipeline,
+    RowsFormat,
+    decoder_options,
+)
 from lakebed.table import Table, internals_of
 
 if TYPE_CHECKING:
@@ -77,8 +84,7 @@ def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
     """The decoder of the format for a table's columns."""
     detail = table.inspect.detail().to_pylist()[0]
     decoder_schema = DecoderSchema.of_table(table.schema, tuple(detail["keys"]), detail["sequence_by"], pipeline.policy)
-    options = {name: value for name, value in asdict(pipeline.format).items() if value is not None}
-    return decoder(pipeline.format_kind, decoder_schema, options)
+    return decoder(pipeline.format_kind, decoder_schema, decoder_options(pipeline))
 
 
 def with_rate(pipeline: Pipeline, events_per_second: float) -> Pipeline:

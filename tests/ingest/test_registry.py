@@ -195,9 +195,12 @@ def test_a_reference_that_is_missing_or_circular_is_the_reason(registry: Any) ->
     [
         ({"url": "localhost:8081"}, "must begin with http"),
         ({"url": "http://ann:geheim@host"}, "user name in it"),
-        ({"url": "http://host", "config": {"no.such": "1"}}, "the client refuses config: .*no.such"),
+        ({"url": "http://host", "config": {"no.such": "1"}}, "the registry's client refuses config: .*no.such"),
         ({"url": "http://host", "config": {"timeout": "soon"}}, "must be a number"),
-        ({"url": "https://host", "config": {"ssl.ca.location": "/no/such/file"}}, "the client refuses config"),
+        (
+            {"url": "https://host", "config": {"ssl.ca.location": "/no/such/file"}},
+            "the registry's client refuses config",
+        ),
         ({"url": "http://host", "timeout_seconds": 0}, "more than 0"),
     ],
 )
