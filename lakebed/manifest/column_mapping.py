@@ -20,10 +20,11 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakebed.errors import InvalidInput, Unsupported
+from lakebed.errors import InvalidInput, InvalidSchema, Unsupported
 from lakebed.manifest.actions import Metadata, Protocol
-from lakebed.manifest.schema import schema_from_fields
+from lakebed.manifest.schema import schema_from_fields, type_from_json
 from lakebed.manifest.schema_tree import all_fields
+from lakebed.manifest.widening import TYPE_CHANGES, widening
 from lakebed.settings import TableSettings, suggest
 from lakebed.sortkey.sort_key import renamed_sort_key
 
@@ -114,6 +115,7 @@ def columns_of(metadata: Metadata, protocol: Protocol) -> ColumnMapping:
 @lru_cache(maxsize=256)
 def _columns(schema_string: str, mapped: bool) -> ColumnMapping:
     fields: list[dict[str, Any]] = orjson.loads(schema_string)["fields"]
+    _require_known_widenings(fields)
     logical = schema_from_fields(fields, any_character=mapped)
     stored = schema_from_fields(stored_fields(fields)) if mapped else logical
     is_identity = stored.equals(logical)
@@ -127,6 +129,22 @@ def _columns(schema_string: str, mapped: bool) -> ColumnMapping:
         _stored_names=dict(zip(logical.names, stored.names, strict=True)),
         _logical_names=dict(zip(stored.names, logical.names, strict=True)),
     )
+
+
+def _require_known_widenings(fields: Sequence[dict[str, Any]]) -> None:
+    """Raises Unsupported naming a column whose type changed in a way that readers of files can't follow."""
+    for path, each in all_fields(fields):
+        for change in (each.get("metadata") or {}).get(TYPE_CHANGES, ()):
+            try:
+                name = ".".join(path)
+                known = widening(type_from_json(change["fromType"], name), type_from_json(change["toType"], name))
+            except InvalidSchema:
+                known = False
+            if not known:
+                raise Unsupported(
+                    f"the type of {name!r} was changed from {change['fromType']} to {change['toType']}, which is no widening "
+                    "that lakebed knows; write the table anew with that type"
+                )
 
 
 def stored_settings(settings: TableSettings, columns: ColumnMapping) -> TableSettings:

@@ -261,6 +261,14 @@ def test_a_table_that_maps_by_id_is_refused() -> None:
         columns_of(metadata, after.protocol)
 
 
+def test_a_change_of_type_that_is_no_widening_is_refused() -> None:
+    after = changed(table(), widen={"tags.element": pa.int32()})
+    strange = after.metadata.schema_string.replace('"fromType":"short"', '"fromType":"string"')
+    metadata = Metadata(id="t", schema_string=strange, partition_columns=(), configuration={})
+    with pytest.raises(Unsupported, match="the type of 'tags' was changed from string to integer"):
+        columns_of(metadata, after.protocol)
+
+
 def test_a_mode_that_the_protocol_does_not_support_is_not_honoured() -> None:
     after = changed(table(), rename={"note": "n"})
     assert columns_of(after.metadata, Protocol(3, 7)).is_identity
