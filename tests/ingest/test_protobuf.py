@@ -117,6 +117,7 @@ def test_an_enum_is_its_name_and_an_unknown_number_of_an_open_one_is_text(order:
 def test_an_unknown_number_of_a_closed_enum_is_an_error(old: Topic) -> None:
     assert "no value of the enum Kind" in old.error(bytes.fromhex("0801 2809"))
     assert "no value of the enum Kind" in old.error(bytes.fromhex("0801 3009"))
+    assert "entry of unknown values" in old.error(bytes.fromhex("0801 6a04 3800 1000"))  # as the library has it
     assert "by.value is 7, which is no value of the enum Zero" in old.error(bytes.fromhex("0801 6a04 0801 1007"))
 
 
@@ -135,6 +136,18 @@ def test_a_required_field_that_is_missing_is_an_error(old: Topic) -> None:
 def test_groups_are_structs(old: Topic) -> None:
     row = old.row(old.message(id=1, part={"a": "x", "b": 2}, piece=[{"c": 3}, {}]))
     assert (row["part"], row["piece"]) == ({"a": "x", "b": 2}, [{"c": 3}, {"c": None}])
+
+
+def test_a_group_ends_with_its_own_number(old: Topic) -> None:
+    assert old.error(bytes.fromhex("0801 4b 1002 54"))
+    assert old.error(bytes.fromhex("0801 4b 1002 4b"))
+
+
+def test_a_number_with_more_bits_than_its_type_is_cut_as_the_library_does(order: Topic) -> None:
+    wide = bytes.fromhex("8380808010")  # 2**32 + 3
+    row = order.row(b"\x10" + wide + b"\x18" + wide + b"\x28" + wide + b"\x68" + wide)
+    assert (row["i32"], row["u32"], row["s32"], row["flag"]) == (3, 3, -2, True)
+    assert order.row(b"\x68" + bytes.fromhex("8080808010"))["flag"] is True
 
 
 def test_the_last_one_of_a_repeated_scalar_wins_and_pieces_of_a_message_are_merged(order: Topic) -> None:
