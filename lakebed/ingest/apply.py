@@ -3,40 +3,69 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from lakebed import events
-from lakebed.errors import InvalidInput
+from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.ingest.batch_writer import (
     RowChanges,
     WriteTask,
     Written,
     commit_written,
+    prepare_or_split,
     write_arrow,
     write_dataframe,
 )
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
+from lakebed.ingest.evolving import Evolution
+from lakebed.ingest.row_evolution import completed, evolved, rescued, under_their_names, with_rescued_column
+from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy
 from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import APPLIED, NAMED_BATCH, Operation
+from lakebed.manifest.schema import canonical_type, type_from_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
 from lakebed.parts.arrow_rows import Rows, arrow_rows, is_spark_frame
-from lakebed.parts.changes import prepare, write_spec_of
+from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
 from lakebed.storage.engine import connect, connect_sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How changes are read (``Table.apply``), and what may be done where they and the table differ."""
+
+    apply_as_deletes: str | None = None
+    except_columns: Sequence[str] = ()
+    policy: EvolvePolicy
+
+    def unknown(self, given: Sequence[str], spec: WriteSpec) -> tuple[str, ...]:
+        """The columns that no column of the table takes, and that nothing refers to."""
+        return unknown_columns(given, spec, self.apply_as_deletes, self.except_columns, self.policy)
+
+    def evolved(self, given: pa.Schema, snapshot: Snapshot, evolution: Evolution) -> Snapshot:
+        """The table as it must be for changes with these columns; it is altered if it is not."""
+        unknown = self.unknown(given.names, write_spec_of(snapshot).incoming)
+        table = {one for name in snapshot.logical_schema.names for one in self.policy.names_of(name)}
+        known = [name for name in given.names if (name in table or name in unknown) and name not in self.except_columns]
+        return evolved(given, known, snapshot, self.policy, evolution)
+
+
 def apply(
     path: str,
     log: TableLog,
     changes: Rows | DataFrame,
-    apply_as_deletes: str | None = None,
-    except_column_list: Sequence[str] = (),
+    how: How,
+    evolution: Evolution,
+    quarantine_log: Callable[[], TableLog],
+    *,
     batch_id: int | str | None = None,
 ) -> int:
     """Commit one batch of changes; returns the version. See ``Table.apply``."""
@@ -47,24 +76,78 @@ def apply(
     if batch and snapshot.transaction_version(batch.app_id) >= batch.version:
         events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
         return snapshot.version
-    spec = write_spec_of(snapshot)
-    incoming = spec.incoming
     if is_spark_frame(changes):
-        frame = changes_frame(changes, incoming, apply_as_deletes, except_column_list)
-        unknown = unknown_columns(changes.columns, incoming, apply_as_deletes, except_column_list)
-        task = WriteTask(spec, path, RowChanges(spec, strict=True, unknown_columns=unknown))
-        written = write_dataframe(frame, task)
+        stream, frame, snapshot = frame_changes(changes, how, log, evolution, strict=how.policy.on_mismatch == "fail")
+        written = write_dataframe(frame, WriteTask(write_spec_of(snapshot), path, stream))
     elif isinstance(changes, list) and not changes:  # no row says which columns there are
         written = Written()
     else:
-        connection = connect() if apply_as_deletes is None else connect_sealed()
-        rows = arrow_rows(changes, incoming.schema)
-        written = write_arrow(prepare(rows, incoming, connection, apply_as_deletes, except_column_list), spec, path)
-        unknown = unknown_columns(rows.column_names, incoming, apply_as_deletes, except_column_list)
-        written = replace(written, unknown_fields=dict.fromkeys(unknown, len(rows)))
+        rows = arrow_rows(changes, snapshot.logical_schema)
+        snapshot, written = _write_rows(path, rows, how, snapshot, evolution)
+    if written.quarantined:
+        aside = quarantine_log()
+        commit_written(aside, aside.refresh(), Written(parts=written.quarantined), batch, Operation.QUARANTINE)
     if not written.parts and batch is None:
         return snapshot.version
     return _commit(path, log, snapshot, written, batch, time.perf_counter() - started)
+
+
+def frame_changes(
+    changes: DataFrame, how: How, log: TableLog, evolution: Evolution, *, strict: bool
+) -> tuple[RowChanges, DataFrame, Snapshot]:
+    """A user's DataFrame for the write tasks, and the version of the table that it is for, which is altered if need be."""
+    policy, snapshot = how.policy, log.refresh()
+    if policy.allowed:
+        snapshot = how.evolved(_arrow_schema(changes), snapshot, evolution)
+    if policy.rescues:
+        snapshot = with_rescued_column(snapshot, evolution)
+    spec = write_spec_of(snapshot)
+    unknown = how.unknown(changes.columns, spec.incoming)
+    frame = changes_frame(
+        changes, spec.incoming, how.apply_as_deletes, how.except_columns, policy=policy,
+        rescued=unknown if policy.rescues else (),
+    )  # fmt: skip
+    return RowChanges(spec, strict=strict, unknown_columns=unknown, rescues=policy.rescues), frame, snapshot
+
+
+def _write_rows(
+    path: str, rows: pa.Table, how: How, snapshot: Snapshot, evolution: Evolution
+) -> tuple[Snapshot, Written]:
+    policy = how.policy
+    snapshot = how.evolved(rows.schema, snapshot, evolution)
+    incoming = write_spec_of(snapshot).incoming
+    unknown = how.unknown(rows.column_names, incoming)
+    rows = under_their_names(rows, incoming, policy)
+    if policy.rescues:
+        rows, texts = rescued(rows, incoming, unknown)
+        if texts.null_count < len(texts):
+            snapshot = with_rescued_column(snapshot, evolution)
+            incoming = write_spec_of(snapshot).incoming
+        if RESCUED_COLUMN in incoming.schema.names:
+            rows = rows.append_column(RESCUED_COLUMN, texts)
+        unknown = ()
+    if policy.allowed:
+        rows = completed(rows, incoming)
+    connection = connect() if how.apply_as_deletes is None else connect_sealed()
+    deletes, left_out = how.apply_as_deletes, how.except_columns
+    if policy.on_mismatch == "quarantine":
+        checked, aside = prepare_or_split(rows, incoming, connection, deletes, left_out)
+    else:
+        checked, aside = prepare(rows, incoming, connection, deletes, left_out), None
+    written = write_arrow(checked, write_spec_of(snapshot), path, aside)
+    return snapshot, replace(written, unknown_fields=dict.fromkeys(unknown, len(rows)))
+
+
+def _arrow_schema(frame: DataFrame) -> pa.Schema:
+    """The columns of a DataFrame; those of types that tables do not have are of Arrow's type of nulls."""
+    fields = []
+    for one in frame.schema.fields:
+        try:
+            kind = canonical_type(type_from_json(one.dataType.jsonValue(), one.name), one.name)
+        except InvalidSchema:
+            kind = pa.null()
+        fields.append(pa.field(one.name, kind))
+    return pa.schema(fields)
 
 
 def _commit(

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import duckdb
 import pyarrow as pa
 
 from lakebed.error_transport import crosses_spark, from_spark
@@ -33,7 +34,8 @@ from lakebed.errors import InvalidChanges, QuarantineRefused, Retry, TableReplac
 from lakebed.ingest.batch_fingerprint import batch_fingerprint, fingerprint_entry
 from lakebed.ingest.decoder import Decoded
 from lakebed.ingest.quarantined_offsets import Offsets
-from lakebed.ingest.schema_evolution import merged
+from lakebed.ingest.row_evolution import rescued
+from lakebed.ingest.schema_evolution import RESCUED_COLUMN, merged
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, cutoff_of, to_domain, to_json
 from lakebed.manifest.actions import (
@@ -236,6 +238,8 @@ class RowChanges:
     strict: bool = False
     unknown_columns: tuple[str, ...] = ()
     """Columns of the DataFrame that the table lacks, and that nothing refers to."""
+    rescues: bool = False
+    """Whether they, and values that do not fit, are kept as JSON."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         connection, incoming = connect(threads=1), self.spec.incoming
@@ -243,26 +247,39 @@ class RowChanges:
             if not batch.num_rows:
                 continue
             table = pa.Table.from_struct_array(batch.column(0))
+            if self.rescues:
+                table, texts = rescued(table, incoming, self.unknown_columns)
+                at = table.column_names.index(RESCUED_COLUMN)
+                table = table.set_column(at, RESCUED_COLUMN, texts).drop_columns(list(self.unknown_columns))
             try:
                 good, bad = prepare(table, incoming, connection), QUARANTINE_SCHEMA.empty_table()
             except InvalidChanges:
                 if self.strict:
                     raise
                 good, bad = _split(table, incoming)
-            names = dict.fromkeys(self.unknown_columns, batch.num_rows)
+            names = {} if self.rescues else dict.fromkeys(self.unknown_columns, batch.num_rows)
             yield Decoded(changes=good, quarantined=bad, unknown_fields=names)
 
 
-def _split(table: pa.Table, spec: WriteSpec) -> tuple[pa.Table, pa.Table]:
-    """The rows that fit the table, and those that do not with a reason each. Halves the batch, so few bad rows cost little."""
-    connection = connect(threads=1)
-    good: list[pa.Table] = [prepare(table.slice(0, 0), spec, connection)]
+def _split(
+    table: pa.Table,
+    spec: WriteSpec,
+    connection: duckdb.DuckDBPyConnection | None = None,
+    deletes: str | None = None,
+    left_out: Sequence[str] = (),
+) -> tuple[pa.Table, pa.Table]:
+    """The rows that fit the table, and those that do not with a reason each. Halves the batch, so few bad rows cost little.
+
+    The other arguments are those of ``prepare``.
+    """
+    connection = connection or connect(threads=1)
+    good: list[pa.Table] = [prepare(table.slice(0, 0), spec, connection, deletes, left_out)]
     bad: list[dict[str, Any]] = []
     pieces = [table]
     while pieces:
         piece = pieces.pop()
         try:
-            good.append(prepare(piece, spec, connection))
+            good.append(prepare(piece, spec, connection, deletes, left_out))
         except InvalidChanges as error:
             if len(piece) == 1:
                 bad.append(_quarantined(piece, str(error)))
@@ -278,15 +295,44 @@ def _quarantined(row: pa.Table, reason: str) -> dict[str, Any]:
     return {"value": value, "reason": reason, "time": datetime.datetime.now(datetime.UTC)}
 
 
-def write_arrow(changes: pa.Table, spec: WriteSpec, root: str) -> Written:
-    """Write the parts of an Arrow table that ``prepare`` has checked, in this process. Raises InvalidChanges."""
+def prepare_or_split(
+    rows: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection, deletes: str | None, left_out: Sequence[str]
+) -> tuple[pa.Table, pa.Table]:
+    """The rows that fit the table, as ``prepare`` returns them, and the others as records of the quarantine."""
+    try:
+        return prepare(rows, spec, connection, deletes, left_out), QUARANTINE_SCHEMA.empty_table()
+    except InvalidChanges as error:
+        why = str(error)
+    try:
+        prepare(rows.slice(0, 0), spec, connection, deletes, left_out)
+    except InvalidChanges:  # no row can be of these columns
+        shape = dict.fromkeys([*spec.schema.names, *([spec.sequence_by] if spec.sequence_by else [])])
+        none = {
+            name: pa.array([], spec.schema.field(name).type if name in spec.schema.names else pa.int64())
+            for name in shape
+        }
+        bad = [_quarantined(rows.slice(row, 1), why) for row in range(len(rows))]
+        return prepare(pa.table(none), spec, connection), pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
+    return _split(rows, spec, connection, deletes, left_out)
+
+
+def write_arrow(changes: pa.Table, spec: WriteSpec, root: str, aside: pa.Table | None = None) -> Written:
+    """Write the parts of an Arrow table that ``prepare`` has checked, in this process. Raises InvalidChanges.
+
+    ``aside``: records for the quarantine, which are written there.
+    """
     connection = connect()
     storage = open_part_storage(root)
     layers, incomplete_rows = newest_in_layers(changes, spec.incoming, connection)
     if len(incomplete_rows):
         raise InvalidChanges(incomplete_rows["reason"][0].as_py())
     stored = (stored_rows(layer, spec) for layer in layers)
-    return Written(parts=tuple(part for layer in stored for part in write_parts(layer, spec, storage)))
+    quarantined: tuple[WrittenPart, ...] = ()
+    if aside is not None and len(aside):
+        beside = open_part_storage(root + QUARANTINE_SUFFIX)
+        quarantined = tuple(write_parts(aside, WriteSpec(schema=QUARANTINE_SCHEMA), beside))
+    parts = tuple(part for layer in stored for part in write_parts(layer, spec, storage))
+    return Written(parts=parts, quarantined=quarantined)
 
 
 def write_dataframe(frame: DataFrame, task: WriteTask, cutoff: Cutoff = NO_CUTOFF) -> Written:

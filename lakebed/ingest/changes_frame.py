@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.ingest.row_evolution import name_in_rows
+from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy
 from lakebed.manifest.schema import is_taken
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
 from lakebed.quoting import quote_for_spark
@@ -16,10 +18,17 @@ if TYPE_CHECKING:
 
 
 def changes_frame(
-    changes: DataFrame, spec: WriteSpec, apply_as_deletes: str | None, except_columns: Sequence[str]
+    changes: DataFrame,
+    spec: WriteSpec,
+    apply_as_deletes: str | None,
+    except_columns: Sequence[str],
+    *,
+    policy: EvolvePolicy = FIXED,
+    rescued: Sequence[str] = (),
 ) -> DataFrame:
     """A user's DataFrame as a struct of the columns that the write tasks expect; Spark evaluates which rows are deletes.
 
+    ``rescued``: columns that the table lacks, and whose values are kept as JSON.
     Raises InvalidInput for a setting that does not fit, InvalidChanges for columns that do not fit the table.
     """
     if apply_as_deletes is not None and not spec.keys:
@@ -39,12 +48,15 @@ def changes_frame(
     for field in spec.schema:
         if field.name in except_columns:
             columns.append(f"null as {quote_for_spark(field.name)}")
-        elif field.name in given:
-            columns.append(quote_for_spark(field.name))
+        elif (found := name_in_rows(field.name, given, policy)) is not None:
+            columns.append(f"{quote_for_spark(found)} as {quote_for_spark(field.name)}")
+        elif field.nullable and (policy.allowed or field.name == RESCUED_COLUMN):
+            columns.append(f"null as {quote_for_spark(field.name)}")
         else:
             raise InvalidChanges(
                 f"the changes lack the column {field.name!r} of the table; add it (null where there is no value)"
             )
+    columns += [quote_for_spark(name) for name in rescued]
     if spec.keys:
         deleted = "false"
         if apply_as_deletes is not None:
@@ -64,10 +76,14 @@ def changes_frame(
 
 
 def unknown_columns(
-    given: Sequence[str], spec: WriteSpec, apply_as_deletes: str | None, except_columns: Sequence[str]
+    given: Sequence[str],
+    spec: WriteSpec,
+    apply_as_deletes: str | None,
+    except_columns: Sequence[str],
+    policy: EvolvePolicy = FIXED,
 ) -> tuple[str, ...]:
     """The columns of changes that no column of the table takes, and that no argument refers to."""
-    known = {*spec.schema.names, *except_columns, spec.sequence_by}
+    known = {*except_columns, spec.sequence_by, *(one for name in spec.schema.names for one in policy.names_of(name))}
     text = apply_as_deletes or ""
     return tuple(
         name

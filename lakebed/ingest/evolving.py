@@ -43,6 +43,11 @@ class Evolution:
         self._refused: frozenset[str] = frozenset()
         self._refused_for: pa.Schema | None = None
 
+    @property
+    def refused(self) -> frozenset[str]:
+        """Paths that the table refused to change."""
+        return self._refused
+
     def bound(self, decoder: Decoder, snapshot: Snapshot) -> Decoder:
         """The decoder for the table as it is at a version."""
         columns, settings = snapshot.logical_schema, snapshot.logical_settings

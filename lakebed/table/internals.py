@@ -124,25 +124,30 @@ class Internals:
         """Like ``Table.ingest``, for a stream whose tasks turn their input into changes themselves (see ``lakebed.ingest``)."""
         place = spark_path(checkpoint) if checkpoint else f"{self.storage.spark_root}/{STREAMS_FOLDER}/{query_name}"
         planned = PlannedBatches(place) if is_local(frame.sparkSession, place) else None
-        evolution = Evolution(self.log, self._alter, f"records of the stream {query_name} need it")
+        evolution = self.evolution(f"records of the stream {query_name} need it")
         ingest = Ingest(
-            self.path, self.log, stream, quarantine, self._quarantine_log, evolution=evolution, planned=planned
+            self.path, self.log, stream, quarantine, self.quarantine_log, evolution=evolution, planned=planned
         )
         # Named after the table too: one session may run the queries of many tables.
         return start_ingest(ingest, frame, place, f"{query_name} {self.path}", trigger)
 
     def replay_quarantine(self, decoder: Decoder, where: str = "true") -> ReplayResult:
         """Apply the quarantined records that are fine now (``ingest.replay``). Raises TableNotFound if there is no quarantine."""
-        evolution = Evolution(self.log, self._alter, "records of the quarantine need it")
+        evolution = self.evolution("records of the quarantine need it")
         return Replay(self.log, open_log(self.path + QUARANTINE_SUFFIX), decoder, evolution).run(where)
 
-    def _alter(self, change: SchemaChange, reason: str) -> None:
-        alter(self.log, change, reason=reason)
+    def evolution(self, reason: str) -> Evolution:
+        """Changes the table where changes for it need that; ``reason``: for its history."""
+
+        def altered(change: SchemaChange, why: str) -> None:
+            alter(self.log, change, reason=why)
+
+        return Evolution(self.log, altered, reason)
 
     def _set_aside(self, change_part: ChangePart, records: pa.Table) -> None:
-        set_aside(self.path + QUARANTINE_SUFFIX, self._quarantine_log(), change_part, records)
+        set_aside(self.path + QUARANTINE_SUFFIX, self.quarantine_log(), change_part, records)
 
-    def _quarantine_log(self) -> TableLog:
+    def quarantine_log(self) -> TableLog:
         """The log of the quarantine table, which is created when it is first needed."""
         root = self.path + QUARANTINE_SUFFIX
         try:

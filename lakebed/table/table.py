@@ -20,9 +20,8 @@ from lakebed.compaction.settle import SettleResult
 from lakebed.errors import MissingPrerequisite
 from lakebed.health.examination import Examination, examine
 from lakebed.health.status import Observer, Status
-from lakebed.ingest.apply import apply
-from lakebed.ingest.batch_writer import RowChanges
-from lakebed.ingest.changes_frame import changes_frame, unknown_columns
+from lakebed.ingest.apply import How, apply, frame_changes
+from lakebed.ingest.schema_evolution import Evolution, EvolvePolicy, OnMismatch
 from lakebed.ingest.stream import require_keys
 from lakebed.manifest.evolve import SchemaChange
 from lakebed.manifest.schema import SparkSchema, canonical_type
@@ -226,6 +225,10 @@ class Table:
         apply_as_deletes: str | None = None,
         except_column_list: Sequence[str] = (),
         batch_id: int | str | None = None,
+        *,
+        evolve: Sequence[Evolution] = (),
+        on_mismatch: OnMismatch = "fail",
+        columns: Mapping[str, str] | None = None,
     ) -> int:
         """Commit one batch of changes; returns the version.
 
@@ -236,10 +239,18 @@ class Table:
         only (``parts.exact_cast``). Later rows of a key win unless ``sequence_by`` says otherwise.
         ``except_column_list``: columns of the changes that are not taken over (they become null).
         ``batch_id``: a batch with this id is committed once: numbers must increase, over all writers of the table; a text is
-        remembered for seven days. A replay writes nothing and returns the newest version. Raises InvalidChanges (nothing was
-        committed), StoreUnavailable, Contention.
+        remembered for seven days. A replay writes nothing and returns the newest version.
+        ``evolve``: what may be done to the table first, where the changes need it: ``add`` columns, ``widen`` their types,
+        ``relax`` NOT NULL; with any of them, columns that the changes lack are null. ``on_mismatch``: what becomes of rows that
+        do not fit: ``fail`` (InvalidChanges; nothing is committed), ``quarantine`` (they go to the table beside this one) or
+        ``rescue`` (what no column takes is kept in the column ``_rescued``, as JSON). ``columns``: new names of columns of the
+        changes to those that they had before. Raises InvalidChanges, StoreUnavailable, Contention.
         """
-        return apply(self.path, self._internals.log, changes, apply_as_deletes, except_column_list, batch_id)
+        internals = self._internals
+        how = How(apply_as_deletes=apply_as_deletes, except_columns=except_column_list,
+                  policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, columns=columns or {}))  # fmt: skip
+        evolution = internals.evolution("changes that were applied need it")
+        return apply(self.path, internals.log, changes, how, evolution, internals.quarantine_log, batch_id=batch_id)
 
     def ingest(
         self,
@@ -253,21 +264,26 @@ class Table:
         query_name: str = "ingest",
         quarantine: str = "table",
         trigger: Mapping[str, Any] | None = None,
+        evolve: Sequence[Evolution] = (),
+        on_mismatch: OnMismatch = "quarantine",
+        columns: Mapping[str, str] | None = None,
     ) -> StreamingQuery:
         """Start a streaming query that applies every micro-batch of ``changes`` exactly once; returns it.
 
         The arguments are those of ``apply``; ``keys`` and ``sequence_by``, if given, must be the table's.
         ``checkpoint`` defaults to a folder of the query's name inside the table; ``quarantine`` is ``table`` (bad rows
-        go to a table beside this one) or ``fail``; ``trigger`` as for ``DataStreamWriter.trigger``.
+        go to a table beside this one) or ``fail``; ``trigger`` as for ``DataStreamWriter.trigger``. The table is changed for
+        ``evolve`` and ``on_mismatch: rescue`` before the query starts: a DataFrame keeps its columns.
         """
-        spec = write_spec_of(self._internals.log.refresh())
-        incoming = spec.incoming
-        require_keys(incoming, keys, sequence_by)
-        return self._internals.start_ingest(
-            RowChanges(
-                spec, unknown_columns=unknown_columns(changes.columns, incoming, apply_as_deletes, except_column_list)
-            ),
-            changes_frame(changes, incoming, apply_as_deletes, except_column_list),
+        internals = self._internals
+        require_keys(write_spec_of(internals.log.refresh()).incoming, keys, sequence_by)
+        how = How(apply_as_deletes=apply_as_deletes, except_columns=except_column_list,
+                  policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, columns=columns or {}))  # fmt: skip
+        evolution = internals.evolution(f"the DataFrame of the stream {query_name} needs it")
+        stream, frame, _ = frame_changes(changes, how, internals.log, evolution, strict=on_mismatch == "fail")
+        return internals.start_ingest(
+            stream,
+            frame,
             checkpoint=checkpoint,
             query_name=query_name,
             quarantine=quarantine,

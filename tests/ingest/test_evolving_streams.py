@@ -102,7 +102,7 @@ class Stream:
         evolution = Evolution(self.log, alter or self.alter, "its records need it")
         planned: Any = Planned(ends or [len(values)])
         self._ingest = Ingest(
-            table.path, self.log, changes, "table", internals._quarantine_log, evolution=evolution, planned=planned
+            table.path, self.log, changes, "table", internals.quarantine_log, evolution=evolution, planned=planned
         )
 
     def alter(self, change: SchemaChange, reason: str) -> None:
