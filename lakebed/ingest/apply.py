@@ -12,16 +12,15 @@ import pyarrow as pa
 from lakebed import events
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.ingest.batch_writer import (
-    RowChanges,
     WriteTask,
     Written,
     commit_written,
-    prepare_or_split,
     write_arrow,
     write_dataframe,
 )
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import Evolution
+from lakebed.ingest.row_changes import RowChanges, prepare_or_split
 from lakebed.ingest.row_evolution import completed, evolved, rescued, under_their_names, with_rescued_column
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy
 from lakebed.ingest.unknown_report import report_unknown

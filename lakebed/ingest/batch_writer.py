@@ -18,7 +18,6 @@ The files of an attempt that did not commit are orphans: no log refers to them.
 
 from __future__ import annotations
 
-import datetime
 import json
 import pickle
 import time
@@ -26,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import duckdb
 import pyarrow as pa
 
 from lakebed.error_transport import crosses_spark, from_spark
@@ -34,8 +32,8 @@ from lakebed.errors import InvalidChanges, QuarantineRefused, Retry, TableReplac
 from lakebed.ingest.batch_fingerprint import batch_fingerprint, fingerprint_entry
 from lakebed.ingest.decoder import Decoded
 from lakebed.ingest.quarantined_offsets import Offsets
-from lakebed.ingest.row_evolution import rescued
-from lakebed.ingest.schema_evolution import RESCUED_COLUMN, merged
+from lakebed.ingest.row_changes import split
+from lakebed.ingest.schema_evolution import merged
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, cutoff_of, to_domain, to_json
 from lakebed.manifest.actions import (
@@ -54,7 +52,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.manifest.unknown_names import Names, sum_of, unknown_names_of
 from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, rows_as_json
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.sql import parquet
 from lakebed.parts.unavailable_values import newest_in_layers
 from lakebed.parts.write import WrittenPart, write_parts
@@ -163,7 +161,7 @@ class WriteTask:
                 except InvalidChanges:
                     if getattr(self.stream, "strict", False):
                         raise
-                    checked, refused = _split(changes, incoming)
+                    checked, refused = split(changes, incoming)
                     quarantined = pa.concat_tables([quarantined, refused])
                 layers, incomplete_rows = newest_in_layers(checked, incoming, connection)
                 if len(incomplete_rows) and getattr(self.stream, "strict", False):
@@ -223,97 +221,6 @@ def _decodable(stream: Iterator[Decoded], needs: list[SchemaChange]) -> Iterator
             needs.append(decoded.schema_needed)
         elif not needs:
             yield decoded
-
-
-@dataclass(frozen=True, slots=True)
-class RowChanges:
-    """Changes from a DataFrame whose rows are structs with the table's columns (and the hidden ones).
-
-    ``spec`` is the table's when the DataFrame was made: its columns have the names and types of that time, whatever the table
-    calls them since. A row is one struct because PySpark makes a call to the JVM for each column. With ``strict``, a row that
-    violates NOT NULL is an error; otherwise it goes to quarantine.
-    """
-
-    spec: WriteSpec
-    strict: bool = False
-    unknown_columns: tuple[str, ...] = ()
-    """Columns of the DataFrame that the table lacks, and that nothing refers to."""
-    rescues: bool = False
-    """Whether they, and values that do not fit, are kept as JSON."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
-        connection, incoming = connect(threads=1), self.spec.incoming
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            table = pa.Table.from_struct_array(batch.column(0))
-            if self.rescues:
-                table, texts = rescued(table, incoming, self.unknown_columns)
-                at = table.column_names.index(RESCUED_COLUMN)
-                table = table.set_column(at, RESCUED_COLUMN, texts).drop_columns(list(self.unknown_columns))
-            try:
-                good, bad = prepare(table, incoming, connection), QUARANTINE_SCHEMA.empty_table()
-            except InvalidChanges:
-                if self.strict:
-                    raise
-                good, bad = _split(table, incoming)
-            names = {} if self.rescues else dict.fromkeys(self.unknown_columns, batch.num_rows)
-            yield Decoded(changes=good, quarantined=bad, unknown_fields=names)
-
-
-def _split(
-    table: pa.Table,
-    spec: WriteSpec,
-    connection: duckdb.DuckDBPyConnection | None = None,
-    deletes: str | None = None,
-    left_out: Sequence[str] = (),
-) -> tuple[pa.Table, pa.Table]:
-    """The rows that fit the table, and those that do not with a reason each. Halves the batch, so few bad rows cost little.
-
-    The other arguments are those of ``prepare``.
-    """
-    connection = connection or connect(threads=1)
-    good: list[pa.Table] = [prepare(table.slice(0, 0), spec, connection, deletes, left_out)]
-    bad: list[dict[str, Any]] = []
-    pieces = [table]
-    while pieces:
-        piece = pieces.pop()
-        try:
-            good.append(prepare(piece, spec, connection, deletes, left_out))
-        except InvalidChanges as error:
-            if len(piece) == 1:
-                bad.append(_quarantined(piece, str(error)))
-            else:
-                half = len(piece) // 2
-                pieces += [piece.slice(half), piece.slice(0, half)]  # the first half comes first, which keeps the order
-    return pa.concat_tables(good), pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
-
-
-def _quarantined(row: pa.Table, reason: str) -> dict[str, Any]:
-    whole = row.take(pa.array([0]))  # DuckDB refuses structs that are slices
-    value = json.dumps(rows_as_json(whole)[0], ensure_ascii=False).encode()
-    return {"value": value, "reason": reason, "time": datetime.datetime.now(datetime.UTC)}
-
-
-def prepare_or_split(
-    rows: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection, deletes: str | None, left_out: Sequence[str]
-) -> tuple[pa.Table, pa.Table]:
-    """The rows that fit the table, as ``prepare`` returns them, and the others as records of the quarantine."""
-    try:
-        return prepare(rows, spec, connection, deletes, left_out), QUARANTINE_SCHEMA.empty_table()
-    except InvalidChanges as error:
-        why = str(error)
-    try:
-        prepare(rows.slice(0, 0), spec, connection, deletes, left_out)
-    except InvalidChanges:  # no row can be of these columns
-        shape = dict.fromkeys([*spec.schema.names, *([spec.sequence_by] if spec.sequence_by else [])])
-        none = {
-            name: pa.array([], spec.schema.field(name).type if name in spec.schema.names else pa.int64())
-            for name in shape
-        }
-        bad = [_quarantined(rows.slice(row, 1), why) for row in range(len(rows))]
-        return prepare(pa.table(none), spec, connection), pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
-    return _split(rows, spec, connection, deletes, left_out)
 
 
 def write_arrow(changes: pa.Table, spec: WriteSpec, root: str, aside: pa.Table | None = None) -> Written:

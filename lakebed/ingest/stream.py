@@ -20,7 +20,6 @@ from lakebed.errors import InvalidInput, QuarantineRefused, Retry, TableNotFound
 from lakebed.ingest.batch_fingerprint import batch_fingerprint, require_same
 from lakebed.ingest.batch_writer import (
     ChangeStream,
-    RowChanges,
     WriteTask,
     Written,
     commit_written,
@@ -32,6 +31,7 @@ from lakebed.ingest.checkpoint_files import quick_checkpoint
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution, too_many_rounds
 from lakebed.ingest.planned import PlannedBatches
 from lakebed.ingest.quarantined_offsets import NOTHING_BEFORE, QuarantinedBefore, quarantined_before
+from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.ingest.unknown_report import report_unknown

@@ -18,6 +18,7 @@ import pytest
 import lakebed
 from lakebed.errors import InvalidSchema, QuarantineRefused
 from lakebed.ingest import stream as module
+from lakebed.ingest.debezium import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.formats import decoder
@@ -101,7 +102,7 @@ class Stream:
         changes = RangeChanges(self.topic, decoder(format, columns))
         evolution = Evolution(self.log, alter or self.alter, "its records need it")
         planned: Any = Planned(ends or [len(values)])
-        self._ingest = Ingest(
+        self.ingest = Ingest(
             table.path, self.log, changes, "table", internals.quarantine_log, evolution=evolution, planned=planned
         )
 
@@ -116,7 +117,7 @@ class Stream:
             return write(*args)
 
         with patch.object(module, "write_ranges", counted):
-            self._ingest(FRAME, batch_id)
+            self.ingest(FRAME, batch_id)
 
 
 def table_at(tmp_path: Path, columns: pa.Schema = COLUMNS) -> lakebed.Table:
@@ -170,15 +171,14 @@ def test_decoding_ends_where_a_new_schema_is_met(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     stream = Stream(table, [*OLD, *NEW, *NEW, *NEW])
     decoded = 0
-    reader = stream._ingest._stream.decoder  # type: ignore[attr-defined]
-    plain = type(reader).decode
+    plain = DebeziumJson.decode
 
     def counted(self: Any, given: pa.Table, *rest: Any) -> Any:
         nonlocal decoded
         decoded += len(given)
         return plain(self, given, *rest)
 
-    with patch.object(type(reader), "decode", counted):
+    with patch.object(DebeziumJson, "decode", counted):
         stream.run()
     assert decoded == 4 + 12  # those before the new schema and with it; then all of them
 
@@ -267,7 +267,7 @@ def test_a_table_that_is_altered_while_a_batch_is_written_takes_it(tmp_path: Pat
         return written
 
     with patch.object(module, "write_ranges", meanwhile):
-        stream._ingest(FRAME, 0)
+        stream.ingest(FRAME, 0)
     assert rows(table) == BOTH[:3]
 
 
@@ -290,7 +290,7 @@ def test_two_processes_that_meet_a_schema_at_once_agree(tmp_path: Path) -> None:
             stream = Stream(table, values, ALL, alter=together)
             context = SimpleNamespace(getLocalProperty=lambda name: query, master="local[1]")
             try:
-                stream._ingest(SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)), 0)  # type: ignore[arg-type]
+                stream.ingest(SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)), 0)  # type: ignore[arg-type]
             except BaseException as error:
                 errors.append(error)
 

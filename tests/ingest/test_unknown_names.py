@@ -15,11 +15,11 @@ import lakebed
 from lakebed import events
 from lakebed.errors import InvalidInput
 from lakebed.health.status import Observer
-from lakebed.ingest.batch_writer import RowChanges
 from lakebed.ingest.changes_frame import unknown_columns
 from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.operations import Operations
+from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.slices import UNFORESEEN
 from lakebed.ingest.unknown_fields import SAMPLE_MIN, sample_of
 from lakebed.manifest.actions import CommitInfo, Domain

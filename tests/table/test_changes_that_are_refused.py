@@ -11,7 +11,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidChanges, InvalidSchema
-from lakebed.ingest.batch_writer import RowChanges
+from lakebed.ingest.row_changes import RowChanges
 from lakebed.parts.changes import WriteSpec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
