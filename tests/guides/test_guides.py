@@ -137,6 +137,12 @@ def test_getting_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark:
     ]
 
 
+def test_schema_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow("docs/guides/schema-changes.md", tmp_path, monkeypatch)
+    rows = lakebed.open(tmp_path / "lake/orders").to_arrow(["id", "qty", "comment", "coupon", "address"]).to_pylist()
+    assert rows == [{"id": 1, "qty": 2, "comment": "gift", "coupon": None, "address": None}]
+
+
 def test_deploying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("docs/guides/deploying.md", tmp_path, monkeypatch)
 
