@@ -142,12 +142,10 @@ static inline void put_integer(const struct field *field, struct column *column,
 {
     uint8_t *out = column->values + column->length * field->width;
     uint32_t narrow = (uint32_t)value;
-    if (field->kind == BOOLEAN)
-        value ? set_bit(column->values, column->length) : clear_bit(column->values, column->length);
-    else if (field->width == 8)
-        memcpy(out, &value, 8);
-    else
-        memcpy(out, &narrow, 4);
+    if (field->kind != BOOLEAN)
+        memcpy(out, field->width == 8 ? (const void *)&value : &narrow, (size_t)field->width);
+    else if (value)
+        set_bit(column->values, column->length); /* a bit is 0 until then */
     append(column);
 }
 
