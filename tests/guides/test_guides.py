@@ -147,16 +147,6 @@ def test_deploying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("docs/guides/deploying.md", tmp_path, monkeypatch)
 
 
-def test_changing_schemas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = [("id", pa.int64()), ("pieces", pa.int32()), ("note", pa.string()), ("legacy", pa.string())]
-    table = lakebed.create(tmp_path / "lake/orders", pa.schema(columns), keys=["id"])
-    for number in range(3):
-        table.apply([{"id": number, "pieces": 1, "note": "n", "legacy": "l"}])
-    follow("docs/guides/changing-schemas.md", tmp_path, monkeypatch)
-    assert table.schema.names == ["id", "pieces", "comment", "coupon", "address"]
-    assert [each.name for each in table.schema.field("address").type] == ["zip", "town", "country"]
-
-
 def test_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders_table(tmp_path / "lake/orders")
     follow("docs/guides/tuning.md", tmp_path, monkeypatch)
