@@ -182,7 +182,8 @@ class ReclusterJob:
         """The table with only the parts that the job covers."""
         parts = [part for part in snapshot.parts.values() if part.max_block <= self._until]
         if self._where is not None:
-            parts = parts_that_may_match(connect(), parts, snapshot.schema, self._where, self._log.statistics)
+            statistics, columns = self._log.statistics, snapshot.columns
+            parts = parts_that_may_match(connect(), parts, snapshot.schema, self._where, statistics, columns)
         return replace(snapshot, parts={part.path: part for part in parts})
 
     def _depths(self, snapshot: Snapshot) -> Mapping[int, float]:

@@ -4,13 +4,14 @@
    (``parts.checksum``); in files of other writers only pages that have checksums are compared.
 2. The file has as many rows as the log says; its statistics hold for every live row (S1); columns that are NOT NULL have no null;
    the number of delete rows is the one in the log, and in the base all of them are dead (B5).
-3. The rows are in the order of the table's sort key, between the first and the last key in the part's statistics (S1). Parts
+3. The file's footer has the table's columns, in their types or in narrower ones (C1).
+4. The rows are in the order of the table's sort key, between the first and the last key in the part's statistics (S1). Parts
    that an earlier sort key sorted, or whose order is unknown, are not checked.
-4. A change part has each key at most once (B2).
-5. A key is live at most once in the base (B1).
-6. The tail can be resolved as a settle does it (B2).
+5. A change part has each key at most once (B2).
+6. A key is live at most once in the base (B1).
+7. The tail can be resolved as a settle does it (B2).
 
-A part that can't be read is reported, and not part of steps 5 and 6.
+A part that can't be read is reported, and not part of steps 6 and 7.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from pyroaring import BitMap64
 from lakebed.errors import Corrupt
 from lakebed.health.finding import Finding, critical
 from lakebed.health.log_checks import Progress
-from lakebed.manifest.actions import ChangePart, Part
+from lakebed.manifest.actions import ChangePart, Part, is_native_file
+from lakebed.manifest.readable import misfit
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.arrow_source import damaged
 from lakebed.parts.changes import DELETE, OP_COLUMN, write_spec_of
@@ -128,6 +130,10 @@ class RowChecks:
             what = f"the file has {rows:,} rows and the log says {part.rows:,}"
             yield critical("file", part.path, what, _RESTORE.format(part.path))
             return
+        if (finding := self._footer(part, connection)) is not None:
+            self._unreadable.add(part.path)
+            yield finding
+            return
         yield from self._statistics(part, dead, connection)
         if isinstance(part, ChangePart) or part.has_op_column:
             yield from self._deletes(part, dead, connection)
@@ -141,6 +147,26 @@ class RowChecks:
             if twice:
                 what = f"{twice:,} keys are in the change part more than once: nobody can know which row is the newest"
                 yield critical("B2", part.path, what, f"read version {part.version - 1}, and apply the batch again")
+
+    def _footer(self, part: Part | ChangePart, connection: duckdb.DuckDBPyConnection) -> Finding | None:
+        """Step 3. Names match in any case, and other writers have other types for the same times and texts."""
+        names = {name.lower(): name for name in self._spec.schema.names}
+        written = [
+            field.with_name(names.get(field.name.lower(), field.name))
+            for field in connection.sql(f"from {self._scan(part)} limit 0").to_arrow_table().schema
+        ]
+        if not is_native_file(part.path):
+            kinds = {field.name: field.type for field in self._spec.schema}
+            written = [field for field in written if not _is_spelled_otherwise(field.type, kinds.get(field.name))]
+            kept = {field.name for field in written}
+            wanted = [field for field in self._spec.schema if field.name in kept]
+        else:
+            wanted = list(self._spec.schema)
+        why = misfit(written, wanted, part.partition_values, is_footer=True)
+        if why is None:
+            return None
+        what = f"it can't be read by the table's schema: its column {why}"
+        return critical("C1", part.path, what, "read an older version, and write the table anew from it")
 
     def _scan(self, part: Part | ChangePart) -> str:
         return parquet(self._storage.duckdb_url(part.path))
@@ -215,7 +241,7 @@ class RowChecks:
         register_view(connection, "lakebed_live", self._storage, files, schema)
 
     def _order(self, part: Part | ChangePart, connection: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
-        """Step 3, batch by batch: the last row of one batch is put before the next one."""
+        """Step 4, batch by batch: the last row of one batch is put before the next one."""
         terms, bound_terms = self._spec.terms, order_bound_terms(self._spec)
         names = list(dict.fromkeys(name for term in terms for name in term.columns))
         fields = [self._spec.schema.field(name).with_nullable(True) for name in names]
@@ -267,7 +293,7 @@ class RowChecks:
         return {path: part for path, part in self._snapshot.parts.items() if path not in self._unreadable}
 
     def _keys_are_live_once(self) -> Iterator[Finding]:
-        """Step 5: the keys of all live rows go into one table, part by part; only those that are there twice are looked up."""
+        """Step 6: the keys of all live rows go into one table, part by part; only those that are there twice are looked up."""
         base = self._readable_base()
         keys = list(self._spec.keys)
         alias = aliases(keys)
@@ -311,7 +337,7 @@ class RowChecks:
             yield critical("B1", rows[0][0] if rows else "", what, remedy)
 
     def _tail_resolves(self, tail: Sequence[ChangePart]) -> Iterator[Finding]:
-        """Step 6, in pieces, as a settle takes the tail."""
+        """Step 7, in pieces, as a settle takes the tail."""
         base = self._readable_base()
         locator = ScanLocator(self._spec, self._storage)
         for piece in _pieces([part for part in tail if part.path not in self._unreadable]):
@@ -322,6 +348,15 @@ class RowChecks:
                 what = f"the tail can't be settled: {error}"
                 yield critical("B2", piece[0].path, what, f"lakebed settle {self._path} shows whether it is repaired")
                 return
+
+
+def _is_spelled_otherwise(written: pa.DataType, wanted: pa.DataType | None) -> bool:
+    """Whether a column of another writer's file may differ from the table's type and still be read by every reader."""
+    if wanted is None or pa.types.is_nested(wanted):
+        return True
+    if pa.types.is_timestamp(written) and pa.types.is_timestamp(wanted):
+        return True
+    return bool(pa.types.is_binary(written) and pa.types.is_string(wanted))
 
 
 def _pieces(tail: Sequence[ChangePart]) -> Iterator[list[ChangePart]]:

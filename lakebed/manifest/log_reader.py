@@ -398,7 +398,7 @@ def _number(text: str | None) -> int:
 def require_readable(protocol: Protocol) -> None:
     """Raises Unsupported naming the reader features that lakebed lacks."""
     missing = protocol.reader_features - READER_FEATURES
-    if missing or protocol.min_reader_version == 2 or protocol.min_reader_version > 3:
+    if missing or protocol.min_reader_version > 3:  # version 2 is column mapping without a list of features
         named = ", ".join(sorted(missing)) or f"reader version {protocol.min_reader_version}"
         raise Unsupported(f"the table needs a reader that supports: {named}; lakebed does not")
 

@@ -32,11 +32,17 @@ class Misfit:
 
 
 def misfit(
-    written: Iterable[pa.Field], wanted: Iterable[pa.Field], constant: Collection[str] = (), within: StoredPath = ()
+    written: Iterable[pa.Field],
+    wanted: Iterable[pa.Field],
+    constant: Collection[str] = (),
+    within: StoredPath = (),
+    *,
+    is_footer: bool = False,
 ) -> Misfit | None:
     """The first column that parts with the columns ``written`` can't be read by as it is ``wanted``; None if they can.
 
     Both have stored names. ``constant``: columns whose value is that of the part's partition, whatever its file holds.
+    ``is_footer``: ``written`` is what a file says of itself, which promises of no column that it is never null.
     """
     have = {field.name: field for field in written}
     for field in wanted:
@@ -47,25 +53,25 @@ def misfit(
             if not field.nullable:
                 return Misfit(path, "is missing, and it is NOT NULL")
             continue
-        if why := _of_types(found.type, field.type, path):
+        if why := _of_types(found.type, field.type, path, is_footer):
             return why
-        if found.nullable and not field.nullable:
+        if found.nullable and not field.nullable and not is_footer:
             return Misfit(path, "may be null, and it is NOT NULL")
     return None
 
 
-def _of_types(written: pa.DataType, wanted: pa.DataType, path: StoredPath) -> Misfit | None:
+def _of_types(written: pa.DataType, wanted: pa.DataType, path: StoredPath, is_footer: bool) -> Misfit | None:
     if written.equals(wanted):
         return None
     if pa.types.is_struct(written) and pa.types.is_struct(wanted):
         if {field.name for field in written}.isdisjoint(field.name for field in wanted):
             return Misfit(path, "has none of the fields that it had")
-        return misfit(written, wanted, within=path)
+        return misfit(written, wanted, within=path, is_footer=is_footer)
     if pa.types.is_map(written) and pa.types.is_map(wanted):
-        return misfit(_sides(written), _sides(wanted), within=path)
+        return misfit(_sides(written), _sides(wanted), within=path, is_footer=is_footer)
     if pa.types.is_list(written) and pa.types.is_list(wanted):
         old, new = (kind.value_field.with_name("element") for kind in (written, wanted))
-        return misfit([old], [new], within=path)
+        return misfit([old], [new], within=path, is_footer=is_footer)
     return None if widening(written, wanted) else Misfit(path, f"is {written}, which can't be read as {wanted}")
 
 

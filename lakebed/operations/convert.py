@@ -12,12 +12,14 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput, TableExists, Unsupported
 from lakebed.manifest.actions import Action, AddPart, Part, is_native_file
+from lakebed.manifest.column_mapping import COLUMN_MAPPING, stored_settings
 from lakebed.manifest.commit_loop import Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.schema import RESERVED_PREFIX, is_reserved
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, TableLog
+from lakebed.manifest.widening import TYPE_WIDENING
 from lakebed.operations.create import (
     check_adoptable,
     check_adoptable_partitions,
@@ -58,13 +60,15 @@ def convert(
             raise TableExists(f"the table at {path} is lakebed's already; open it with lakebed.open", table=path)
         check_adoptable(snapshot)
         check_adoptable_partitions(snapshot)
-        check_settings(settings, snapshot.schema)
-        frame = frame_properties(parse_sort_key(settings.sort_key, snapshot.schema), snapshot)
+        check_settings(settings, snapshot.logical_schema)
+        stored = stored_settings(settings, snapshot.columns)
+        frame = frame_properties(parse_sort_key(stored.sort_key, snapshot.schema), snapshot)
         framed = replace(settings, sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
         counted = _checked(snapshot, storage)
         if settings.keys:
             check_unique(read_columns(log, snapshot, list(settings.keys)), settings.keys)
-        actions = [protocol_for(snapshot.schema), *_adopting(snapshot, framed, counted)]
+        protocol = protocol_for(snapshot.schema, _kept_features(snapshot))
+        actions = [protocol, *_adopting(snapshot, framed, counted)]
         return Proposal(
             actions=actions,
             access=ReadWriteSet(whole_table=True, looked_up_keys=True),
@@ -73,6 +77,12 @@ def convert(
         )
 
     commit_loop(log, Operation.CONVERT, build)
+
+
+def _kept_features(snapshot: Snapshot) -> set[str]:
+    """What the table's files and schema need readers to know, and lakebed knows too."""
+    features = {COLUMN_MAPPING, TYPE_WIDENING} & snapshot.protocol.reader_features
+    return features | {COLUMN_MAPPING} if snapshot.columns.field_ids else features
 
 
 def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Part]) -> list[Action]:

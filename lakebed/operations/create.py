@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
 from lakebed.manifest.actions import CommitInfo, Metadata, Protocol
+from lakebed.manifest.column_mapping import COLUMN_MAPPING
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.format import FORMAT
 from lakebed.manifest.schema import (
@@ -24,7 +25,7 @@ from lakebed.manifest.schema import (
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.store_probe import probe
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
-from lakebed.manifest.widening import widest_type
+from lakebed.manifest.widening import TYPE_WIDENING, widest_type
 from lakebed.settings import (
     FORMAT_PROPERTY,
     INTERVAL_PROPERTIES,
@@ -40,16 +41,17 @@ from lakebed.version import ENGINE
 _ADOPTABLE = frozenset(
     {
         "appendOnly",
+        COLUMN_MAPPING,
         "deletionVectors",
         "domainMetadata",
         "inCommitTimestamp",
         "invariants",
         "timestampNtz",
+        TYPE_WIDENING,
         "vacuumProtocolCheck",
     }
 )
 _NOT_KEPT_PROPERTIES = (
-    "delta.columnMapping.mode",
     "delta.enableChangeDataFeed",
     "delta.appendOnly",
     "delta.enableRowTracking",
@@ -144,10 +146,10 @@ def check_layout(schema: pa.Schema, settings: TableSettings, partition_by: Seque
     _check_partitioning(partition_by, schema)
 
 
-def protocol_for(schema: pa.Schema) -> Protocol:
-    """Features of a table: readers need deletion vectors, and writers the gate that only lakebed knows."""
-    reader = {"deletionVectors"}
-    writer = {"deletionVectors", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", GATE_FEATURE}
+def protocol_for(schema: pa.Schema, also: Collection[str] = ()) -> Protocol:
+    """Features of a table: readers need deletion vectors, and writers the gate that only lakebed knows; both need ``also``."""
+    reader = {"deletionVectors", *also}
+    writer = {"deletionVectors", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", GATE_FEATURE, *also}
     if uses_timestamp_ntz(schema):
         reader.add("timestampNtz")
         writer.add("timestampNtz")
@@ -179,6 +181,7 @@ def check_adoptable(snapshot: Snapshot) -> None:
     """Raises Unsupported naming what of a Delta table lakebed would not keep; InvalidInput for a property that it can't read,
     InvalidSchema for a column that must be renamed.
     """
+    check_new_names(snapshot.logical_schema)
     check_new_names(snapshot.schema)
     beyond = snapshot.protocol.writer_features - _ADOPTABLE
     if beyond:
@@ -202,7 +205,7 @@ def check_adoptable(snapshot: Snapshot) -> None:
 def check_adoptable_partitions(snapshot: Snapshot) -> None:
     """Raises Unsupported naming a partition column whose values text can't hold exactly."""
     for name in snapshot.metadata.partition_columns:
-        if pa.types.is_binary(snapshot.schema.field(name).type):
+        if pa.types.is_binary(snapshot.logical_schema.field(name).type):
             raise Unsupported(
                 f"the table is partitioned by {name!r}, which is binary: writers differ on how the log spells such a value, and "
                 "not every value can be spelled; write the table anew without that partition column first"

@@ -27,7 +27,7 @@ from typing import Protocol
 import duckdb
 import pyarrow as pa
 
-from lakebed.errors import VersionNotFound
+from lakebed.errors import Retry, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, ChangePart, Part
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet, takes_rows_away
@@ -113,6 +113,7 @@ class _Mutating:
     rows_for_sql: RowsForSql
     mutation: Mutation
     started: float
+    began: Snapshot | None = None
     read: Snapshot | None = None
     pending: _Pending | None = None
     attempts: int = 0
@@ -171,10 +172,25 @@ class _Mutating:
 
     def _worked_out(self, snapshot: Snapshot) -> _Pending:
         spec = write_spec_of(snapshot)
-        self.mutation.check(spec.incoming)
+        if self.began is None:
+            self.began = snapshot
+            self.mutation.check(spec.incoming)
+        elif not _has_columns_of(self.began, snapshot):
+            raise Retry(
+                "columns of the table were renamed or dropped, and rows left it, while the mutation ran; run it again, with the "
+                "names that the columns have now",
+                table=self.log.root,
+            )
         parts: list[Part | ChangePart] = [*snapshot.parts.values(), *snapshot.tail.values()]
         with naming_damaged(parts, self.storage), naming_unreadable(part.path for part in parts):
             return _write(self.mutation, snapshot, spec, self.storage, self.rows_for_sql)
+
+
+def _has_columns_of(began: Snapshot, now: Snapshot) -> bool:
+    """Whether each column has the name that it had, so that an expression means the same columns."""
+    there = dict(zip(now.schema.names, now.logical_schema.names, strict=True))
+    before = zip(began.schema.names, began.logical_schema.names, strict=True)
+    return all(there.get(stored) == name for stored, name in before)
 
 
 def _paths(read: Snapshot) -> list[str]:

@@ -8,6 +8,9 @@ Files are written first, then committed: vectors and parts have new names.
 3. One commit: marked parts are removed and added with the new vector, parts without a live row leave, new ones join.
    On a conflict (another commit marked or replaced one of the parts) only parts that were not read yet are read.
 
+The user's expressions mean the columns that the table had when the mutation began, whatever these are called since. What was
+found and written is kept when the schema changes, as long as it fits the newer one.
+
 Parts under a claim are marked like others: the merge carries the dead rows over to its output. A part that was appended
 meanwhile is no conflict: the mutation is serialised before it.
 """
@@ -15,7 +18,7 @@ meanwhile is no conflict: the mutation is serialised before it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -62,8 +65,8 @@ def mutate_unkeyed(
 class _Mutating:
     """A mutation under way.
 
-    ``looked_at``: matches of the parts that were read, of a table of this ``spec``; ``written``: the new rows of what was dying
-    when they were written (``written_for``).
+    ``began``: the snapshot of the first attempt; ``looked_at``: matches of parts, none of those that their bounds rule out;
+    ``written``: the new rows of what was dying when they were written (``written_for``), in the shape ``spec``.
     """
 
     log: TableLog
@@ -71,7 +74,9 @@ class _Mutating:
     deletion_vectors: DeletionVectorCache
     mutation: Mutation
     started: float
+    began: Snapshot | None = None
     spec: WriteSpec | None = None
+    parts_read: int = 0
     looked_at: dict[str, BitMap64] = field(default_factory=dict)
     written: list[WrittenPart] = field(default_factory=list)
     written_for: dict[str, BitMap64] = field(default_factory=dict)
@@ -81,22 +86,25 @@ class _Mutating:
         """Steps 1 to 3."""
         conflicts, self.attempts = self.attempts, self.attempts + 1
         spec = write_spec_of(snapshot)
-        if self.spec != spec:
-            self.spec, self.looked_at, self.written_for = spec, {}, {}
+        if self.began is None:
+            self.began = snapshot
             self.mutation.check(spec.incoming)
-        listed = list(snapshot.parts.values())
-        read = parts_that_may_match(connect(), listed, spec.schema, self.mutation.where, self.log.statistics)
-        dying = _dying(read, self.mutation, spec, self.storage, self.deletion_vectors, self.looked_at)
+        if self.spec is not None and not self.spec.fits(spec):
+            self.looked_at, self.written_for = {}, {}
+        self.spec = spec
+        named = spec.named_as(write_spec_of(self.began))
+        self._look_at(snapshot, spec, named)
+        dying = _dying(snapshot.parts, self.looked_at, self.deletion_vectors)
         if self.mutation.assignments is not None and dying != self.written_for:
             self.discard()
-            self.written = list(_write(dying, snapshot, self.mutation, spec, self.storage))
+            self.written = list(_write(dying, snapshot, self.mutation, spec, named, self.storage))
             self.written_for = dying
         rows = sum(len(dead) for dead in dying.values())
         if not rows:
             seconds = time.perf_counter() - self.started
             return Finished(
                 MutationResult(
-                    version=snapshot.version, conflicts=conflicts, seconds=seconds, parts_read=len(self.looked_at)
+                    version=snapshot.version, conflicts=conflicts, seconds=seconds, parts_read=self.parts_read
                 )
             )
         access = ReadWriteSet(parts={path: snapshot.parts[path].partition_key for path in dying})
@@ -113,7 +121,7 @@ class _Mutating:
                 bytes_written=sum(part.bytes for part in self.written) + _vector_bytes(actions),
                 conflicts=conflicts,
                 seconds=time.perf_counter() - self.started,
-                parts_read=len(self.looked_at),
+                parts_read=self.parts_read,
             )
 
         return Proposal(
@@ -123,6 +131,20 @@ class _Mutating:
             parameters=self.mutation.parameters,
             metrics={"rows": rows, "parts": len(dying)},
         )
+
+    def _look_at(self, snapshot: Snapshot, spec: WriteSpec, named: WriteSpec) -> None:
+        """Find the matches of parts that were not looked at yet. A file never changes."""
+        assert self.began is not None
+        new = [part for path, part in snapshot.parts.items() if path not in self.looked_at]
+        where, statistics, names = self.mutation.where, self.log.statistics, self.began.columns
+        read = parts_that_may_match(connect(), new, spec.schema, where, statistics, names)
+        self.looked_at |= {part.path: BitMap64() for part in new}
+        for part in read:
+            rows = numbered(part, spec.schema, self.storage, named.schema)
+            self.looked_at[part.path] = _matches(
+                part, rows, self.deletion_vectors.of(part), self.mutation, self.storage
+            )
+        self.parts_read += len(read)
 
     def discard(self) -> None:
         """Delete the files of new rows that were not committed."""
@@ -135,23 +157,18 @@ def _vector_bytes(actions: list[Action]) -> int:
 
 
 def _dying(
-    parts: Sequence[Part], mutation: Mutation, spec: WriteSpec, storage: PartStorage, deletion_vectors: DeletionVectorCache,
-    looked_at: dict[str, BitMap64],
-) -> dict[str, BitMap64]:  # fmt: skip
-    """Live rows that match, by part. ``looked_at`` keeps the matches of parts, live or not: a file never changes."""
+    parts: Mapping[str, Part], looked_at: Mapping[str, BitMap64], deletion_vectors: DeletionVectorCache
+) -> dict[str, BitMap64]:
+    """Live rows that match, by part. ``looked_at``: the rows of each part that match, live or not."""
     out = {}
-    for part in parts:
-        if part.path not in looked_at:
-            looked_at[part.path] = _matches(part, deletion_vectors.of(part), mutation, spec, storage)
-        dying = looked_at[part.path] - deletion_vectors.of(part)
-        if dying:
-            out[part.path] = dying
+    for path, part in parts.items():
+        if looked_at[path] and (dying := looked_at[path] - deletion_vectors.of(part)):
+            out[path] = dying
     return out
 
 
-def _matches(part: Part, dead: BitMap64, mutation: Mutation, spec: WriteSpec, storage: PartStorage) -> BitMap64:
+def _matches(part: Part, rows: str, dead: BitMap64, mutation: Mutation, storage: PartStorage) -> BitMap64:
     """The rows that match, perhaps dead ones among them; if the predicate fails on a dead row, without them."""
-    rows = numbered(part, spec.schema, storage, spec.incoming.schema)
     try:
         return _positions(part, rows, mutation, storage)
     except InvalidInput:
@@ -180,30 +197,31 @@ def _registered(connection: duckdb.DuckDBPyConnection, rows: BitMap64) -> Abstra
 
 
 def _write(
-    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Mutation, spec: WriteSpec, storage: PartStorage
-) -> Iterator[WrittenPart]:
+    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Mutation, spec: WriteSpec, named: WriteSpec,
+    storage: PartStorage,
+) -> Iterator[WrittenPart]:  # fmt: skip
     """The new rows of an update, in parts that may hold rows of several."""
-    connection = connect()
+    connection, incoming = connect(), spec.incoming
     batches = (
         batch
         for path, rows in dying.items()
-        for batch in _new_rows(snapshot.parts[path], rows, mutation, spec, storage)
+        for batch in _new_rows(snapshot.parts[path], rows, mutation, spec, named, storage)
     )
     for chunk in in_chunks(batches):
         with mutation.mistakes(()):
-            prepared = prepare(chunk, spec.incoming, connection)
+            prepared = prepare(chunk.rename_columns(incoming.schema.names), incoming, connection)
         yield from write_parts(stored_rows(prepared, spec), spec, storage)
 
 
 def _new_rows(
-    part: Part, rows: BitMap64, mutation: Mutation, spec: WriteSpec, storage: PartStorage
+    part: Part, rows: BitMap64, mutation: Mutation, spec: WriteSpec, named: WriteSpec, storage: PartStorage
 ) -> Iterator[pa.RecordBatch]:
     connection = connection_for(storage, [part.path])
-    rows_of_part = numbered(part, spec.schema, storage, spec.incoming.schema)
-    chosen = f"select * from ({rows_of_part}) where {ROW} in (select row from lakebed_rows)"
+    of_part = numbered(part, spec.schema, storage, named.schema)
+    chosen = f"select * from ({of_part}) where {ROW} in (select row from lakebed_rows)"
     with mutation.mistakes([part.path]), _registered(connection, rows):
         yield from connection.sql(
-            f"select {', '.join(mutation.columns(spec.incoming.schema))} from ({chosen} {EVALUATED_FIRST})"
+            f"select {', '.join(mutation.columns(named.schema))} from ({chosen} {EVALUATED_FIRST})"
         ).to_arrow_reader(BATCH_ROWS)
 
 

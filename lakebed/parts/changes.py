@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import duckdb
@@ -68,6 +68,25 @@ class WriteSpec:
             keys=columns.logical_names(self.keys),
             sequence_by=None if self.sequence_by is None else columns.logical_name(self.sequence_by),
             partition_by=columns.logical_names(self.partition_by),
+        )
+
+    def named_as(self, earlier: WriteSpec) -> WriteSpec:
+        """``incoming`` with the names that users had at an earlier version. Columns since then have names that no user can give.
+
+        So what was asked of the earlier version never meets another column of the same name.
+        """
+        names = dict(zip(earlier.schema.names, earlier.incoming.schema.names, strict=True))
+
+        def named(stored: Iterable[str]) -> tuple[str, ...]:
+            return tuple(names.get(name, f"_lakebed_{name}") for name in stored)
+
+        new = zip(self.incoming.schema, named(self.schema.names), strict=True)
+        return replace(
+            self.incoming,
+            schema=pa.schema([field.with_name(name) for field, name in new]),
+            keys=named(self.keys),
+            sequence_by=self.sequence_by and names.get(self.sequence_by, self.sequence_by),
+            partition_by=named(self.partition_by),
         )
 
     @property

@@ -185,9 +185,9 @@ def test_a_wrong_key_or_path_is_named(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[str, str]] = {
-    "column mapping": (
-        "create table {t} (id long) using delta tblproperties ('delta.columnMapping.mode' = 'name')",
-        "columnMapping|reader version 2",
+    "columns mapped by id": (
+        "create table {t} (id long) using delta tblproperties ('delta.columnMapping.mode' = 'id')",
+        "columnMapping",
     ),
     "change data feed": (
         "create table {t} (id long) using delta tblproperties ('delta.enableChangeDataFeed' = 'true')",
