@@ -1,7 +1,8 @@
 """The record format ``json-schema``: JSON documents with a JSON Schema to Arrow batches.
 
 The schema gives the columns (``json_schema_types``). The documents are read as those of the format ``json``: fast by columns, and
-one by one where that fails (``json_columns``, ``json_values``). What a document has beyond the columns is skipped.
+one by one where that fails (``json_columns``, ``json_values``). What a document has beyond the columns is left out; its names are
+counted in a sample (``unknown_fields``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lakebed.ingest.json_schema_types import JsonColumn, columns_of
 from lakebed.ingest.json_text import Number, Unreadable, parse
 from lakebed.ingest.json_values import JsonOptions, convert
 from lakebed.ingest.record_format import Message, ReadRecords, RecordReader
+from lakebed.ingest.unknown_fields import KnownFields, names_in, sample_of
 
 _OPTIONS = JsonOptions(decimal_text="string", unavailable_value="")
 SAMPLES = 64
@@ -55,6 +57,7 @@ class JsonSchemaReader:
         self.logical_types: Mapping[str, LogicalType] = {
             name: column.logical_type for name, column in columns.items() if column.logical_type != PLAIN
         }
+        self._known = KnownFields(self.schema, _OPTIONS.unavailable_value)
         self._plan: _Plan | None = None
 
     def read(self, values: pa.BinaryArray) -> ReadRecords:
@@ -62,8 +65,14 @@ class JsonSchemaReader:
         errors: dict[int, str] = {}
         if not len(values):
             return ReadRecords(_empty(self._rows), errors)
-        batches = self._read(values, 0, errors)
-        return ReadRecords(pa.Table.from_batches(batches).combine_chunks().to_batches()[0], errors)
+        rows = pa.Table.from_batches(self._read(values, 0, errors)).combine_chunks().to_batches()[0]
+        return ReadRecords(rows, errors, self._unknown_fields(values))
+
+    def _unknown_fields(self, values: pa.BinaryArray) -> Mapping[str, int]:
+        """What some of the documents have beyond the schema."""
+        if not self._is_object:
+            return {}
+        return names_in(values, sample_of(values), lambda one: one if isinstance(one, dict) else None, self._known)[0]
 
     def _read(self, values: pa.BinaryArray, first: int, errors: dict[int, str]) -> Iterable[pa.RecordBatch]:
         """Reads as a whole; else the halves; and few one by one."""

@@ -35,6 +35,8 @@ class ReadRecords:
 
     rows: pa.RecordBatch
     errors: Mapping[int, str] = field(default_factory=dict)
+    unknown_fields: Mapping[str, int] = field(default_factory=dict)
+    """Names of members that the schema lacks, by their path, and in how many of the records that were looked at they are."""
 
 
 class RecordReader(Protocol):

@@ -265,7 +265,16 @@ class _TypedReader:
         if shape.unknown and self._known is not None:
             has_row = fast.handled & np.asarray(pc.is_in(events.operation, value_set=CHANGES))
             names = dict.fromkeys(shape.unknown, int(has_row.sum())) if has_row.any() else {}
+        if self._known is not None:
+            names |= self._beyond_schema(read.unknown_fields)
         return replace(fast, handled=np.ones(rows.num_rows, bool), one_by_one=one_by_one, unknown_fields=names)
+
+    def _beyond_schema(self, names: Mapping[str, int]) -> dict[str, int]:
+        """The members of rows that the writer's schema lacks."""
+        if not self._settings.events:
+            return dict(names)
+        sides = ("after.", "before.")
+        return {name.split(".", 1)[1]: count for name, count in names.items() if name.startswith(sides)}
 
     def _shape(self, reader: RecordReader) -> _Shape:
         found = self._shapes.get(id(reader))

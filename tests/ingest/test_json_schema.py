@@ -254,6 +254,12 @@ def test_a_value_that_is_no_object_is_the_column_value() -> None:
     assert [row["value"] for row in read(compiled({"type": ["string", "null"]}), "a", None)[0]] == ["a", None]
 
 
+def test_what_documents_have_beyond_the_schema_is_counted() -> None:
+    documents = [{"id": 1}, {"id": 2, "more": 1, "place": {"city": "x", "street": 1}}, {"id": 3, "more": None}]
+    read_records = compiled(ROW).read(pa.array([json.dumps(one).encode() for one in documents], pa.binary()))
+    assert not read_records.errors and read_records.unknown_fields == {"more": 2, "place.street": 1}
+
+
 def test_columns_of_anything_hold_the_json_text() -> None:
     reader = compiled(
         {"properties": {"a": {}, "b": {"type": "object"}, "m": {"additionalProperties": {"type": "integer"}}}}

@@ -196,13 +196,19 @@ def test_documents_with_a_json_schema_become_changes(registry: SchemaRegistry) -
     }  # fmt: skip
     shape = DecoderSchema(pa.schema([f for f in ORDERS if f.name in row["properties"]]), ("id",))  # type: ignore[operator]
     number = registry.register(row, "JSON").to_bytes(4, "big")
-    values = [{"id": 1, "name": "a", "money": "AJY=", "at": 5}, {"name": "b"}, {"id": 3, "at": "x"}, {"id": 4}]
+    values = [
+        {"id": 1, "name": "a", "money": "AJY=", "at": 5},
+        {"name": "b"},
+        {"id": 3, "at": "x"},
+        {"id": 4, "more": 1},
+    ]
     decoded = of("json-schema", registry, shape).decode(
         records([b"\0" + number + json.dumps(one).encode() for one in values])
     )
     assert [(one["id"], one["money"]) for one in decoded.changes.to_pylist()] == [(1, Decimal("1.50")), (4, None)]
     assert decoded.changes["at"][0].as_py() == datetime(1970, 1, 1, 0, 0, 0, 5, UTC)
     assert decoded.quarantined["offset"].to_pylist() == [1, 2]
+    assert decoded.unknown_fields == {"more": 1}
 
     image = {"oneOf": [{"type": "null"}, {"title": "Value", **row}]}
     source = {"type": "object", "properties": {"lsn": {"type": ["integer", "null"]}, "ts_ms": {"type": "integer"}}}
@@ -214,11 +220,11 @@ def test_documents_with_a_json_schema_become_changes(registry: SchemaRegistry) -
         "ts_ms": {"type": ["integer", "null"]},
     }
     number = registry.register({"type": "object", "properties": members}, "JSON").to_bytes(4, "big")
-    changes = [event("c", {"id": 1, "money": "AJY="}), event("d", before={"id": 2})]
+    changes = [event("c", {"id": 1, "money": "AJY=", "more": 1}), event("d", before={"id": 2})]
     decoded = of("debezium-json-schema", registry, shape).decode(
         records([b"\0" + number + json.dumps(one).encode() for one in changes])
     )
-    assert decoded.quarantined.num_rows == 0
+    assert decoded.quarantined.num_rows == 0 and decoded.unknown_fields == {"more": 1}
     assert [(one["id"], one["_lakebed_op"], one["money"]) for one in decoded.changes.to_pylist()] == [
         (1, "u", Decimal("1.50")),
         (2, "d", None),
