@@ -16,13 +16,16 @@ from lakebed.table.inspect import TableInspect
 from lakebed.table.maintenance import TableMaintenance
 
 FUNCTIONS = {
-    "create": "path, schema, keys=(), sort_key=(), *, sequence_by=None, partition_by=(), properties=None",
+    "create": "path, schema, keys=(), sort_key=(), *, sequence_by=None, partition_by=(), properties=None, "
+    "types='given'",
     "open": "path",
     "convert": "path, keys=(), sort_key=(), sequence_by=None",
     "spark": "app_name='lakebed', master=None, *, s3=None, session=None, conf=None",
 }
 METHODS = {
-    "apply": "changes, apply_as_deletes=None, except_column_list=(), batch_id=None",
+    "alter": "*, add=None, widen=None, rename=None, drop=(), relax=(), comment=None, reason='', dry_run=False",
+    "apply": "changes, apply_as_deletes=None, except_column_list=(), batch_id=None, *, evolve=(), on_mismatch='fail', "
+    "columns=None",
     "attach_partition": "name",
     "changes": "from_version, to_version=None, spark=None",
     "create_view": "spark, name",
@@ -31,7 +34,7 @@ METHODS = {
     "doctor": "deep=False",
     "drop_detached": "name",
     "ingest": "changes, apply_as_deletes=None, except_column_list=(), *, keys=None, sequence_by=None, checkpoint=None, "
-    "query_name='ingest', quarantine='table', trigger=None",
+    "query_name='ingest', quarantine='table', trigger=None, evolve=(), on_mismatch='quarantine', columns=None",
     "lookup": "keys, columns=None, version=None",
     "maintain": "spark",
     "query": "sql, name=None, *, allow_files=False",
@@ -57,6 +60,7 @@ INSPECT = {
     "draw_clustering": "file",
     "mutations": "",
     "parts": "version=None",
+    "schemas": "",
     "timeline": "last=1000",
 }
 MAINTENANCE = {
@@ -77,6 +81,7 @@ SURFACES: tuple[tuple[type, dict[str, str]], ...] = (
     (TableMaintenance, MAINTENANCE),
 )
 PUBLIC = {
+    "AlterResult",
     "CompactResult",
     "MutationResult",
     "ReclusterResult",
