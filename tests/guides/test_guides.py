@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import botocore
+import certifi
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -141,6 +142,20 @@ def test_schema_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     follow("docs/guides/schema-changes.md", tmp_path, monkeypatch)
     rows = lakebed.open(tmp_path / "lake/orders").to_arrow(["id", "qty", "comment", "coupon", "address"]).to_pylist()
     assert rows == [{"id": 1, "qty": 2, "comment": "gift", "coupon": None, "address": None}]
+
+
+def test_schemas_in_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "price.proto").write_text(
+        'syntax = "proto3"; package shop; message Price { int64 id = 1; int64 cents = 2; }'
+    )
+    connectors: list[Any] = []
+    around = Circumstances(
+        environment={"REGISTRY_USER": "ann", "REGISTRY_PASSWORD": "secret"},
+        instead={"/etc/ssl/ca.pem": certifi.where()},
+        json=lambda _, connector: connectors.append(connector),
+    )
+    follow("docs/guides/schemas-in-a-registry.md", tmp_path, monkeypatch, around)
+    assert connectors[0]["value.converter"].endswith("AvroConverter")
 
 
 def test_deploying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
