@@ -13,14 +13,23 @@ import lakebed
 from lakebed.cli import exit_codes, main
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
+from lakebed.ingest.registry import RegistrySettings
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
+from tests.ingest.avro_events import encoded, framed
 from tests.ingest.records import records
+from tests.ingest.schema_registry import SchemaRegistry
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("price", pa.decimal128(10, 2)), ("name", pa.string())])
 PIPELINE = """
 table: {{path: {path}, keys: [id], sequence_by: id, schema: {{id: long not null, price: 'decimal(10,2)', name: string}}}}
 source: {{kind: files, folder: {folder}}}
 format: {{kind: json, decimal_text: {text}}}
+"""
+AVRO_PIPELINE = """
+table: {{path: {path}, keys: [id], sequence_by: id}}
+source: {{kind: kafka, topics: [orders], config: {{bootstrap.servers: "localhost:1"}}}}
+format: avro
+registry: {{url: "{url}"}}
 """
 VALUES = ['{"id": 1, "price": "AfQ=", "name": "größe"}', '{"id": 2, "price": "x"}', "{not json", b"\xff\x00"]
 
@@ -104,3 +113,32 @@ def test_a_replay_says_what_it_needs(path: str, capsys: pytest.CaptureFixture[st
     assert main(["quarantine", "replay", str(unordered)]) == exit_codes.WRONG_INPUT
     assert "takes the place of a newer row of its key; give --yes" in capsys.readouterr().err
     assert main(["quarantine", "replay", str(unordered), "--yes"]) == exit_codes.OK
+
+
+def test_records_of_a_schema_that_was_unknown_are_shown_with_its_id_and_replayed_once_it_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.ingest.registry.UNKNOWN_SECONDS", 0.0)
+    schema = {
+        "type": "record",
+        "name": "Row",
+        "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
+    }
+    value = framed(1, encoded(schema, {"id": 7, "name": "größe"}))
+    path = str(tmp_path / "t")
+    table = lakebed.create(path, SCHEMA, keys=["id"], sequence_by="id")
+    with SchemaRegistry() as registry:
+        reader = decoder("avro", DecoderSchema(SCHEMA, ("id",)), {"registry": RegistrySettings(url=registry.url)})
+        refused = reader.decode(records([value, b"\0\0\0\0\2\xff\x1b[31m"])).quarantined
+        lakebed.create(path + "_quarantine", QUARANTINE_SCHEMA).apply(refused)
+        file = tmp_path / "p.yml"
+        file.write_text(AVRO_PIPELINE.format(path=path, url=registry.url))
+        assert main(["quarantine", path]) == exit_codes.OK
+        shown = capsys.readouterr().out
+        assert "schema id 1: the schema registry does not have it" in shown
+        assert "schema id 1, 9 bytes: " in shown and "größe" in shown
+        assert "schema id 2, 6 bytes: \\xff" in shown and "\x1b" not in shown
+        registry.register(schema)
+        assert main(["quarantine", "replay", str(file)]) == exit_codes.OK
+        assert capsys.readouterr().out.split()[-2:] == ["left", "1"]
+    assert table.to_arrow().to_pylist() == [{"id": 7, "price": None, "name": "größe"}]

@@ -79,8 +79,6 @@ def _show(options: argparse.Namespace) -> int:
 
 def _records(found: pa.Table) -> Iterator[dict[str, Any]]:
     """Each record with its bytes as text and, of a local file that still has it, its line."""
-    from lakebed.cli.output import bytes_as_text
-
     rows = found.to_pylist()
     lines = _lines(rows)
     for row in rows:
@@ -88,8 +86,19 @@ def _records(found: pa.Table) -> Iterator[dict[str, Any]]:
         place = {"topic": row["topic"], "partition": row["partition"], "offset": row["offset"]}
         if file is not None:
             place = {"file": file, "line": lines.get((file, row["value"]))}
-        texts = {name: None if row[name] is None else bytes_as_text(row[name]) for name in ("key", "value")}
+        texts = {name: None if row[name] is None else _text(row[name]) for name in ("key", "value")}
         yield {"time": row["time"], "reason": row["reason"], **place, **texts}
+
+
+def _text(value: bytes) -> str:
+    """A record's bytes; of one with the header of a schema registry the schema's id, and the bytes behind it."""
+    from lakebed.cli.output import bytes_as_text
+    from lakebed.ingest.wire_format import HEADER_BYTES, MAGIC
+
+    if len(value) < HEADER_BYTES or value[0] != MAGIC:
+        return bytes_as_text(value)
+    schema_id, payload = int.from_bytes(value[1:HEADER_BYTES]), value[HEADER_BYTES:]
+    return f"schema id {schema_id}, {len(payload)} bytes: {bytes_as_text(payload)}"
 
 
 def _as_table(records: Iterable[Mapping[str, Any]]) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -10,15 +11,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import lakebed
 from lakebed.errors import InvalidInput, Retry
+from lakebed.ingest.batch_writer import WriteTask
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.registry import RegisteredSchema, Registry, RegistrySettings
+from lakebed.ingest.source import RecordChanges
 from lakebed.ingest.wire_format import framed
+from lakebed.parts.changes import write_spec_of
 from tests.ingest.avro_events import encoded
 from tests.ingest.avro_events import framed as with_id
 from tests.ingest.records import records
 from tests.ingest.schema_registry import SchemaRegistry
+from tests.internals import log_of
 
 QUICK = {"retries.wait.ms": "1", "retries.max.wait.ms": "2"}
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string())])
@@ -222,3 +228,19 @@ def test_either_a_registry_or_a_file_says_what_the_schemas_are() -> None:
         decoder("debezium-avro", TABLE, {})
     with pytest.raises(InvalidInput, match="has no option 'decimal_text'"):
         decoder("avro", TABLE, {"decimal_text": "auto"})
+
+
+def test_a_task_that_meets_a_registry_that_is_down_fails_and_the_batch_that_is_run_again_has_every_record(
+    registry: Any, tmp_path: Any
+) -> None:
+    table = lakebed.create(tmp_path / "t", COLUMNS, keys=["id"])
+    old = registry.register(OLD)
+    batch = records([with_id(old, encoded(OLD, {"id": 1})), b"bad", with_id(old, encoded(OLD, {"id": 2}))])
+    changes = RecordChanges(decoder("avro", TABLE, {"registry": settings_of(registry)}))
+    task = WriteTask(write_spec_of(log_of(table).refresh()), table.path, changes)
+    registry.failing = 4
+    with pytest.raises(Retry, match="schema registry"):
+        list(task.run(iter(batch.to_batches())))
+    written = list(task.run(iter(batch.to_batches())))
+    parts = [json.loads(body)["rows"] for kind, body in written if kind in ("part", "quarantined")]
+    assert sorted(parts) == [1, 2]
