@@ -19,7 +19,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from lakebed.ingest.json_text import Unreadable
 from lakebed.ingest.protobuf_fields import Meaning, ProtobufField
 
-VALUES_MIN, VALUES_A_BYTE = 100_000, 64
+VALUES_MIN, VALUES_A_BYTE = 20_000, 32
 """As in protobuf_to_arrow.c."""
 TOO_MANY = "more values than its few bytes can be meant to have"
 

@@ -4,7 +4,7 @@
  * into its column, any other is skipped. A record is UNSURE if its bytes are damaged, a field has another wire type than the
  * schema says, a field or a member of a oneof comes twice, a required one is missing, or a text is not UTF-8. Then its row is
  * null in every column, and the caller reads the record in another way. A record is REFUSED if few bytes stand for very many
- * values.
+ * values, also where it is UNSURE besides.
  *
  *     1.  `read_message` looks each field up by its number: first behind the field before it, for most messages are in order.
  *     2.  `read_field` appends to the field's column. Elements of a list may come in several pieces; they are appended as they
@@ -25,8 +25,8 @@ typedef const uint8_t *position;
 #define REFUSED 2
 
 /* A record may have so many values, and further ones for each of its bytes. */
-#define VALUES_MIN 100000
-#define VALUES_A_BYTE 64
+#define VALUES_MIN 20000
+#define VALUES_A_BYTE 32
 
 /* An ENTRY of a map is a message that nobody adds fields to: one that the schema does not name makes the record UNSURE. */
 enum encoding { NESTED, VARINT, ZIGZAG, FIXED, DELIMITED, GROUP, ENTRY };
@@ -387,6 +387,37 @@ static int read_message(struct reader *s, int32_t node, uint32_t group)
     return failed;
 }
 
+/* Counts the values of a message, up to its first damage: whoever reads it in another way must not meet too many either. */
+static int count_message(struct reader *s, int32_t node, uint32_t group)
+{
+    const struct field *field = &s->fields[node];
+    int32_t hint = 0;
+    int type, failed = DONE;
+    uint32_t number;
+    for (int32_t i = field->first_child; i < field->first_child + field->children; i++)
+        s->values += s->members[i].nodes;
+    while (failed == DONE && s->p < s->end && s->values <= s->values_max) {
+        if (read_tag(s, &number, &type) != DONE)
+            return UNSURE;
+        if (type == WIRE_END)
+            return group && number == group ? DONE : UNSURE;
+        int32_t child = child_of(s, field, number, &hint);
+        if (child >= 0 && has_items(s->fields[child].kind))
+            child = s->fields[child].first_child;
+        if (child >= 0 && s->fields[child].kind == STRUCT && type == wire_type_of(s, child)) {
+            position outer = s->end, end = s->end;
+            if (type == WIRE_BYTES && read_length(s, &end) != DONE)
+                return UNSURE;
+            s->end = end;
+            failed = count_message(s, child, type == WIRE_START ? number : 0);
+            s->end = outer;
+        } else {
+            failed = skip(s, number, type, GROUP_LEVELS_MAX);
+        }
+    }
+    return s->values > s->values_max ? REFUSED : failed;
+}
+
 static int read_record(struct reader *s, position start, position end)
 {
     int64_t rows = s->columns[0].length;
@@ -397,6 +428,12 @@ static int read_record(struct reader *s, position start, position end)
     int read = make_room(s, 0);
     if (read == DONE)
         read = read_message(s, 0, 0);
+    if (read == UNSURE) {
+        s->p = start;
+        s->end = end;
+        s->values = 0;
+        read = count_message(s, 0, 0) == REFUSED ? REFUSED : UNSURE;
+    }
     if (read == UNSURE || read == REFUSED) {
         cut(s->fields, s->columns, 0, rows);
         int failed = grow(&s->fields[0], &s->columns[0], rows + 1);
