@@ -15,6 +15,7 @@ from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.check import check
 from lakebed.pipeline.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.sources import open_decoder
+from lakebed.pipeline.target import open_or_create
 
 SCHEMA = {"id": "long not null", "qty": "int", "note": "string not null", "where": "struct<zip: int>"}
 
@@ -119,6 +120,14 @@ def test_a_renamed_column_is_the_one_of_the_file_if_the_file_says_so(tmp_path: P
     assert "note" in complaint(tmp_path)
     check(pipeline_of(tmp_path, columns={"comment": "note"}))
     check(pipeline_of(tmp_path, columns={"comment": "note"}, table={"path": str(tmp_path / "t"), "keys": ["id"]}))
+
+
+def test_a_table_of_wide_types_is_the_one_of_its_file(tmp_path: Path) -> None:
+    wide = {"path": str(tmp_path / "t"), "schema": SCHEMA, "keys": ["id"], "types": "wide"}
+    table = open_or_create(pipeline_of(tmp_path, table=wide))
+    assert [str(table.schema.field(name).type) for name in ("qty", "where")] == ["int64", "struct<zip: int64>"]
+    check(pipeline_of(tmp_path, table=wide, evolve=[]))
+    assert "qty is int64" in complaint(tmp_path, table={**wide, "types": "given"}, evolve=[])
 
 
 def test_validate_shows_what_will_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from lakebed.ingest.operations import DELETE_VALUES
 from lakebed.ingest.schema_evolution import Evolution, EvolvePolicy, OnMismatch
 from lakebed.ingest.typed_formats import EVENTS, TYPED_FORMATS
 from lakebed.manifest.type_names import table_schema
+from lakebed.manifest.widening import widest_type
 from lakebed.pipeline.binding import bind, convert, leaves, mapping_of
 from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
 from lakebed.pipeline.typed_sections import (
@@ -51,11 +52,18 @@ class TableSection:
     sequence_by: str | None = None
     partition_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    types: Literal["given", "wide"] = "given"
+    """Whether columns have the types of ``schema``, or the widest ones for their values."""
 
     @property
     def columns(self) -> pa.Schema | None:
         """The schema as Arrow. Raises InvalidSchema."""
-        return table_schema(self.schema) if self.schema else None
+        if not self.schema:
+            return None
+        columns = table_schema(self.schema)
+        if self.types == "wide":
+            columns = pa.schema([one.with_type(widest_type(one.type)) for one in columns])
+        return columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import lakebed
@@ -21,15 +22,19 @@ from lakebed.ingest import stream as module
 from lakebed.ingest.debezium import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.evolving import Evolution
+from lakebed.ingest.file_source import FileSource
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.schema_evolution import EVOLUTIONS, EvolvePolicy
-from lakebed.ingest.source import Range, RangeChanges
+from lakebed.ingest.source import Range, RangeChanges, RecordChanges
 from lakebed.ingest.stream import Ingest
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.operations.alter import alter
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.table import internals_of
 from tests.ingest.records import event, records, with_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), ("qty", pa.int32())])
 ID = {"type": "int64", "field": "id", "optional": False}
@@ -426,3 +431,49 @@ def dying_before_the_table() -> Any:
         return commit(log, read, written, batch, operation, *rest)
 
     return patch.object(module, "commit_written", dying)
+
+
+# -- in tasks of Spark -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_tasks_report_a_schema_and_a_dataframe_keeps_its_columns(spark: SparkSession, tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    folder = tmp_path / "lines"
+    folder.mkdir()
+
+    def run(number: int, values: list[Any]) -> int:
+        (folder / f"{number}.jsonl").write_text("\n".join(json.dumps(value) for value in values))
+        source = FileSource(folder=str(folder), format="debezium-json")
+        shape = DecoderSchema.of_table(table.schema, ("id",), None, DEFAULT)
+        changes = RecordChanges(decoder("debezium-json", shape))
+        query = internals_of(table).start_ingest(changes, source.stream(spark), trigger={"availableNow": True})
+        assert query.awaitTermination(120)
+        return len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId)))
+
+    assert [run(0, OLD), run(1, NEW), run(2, OLD[:1])] == [1, 2, 1]
+    assert rows(table) == BOTH
+    assert "stream ingest" in str(table.inspect.schemas().to_pylist()[-1])
+
+    (tmp_path / "rows").mkdir()
+    more = {"id": [7, 8], "pieces": [7, 8], "coupon": ["c7", "c8"], "tag": ["t7", None]}
+    pq.write_table(pa.table(more), tmp_path / "rows" / "1.parquet")
+    frame = spark.readStream.schema("id long, pieces int, coupon string, tag string").parquet(str(tmp_path / "rows"))
+    names = {"pieces": "qty"}
+    for number in (1, 2):
+        query = table.ingest(
+            frame,
+            evolve=["add"],
+            on_mismatch="rescue",
+            columns=names,
+            query_name="rows",
+            trigger={"availableNow": True},
+        )
+        assert query.awaitTermination(120)
+        if number == 1:
+            table.alter(add={"later": "string"}, rename={"tag": "label"})
+            pq.write_table(
+                pa.table({name: values[:1] for name, values in more.items()}), tmp_path / "rows" / "2.parquet"
+            )
+    assert table.schema.names == ["id", "qty", "coupon", "label", "_rescued", "later", "tag"]
+    assert rows(table)[6:] == [(7, 7, "c7", None, None, None, "t7"), (8, 8, "c8", None, None, None, None)]
