@@ -19,7 +19,7 @@ from lakebed.ingest.batch_writer import (
     write_dataframe,
 )
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
-from lakebed.ingest.evolving import Evolution
+from lakebed.ingest.evolving import Evolution, first_names
 from lakebed.ingest.row_changes import RowChanges, prepare_or_split
 from lakebed.ingest.row_evolution import completed, evolved, rescued, under_their_names, with_rescued_column
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy
@@ -44,6 +44,14 @@ class How:
     apply_as_deletes: str | None = None
     except_columns: Sequence[str] = ()
     policy: EvolvePolicy
+
+    def for_table(self, snapshot: Snapshot) -> How:
+        """A column that was renamed in the table still comes under its first name too."""
+        policy = self.policy
+        renamed = {
+            column: first for first, column in first_names(snapshot).items() if first not in policy.names_of(column)
+        }
+        return replace(self, policy=replace(policy, columns={**renamed, **policy.columns})) if renamed else self
 
     def unknown(self, given: Sequence[str], spec: WriteSpec) -> tuple[str, ...]:
         """The columns that no column of the table takes, and that nothing refers to."""
@@ -75,6 +83,7 @@ def apply(
     if batch and snapshot.transaction_version(batch.app_id) >= batch.version:
         events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
         return snapshot.version
+    how = how.for_table(snapshot)
     if is_spark_frame(changes):
         stream, frame, snapshot = frame_changes(changes, how, log, evolution, strict=how.policy.on_mismatch == "fail")
         written = write_dataframe(frame, WriteTask(write_spec_of(snapshot), path, stream))
@@ -95,7 +104,9 @@ def frame_changes(
     changes: DataFrame, how: How, log: TableLog, evolution: Evolution, *, strict: bool
 ) -> tuple[RowChanges, DataFrame, Snapshot]:
     """A user's DataFrame for the write tasks, and the version of the table that it is for, which is altered if need be."""
-    policy, snapshot = how.policy, log.refresh()
+    snapshot = log.refresh()
+    how = how.for_table(snapshot)
+    policy = how.policy
     if policy.allowed:
         snapshot = how.evolved(_arrow_schema(changes), snapshot, evolution)
     if policy.rescues:

@@ -33,6 +33,13 @@ Alter = Callable[[SchemaChange, str], object]
 _logger = logging.getLogger("lakebed.ingest")
 
 
+def first_names(snapshot: Snapshot) -> dict[str, str]:
+    """The columns that were renamed in the table, by their first names, unless other columns have these now."""
+    columns = snapshot.logical_schema.names
+    both = zip(snapshot.schema.names, columns, strict=True)
+    return {stored: logical for stored, logical in both if stored != logical and stored not in columns}
+
+
 class Evolution:
     """What one stream, or one replay, may do to the schema of its table. ``reason``: for the table's history."""
 
@@ -54,9 +61,7 @@ class Evolution:
         if self._refused_for is not None and not columns.equals(self._refused_for):
             self._refused, self._refused_for = frozenset(), None
         policy = replace(decoder.decoder_schema.policy, refused=self._refused)
-        both = zip(snapshot.schema.names, columns.names, strict=True)
-        names = {stored: logical for stored, logical in both if stored != logical}
-        wanted = DecoderSchema.of_table(columns, settings.keys, settings.sequence_by, policy, names)
+        wanted = DecoderSchema.of_table(columns, settings.keys, settings.sequence_by, policy, first_names(snapshot))
         return decoder if wanted == decoder.decoder_schema else decoder.bound_to(wanted)
 
     def evolve(self, snapshot: Snapshot, needed: SchemaChange) -> Snapshot:

@@ -76,6 +76,19 @@ def test_a_column_comes_under_its_new_name(tmp_path: Path) -> None:
         table.apply([{"id": 4, "qty": 4, "note": "d", "comment": "e"}], columns=names)
 
 
+def test_a_column_that_was_renamed_in_the_table_comes_under_its_first_name_too(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    table.alter(rename={"note": "remark", "id": "number"})
+    table.apply([{"id": 3, "qty": 3, "note": "c"}, {"id": 1, "qty": 0, "note": ""}], "id = 1", evolve=["add"])
+    table.apply([{"number": 4, "qty": 4, "remark": "d"}])
+    assert sorted(map(tuple, (row.values() for row in table.to_arrow().to_pylist()))) == [
+        (2, 2, "b"), (3, 3, "c"), (4, 4, "d"),
+    ]  # fmt: skip
+    table.alter(add={"note": "string"})
+    table.apply([{"id": 5, "qty": 5, "remark": "e", "note": "another"}])
+    assert (5, 5, "e", "another") in [tuple(row.values()) for row in table.to_arrow().to_pylist()]
+
+
 def test_what_does_not_fit_is_kept_as_json(tmp_path: Path) -> None:
     table = table_at(tmp_path, on_mismatch="rescue")
     assert "_rescued" not in table.schema.names
