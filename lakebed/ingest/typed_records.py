@@ -30,7 +30,7 @@ from lakebed.ingest.json_values import JsonOptions
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.operations import DELETE_VALUES, Operations
 from lakebed.ingest.record_format import RecordReader
-from lakebed.ingest.schema_evolution import EvolvePolicy, merged, needed
+from lakebed.ingest.schema_evolution import EvolvePolicy, merged
 from lakebed.ingest.slices import (
     FastReading,
     Ignored,
@@ -300,8 +300,7 @@ class _TypedReader:
                 if one.name != operation or operation in self._decoder_schema.columns.names
             ]
         )
-        never_null = self._decoder_schema.never_null
-        change = needed(self._decoder_schema.columns, row, self._policy(), never_null).change if fields else None
+        change = replace(self._decoder_schema, policy=self._policy()).needed(row).change if fields else None
         example = {columns.get(one.name, one.name): _example(one.type) for one in fields}
         return _Shape(
             reader=reader,
