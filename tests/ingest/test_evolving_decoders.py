@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import pickle
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
+from lakebed.ingest import debezium
 from lakebed.ingest.connect_schema import row_of_envelope
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
@@ -69,6 +71,21 @@ def test_all_that_a_batch_needs_is_found_in_one_reading_in_either_order(order: i
     assert found == needed
     many = [*[created(OLD, id=number) for number in range(40_000)], *values]
     assert decode(many, policy(*EVOLUTIONS)).schema_needed == needed
+
+
+def test_after_a_new_schema_only_schemas_are_read() -> None:
+    values = [created(NEW, id=1), *[created(OLD, id=number) for number in range(20_000)]]
+    read = []
+    reader = vars(debezium)["_EventReader"]
+    plain = reader.read_slice
+
+    def counted(self: Any, given: pa.RecordBatch, first: int) -> Any:
+        read.append(len(given))
+        return plain(self, given, first)
+
+    with patch.object(reader, "read_slice", counted):
+        assert decode(values, policy("add")).schema_needed is not None
+    assert len(read) == 1
 
 
 def test_a_schema_that_is_not_written_first_is_found_too() -> None:
