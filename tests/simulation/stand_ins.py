@@ -110,14 +110,15 @@ def _without_newer(
     return written
 
 
-def _matches(part: Part, dead: BitMap64, mutation: Change, spec: WriteSpec, storage: PartStorage) -> BitMap64:
+def _matches(part: Part, rows: str, dead: BitMap64, mutation: Change, storage: PartStorage) -> BitMap64:
     """Step 1 of ``mutate_unkeyed``."""
     return BitMap64(at for at, row in enumerate(of(storage).rows(part.path)) if mutation.matches(row))
 
 
 def _new_rows(
-    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Change, spec: WriteSpec, storage: PartStorage
-) -> Iterator[WrittenPart]:
+    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Change, spec: WriteSpec, named: WriteSpec,
+    storage: PartStorage,
+) -> Iterator[WrittenPart]:  # fmt: skip
     """Step 2 of ``mutate_unkeyed``."""
     store = of(storage)
     rows = [mutation.changed(store.rows(path)[at]) for path, dead in dying.items() for at in dead]

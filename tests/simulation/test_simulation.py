@@ -303,7 +303,7 @@ BREAKS: Mapping[Break, str] = {
     a_merge_forgets_what_died_meanwhile: "B1|B2",
     an_upload_forgets_what_died_meanwhile: "B1|B2",
     two_claims_on_one_part: "P1|P4",
-    a_damaged_local_file_is_used: "the overlay of .* shows",
+    a_damaged_local_file_is_used: "the overlay of .* shows|UPLOAD .* lacks",
     a_cleanup_overlooks_holds: "G1",
     a_cleanup_of_the_log_overlooks_who_begins_to_hold: "G1",
     a_cleanup_overlooks_the_tail: "G1",
@@ -327,7 +327,8 @@ BREAKS: Mapping[Break, str] = {
     a_widening_is_allowed_the_other_way: "C1",
 }
 FIRST = {  # the world to begin with, a little before one where the break shows
-    careless_attach: 610, a_damaged_local_file_is_used: 735, a_cleanup_of_the_log_overlooks_who_begins_to_hold: 670,
+    careless_attach: 555, a_damaged_local_file_is_used: 380, a_mutation_overlooks_claimed_parts: 50,
+    a_stored_name_is_used_again: 27,
 }  # fmt: skip
 RARE = {  # so that a break shows, several things must come together: some hundred worlds
     an_upload_forgets_what_died_meanwhile, a_damaged_local_file_is_used, a_cleanup_overlooks_holds,
