@@ -194,9 +194,10 @@ class Partitions:
     def detach(self, partition: Mapping[str, Any]) -> str:
         """Take a partition out of the table without touching its files; returns the name to attach it by."""
         name = str(uuid.uuid4())
+        values = partition_values(partition, self._log.refresh())  # by stored names: a rename meanwhile changes nothing
 
         def change(snapshot: Snapshot) -> _Change:
-            values, parts = self._find(snapshot, partition)
+            parts = self._parts_of(snapshot, values)
             if not parts:
                 raise InvalidInput(f"there is no partition {_spell(values, snapshot)}; {_partitions_there(snapshot)}")
             now = self._now_ms()
@@ -356,10 +357,6 @@ class Partitions:
             return committed.version
 
         return commit_loop(self._log, operation, build, newest=newest, discard=discard, repeatable=False)
-
-    def _find(self, snapshot: Snapshot, partition: Mapping[str, Any]) -> tuple[PartitionValues, list[Part]]:
-        values = partition_values(partition, snapshot)
-        return values, self._parts_of(snapshot, values)
 
     def _parts_of(self, snapshot: Snapshot, values: PartitionValues) -> list[Part]:
         spec = write_spec_of(snapshot)

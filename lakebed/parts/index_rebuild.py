@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+import duckdb
 import pyarrow as pa
 
 from lakebed import events
@@ -88,7 +89,7 @@ class IndexRebuild:
             self._done = True
         except _Stopped:
             pass
-        except LakebedError as error:
+        except (LakebedError, duckdb.Error) as error:
             _logger.warning("the key index of %s is not built yet, and is tried again: %s", self._table, error)
 
     def _report(self, base: Mapping[str, Part], started: float) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
@@ -208,8 +207,7 @@ def test_a_table_of_delta_spark_with_mapped_and_widened_columns_is_adopted(
     wanted = settled_rows(table, table.version)
     assert found_by(spark.read.format("delta").load(str(path)).toArrow(), table, table.version) == wanted
     in_duckdb = duckdb_delta.read(table.path, table.version)
-    of_others = in_duckdb.filter(pc.less(in_duckdb["id"], 5))
-    assert of_others["part"].null_count == len(of_others) == 5, "DuckDB takes no partition value from the log"
-    at = in_duckdb.column_names.index("part")
-    from_log = pa.array(["a b" if row["id"] < 5 else row["part"] for row in in_duckdb.to_pylist()])
-    assert found_by(in_duckdb.set_column(at, "part", from_log), table, table.version) == wanted
+    assert in_duckdb["part"].null_count > table.to_arrow()["part"].null_count, "DuckDB takes no such value from the log"
+    others = [name for name in table.schema.names if name != "part"]
+    wanted = comparable(table.to_arrow().select(others), pa.schema([table.schema.field(name) for name in others]))
+    assert comparable(in_duckdb.select(others), pa.schema([table.schema.field(name) for name in others])) == wanted
