@@ -460,20 +460,25 @@ struct task {
     int32_t field_count;
 };
 
+/* Room for the rows of a column, and of all below it; nobody knows how many elements lists have. */
+static int prepare_column(struct reader *s, int32_t node, int64_t rows)
+{
+    const struct field *field = &s->fields[node];
+    int failed = grow(field, &s->columns[node], rows);
+    if (failed == DONE && has_bytes(field->kind))
+        failed = reserve(&s->columns[node], 8 * rows);
+    for (int32_t i = field->first_child; i < field->first_child + field->children && failed == DONE; i++)
+        failed = prepare_column(s, i, has_items(field->kind) ? 64 : rows);
+    return failed;
+}
+
 static int prepare(struct reader *s, const struct task *task)
 {
     s->columns = calloc((size_t)task->field_count, sizeof *s->columns);
     s->oneofs = calloc((size_t)task->field_count, sizeof *s->oneofs);
     if (s->columns == NULL || s->oneofs == NULL)
         return NO_MEMORY;
-    for (int32_t i = 0; i < task->field_count; i++) {
-        int failed = grow(&s->fields[i], &s->columns[i], 64);
-        if (failed == DONE && has_bytes(s->fields[i].kind))
-            failed = reserve(&s->columns[i], 64);
-        if (failed != DONE)
-            return failed;
-    }
-    return DONE;
+    return prepare_column(s, 0, task->rows > 64 ? task->rows : 64);
 }
 
 /* Returns DONE, and then `out` is a struct of the root's children, to be released; or NO_MEMORY or TOO_LARGE. */
