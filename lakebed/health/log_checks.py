@@ -28,6 +28,7 @@ from lakebed.manifest.entries import NAMED_BATCH
 from lakebed.manifest.format import require_format
 from lakebed.manifest.holds import holds_of
 from lakebed.manifest.invariants import Violation, violations
+from lakebed.manifest.schema_history import past_changes
 from lakebed.manifest.snapshot import Snapshot, apply, without_expired
 from lakebed.manifest.table_log import (
     GATE_FEATURE,
@@ -304,6 +305,7 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         detached_of(snapshot)
         holds_of(snapshot.domains)
         claims = claims_of(snapshot.domains)
+        past_changes(snapshot.domains)
     except (ValueError, KeyError, TypeError) as error:
         what = f"an entry of lakebed's in version {snapshot.version} can't be read: {error!r}"
         yield critical("M1", "", what, f"look at lakebed timeline {path} for who wrote it")

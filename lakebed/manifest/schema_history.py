@@ -30,7 +30,7 @@ class PastChange:
 
 
 def past_changes(domains: Mapping[str, str]) -> list[PastChange]:
-    """The changes of the schema that a snapshot's domains tell of, oldest first."""
+    """The changes of the schema that entries tell of, oldest first. Raises ValueError, KeyError for a damaged entry."""
     found = []
     for domain, text in domains.items():
         if domain.startswith(SCHEMA):
@@ -49,12 +49,9 @@ def past_changes(domains: Mapping[str, str]) -> list[PastChange]:
 
 def entries_of(domains: Mapping[str, str], change: SchemaChange, reason: str, now_ms: int) -> list[Domain]:
     """The actions that record a change; they get the version from their commit. The oldest entries beyond the limit go."""
-    past = past_changes(domains)
+    past = sorted(domain for domain in domains if domain.startswith(SCHEMA))  # a damaged one does no harm
     value = {"timestamp_ms": now_ms, "change": change.to_json(), "reason": reason}
-    new = Domain(_domain(past[-1].number + 1 if past else 1), orjson.dumps(value).decode())
+    number = int(past[-1].removeprefix(SCHEMA)) + 1 if past else 1
+    new = Domain(f"{SCHEMA}{number:06}", orjson.dumps(value).decode())
     gone = past[: max(0, len(past) + 1 - KEPT_MAX)]
-    return [new, *(Domain(_domain(each.number), "", removed=True) for each in gone)]
-
-
-def _domain(number: int) -> str:
-    return f"{SCHEMA}{number:06}"
+    return [new, *(Domain(each, "", removed=True) for each in gone)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 import pyarrow as pa
 
+from lakebed.errors import Corrupt
 from lakebed.manifest.actions import Commit, Metadata
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.schema_history import past_changes
@@ -23,9 +24,12 @@ SCHEMAS_SCHEMA = pa.schema(
 
 
 def schemas(log: TableLog) -> pa.Table:
-    """One row a schema (SCHEMAS_SCHEMA), oldest first."""
+    """One row a schema (SCHEMAS_SCHEMA), oldest first. Raises Corrupt."""
     newest = log.refresh()
-    changes = past_changes(newest.domains)
+    try:
+        changes = past_changes(newest.domains)
+    except (ValueError, KeyError) as error:
+        raise Corrupt(f"an entry of the history of the schema can't be read: {error!r}", table=log.root) from error
     oldest = log.oldest_version()
     rows = []
     if not changes or changes[0].version > oldest:

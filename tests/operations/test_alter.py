@@ -10,13 +10,15 @@ import pyarrow as pa
 import pytest
 
 from lakebed import events
-from lakebed.errors import InvalidSchema
+from lakebed.errors import Corrupt, InvalidSchema
+from lakebed.health.log_checks import state_findings
 from lakebed.manifest.actions import (
     Action,
     AddChangePart,
     AddPart,
     ChangePart,
     CommitInfo,
+    Domain,
     Part,
     RemoveChangePart,
     RemovePart,
@@ -264,6 +266,16 @@ def test_the_history_is_bounded_and_survives_the_commits() -> None:
     assert sum(domain.startswith(SCHEMA) for domain in log.refresh().domains) == KEPT_MAX
     rows = schemas(log).to_pylist()
     assert len(rows) == KEPT_MAX and rows[0]["schema"] is None and rows[-1]["schema"]
+
+
+def test_a_damaged_entry_of_the_history_is_reported_and_does_no_harm() -> None:
+    log = new_log()
+    damaged = Domain(f"{SCHEMA}000001", '{"version": 0}')
+    assert isinstance(log.commit(log.refresh(), [damaged], INFO, BLIND), Committed)
+    assert alter(log, COMPATIBLE["add"]).changed
+    with pytest.raises(Corrupt, match="the history of the schema can't be read"):
+        schemas(log)
+    assert [each.check for each in state_findings(log.refresh(), "t", 0)] == ["M1"]
 
 
 def test_nothing_to_change_is_refused_and_a_change_that_holds_already_commits_nothing() -> None:

@@ -227,7 +227,7 @@ def a_mutation_overlooks_claimed_parts(broken: pytest.MonkeyPatch) -> None:
 
     def of_free_parts(parts: Any, *arguments: Any) -> Any:
         taken = claimed_paths(seen.snapshot, seen.snapshot.timestamp_ms)
-        return dying([part for part in parts if part.path not in taken], *arguments)
+        return dying({path: part for path, part in parts.items() if path not in taken}, *arguments)
 
     broken.setattr(mutate_unkeyed, "write_spec_of", spec_of_seen)
     broken.setattr(mutate_unkeyed, "_dying", of_free_parts)
