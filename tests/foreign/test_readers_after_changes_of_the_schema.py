@@ -1,6 +1,7 @@
 """What every Delta reader reads of a table whose schema changed: before the change, right after it, with new rows, and merged.
 
-docs/format.md has this as a table. A reader that can't read a table refuses it and names the feature that it lacks.
+docs/guides/schema-changes.md has this as a table. A reader that can't read a table refuses it, and names the feature that it
+lacks.
 """
 
 from __future__ import annotations

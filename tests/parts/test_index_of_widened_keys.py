@@ -7,7 +7,7 @@ import decimal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -51,15 +51,17 @@ def heard() -> Iterator[list[KeyIndexRebuilt]]:
     end()
 
 
+Case: TypeAlias = tuple[pa.DataType, pa.DataType, Any, Any]
+"""A type, a wider one, a key of the first and one of the second."""
 D = decimal.Decimal
-STAY = [
+STAY: list[Case] = [
     (pa.int8(), pa.int64(), 5, 2**40),
     (pa.int16(), pa.int32(), 5, 2**20),
     (pa.int32(), pa.int64(), 5, 2**40),
     (pa.float32(), pa.float64(), 0.5, 0.1),
     (pa.decimal128(5, 2), pa.decimal128(12, 2), D("1.25"), D("123456.75")),
 ]
-REBUILT = [
+REBUILT: list[Case] = [
     (pa.int32(), pa.float64(), 5, 2**40 + 0.5),
     (pa.int32(), pa.decimal128(12, 2), D(5), D("7.25")),
     (pa.decimal128(5, 2), pa.decimal128(12, 4), D("1.2500"), D("7.1234")),
@@ -67,11 +69,11 @@ REBUILT = [
 ]
 
 
-@pytest.mark.parametrize(("narrow", "wide", "old", "new"), STAY)
+@pytest.mark.parametrize("case", STAY)
 def test_an_index_of_whole_numbers_and_digits_stays(
-    narrow: pa.DataType, wide: pa.DataType, old: Any, new: Any, tmp_path: Path, heard: list[KeyIndexRebuilt],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    case: Case, tmp_path: Path, heard: list[KeyIndexRebuilt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow, wide, old, new = case
     monkeypatch.setattr(index_rebuild, "AT_ONCE_ROWS", 0)
     locators = Locators(open_part_storage(tmp_path), tmp_path / "index")
     first = part_of([old], narrow, tmp_path)
@@ -82,11 +84,11 @@ def test_an_index_of_whole_numbers_and_digits_stays(
     assert heard == []
 
 
-@pytest.mark.parametrize(("narrow", "wide", "old", "new"), REBUILT)
+@pytest.mark.parametrize("case", REBUILT)
 def test_an_index_that_can_not_stay_is_built_anew(
-    narrow: pa.DataType, wide: pa.DataType, old: Any, new: Any, tmp_path: Path, heard: list[KeyIndexRebuilt],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    case: Case, tmp_path: Path, heard: list[KeyIndexRebuilt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow, wide, old, new = case
     monkeypatch.setattr(index_rebuild, "AT_ONCE_ROWS", 0)
     locators = Locators(open_part_storage(tmp_path), tmp_path / "index")
     first = part_of([old], narrow, tmp_path)
