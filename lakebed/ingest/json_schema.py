@@ -77,11 +77,11 @@ class JsonSchemaReader:
     def _read(self, values: pa.BinaryArray, first: int, errors: dict[int, str]) -> Iterable[pa.RecordBatch]:
         """Reads as a whole; else the halves; and few one by one."""
         try:
-            self._plan = self._plan or self._planned(values)
+            plan = self._plan = self._plan or self._planned(values)
         except Missed:
             return [self._read_one_by_one(values, range(len(values)), first, errors)]
         try:
-            return [self._read_whole(self._plan, values, first, errors)]
+            return [self._read_whole(plan, values, first, errors)]
         except MISSES:
             self._plan = None
         if len(values) <= ONE_BY_ONE_ROWS:
