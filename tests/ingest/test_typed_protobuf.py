@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 from google.protobuf import message_factory
 
+from lakebed.ingest.debezium import DebeziumJson
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
+from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
 from lakebed.ingest.protobuf_schema import compiled
 from lakebed.ingest.registry import RegistrySettings
 from lakebed.parts.changes import SEQUENCE_COLUMN
@@ -134,6 +136,49 @@ def test_events_of_protobuf_become_changes(registry: SchemaRegistry) -> None:
         "big": Decimal(2**64 - 1), "raw": b"\xff", "kind": "LARGE",
     }  # fmt: skip
     assert (rows[1]["name"], rows[1]["qty"], rows[1]["tags"], rows[1]["kind"]) == (None, 4, [], "SMALL")
+
+
+GENERATED = """
+    syntax = "proto3";
+    import "confluent/meta.proto";
+    import "confluent/type/decimal.proto";
+    message Envelope { Value before = 1; Value after = 2; Source source = 3; string op = 4; optional int64 ts_ms = 5; }
+    message Value {
+      int64 order_id = 1; optional int64 customer_id = 2; optional string region = 3; optional string status = 4;
+      confluent.type.Decimal amount = 5 [(confluent.field_meta) = {
+        params: [{key: "precision", value: "12"}, {key: "scale", value: "2"}]}];
+      optional string note = 6; optional int64 created_at = 7; optional int64 updated_at = 8;
+    }
+    message Source { string connector = 1; int64 ts_ms = 2; optional int64 lsn = 3; string table = 4; }
+    """
+
+
+def test_generated_events_are_the_same_changes_in_protobuf_as_in_json(registry: SchemaRegistry) -> None:
+    as_json = OrderStream().events(0, 2_000, 1_700_000_000_000_000)
+    number = registry.register(GENERATED, "PROTOBUF")
+    kind = message_factory.GetMessageClass(compiled(GENERATED, {}))
+    encoded = []
+    for change in map(json.loads, as_json["value"].to_pylist()):
+        source = {"lsn": change["source"]["lsn"], "ts_ms": change["source"]["ts_ms"]}
+        message = kind(op=change["op"], ts_ms=change["ts_ms"], source=source)
+        for side in ("before", "after"):
+            if (row := change[side]) is not None:
+                amount = row.pop("amount", None)
+                target = getattr(message, side)
+                target.MergeFrom(type(target)(**{name: value for name, value in row.items() if value is not None}))
+                target.SetInParent()
+                if amount is not None:
+                    target.amount.value = int(amount.replace(".", "")).to_bytes(5, "big", signed=True)
+                    target.amount.scale = 2
+        encoded.append(framed(number, b"\0", message))
+    place = as_json.schema.get_field_index("value")
+    as_protobuf = as_json.set_column(place, "value", pa.array(encoded, pa.binary()))
+    shape = DecoderSchema(COLUMNS, KEYS, "source.lsn")
+    options = {"registry": RegistrySettings(url=registry.url), "key_format": "json"}
+    ours, wanted = decoder("debezium-protobuf", shape, options).decode(as_protobuf), DebeziumJson(shape).decode(as_json)
+    assert wanted.quarantined.num_rows == 0 and wanted.changes.num_rows >= 2_000
+    assert ours.quarantined.num_rows == 0 and ours.changes.equals(wanted.changes)
+    assert (ours.event_time_min, ours.event_time_max) == (wanted.event_time_min, wanted.event_time_max)
 
 
 def test_each_bad_record_is_quarantined_with_its_reason_and_the_others_come_in(registry: SchemaRegistry) -> None:
