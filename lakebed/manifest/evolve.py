@@ -155,7 +155,23 @@ class _Evolution:
                 each | set(self._features) for each in (protocol.reader_features, protocol.writer_features)
             )
             protocol = replace(protocol, reader_features=readers, writer_features=writers)
+        self._require_same_order(metadata, protocol)
         return Evolved(metadata=metadata, protocol=protocol, notes=tuple(self._notes))
+
+    def _require_same_order(self, metadata: Metadata, protocol: Protocol) -> None:
+        """Raises InvalidSchema if a name now reads like a term of the sort key, such as ``day desc``."""
+        texts = read_settings(metadata.configuration).sort_key
+        versions = (
+            (columns_of(self._before, self._protocol), self._settings.sort_key),
+            (columns_of(metadata, protocol), texts),
+        )
+        before, after = (
+            [term.name for term in parse_sort_key(columns.stored_sort_key(key), columns.stored)]
+            for columns, key in versions
+        )
+        if before != after:
+            names = sorted({*texts} & {each["name"] for each in self._fields})
+            raise InvalidSchema(f"column {names[0]!r}: the sort key has a term of that text; choose another name")
 
     # -- one kind of change each -----------------------------------------------------------------------------------
 

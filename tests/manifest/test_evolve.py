@@ -253,6 +253,16 @@ def test_a_name_that_orders_events_can_t_become_a_column() -> None:
             changed(before, **change)
 
 
+def test_a_name_that_reads_like_a_term_of_the_sort_key_is_refused() -> None:
+    before = table(sort_key=("day desc", "bucket(8, qty)"))
+    for name in ("day desc", "bucket(8, qty)"):
+        for change in ({"rename": {"note": name}}, {"drop": ("legacy",), "add": {name: pa.string()}}):
+            with pytest.raises(InvalidSchema, match="the sort key has a term of that text"):
+                changed(before, **change)
+    after = changed(before, rename={"note": "bucket(8,qty)"})
+    assert snapshot(after).settings.sort_key == ("day desc", "bucket(8, qty)")
+
+
 def test_a_table_that_maps_by_id_is_refused() -> None:
     after = changed(table(), rename={"note": "n"})
     by_id = dict(after.metadata.configuration) | {"delta.columnMapping.mode": "id"}
