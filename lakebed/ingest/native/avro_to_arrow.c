@@ -3,7 +3,7 @@
  * Each step reads the bytes of one value of the writer's schema and appends it to a column, or skips it. A record that is not
  * exactly one value is refused: its row is null in every column, and `faults` and `at` say why and which step found it.
  *
- *     1.  `read_value` runs a step. Steps of records, arrays, maps and unions run others, at most LEVELS_MAX deep.
+ *     1.  `read_one` runs a step. Steps of records, arrays, maps and unions run others, at most LEVELS_MAX deep.
  *     2.  No length or count is trusted: a length is compared with what is left, and each item takes a byte at least. Values
  *         that take none, such as the fields of a struct that is null, are counted.
  *     3.  Where a record is refused, all columns are cut back to the rows before it.
@@ -247,7 +247,7 @@ static int append_uuid(struct reader *s, int32_t place, bytes raw)
 
 /* -- steps ---------------------------------------------------------------------------------------------------------------- */
 
-static int read_value(struct reader *s, int32_t at);
+static int read_values(struct reader *s, const int32_t *steps, int32_t count);
 
 static int read_boolean(struct reader *s, int32_t at, const struct step *step)
 {
@@ -296,7 +296,7 @@ static inline int read_item(struct reader *s, int32_t at, const struct step *ste
         if (failed != DONE)
             return failed;
     }
-    int failed = read_value(s, s->children[step->first]);
+    int failed = read_values(s, s->children + step->first, 1);
     if (failed != DONE || step->code == ARRAY || step->column < 0)
         return failed;
     int32_t entry = s->fields[step->column].first_child;
@@ -391,14 +391,10 @@ static int read_items(struct reader *s, int32_t at, const struct step *step)
 
 static int read_fields(struct reader *s, const struct step *step)
 {
-    for (int32_t i = 0; i < step->children; i++) {
-        int failed = read_value(s, s->children[step->first + i]);
-        if (failed != DONE)
-            return failed;
-    }
-    if (step->column < 0)
-        return DONE;
-    int failed = make_room(s, step->column);
+    int failed = read_values(s, s->children + step->first, step->children);
+    if (failed != DONE || step->column < 0)
+        return failed;
+    failed = make_room(s, step->column);
     if (failed == DONE)
         append(&s->columns[step->column]);
     return failed;
@@ -409,7 +405,7 @@ static int read_member(struct reader *s, const struct step *step)
     const struct field *field = &s->fields[step->column];
     int failed = make_room(s, step->column);
     for (int32_t i = field->first_child; i < field->first_child + field->children && failed == DONE; i++)
-        failed = i == step->size ? read_value(s, s->children[step->first]) : append_null(s->fields, s->columns, i);
+        failed = i == step->size ? read_values(s, s->children + step->first, 1) : append_null(s->fields, s->columns, i);
     if (failed == DONE)
         append(&s->columns[step->column]);
     return failed;
@@ -432,18 +428,20 @@ static int read_default(struct reader *s, const struct step *step)
     bytes p = s->p, end = s->end;
     s->p = s->spans[step->size].start;
     s->end = s->p + s->spans[step->size].length;
-    int failed = read_value(s, s->children[step->first]);
+    int failed = read_values(s, s->children + step->first, 1);
     s->p = p;
     s->end = end;
     return failed;
 }
 
-static int read_value(struct reader *s, int32_t at)
+/* Reads a value with the step `at`; a union reads on with the step of its branch. */
+static inline __attribute__((always_inline)) int read_one(struct reader *s, int32_t at)
 {
-    const struct step *step = &s->steps[at];
     struct span raw;
     int64_t value;
     int failed;
+again:;
+    const struct step *step = &s->steps[at];
     if (step->values && (s->values += step->values) > s->values_max)
         return refuse(s, at, VALUES);
     switch ((enum code)step->code) {
@@ -481,7 +479,8 @@ static int read_value(struct reader *s, int32_t at)
             return failed;
         if (value < 0 || value >= step->children)
             return refuse(s, at, BRANCH);
-        return read_value(s, s->children[step->first + value]);
+        at = s->children[step->first + value];
+        goto again;
     case DEFAULT:
         return read_default(s, step);
     case REFUSE:
@@ -495,6 +494,17 @@ static int read_value(struct reader *s, int32_t at)
     return read_nested(s, at, step);
 }
 
+/* The steps of a record run in one call: a call for each would take a third of the time. */
+static int read_values(struct reader *s, const int32_t *steps, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        int failed = read_one(s, steps[i]);
+        if (failed != DONE)
+            return failed;
+    }
+    return DONE;
+}
+
 /* -- records -------------------------------------------------------------------------------------------------------------- */
 
 static int read_record(struct reader *s, const struct avro_task *task, bytes p, bytes end)
@@ -506,7 +516,7 @@ static int read_record(struct reader *s, const struct avro_task *task, bytes p, 
     s->p = p;
     s->end = end;
     s->levels = 0;
-    int read = read_value(s, start);
+    int read = read_values(s, &start, 1);
     if (read == DONE && s->p != end)
         read = refuse(s, start, LEFT);
     if (read != UNSURE)
