@@ -23,7 +23,6 @@ import pyarrow as pa
 from google.protobuf import message_factory
 
 from lakebed.ingest.avro.defaults import encoded
-from lakebed.ingest.avro.program import program_of
 from lakebed.ingest.avro.reader import AvroReader
 from lakebed.ingest.avro.schema import parse_schema
 from lakebed.ingest.json_schema import JsonSchemaFormat
@@ -86,10 +85,9 @@ def main() -> None:
         schema = _schema(fields)
         kind = parse_schema(schema)
         records = [encoded(kind, _as_default(row, fields)) for row in rows]
-        program = program_of(kind, kind)
         if library():
-            ways[f"{name}: native"] = count, _reading(AvroReader(program), records)
-        ways[f"{name}: in Python"] = count // 10, _reading(AvroReader(program, native=False), records[: count // 10])
+            ways[f"{name}: native"] = count, _reading(AvroReader(kind, kind), records)
+        ways[f"{name}: in Python"] = count // 10, _reading(AvroReader(kind, kind, native=False), records[: count // 10])
         if importlib.util.find_spec("fastavro"):
             ways[f"{name}: fastavro, dictionaries"] = count // 10, _fastavro(schema, records[: count // 10])
         if importlib.util.find_spec("pyruhvro") and fields is PLAIN:

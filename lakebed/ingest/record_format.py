@@ -14,9 +14,9 @@ Natural types: what a reader makes of a schema, before any table is known
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -64,6 +64,19 @@ class RecordReader(Protocol):
         Never raises for what the bytes are, and never guesses: lengths are checked against what is left of the record, what is
         left at its end is an error, and memory is bounded by the size of the values.
         """
+        ...
+
+
+Wanted = Mapping[str, Collection[str] | None]
+"""Fields of a row: whole, or some of the fields of a struct."""
+
+
+@runtime_checkable
+class NarrowingReader(Protocol):
+    """A reader that is faster if it need not make columns of every field."""
+
+    def narrowed(self, fields: Wanted) -> RecordReader:
+        """A reader of the same records for these fields, as far as there are such. What it skips it still reads by its schema."""
         ...
 
 

@@ -29,7 +29,7 @@ from lakebed.ingest.json_text import Unreadable, shown
 from lakebed.ingest.json_values import JsonOptions
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.operations import DELETE_VALUES, Operations
-from lakebed.ingest.record_format import RecordReader
+from lakebed.ingest.record_format import NarrowingReader, RecordReader, Wanted
 from lakebed.ingest.schema_evolution import EvolvePolicy, merged
 from lakebed.ingest.slices import (
     FastReading,
@@ -129,6 +129,8 @@ class _Shape:
     """What the schema of a group says about its rows."""
 
     reader: RecordReader
+    narrow: RecordReader
+    """The same for what is needed of most records, without what no column takes."""
     of_row: Mapping[str, LogicalType]
     """The logical types of a row's fields."""
     written: Mapping[str, LogicalType]
@@ -248,8 +250,8 @@ class _TypedReader:
     # Records with a value ---------------------------------------------------------------------------------------------
 
     def _read_group(self, group: Group, records: pa.RecordBatch, numbers: Mask) -> FastReading:
-        read = group.reader.read(group.payload)
         shape = self._shape(group.reader)
+        read = shape.narrow.read(group.payload)
         rows = read.rows
         is_good = np.ones(rows.num_rows, bool)
         is_good[list(read.errors)] = False
@@ -260,7 +262,7 @@ class _TypedReader:
         one_by_one: _Readings = {row: Unreadable(reason) for row, reason in read.errors.items()}
         left = np.flatnonzero(~fast.handled & is_good)
         if len(left):
-            one_by_one |= self._alone(rows, shape, records, left)
+            one_by_one |= self._alone(group.payload, shape, records, left)
         names: dict[str, int] = {}
         if shape.unknown and self._known is not None:
             has_row = fast.handled & np.asarray(pc.is_in(events.operation, value_set=CHANGES))
@@ -304,11 +306,27 @@ class _TypedReader:
         example = {columns.get(one.name, one.name): _example(one.type) for one in fields}
         return _Shape(
             reader=reader,
+            narrow=reader.narrowed(self._wanted()) if isinstance(reader, NarrowingReader) else reader,
             of_row=logical,
             written={one.name: plain_logical(one.type, logical.get(one.name, PLAIN)) for one in fields},
             unknown=() if self._known is None else self._known.unknown_in(example),
             needed=change,
         )
+
+    def _wanted(self) -> Wanted:
+        """The fields that ``_events`` looks at."""
+        names_of = self._decoder_schema.names_of
+        row = [given for name in self._decoder_schema.columns.names for given in names_of(name)]
+        if not self._settings.events:
+            return dict.fromkeys([*row, *filter(None, [self._settings.operation_field])])
+        before = [given for name in self._rules.before_names for given in names_of(name)]
+        wanted: dict[str, list[str] | None] = {"op": None, "after": row, "before": before}
+        for parent, name in self._rules.metadata:
+            if parent:
+                wanted.setdefault(parent, []).append(name)  # type: ignore[union-attr]
+            else:
+                wanted[name] = None
+        return wanted
 
     def _policy(self) -> EvolvePolicy:
         """Where unknown fields are left out, or sent to the quarantine, no column is made of them."""
@@ -388,16 +406,18 @@ class _TypedReader:
 
     # One by one -------------------------------------------------------------------------------------------------------
 
-    def _alone(self, rows: pa.RecordBatch, shape: _Shape, records: pa.RecordBatch, chosen: Mask) -> _Readings:
-        some = rows.take(pa.array(chosen))
-        columns = [plain_values(column) for column in some.columns]
+    def _alone(self, values: pa.BinaryArray, shape: _Shape, records: pa.RecordBatch, chosen: Mask) -> _Readings:
+        read = shape.reader.read(values.take(pa.array(chosen)))
+        columns = [plain_values(column) for column in read.rows.columns]
         lists = [column.to_pylist() for column in columns]
-        out: _Readings = {}
+        out: _Readings = {int(chosen[at]): Unreadable(reason) for at, reason in read.errors.items()}
         for at, row in enumerate(chosen.tolist()):
+            if row in out:
+                continue
             try:
                 written = {
                     name: json_value(values[at], column.type)
-                    for name, values, column in zip(rows.schema.names, lists, columns, strict=True)
+                    for name, values, column in zip(read.rows.schema.names, lists, columns, strict=True)
                 }
                 event = written if self._settings.events else self._as_event(written)
                 reading = self._event(event, dict(shape.written), _record(records, row))

@@ -65,7 +65,7 @@ class Code(IntEnum):
     FLOAT = 4
     DOUBLE = 5
     BYTES = 6
-    """A length and as many bytes. The column says what they are: a text, bytes or a decimal."""
+    """A length and as many bytes; UTF-8 if ``size`` is 1."""
     FIXED = 7
     """``size`` bytes."""
     UUID = 8
@@ -99,7 +99,7 @@ _PRIMITIVES = {
 }
 
 
-_BITS = {"int": 31, "long": 63}
+_SIZES = {"int": 31, "long": 63, "string": 1}
 
 
 class Fault(IntEnum):
@@ -225,7 +225,7 @@ class _Compiler:
                 _check_meaning(writer.meaning, reader.meaning, writer, reader, path)
                 if writer.name == "null":
                     return self.nothing(column, path)
-                size = reader.bits - 1 if reader.bits else _BITS.get(writer.name, 0)
+                size = reader.bits - 1 if reader.bits else _SIZES.get(writer.name, _SIZES.get(reader.name, 0))
                 return self.add(Step(code=_PRIMITIVES[writer.name], column=place, size=size, path=path))
             case Fixed(), Fixed() if _is_same(writer, reader) and writer.size == reader.size:
                 _check_meaning(writer.meaning, reader.meaning, writer, reader, path)
@@ -319,7 +319,7 @@ class _Compiler:
         children: tuple[int, ...] = ()
         match kind:
             case Primitive():
-                step = Step(code=_PRIMITIVES[kind.name], size=_BITS.get(kind.name, 0), path=path)
+                step = Step(code=_PRIMITIVES[kind.name], size=_SIZES.get(kind.name, 0), path=path)
             case Fixed():
                 step = Step(code=Code.FIXED, size=kind.size, path=path)
             case Enumeration():

@@ -127,14 +127,18 @@ class _Reading:
         return float(np.float32(np.int64(value)) if pa.types.is_float32(kind) else value)
 
     def _meant(self, raw: bytes, at: int, step: Step) -> Any:
-        kind = self._columns[step.column].arrow if step.column >= 0 else None
-        if kind is None or pa.types.is_binary(kind):
-            return raw
+        kind = self._columns[step.column].arrow if step.column >= 0 else pa.binary()
         if pa.types.is_decimal(kind):
             whole = int.from_bytes(raw, "big", signed=True)
             if not raw or abs(whole) >= 10**kind.precision:
                 raise _Refused(Fault.DIGITS, at)
             return Decimal(whole).scaleb(-kind.scale, _SCALING)
+        if step.code is Code.FIXED or not step.size:
+            return raw
+        text = self._decoded(raw, at)
+        return raw if pa.types.is_binary(kind) else text
+
+    def _decoded(self, raw: bytes, at: int) -> str:
         try:
             return raw.decode()
         except UnicodeDecodeError:
@@ -182,12 +186,7 @@ class _Reading:
         entries: list[tuple[Any, Any]] = []
 
         def entry() -> None:
-            key: Any = self._take(self._length(at), at)
-            if step.column >= 0:
-                try:
-                    key = key.decode()
-                except UnicodeDecodeError:
-                    raise _Refused(Fault.UTF8, at) from None
+            key = self._decoded(self._take(self._length(at), at), at)
             entries.append((key, self._value(step.children[0])))
 
         self._blocks(at, entry)

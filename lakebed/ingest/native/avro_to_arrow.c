@@ -177,14 +177,7 @@ static int append_decimal(struct reader *s, int32_t at, int32_t place, struct sp
 
 static inline int append_meant(struct reader *s, int32_t at, int32_t place, struct span raw)
 {
-    switch (s->fields[place].kind) {
-    case DECIMAL:
-        return append_decimal(s, at, place, raw);
-    case TEXT:
-        if (!is_utf8(raw.start, raw.start + raw.length))
-            return refuse(s, at, UTF8);
-    }
-    return append_text(s, place, raw);
+    return s->fields[place].kind == DECIMAL ? append_decimal(s, at, place, raw) : append_text(s, place, raw);
 }
 
 static inline int append_number(struct reader *s, int32_t place, int64_t value)
@@ -289,10 +282,10 @@ static inline int read_item(struct reader *s, int32_t at, const struct step *ste
     if (step->code == MAP_STEP) {
         struct span key;
         int failed = read_span(s, at, &key);
-        if (failed == DONE && step->column >= 0) {
-            int32_t entry = s->fields[step->column].first_child;
-            failed = append_meant(s, at, s->fields[entry].first_child, key);
-        }
+        if (failed == DONE && !is_utf8(key.start, key.start + key.length))
+            failed = refuse(s, at, UTF8);
+        if (failed == DONE && step->column >= 0)
+            failed = append_text(s, s->fields[s->fields[step->column].first_child].first_child, key);
         if (failed != DONE)
             return failed;
     }
@@ -463,6 +456,8 @@ again:;
         return append_floating(s, step->column, raw.start, step->code == FLOAT ? 4 : 8);
     case PREFIXED:
         failed = read_span(s, at, &raw);
+        if (failed == DONE && step->size && !is_utf8(raw.start, raw.start + raw.length))
+            return refuse(s, at, UTF8);
         return failed != DONE || step->column < 0 ? failed : append_meant(s, at, step->column, raw);
     case FIXED:
         raw.length = step->size;

@@ -13,7 +13,7 @@ import sys
 
 from lakebed.ingest.native.build import LIBRARY
 
-VERSION = 6
+VERSION = 7
 """What ``lakebed_native_version`` must return: raised with every change of what a C function takes or returns."""
 DONE, UNSURE, NO_MEMORY, TOO_LARGE = 0, 1, -1, -2
 INTEGER, FLOATING, BOOLEAN, TEXT, DECIMAL, LIST, STRUCT, BYTES, MAP = range(1, 10)
