@@ -59,6 +59,7 @@ from lakebed.ingest.slices import (
     decode_records,
     from_arrays,
     schema_needed,
+    with_rescued,
 )
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.unknown_fields import (
@@ -268,7 +269,7 @@ class _EventReader:
     def _read_parsed(
         self, source: _Source, parsed: Parsed, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
     ) -> FastReading:
-        """Reads the rows. Records with unknown members are counted, or left to the slow path, which quarantines or rescues."""
+        """Reads the rows. Records with unknown members are counted, or left to the slow path, which quarantines them."""
         plan = source.plan
         assert plan is not None
         if self._known is None:
@@ -280,6 +281,9 @@ class _EventReader:
                 having[names_in(payloads, range(len(payloads)), self._row_of, self._known)[1]] = True
             else:
                 having = unknown.having
+            if source.mode == "rescue":
+                fast = plan.read(parsed, records, numbers)
+                return with_rescued(fast, numbers, having, lambda row: self._rescued(payloads[row].as_py()))
             return plan.read(parsed.without(having, "op") if having.any() else parsed, records, numbers)
         fast = plan.read(parsed, records, numbers)
         if unknown is not None:
@@ -287,6 +291,10 @@ class _EventReader:
         sample = sample_of(payloads)
         sample = sample[fast.handled[sample]]
         return replace(fast, unknown_fields=names_in(payloads, sample, self._row_of, self._known)[0])
+
+    def _rescued(self, payload: bytes) -> str | None:
+        row = self._row_of(parse(payload))
+        return None if row is None or self._known is None else self._known.rescued(row)
 
     def _row_of(self, event: Any) -> Mapping[str, Any] | None:
         row = row_of(event)

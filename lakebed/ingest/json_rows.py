@@ -50,6 +50,7 @@ from lakebed.ingest.slices import (
     Record,
     decode_records,
     from_arrays,
+    with_rescued,
 )
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.unknown_fields import (
@@ -218,6 +219,9 @@ class _RowReader:
                 having[names_in(values, range(len(values)), self._row_of, self._known)[1]] = True
             else:
                 having = unknown.having
+            if self._mode == "rescue":
+                fast = FastReading(*self._read_columns(parsed, readers, records, numbers))
+                return with_rescued(fast, numbers, having, lambda row: self._rescued(values[row].as_py()))
             parsed = replace(parsed, sure=parsed.sure & ~having)
         rows, sure = self._read_columns(parsed, readers, records, numbers)
         names: dict[str, int] = {}
@@ -228,6 +232,10 @@ class _RowReader:
             else:
                 names = unknown.counts(sure)
         return FastReading(rows, sure, unknown_fields=names)
+
+    def _rescued(self, value: bytes) -> str | None:
+        row = self._row_of(parse(value))
+        return None if row is None or self._known is None else self._known.rescued(row)
 
     def _row_of(self, document: Any) -> Mapping[str, Any] | None:
         try:

@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +26,7 @@ from lakebed.ingest.truncates import Cutoff, Truncate
 from lakebed.ingest.unknown_fields import UnknownMembers, UnknownOperation
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.unknown_names import Names
-from lakebed.parts.changes import UNAVAILABLE_COLUMN
+from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 
 SLICE_ROWS_MAX = 16_384
@@ -327,6 +327,38 @@ def quarantine(records: pa.Table, bad: list[tuple[int, str]]) -> pa.Table:
     micros = pc.multiply(pc.if_else(fits, millis, pa.scalar(None, pa.int64())), 1000)
     times = micros.cast(pa.timestamp("us", "UTC"))
     return pa.table([*columns, reasons, times], schema=QUARANTINE_SCHEMA)
+
+
+def with_rescued(
+    fast: FastReading,
+    numbers: np.ndarray[Any, Any],
+    having: np.ndarray[Any, Any],
+    text_of: Callable[[int], str | None],
+) -> FastReading:
+    """The rows with what no column takes of their records, as JSON.
+
+    ``numbers``: of the records; ``having``: those with unknown members; ``text_of``: what is kept of a record. Records of which
+    it can't be kept are left to be read one by one.
+    """
+    is_upsert = np.asarray(pc.equal(fast.rows.column(OP_COLUMN), UPSERT))
+    row_numbers = fast.rows.column(AT_COLUMN).to_numpy() // 2
+    wanted = having & np.isin(numbers, row_numbers[is_upsert])
+    texts: dict[int, str | None] = {}
+    handled, failed = fast.handled, set[int]()
+    for row in np.flatnonzero(wanted).tolist():
+        try:
+            texts[int(numbers[row])] = text_of(row)
+        except Unreadable:
+            failed.add(int(numbers[row]))
+    if not texts and not failed:
+        return fast
+    kept = [texts.get(number) if own else None for number, own in zip(row_numbers.tolist(), is_upsert, strict=True)]
+    at = fast.rows.column_names.index(RESCUED_COLUMN)
+    rows = fast.rows.set_column(at, RESCUED_COLUMN, pa.array(kept, pa.string()))
+    if failed:
+        handled = handled & ~np.isin(numbers, list(failed))
+        rows = rows.filter(pa.array(~np.isin(row_numbers, list(failed))))
+    return replace(fast, rows=rows, handled=handled)
 
 
 def from_arrays(decoder_schema: DecoderSchema, rows: int, columns: dict[str, pa.Array]) -> pa.Table:

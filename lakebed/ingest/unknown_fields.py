@@ -110,9 +110,15 @@ class KnownFields:
 
     def members_with_unknown(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         """The members of a row that are unknown, or that have unknown ones within."""
+        if not self._nested:
+            return tuple(name for name in row if name not in self._names)
         return tuple(
             name for name, value in row.items() if next(self._find({name: value}, self._known, ""), None) is not None
         )
+
+    def rescued(self, row: Mapping[str, Any]) -> str | None:
+        """These members of a parsed row, as ``rescued_text`` has them."""
+        return rescued_text({name: row[name] for name in self.members_with_unknown(row)})
 
     def unknown_by_record(self, parsed: Parsed, side: Path) -> UnknownByRecord | None:
         """The unknown members of the rows at ``side``; None where the parser does not report all of them."""

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from lakebed.ingest import debezium
+from lakebed.ingest import debezium, json_rows
 from lakebed.ingest.connect_schema import row_of_envelope
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
@@ -174,6 +174,32 @@ def test_what_does_not_fit_is_kept_as_json_and_its_row_comes_in(format: str) -> 
     found = [tuple(row.values()) for row in rows(decoded)]
     assert [(*row[:3], row[3] and json.loads(row[3])) for row in found] == RESCUED * 50
     assert (len(decoded.quarantined), decoded.unknown_fields) == (0, {})
+
+
+@pytest.mark.parametrize("format", ["json", "debezium-json"])
+def test_what_is_rescued_by_columns_is_rescued_one_by_one(format: str) -> None:
+    shape = DecoderSchema.of_table(WITH_RESCUED, ("id",), None, policy(on_mismatch="rescue", comment="note"))
+    whole = decoder(format, shape)
+    odd = [
+        *MISFITS,
+        {"id": 5, "comment": "c", "x": {"a": "é\u0001", "b": [{}]}, "y": None, "z": 1.50},
+        b'{"id": 6, "x": "\\ud800"}',
+        {"id": 7, "qty": "__debezium_unavailable_value", "x": 1},
+        b'{"id": 8, "x": {"a": 1, "a": 2}, "y": 1e400}',
+    ]
+    values: list[Any] = [*odd, *({"id": 100 + n, "qty": n, "extra": n} for n in range(100)), *odd]
+    if format == "debezium-json":
+        values = [event("u", one, {"id": 9}) for one in values if isinstance(one, dict)]
+        values += [event("d", None, {"id": 1, "x": 2}), event("r", {"id": 3, "x": 2})]
+    given = records(values)
+    fast = whole.decode(given)
+    module = json_rows if format == "json" else debezium
+    reader = vars(module)["_RowReader" if format == "json" else "_EventReader"]
+    with patch.object(reader, "read_slice", side_effect=ValueError):
+        slow = decoder(format, shape).decode(given)
+    assert fast.changes.to_pylist() == slow.changes.to_pylist()
+    assert fast.quarantined.equals(slow.quarantined)
+    assert fast.changes["_rescued"].null_count < len(fast.changes)
 
 
 def test_a_table_gets_the_column_for_rescued_values_when_one_is_there() -> None:
