@@ -15,7 +15,7 @@
     │   ├── StoreUnavailable      the store did not answer in time
     │   └── Contention            other writers kept committing first
     ├── DataLoss              the source no longer has records that were not yet ingested
-    ├── QuarantineRefused     a bad record arrived and ``quarantine: fail`` is set
+    ├── QuarantineRefused     a bad record arrived, and ``quarantine: fail`` or ``on_mismatch: fail`` is set
     ├── Corrupt               the table's files contradict each other: stop and look
     ├── Cancelled             the process stopped the operation before its end
     └── Unexpected            lakebed does not know this cause: read the message and the log

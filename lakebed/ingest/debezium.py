@@ -283,7 +283,11 @@ class _EventReader:
                 having = unknown.having
             if source.mode == "rescue":
                 fast = plan.read(parsed, records, numbers)
-                return with_rescued(fast, numbers, having, lambda row: self._rescued(payloads[row].as_py()))
+                fast = with_rescued(fast, numbers, having, lambda row: self._rescued(payloads[row].as_py()))
+                if unknown is not None:
+                    return replace(fast, unknown_fields=unknown.counts(fast.handled))
+                looked_at = np.flatnonzero(fast.handled & having)
+                return replace(fast, unknown_fields=names_in(payloads, looked_at, self._row_of, self._known)[0])
             return plan.read(parsed.without(having, "op") if having.any() else parsed, records, numbers)
         fast = plan.read(parsed, records, numbers)
         if unknown is not None:

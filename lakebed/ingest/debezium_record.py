@@ -18,7 +18,7 @@ from lakebed.ingest.unknown_fields import KnownFields, UnknownMembers, UnknownOp
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
-NOT_ADDED = "the table gets no column for them, since evolve does not say so, or no column can be like them"
+NOT_ADDED = "evolve adds no column for them, or none can be like them; unknown_fields: ignore leaves them out"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -145,10 +145,10 @@ class Event:
         if self._options.unknown_fields == "quarantine":
             raise UnknownMembers(unknown)
         if self._event.get("after") is None:
-            return (), NOTHING  # of a delete only the key counts
+            return unknown, NOTHING  # of a delete only the key counts
         if self._unknown_mode == "quarantine":
             raise UnknownMembers(unknown, NOT_ADDED)
-        return (), {name: row[name] for name in known.members_with_unknown(row)}
+        return unknown, {name: row[name] for name in known.members_with_unknown(row)}
 
     def update(self, rescued: Mapping[str, Any] = NOTHING) -> list[dict[str, Any]]:
         """See ``upsert``."""

@@ -55,6 +55,7 @@ from lakebed.ingest.slices import (
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.unknown_fields import (
     KnownFields,
+    UnknownByRecord,
     UnknownMembers,
     UnknownOperation,
     names_in,
@@ -149,7 +150,7 @@ class _RowReader:
             raise UnknownMembers(unknown)
         if self._mode == "rescue" and self._known is not None and unknown:
             members = () if is_delete else self._known.members_with_unknown(row)
-            rescued, unknown = {name: row[name] for name in members}, ()
+            rescued = {name: row[name] for name in members}
         else:
             rescued = {}
         if is_delete:
@@ -221,7 +222,8 @@ class _RowReader:
                 having = unknown.having
             if self._mode == "rescue":
                 fast = FastReading(*self._read_columns(parsed, readers, records, numbers))
-                return with_rescued(fast, numbers, having, lambda row: self._rescued(values[row].as_py()))
+                fast = with_rescued(fast, numbers, having, lambda row: self._rescued(values[row].as_py()))
+                return replace(fast, unknown_fields=self._names(unknown, values, fast.handled, having))
             parsed = replace(parsed, sure=parsed.sure & ~having)
         rows, sure = self._read_columns(parsed, readers, records, numbers)
         names: dict[str, int] = {}
@@ -232,6 +234,19 @@ class _RowReader:
             else:
                 names = unknown.counts(sure)
         return FastReading(rows, sure, unknown_fields=names)
+
+    def _names(
+        self,
+        unknown: UnknownByRecord | None,
+        values: pa.Array,
+        handled: np.ndarray[Any, Any],
+        having: np.ndarray[Any, Any],
+    ) -> dict[str, int]:
+        """The unknown members of the records that were read by columns, counted by name."""
+        if unknown is not None:
+            return unknown.counts(handled)
+        assert self._known is not None
+        return names_in(values, np.flatnonzero(handled & having), self._row_of, self._known)[0]
 
     def _rescued(self, value: bytes) -> str | None:
         row = self._row_of(parse(value))
