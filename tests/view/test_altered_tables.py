@@ -14,6 +14,7 @@ import pytest
 import lakebed
 from lakebed.errors import InvalidInput
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from lakebed.parts.expression import expression
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.storage.engine import connect
@@ -72,6 +73,18 @@ def test_rows_have_the_names_of_their_users(table: Table) -> None:
     ).to_pylist() == [{"most": Decimal(50), "code": "1010"}]
     assert table.query("describe t", "t")["column_name"].to_pylist() == table.schema.names
     assert len(table.to_arrow(columns=[])) == len(table.to_arrow(columns=[], where="key > 0")) + 1 == 6
+
+
+def test_a_change_without_all_values_is_completed_from_parts_of_an_older_schema(table: Table) -> None:
+    change = table.lookup([11]).to_pylist()[0] | {"id": Decimal(7), "spot": None, "day": "new"}
+    unsent = table.schema.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
+    table.apply(pa.Table.from_pylist([change | {UNAVAILABLE_COLUMN: ["spot"]}], unsent))
+    whole = change | {"spot": {"code": "1010", "floor": 2}}
+    for _ in ("in the tail", "settled"):
+        assert table.lookup([11]).to_pylist() == [whole]
+        assert table.to_arrow(where="id = 7 and spot.code = '1010'").to_pylist() == [whole]
+        assert whole in table.to_arrow().to_pylist()
+        table.settle()
 
 
 @pytest.mark.parametrize("name", ["region", "old", "place"])

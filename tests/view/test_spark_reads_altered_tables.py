@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import lakebed
+from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from lakebed.table import Table
 from tests.view.test_reads_follow_the_schema import same
 from tests.view.test_spark_scan import execution_of, files_read, setting
@@ -79,6 +80,9 @@ def altered(path: Path) -> Table:
     ]
     newer += [row | {"id": row["id"] + 400} for row in newer]
     table.apply(pa.Table.from_pylist(newer, table.schema))
+    unsent = table.schema.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
+    (row,) = table.lookup([103]).to_pylist()
+    table.apply(pa.Table.from_pylist([row | {"Where": None, UNAVAILABLE_COLUMN: ["Where"]}], unsent))
     return table
 
 
