@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.errors import InvalidInput
+from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from lakebed.parts.expression import expression
@@ -24,6 +24,8 @@ from lakebed.table.internals import internals_of
 from lakebed.ui import documents
 from lakebed.ui.levels import levels
 from lakebed.view.arrow_scan import register_view
+from lakebed.view.change_columns import columns_at
+from lakebed.view.changes import read_version, versions_with_changes
 
 PLACE = pa.struct([("zip", pa.string()), ("floor", pa.int32())])
 SCHEMA = pa.schema(
@@ -85,6 +87,51 @@ def test_a_change_without_all_values_is_completed_from_parts_of_an_older_schema(
         assert table.to_arrow(where="id = 7 and spot.code = '1010'").to_pylist() == [whole]
         assert whole in table.to_arrow().to_pylist()
         table.settle()
+
+
+def test_fields_within_lists_and_maps_have_the_names_of_their_users(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [("id", pa.int64()), ("items", pa.list_(pa.field("element", PLACE))), ("per", pa.map_(pa.string(), PLACE))]
+    )
+    table = lakebed.create(tmp_path / "orders", schema, keys=["id"])
+    place = {"zip": "1010", "floor": 2}
+    table.apply(
+        [
+            {"id": 1, "items": [place, None], "per": {"k": place, "l": None}},
+            {"id": 2, "items": [], "per": {}},
+            {"id": 3},
+        ]
+    )
+    table.alter(rename={"items.element.zip": "floor", "items.element.floor": "zip", "per.value.zip": "code"})
+    swapped, coded = {"floor": "1010", "zip": 2}, {"code": "1010", "floor": 2}
+    expected = [
+        {"id": 1, "items": [swapped, None], "per": [("k", coded), ("l", None)]},
+        {"id": 2, "items": [], "per": []},
+        {"id": 3, "items": None, "per": None},
+    ]
+    assert table.to_arrow().sort_by("id").to_pylist() == expected
+    assert table.to_arrow(where="id > 0").sort_by("id").to_pylist() == expected
+    found = table.query(
+        "select id from t where items[1].floor = '1010' and items[1].zip = 2 and per['k'].code = '1010'", "t"
+    )
+    assert found["id"].to_pylist() == [1]
+
+
+def test_a_reader_of_changes_is_not_given_a_null_where_its_columns_have_none(tmp_path: Path) -> None:
+    place = pa.struct([pa.field("zip", pa.string(), nullable=False), pa.field("floor", pa.int32())])
+    table = lakebed.create(tmp_path / "orders", pa.schema([("id", pa.int64()), ("place", place)]), keys=["id"])
+    before = columns_at(snapshot_of(table))
+    table.apply([{"id": 1, "place": {"zip": "1010", "floor": 1}}, {"id": 2, "place": None}])
+    table.alter(relax=["place.zip"])
+    table.apply([{"id": 3, "place": {"zip": None, "floor": 1}}])
+    first, second = versions_with_changes(table.path, 0, table.version, before)
+    assert [row["id"] for batch in read_version(table.path, first) for row in batch.to_pylist()] == [1, 2]
+    with pytest.raises(InvalidSchema, match=r"a null within column 'place'.*start the query again"):
+        list(read_version(table.path, second))
+    (now,) = versions_with_changes(table.path, 3, table.version)
+    assert [row["place"] for batch in read_version(table.path, now) for row in batch.to_pylist()] == [
+        {"zip": None, "floor": 1}
+    ]
 
 
 @pytest.mark.parametrize("name", ["region", "old", "place"])
