@@ -9,9 +9,11 @@
 from __future__ import annotations
 
 import base64
+import errno
 import functools
 import importlib.util
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,19 +21,35 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import grpc_tools
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError
 
+from lakebed.errors import Retry
 from lakebed.ingest.json_text import Unreadable
 from lakebed.ingest.record_format import Message
 
 SCHEMA_BYTES_MAX = 8 * 2**20
 """Of a schema with its references."""
-COMPILE_SECONDS_MAX = 120
+COMPILE_SECONDS_MAX = 60
+"""Of CPU time, so that a busy machine does not matter."""
+COMPILE_BYTES_MAX = 4 * 2**30
+"""Of address space."""
 FILES_KEPT_MAX = 32
 _MAIN = "record.lakebed.proto"
 _REASON_CHARACTERS_MAX = 500
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*", re.ASCII)
+
+_OF_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EINVAL, errno.EILSEQ)
+COMPILER = f"""
+import contextlib, resource, sys
+for limit, most in ((resource.RLIMIT_CPU, {COMPILE_SECONDS_MAX}), (resource.RLIMIT_AS, {COMPILE_BYTES_MAX})):
+    hard = resource.getrlimit(limit)[1]
+    with contextlib.suppress(ValueError, OSError):  # macOS has no such limits
+        resource.setrlimit(limit, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+from grpc_tools import protoc
+sys.exit(protoc.main(sys.argv))
+"""
 
 _LEFT_OUT = {
     "confluent/meta.proto": """
@@ -61,7 +79,7 @@ _LEFT_OUT = {
 
 
 def compiled(schema_text: str, references: Mapping[str, str], message: Message = None) -> Any:
-    """The descriptor of the message. Raises ``Unreadable``."""
+    """The descriptor of the message. Raises ``Unreadable``, and Retry if this machine can't compile it now."""
     main = _file(schema_text, tuple(sorted(references.items())))
     if isinstance(main, str):
         raise Unreadable(main)
@@ -84,45 +102,52 @@ def _file(schema_text: str, references: tuple[tuple[str, str], ...]) -> Any:
 
 
 def _protoc(schema_text: str, references: Mapping[str, str]) -> bytes:
+    """The serialized descriptors of the schema and all that it imports, in the order of need. Raises ``Unreadable`` and Retry."""
     texts = {**_LEFT_OUT, **references, _MAIN: schema_text}
     if sum(len(text) for text in texts.values()) > SCHEMA_BYTES_MAX:
         raise Unreadable(f"the Protobuf schema has more than {SCHEMA_BYTES_MAX} bytes with its references")
-    with TemporaryDirectory(prefix="lakebed-protoc-") as folder:
-        serialized = descriptor_pb2.FileDescriptorSet()
-        for name, text in texts.items():
-            if (file := _deserialized(text)) is not None:
-                serialized.file.add().MergeFrom(file)
-                serialized.file[-1].name = name
-                continue
-            path = Path(folder, "in", _checked_name(name))
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(text.encode("utf-8", "backslashreplace"))
-            except OSError as error:
-                raise Unreadable(
-                    f"the Protobuf schema has a reference of a name that can't be: {_short(name)}"
-                ) from error
-        found, given = Path(folder, "out"), Path(folder, "serialized")
-        options = [f"-I{path}" for path in (Path(folder, "in"), *_installed())]
-        if serialized.file:
-            given.write_bytes(serialized.SerializeToString())
-            options.append(f"--descriptor_set_in={given}")
-        command = [
-            sys.executable,
-            "-m",
-            "grpc_tools.protoc",
-            *options,
-            "--include_imports",
-            f"--descriptor_set_out={found}",
-        ]
+    try:
+        with TemporaryDirectory(prefix="lakebed-protoc-") as folder:
+            return _run(Path(folder), _write(Path(folder), texts))
+    except OSError as error:  # of this machine: no space, no process
+        raise Retry(f"a Protobuf schema can't be compiled: {error}") from error
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> list[str]:
+    """Writes the schemas. Returns the options of protoc that say where they are."""
+    options = [f"-I{path}" for path in (folder / "in", *_installed())]
+    serialized = descriptor_pb2.FileDescriptorSet()
+    for name, text in texts.items():
+        if (file := _deserialized(text)) is not None:
+            serialized.file.add().MergeFrom(file)
+            serialized.file[-1].name = name
+            continue
+        path = folder / "in" / _checked_name(name)
         try:
-            ran = subprocess.run([*command, _MAIN], capture_output=True, timeout=COMPILE_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            raise Unreadable(f"the Protobuf schema took more than {COMPILE_SECONDS_MAX} seconds to compile") from None
-        if ran.returncode or not found.exists():
-            complaint = ran.stderr.decode(errors="replace").replace(f"{folder}/in/", "")
-            raise Unreadable(f"the Protobuf schema is not valid: {_complaint(complaint)}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            if error.errno not in _OF_NAMES:
+                raise
+            raise Unreadable(f"the Protobuf schema has a reference of a name that can't be: {_short(name)}") from error
+    if serialized.file:
+        (folder / "serialized").write_bytes(serialized.SerializeToString())
+        options.append(f"--descriptor_set_in={folder / 'serialized'}")
+    return options
+
+
+def _run(folder: Path, options: list[str]) -> bytes:
+    found = folder / "out"
+    command = [sys.executable, "-c", COMPILER, *options, "--include_imports", f"--descriptor_set_out={found}", _MAIN]
+    ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+    if ran.returncode == 0 and found.exists():
         return found.read_bytes()
+    if ran.returncode == -signal.SIGXCPU:
+        raise Unreadable(f"the Protobuf schema takes more than {COMPILE_SECONDS_MAX} seconds to compile")
+    if ran.returncode < 0 and ran.returncode not in (-signal.SIGABRT, -signal.SIGSEGV):
+        raise Retry(f"compiling a Protobuf schema was ended by signal {-ran.returncode}")
+    complaint = ran.stderr.decode(errors="replace").replace(f"{folder}/in/", "")
+    raise Unreadable(f"the Protobuf schema is not valid: {_complaint(complaint)}")
 
 
 def _deserialized(text: str) -> Any:
@@ -145,13 +170,10 @@ def _checked_name(name: str) -> str:
 
 def _installed() -> Iterator[Path]:
     """The folders of the schemas that come with packages."""
-    for package, inner in (("grpc_tools", "_proto"), ("google.type", "../..")):
-        try:
-            spec = importlib.util.find_spec(package)
-        except ModuleNotFoundError:
-            continue
-        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-            yield (Path(folder) / inner).resolve()
+    yield Path(grpc_tools.__file__).parent / "_proto"
+    spec = importlib.util.find_spec("google.type")  # a package without a file of its own
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        yield Path(folder).parents[1].resolve()
 
 
 def _complaint(text: str) -> str:

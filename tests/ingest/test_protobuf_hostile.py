@@ -15,6 +15,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, message_factory
 
+from lakebed.errors import Retry
 from lakebed.ingest import protobuf_schema
 from lakebed.ingest.json_text import Unreadable
 from lakebed.ingest.native import build
@@ -274,6 +275,35 @@ def test_a_schema_of_a_megabyte_is_compiled() -> None:
     )
     schema = ProtobufFormat().compile(f'syntax = "proto2"; message M {{\n{fields}\n}}', {}).schema
     assert len(schema) == 9000
+
+
+@pytest.mark.parametrize(
+    "seconds, bytes_max, reason", [(1, 2**32, "more than 60 seconds"), (60, 2**20, "is not valid")]
+)
+def test_a_schema_that_takes_too_much_is_refused(
+    seconds: int, bytes_max: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = protobuf_schema.COMPILER.replace("RLIMIT_CPU, 60", f"RLIMIT_CPU, {seconds}")
+    limited = limited.replace(f"RLIMIT_AS, {4 * 2**30}", f"RLIMIT_AS, {bytes_max}")
+    busy = limited.replace(
+        "from grpc_tools", "while seconds == 1: pass\nfrom grpc_tools".replace("seconds", str(seconds))
+    )
+    monkeypatch.setattr(protobuf_schema, "COMPILER", busy)
+    with pytest.raises(Unreadable, match=reason):
+        compiled(f'syntax = "proto3"; message Busy{seconds} {{ int32 x = 1; }}', {})
+
+
+def test_a_machine_that_can_not_compile_now_is_no_fault_of_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'syntax = "proto3"; message Unlucky { int32 x = 1; }'
+    with monkeypatch.context() as patched:
+        patched.setattr(protobuf_schema, "COMPILER", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+        with pytest.raises(Retry, match="signal 9"):
+            compiled(text, {})
+    with monkeypatch.context() as patched:
+        patched.setattr("tempfile.tempdir", "/proc/none")
+        with pytest.raises(Retry, match="can't be compiled"):
+            compiled(text, {})
+    assert ProtobufFormat().compile(text, {}).schema.names == ["x"]
 
 
 def test_a_schema_may_not_replace_what_the_compiler_needs() -> None:
