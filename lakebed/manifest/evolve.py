@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -116,7 +116,9 @@ class _Evolution:
         self._changed = False
 
     def apply(self, change: SchemaChange) -> None:
-        renames = [(place, name) for path, name in change.rename.items() if (place := self._to_rename(path, name))]
+        leaving = {steps_of(path) for path in (*change.rename, *change.drop)}
+        wanted = ((self._to_rename(path, name, leaving), name) for path, name in change.rename.items())
+        renames = [(place, name) for place, name in wanted if place]
         drops = [self._to_drop(path) for path in change.drop]
         widens = [(self._at(path), kind) for path, kind in change.widen.items()]
         relaxes = [self._at(path) for path in change.relax]
@@ -175,14 +177,13 @@ class _Evolution:
 
     # -- one kind of change each -----------------------------------------------------------------------------------
 
-    def _to_rename(self, path: str, name: str) -> Place | None:
-        """The field to rename, None if it has the name already."""
+    def _to_rename(self, path: str, name: str, leaving: Collection[tuple[str, ...]]) -> Place | None:
+        """The field to rename, None if it has the name already and keeps it. ``leaving``: what the change renames or drops."""
         place = self._found(path)
         if place is None:
             *above, old = steps_of(path)
-            siblings = self._inside(above)
-            done = named(siblings, name) if siblings else None
-            if self._mapped and done is not None and done["name"] == name and physical_name(done) == old:
+            beside = [each for each in self._inside(above) or () if each["name"] == name]
+            if self._mapped and any(physical_name(each) == old for each in beside) and (*above, name) not in leaving:
                 return None
             place = self._at(path)  # raises
         self._require_field(place, "renamed")

@@ -156,6 +156,13 @@ def test_names_may_be_swapped_in_one_change() -> None:
     assert (columns.stored_name("note"), columns.stored_name("legacy")) == ("legacy", "note")
 
 
+def test_a_swap_that_was_overtaken_is_refused_as_a_whole() -> None:
+    swapped = changed(table(), rename={"note": "legacy", "legacy": "note"})
+    overtaken = changed(swapped, rename={"note": "other"})
+    with pytest.raises(InvalidSchema, match="no column or field 'note'"):
+        changed(overtaken, rename={"note": "legacy", "legacy": "note"})
+
+
 def test_the_metadata_of_other_tools_stays_as_it_was() -> None:
     value = json.loads(schema_to_json(ORDERS))
     strange = {"comment": "größe ✓", "tool.of.others": {"a": [1, 2.5, 12345678901234567890123, None]}, "x": True}
