@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from lakebed.cli import main
 from lakebed.cli.validate_command import effective_settings
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.ingest.registry import RegistrySettings
 from lakebed.pipeline import connections
 from lakebed.pipeline.check import check
-from lakebed.pipeline.settings import Pipeline, decoder_options, parse_pipeline
+from lakebed.pipeline.settings import Pipeline, decoder_options, load, parse_pipeline
+from tests.ingest.avro_events import envelope_schema
 from tests.ingest.schema_registry import SchemaRegistry
+from tests.ingest.test_typed_records import FIELDS
 
 TABLE = "table: {path: ./lake/orders, keys: [id], schema: {id: long not null}}\n"
 SOURCE = "source: {kind: kafka, topics: [orders], config: {bootstrap.servers: 'localhost:1'}}\n"
@@ -126,3 +129,25 @@ def test_connecting_asks_the_registry_once(monkeypatch: pytest.MonkeyPatch) -> N
         assert len(registry.requests) == 2
     error = refused(text, connect=True)
     assert f"the schema registry at {registry.url} can't be reached" in str(error) and isinstance(error, Retry)
+
+
+def test_a_first_file_has_the_columns_and_keys_that_the_registry_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    with SchemaRegistry() as registry:
+        registry.register(envelope_schema(FIELDS), subject="shop.orders-value")
+        registry.register(
+            {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}, subject="shop.orders-key"
+        )
+        command = [
+            "init", "new.yml", "--source", "kafka", "--bootstrap-servers", "localhost:1", "--topic", "shop.orders",
+            "--record-format", "debezium-avro", "--registry", registry.url,
+        ]  # fmt: skip
+        assert main(command) == 0
+        assert main([*command[:1], "no.yml", *command[2:7], "nowhere", *command[8:]]) == 2
+    assert "the columns of nowhere are not known: subject 'nowhere-value': " in capsys.readouterr().err
+    made = load("new.yml", {})
+    assert made.table.keys == ("id",) and made.table.path == "./lake/orders" and made.format_kind == "debezium-avro"
+    assert made.table.schema == {
+        "id": "long not null", "name": "string", "qty": "integer", "raw": "binary", "money": "decimal(38,2)",
+        "at": "timestamp", "day": "date", "tags": "array<string>", "coupon": "string",
+    }  # fmt: skip
+    assert made.registry is not None and made.registry.url == registry.url

@@ -173,7 +173,9 @@ def _add_init(add: _Add) -> None:
     init.add_argument("--registry", metavar="URL", help="the schema registry, for formats whose schemas are in one")
     init.add_argument("--path", metavar="PATH", help="the table: a folder, or s3://bucket/prefix")
     init.add_argument(
-        "--columns", metavar="TEXT", help="such as 'id: long, name: string' (default: those of the files)"
+        "--columns",
+        metavar="TEXT",
+        help="such as 'id: long, name: string' (default: those of the files, or of the registry)",
     )
     init.add_argument("--keys", metavar="NAMES", help="the columns that identify a row, separated by commas")
     init.add_argument("--sequence-by", metavar="NAME", help="what orders the changes of a key, such as updated_at")

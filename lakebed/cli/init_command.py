@@ -14,6 +14,7 @@ from lakebed.errors import InvalidInput
 from lakebed.ingest.typed_formats import TYPED_FORMATS
 from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.draft import Draft, SourceKind, text_of
+from lakebed.pipeline.registry_sample import Sample, sample_of
 from lakebed.pipeline.sample import columns_of, format_of
 from lakebed.pipeline.settings import FORMATS
 
@@ -23,6 +24,7 @@ _ORDERS = {
     "amount": "decimal(12,2)", "note": "string", "created_at": "timestamp", "updated_at": "timestamp",
 }  # fmt: skip
 """What the generator makes."""
+ROW_FORMATS = ("json", "avro", "protobuf", "json-schema")
 _OPERATION_FIELDS = ("op", "__op", "operation", "_op")
 
 
@@ -62,13 +64,16 @@ def _draft(options: argparse.Namespace, ask: _Questions) -> Draft:
     if form and form not in FORMATS:
         raise InvalidInput(f"there is no format {form!r}; there are {', '.join(FORMATS)}")
     registry = options.registry or ""
-    if form in TYPED_FORMATS and not registry:
+    if form in TYPED_FORMATS and source == "kafka" and not registry:
         registry = ask("--registry", "Where is the schema registry?", "http://localhost:8081")
-    columns = _columns(options, ask, source, folder, form)
-    operations = [name for name in _OPERATION_FIELDS if form == "json" and name in columns]
+    of_topic = Sample({})
+    if registry and topics and options.columns is None:
+        of_topic = sample_of(registry, topics[0].strip(), form)
+    columns = of_topic.columns or _columns(options, ask, source, folder, form)
+    operations = [name for name in _OPERATION_FIELDS if form in ROW_FORMATS and name in columns]
     columns = {name: kind for name, kind in columns.items() if name not in operations[:1]}
     path = options.path or ask("--path", "Where will the table be?", f"./lake/{_name(topics, folder)}", optional=True)
-    keys = _keys(options, ask, source, columns)
+    keys = of_topic.keys if of_topic.keys and options.keys is None else _keys(options, ask, source, columns)
     sequence = options.sequence_by or ("source.lsn" if source == "generator" else None)
     if sequence is None and keys:
         sequence = ask("--sequence-by", "What orders the changes of a key? Empty: their arrival", "", optional=True)

@@ -147,15 +147,24 @@ class Registry:
         if isinstance(answer, str) and not answer.startswith(_ABSENT):
             raise Retry(answer)
 
+    def latest(self, subject: str) -> RegisteredSchema | str:
+        """The newest schema of a subject, or why there is none. Raises as ``schema``."""
+        answer = self._asked(lambda: self._client.get_version(subject, "latest"))
+        if isinstance(answer, str):
+            return f"subject {subject!r}: {answer}"
+        return self._whole(answer.schema, f"subject {subject!r}")
+
     def _fetched(self, schema_id: int) -> RegisteredSchema | str:
         answer = self._asked(lambda: self._client.get_schema(schema_id))
-        if isinstance(answer, str):
-            return f"schema id {schema_id}: {answer}"
+        what = f"schema id {schema_id}"
+        return f"{what}: {answer}" if isinstance(answer, str) else self._whole(answer, what)
+
+    def _whole(self, schema: Any, what: str) -> RegisteredSchema | str:
         references: dict[str, str] = {}
-        problem = self._refer(answer, references, ())
+        problem = self._refer(schema, references, ())
         if problem is not None:
-            return f"schema id {schema_id}: {problem}"
-        return RegisteredSchema(answer.schema_type or "AVRO", answer.schema_str or "", references)
+            return f"{what}: {problem}"
+        return RegisteredSchema(schema.schema_type or "AVRO", schema.schema_str or "", references)
 
     def _refer(self, schema: Any, found: dict[str, str], above: tuple[str, ...]) -> str | None:
         """Adds the schemas that one refers to, needed ones first. Returns why that is not possible."""

@@ -43,8 +43,7 @@ def typed_decoder(
     """``rows``: the options of plain rows. ``options``: ``registry`` (RegistrySettings) or ``schema`` and ``key_schema``
     (SchemaText), and ``key_format``. Raises InvalidInput, or MissingPrerequisite for a package that is not installed.
     """
-    name = format.removeprefix(EVENTS)
-    record_format = _record_format(name)
+    reads = record_format(format)
     registry, schema, key_schema = (options.get(each) for each in ("registry", "schema", "key_schema"))
     key_format: KeyFormat = options.get("key_format") or "same"
     if (registry is None) == (schema is None):
@@ -57,11 +56,11 @@ def typed_decoder(
     if registry is not None:
         if key_schema is not None:
             raise InvalidInput("key_schema_file has no effect with a registry; leave one of them out")
-        values = keys = RegisteredSchemas(registry, KINDS[name], record_format)
+        values = keys = RegisteredSchemas(registry, KINDS[format.removeprefix(EVENTS)], reads)
     else:
         assert isinstance(schema, SchemaText)
-        values = _fixed(record_format, schema, "schema_file")
-        keys = None if key_schema is None else _fixed(record_format, key_schema, "key_schema_file")
+        values = _fixed(reads, schema, "schema_file")
+        keys = None if key_schema is None else _fixed(reads, key_schema, "key_schema_file")
     if key_format != "same":
         keys = "json" if key_format == "json" else None
     return TypedRecords(
@@ -76,15 +75,17 @@ def typed_decoder(
     )
 
 
-def _fixed(record_format: RecordFormat, schema: SchemaText, setting: str) -> FixedSchema:
+def _fixed(reads: RecordFormat, schema: SchemaText, setting: str) -> FixedSchema:
     try:
-        record_format.compile(schema.text, schema.references, schema.message)
+        reads.compile(schema.text, schema.references, schema.message)
     except Unreadable as error:
         raise InvalidInput(f"{setting}: {error}") from None
-    return FixedSchema(record_format, schema.text, tuple(schema.references.items()), schema.message)
+    return FixedSchema(reads, schema.text, tuple(schema.references.items()), schema.message)
 
 
-def _record_format(name: str) -> RecordFormat:
+def record_format(format: str) -> RecordFormat:
+    """What reads records of a format. Raises MissingPrerequisite."""
+    name = format.removeprefix(EVENTS)
     if name == "avro":
         return AvroFormat()
     if name == "json-schema":

@@ -287,12 +287,7 @@ class _TypedReader:
         return found
 
     def _new_shape(self, reader: RecordReader) -> _Shape:
-        fields, logical = list(reader.schema), dict(reader.logical_types)
-        if self._settings.events:
-            images = [one for side in ("after", "before") for one in fields if one.name == side]
-            images = [one for one in images if pa.types.is_struct(one.type)]
-            logical = dict(logical.get(images[0].name, PLAIN).fields) if images else {}
-            fields = list(images[0].type) if images else []
+        fields, logical = row_of(reader, events=self._settings.events)
         columns = self._decoder_schema.column_of
         operation = self._settings.operation_field
         row = pa.schema(
@@ -441,6 +436,17 @@ class _TypedReader:
 
     def _event(self, event: dict[str, Any], logical: dict[str, LogicalType], record: Record) -> Event:
         return Event(event, logical, record, self._decoder_schema, self._options, has_schema=True, key_of=self._keys.of)
+
+
+def row_of(reader: RecordReader, *, events: bool) -> tuple[list[pa.Field], dict[str, LogicalType]]:
+    """The fields of the rows in records, with their logical types; none in events of another form."""
+    if not events:
+        return list(reader.schema), dict(reader.logical_types)
+    for side in ("after", "before"):
+        at = reader.schema.get_field_index(side)
+        if at >= 0 and pa.types.is_struct(reader.schema.field(at).type):
+            return list(reader.schema.field(at).type), dict(reader.logical_types.get(side, PLAIN).fields)
+    return [], {}
 
 
 class _Keys:

@@ -47,7 +47,7 @@ def columns_of(folder: str, format: str) -> dict[str, str]:
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput(f"the files in {folder} can't be read as {format}: {reason}", path=folder) from None
-    return {field.name: _type_of(field.name, field.type) for field in found}
+    return {field.name: type_of(field.name, field.type) for field in found}
 
 
 def _files(folder: str) -> list[Path]:
@@ -61,7 +61,7 @@ def _files(folder: str) -> list[Path]:
     ]  # fmt: skip
 
 
-def _type_of(name: str, kind: pa.DataType) -> str:
+def type_of(name: str, kind: pa.DataType) -> str:
     """The column type for such values; ``string`` for what no column type spells, such as a time of day."""
     try:
         text = type_text(canonical_schema(pa.schema([pa.field(name, kind)])).field(0).type)

@@ -41,7 +41,7 @@ class SchemaRegistry:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,6 +74,8 @@ class SchemaRegistry:
                     return 404, b'{"error_code": 40403, "message": "Schema not found"}'
                 return 200, json.dumps(found).encode()
             case ["subjects", subject, "versions", version]:
+                if version == "latest":
+                    version = str(sum(1 for known_subject, _ in self.subjects if known_subject == subject))
                 known = self.subjects.get((subject, int(version)))
                 if known is None:
                     return 404, b'{"error_code": 40401, "message": "Subject not found"}'
