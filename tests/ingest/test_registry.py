@@ -173,6 +173,19 @@ def test_credentials_are_sent_and_a_refusal_ends_the_stream_without_showing_them
     assert "wrongpass" not in str(caught.value) and "wrongpass" not in repr(wrong)
 
 
+def test_a_secret_that_the_registry_repeats_is_masked(registry: Any) -> None:
+    registry.failing = 4
+    registry.failure = (500, b'{"error_code": 50001, "message": "no user ann:geheim with geheim"}')
+    with pytest.raises(Retry, match=r"no user \*\*\* with \*\*\*"):
+        Registry(settings_of(registry, **{"basic.auth.user.info": "ann:geheim"})).schema(1)
+
+
+def test_an_unknown_id_is_not_asked_for_again_by_the_next_records(registry: Any) -> None:
+    for _ in range(3):
+        assert len(decode(registry, [with_id(5, b"\2")]).quarantined) == 1
+    assert len(registry.requests) == 1
+
+
 def test_a_bearer_token_needs_no_further_setting(registry: Any) -> None:
     old = registry.register(OLD)
     registry.authorization = "Bearer t0ken"

@@ -82,6 +82,17 @@ def test_a_column_may_have_another_name_at_the_source() -> None:
     assert decoded.quarantined["reason"].to_pylist() == ["column 'qty': 70000 is out of the range of int16"]
 
 
+def test_a_record_with_values_under_both_names_of_a_column_is_quarantined() -> None:
+    columns = pa.schema([one for one in ORDERS if one.name != "name"]).append(pa.field("coupon", pa.string()))
+    decoded = decode(
+        decoder(columns, columns={"name": "coupon"}), ROW | {"name": "a"}, ROW | {"name": "b", "coupon": None}
+    )
+    assert decoded.changes["coupon"].to_pylist() == ["b"]
+    assert decoded.quarantined["reason"].to_pylist() == [
+        "two fields, one of them 'coupon', are of the column 'coupon' (columns)"
+    ]
+
+
 def test_a_field_that_the_writer_lacks_is_null() -> None:
     reader = of_avro([one for one in FIELDS if one["field"] != "money"])
     fields = [one for one in FIELDS if one["field"] != "money"]

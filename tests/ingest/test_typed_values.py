@@ -106,6 +106,24 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
+TEXTS_OF_NUMBERS = pa.map_(pa.string(), pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("values", "target", "wrong"),
+    [
+        (pa.array([[("a", 1), ("b", 2)], [("a", 1), ("a", 2)]], TEXTS_OF_NUMBERS), pa.map_(pa.string(), pa.int64()), 1),
+        (pa.array([[1], [None]], pa.list_(pa.int64())), pa.list_(pa.field("element", pa.int64(), False)), 1),
+        (pa.array([{"x": 1}, {"x": None}, None]), pa.struct([pa.field("x", pa.int64(), False)]), 1),
+        (pa.array([{"x": 1}]), pa.struct([pa.field("y", pa.int64(), False)]), 0),
+    ],
+)
+def test_what_a_nested_column_does_not_take_is_found(values: pa.Array, target: pa.DataType, wrong: int) -> None:
+    read, misfits = read_column(values, PLAIN, target, OPTIONS)
+    assert misfits is not None and np.flatnonzero(misfits).tolist() == [wrong]
+    assert read.is_valid().to_pylist() == [row != wrong and values[row].is_valid for row in range(len(values))]
+
+
 USUAL = [
     (pa.int32(), PLAIN, pa.int64()),
     (pa.int64(), PLAIN, pa.float64()),
