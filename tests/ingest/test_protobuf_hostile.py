@@ -127,7 +127,7 @@ def test_no_damage_makes_native_code_read_or_write_beyond_its_memory(tmp_path: P
         "-m",
         "tests.ingest.protobuf_fuzz",
         "--records",
-        "1500",
+        "700",
         "--seed",
         "3",
         "--library",
