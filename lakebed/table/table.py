@@ -430,7 +430,8 @@ class Table:
 
         Columns: the table's, then ``_change_type`` (``upsert``, ``delete``, or ``truncate`` without values),
         ``_change_sequence`` if what orders the changes is no column of the table, ``_commit_version``, ``_commit_timestamp``.
-        A change with unavailable values is listed, complete, in the version that settles it.
+        A change with unavailable values is listed, complete, in the version that settles it. The columns are those of today; the
+        DataFrame keeps them if the table is altered later. Reading it raises InvalidSchema for a value that does not fit then.
         As a stream: ``spark.readStream.format("lakebed_changes").option("path", …)``.
         """
         from lakebed.view.changes import changes_dataframe
