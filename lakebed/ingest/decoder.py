@@ -4,7 +4,8 @@ Invariants
     D1  Every record becomes exactly one of: change rows, a quarantined record, a truncate, or a count in ``ignored`` or in
         ``truncated``.
     D2  Change rows are in record order; the two rows of a changed key follow each other, the delete first.
-    D3  Decoding is a pure function of the records, the cutoff and the options: a replayed batch gives the same rows.
+    D3  Decoding is a pure function of the records, the cutoff, the table's schema and the options: a batch that comes again gives
+        the same rows. If schema or options changed since, no record is lost or doubled for it (``quarantined_offsets``).
 """
 
 from __future__ import annotations

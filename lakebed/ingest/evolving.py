@@ -55,6 +55,13 @@ class Evolution:
         """Paths that the table refused to change."""
         return self._refused
 
+    def gave_up(self) -> Retry:
+        """The error after ``ROUNDS_MAX`` rounds, in which others kept changing the table."""
+        root = self._log.root
+        return Retry(
+            f"the schema of {root} changed {ROUNDS_MAX} times while a batch was read; try it again", table=root
+        )
+
     def bound(self, decoder: Decoder, snapshot: Snapshot) -> Decoder:
         """The decoder for the table as it is at a version."""
         columns, settings = snapshot.logical_schema, snapshot.logical_settings
@@ -84,10 +91,3 @@ class Evolution:
                 self._alter(piece, self._reason)
             except (InvalidInput, Unsupported) as error:
                 _logger.warning("%s can't be changed as its records need it: %s", self._log.root, error)
-
-
-def too_many_rounds(root: str) -> Retry:
-    """The error for a batch whose table keeps changing."""
-    return Retry(
-        f"the schema of {root} changed {ROUNDS_MAX} times while a batch was decoded; it is tried again", table=root
-    )

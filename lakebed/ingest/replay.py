@@ -39,7 +39,7 @@ from lakebed import events
 from lakebed.errors import InvalidChanges
 from lakebed.ingest.batch_writer import appended
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
-from lakebed.ingest.evolving import ROUNDS_MAX, Evolution, too_many_rounds
+from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.actions import Action, AddPart, Domain, Part, Transaction
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
@@ -194,7 +194,7 @@ class Replay:
             if isinstance(decoded, SchemaChange):
                 rounds += 1
                 if rounds == ROUNDS_MAX:
-                    raise too_many_rounds(self._log.root)
+                    raise self._evolution.gave_up()
                 self._evolution.evolve(snapshot, decoded)
                 continue
             chosen = [place for place, good in zip(live, decoded.good, strict=True) if good]

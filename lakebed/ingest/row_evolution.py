@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidChanges, InvalidSchema
-from lakebed.ingest.evolving import ROUNDS_MAX, Evolution, too_many_rounds
+from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy, needed
 from lakebed.manifest.schema import canonical_type
 from lakebed.manifest.schema_change import SchemaChange
@@ -64,7 +64,7 @@ def evolved(
             return snapshot
         snapshot = evolution.evolve(snapshot, change)
     if policy.allowed:
-        raise too_many_rounds("the table")
+        raise evolution.gave_up()
     return snapshot
 
 

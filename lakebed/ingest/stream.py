@@ -28,7 +28,7 @@ from lakebed.ingest.batch_writer import (
     write_ranges,
 )
 from lakebed.ingest.checkpoint_files import quick_checkpoint
-from lakebed.ingest.evolving import ROUNDS_MAX, Evolution, too_many_rounds
+from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
 from lakebed.ingest.planned import PlannedBatches
 from lakebed.ingest.quarantined_offsets import NOTHING_BEFORE, QuarantinedBefore, quarantined_before
 from lakebed.ingest.row_changes import RowChanges
@@ -149,7 +149,7 @@ class Ingest:
             if written.schema_needed is None:
                 return snapshot, written
             snapshot = self._evolution.evolve(snapshot, written.schema_needed)
-        raise too_many_rounds(self._table)
+        raise self._evolution.gave_up()
 
     def _quarantined_before(self, batch: Transaction) -> QuarantinedBefore:
         """What an earlier attempt at the batch has in the quarantine; from then on the stream leaves these records out."""
