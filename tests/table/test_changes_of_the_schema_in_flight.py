@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -306,3 +307,24 @@ def test_the_doctor_finds_a_part_that_the_schema_can_not_read(tmp_path: Path) ->
     found = [finding for finding in lakebed.open(table.path).doctor(deep=True).findings if finding.check == "C1"]
     assert len(found) >= len(snapshot.parts)
     assert any("'v' is int32, which can't be read as int16" in finding.what for finding in found)
+
+
+@pytest.mark.parametrize("wider", ["long", "double", "decimal(12,2)"])
+def test_bounds_and_bloom_filters_of_narrower_files_leave_no_row_out(wider: str, tmp_path: Path) -> None:
+    """Merged parts have Bloom filters on keys that do not lead the sort key, made of the narrower values."""
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"], sort_key=["v"])
+    ids = list(range(0, 4000, 2))
+    random.Random(1).shuffle(ids)
+    table.apply(pa.Table.from_pylist([{**row(number), "v": at} for at, number in enumerate(ids)], SCHEMA))
+    table.settle()
+    merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "somebody")
+    assert merger.run(list(log_of(table).refresh().parts), 1, Kernel()).outcome is MergeOutcome.COMPLETED
+    table.apply(rows(1, value=5000))  # a second part, so that bounds leave out parts
+    table.settle()
+    table.alter(widen={"id": wider, "v": wider})
+    for number in (*ids[:10], 1):
+        assert table.to_arrow(where=f"id = {number}").num_rows == 1
+        assert table.query(f"select * from t where id in ({number}, 3)", name="t").num_rows == 1
+        assert table.lookup([number]).num_rows == 1
+    assert table.to_arrow(where="id = 3 or v = -1").num_rows == 0
+    assert table.to_arrow(where="v >= 1990 and v < 6000").num_rows == 11
