@@ -273,7 +273,7 @@ def test_values_that_a_source_did_not_send_are_kept_under_every_name(tmp_path: P
 def test_errors_and_partitions_have_the_names_of_the_user(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
     table.alter(rename={"v": "value", "p": "part", "id": "number"}, add={"v": "string"})
-    with pytest.raises(InvalidChanges, match="lack the column 'number'"):
+    with pytest.raises(InvalidChanges, match="lack the column 'value'"):
         table.apply(rows(1))
     row_now = {"number": 5, "value": 1, "t": "t", "s": None, "part": "c", "v": "x"}
     with pytest.raises(InvalidChanges, match="column 'value'"):
