@@ -21,7 +21,7 @@ import pytest
 import lakebed
 from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.compaction.volatile import VolatileMerger
-from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.errors import InvalidChanges, InvalidInput, Retry
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.schema_change import SchemaChange
@@ -82,21 +82,22 @@ def made(path: Path, keys: Sequence[str] = ("id",)) -> lakebed.Table:
 
 @dataclass
 class Overtaken:
-    """How often the log was asked to commit something other than the change."""
+    """How often the log was asked to commit something; ``left``: what comes before the first such commit."""
 
     asked: int = 0
-    left: list[SchemaChange] = field(default_factory=list)
+    left: list[Callable[[lakebed.Table], object]] = field(default_factory=list)
 
 
 @contextmanager
-def overtaken(table: lakebed.Table, change: SchemaChange) -> Iterator[Overtaken]:
-    """The first commit of the table's own log within this comes after the change."""
-    commit, seen, log = TableLog.commit, Overtaken(left=[change]), log_of(table)
+def overtaken(table: lakebed.Table, by: SchemaChange | Callable[[lakebed.Table], object]) -> Iterator[Overtaken]:
+    """The first commit of the table's own log within this comes after the change, or after what another process does."""
+    first = by if callable(by) else lambda other: alter(log_of(other), by)
+    commit, seen, log = TableLog.commit, Overtaken(left=[first]), log_of(table)
 
     def late(self: TableLog, snapshot: Any, actions: Any, *rest: Any, **named: Any) -> Any:
         if self is log:
             if seen.left:
-                alter(log_of(lakebed.open(table.path)), seen.left.pop())
+                seen.left.pop()(lakebed.open(table.path))
             seen.asked += 1
         return commit(self, snapshot, actions, *rest, **named)
 
@@ -328,3 +329,52 @@ def test_bounds_and_bloom_filters_of_narrower_files_leave_no_row_out(wider: str,
         assert table.lookup([number]).num_rows == 1
     assert table.to_arrow(where="id = 3 or v = -1").num_rows == 0
     assert table.to_arrow(where="v >= 1990 and v < 6000").num_rows == 11
+
+
+def test_a_mutation_that_is_computed_again_means_the_columns_of_when_it_began(tmp_path: Path) -> None:
+    table = made(tmp_path / "t", keys=())
+
+    def swapped_and_merged(other: lakebed.Table) -> None:
+        alter(log_of(other), SchemaChange(rename={"v": "was v", "id": "v"}, add={"id": pa.string()}))
+        merge(other)
+        other.apply([{"v": 9, "was v": 9, "id": "new", "t": "t", "s": None, "p": "a"}])
+
+    with overtaken(table, swapped_and_merged) as seen:
+        assert table.update({"v": "v + 100"}, "v >= 2").rows == 3
+    assert seen.asked == 2
+    found = {row["v"]: (row["was v"], row["id"]) for row in table.to_arrow().to_pylist()}
+    assert found == {0: (0, None), 1: (1, None), 2: (102, None), 3: (103, None), 9: (109, "new")}
+
+
+def test_a_mutation_that_has_to_begin_anew_under_other_names_says_so(tmp_path: Path) -> None:
+    table = made(tmp_path / "t")
+
+    def renamed_and_detached(other: lakebed.Table) -> None:
+        alter(log_of(other), CHANGES["swap two names"])
+        other.detach_partition({"p": "a"})
+
+    with overtaken(table, renamed_and_detached), pytest.raises(Retry, match="renamed or dropped"):
+        table.delete("v >= 2")
+    assert values(table) == {1: 1, 3: 3}
+
+
+def test_a_mutation_gives_way_to_newer_changes_of_wider_keys(tmp_path: Path) -> None:
+    table = made(tmp_path / "t")
+
+    def widened_and_changed(other: lakebed.Table) -> None:
+        alter(log_of(other), CHANGES["widen the key"])
+        other.apply([{**row(3), "v": 30}, {**row(4), "id": 2**40}])
+
+    with overtaken(table, widened_and_changed):
+        result = table.update({"v": "v + 100"}, "v >= 2")
+    assert (result.rows, result.rows_left) == (1, 1)
+    assert values(table) == {0: 0, 1: 1, 2: 102, 3: 30, 2**40: 4}
+    assert is_sound(table)
+
+
+def test_reclustering_takes_a_condition_by_the_names_of_now(tmp_path: Path) -> None:
+    table = made(tmp_path / "t")
+    table.alter(rename={"v": "t2", "id": "v"})
+    assert table.maintenance.recluster(where="t2 >= 2 and v >= 2").finished
+    with pytest.raises(InvalidInput, match="id"):
+        table.maintenance.recluster(where="id = 1")
