@@ -12,7 +12,7 @@ What a value, a row and an event mean is what they mean in Debezium's JSON: the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.ingest.connect_types import PLAIN, LogicalType
 from lakebed.ingest.debezium_changes import ChangeRules, Events, Mask, MetadataPath, metadata_type
-from lakebed.ingest.debezium_record import Event, message_key
+from lakebed.ingest.debezium_record import Event
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json_text import Unreadable, shown
 from lakebed.ingest.json_values import JsonOptions
@@ -42,6 +42,8 @@ from lakebed.ingest.slices import (
     schema_needed,
 )
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
+from lakebed.ingest.typed_keys import MessageKeys
+from lakebed.ingest.typed_metadata import column_of, members_of, metadata_of
 from lakebed.ingest.typed_schemas import Group, Schemas
 from lakebed.ingest.typed_values import (
     column_field,
@@ -57,7 +59,6 @@ from lakebed.manifest.unknown_names import Names
 from lakebed.parts.changes import DELETE
 
 SHAPES_KEPT_MAX = 1_000
-_DIGITS = r"^-?[0-9]{1,18}$"
 _Readings = dict[int, Reading | Unreadable]
 CHANGES = pa.array(["c", "r", "u", "d"])
 
@@ -155,7 +156,7 @@ class _TypedReader:
         if self._options.unknown_fields != "ignore":
             also = [settings.operation_field] if settings.operation_field else []
             self._known = KnownFields(self._decoder_schema.columns, self._options.unavailable_value, also)
-        self._keys = _Keys(settings)
+        self._keys = MessageKeys(settings.keys, settings.decoder_schema.keys)
         self._shapes: dict[int, _Shape] = {}
 
     def read_record(self, record: Record) -> Reading:
@@ -332,10 +333,10 @@ class _TypedReader:
         """The records as events. One that must be read alone has no operation."""
         count = rows.num_rows
         if self._settings.events:
-            after, has_after = _members(rows, "after")
-            before, _ = _members(rows, "before")
-            operation = _column(rows, "op", pa.string())
-            metadata = {path: _metadata(rows, path) for path in self._rules.metadata}
+            after, has_after = members_of(rows, "after")
+            before, _ = members_of(rows, "before")
+            operation = column_of(rows, "op", pa.string())
+            metadata = {path: metadata_of(rows, path) for path in self._rules.metadata}
         else:
             after = dict(zip(rows.schema.names, rows.columns, strict=True))
             operation = self._operation(rows)
@@ -449,49 +450,6 @@ def row_of(reader: RecordReader, *, events: bool) -> tuple[list[pa.Field], dict[
     return [], {}
 
 
-class _Keys:
-    """Reads message keys."""
-
-    def __init__(self, settings: TypedSettings) -> None:
-        self._schemas = settings.keys
-        self._names = settings.decoder_schema.keys
-
-    def read(self, keys: pa.BinaryArray) -> Iterator[tuple[Group, dict[str, pa.Array], dict[str, LogicalType]]]:
-        """Groups of keys that are without errors, as columns with their logical types. Keys with errors are left out."""
-        if self._schemas is None or self._schemas == "json":
-            return
-        for group in self._schemas.grouped(keys).groups:
-            read = group.reader.read(group.payload)
-            if read.errors:
-                continue
-            names = self._named(read.rows.schema.names)
-            logical = {self._named([name])[0]: kind for name, kind in group.reader.logical_types.items()}
-            yield group, dict(zip(names, read.rows.columns, strict=True)), logical
-
-    def of(self, record: Record) -> tuple[dict[str, Any], dict[str, LogicalType]]:
-        """As ``message_key``. Raises ``Unreadable``."""
-        if self._schemas is None or record.key is None:
-            return {}, {}
-        if self._schemas == "json":
-            return message_key(record)
-        grouped = self._schemas.grouped(pa.array([record.key], pa.binary()))
-        for reason in grouped.errors.values():
-            raise Unreadable(f"message key: {reason}")
-        reader = grouped.groups[0].reader
-        read = reader.read(grouped.groups[0].payload)
-        for reason in read.errors.values():
-            raise Unreadable(f"message key: {reason}")
-        names = self._named(read.rows.schema.names)
-        columns = [plain_values(column) for column in read.rows.columns]
-        values = [json_value(column[0].as_py(), column.type) for column in columns]
-        kinds = [plain_logical(f.type, reader.logical_types.get(f.name, PLAIN)) for f in read.rows.schema]
-        return dict(zip(names, values, strict=True)), dict(zip(names, kinds, strict=True))
-
-    def _named(self, names: list[str]) -> list[str]:
-        """The names of the fields. A key that is one value, not a record of fields, is the table's only key."""
-        return list(self._names) if names == ["value"] and len(self._names) == 1 else names
-
-
 def _example(kind: pa.DataType) -> Any:
     """A value with every field that values of a type can have; None for what has no fields."""
     if pa.types.is_struct(kind):
@@ -525,49 +483,8 @@ def _record(records: pa.RecordBatch, row: int) -> Record:
     return Record(**values, timestamp=records.column("timestamp").view(pa.int64())[row].as_py())
 
 
-def _members(rows: pa.RecordBatch, name: str) -> tuple[dict[str, pa.Array], Mask]:
-    """The fields of a struct column, and which structs are not null; nothing if there is no such column."""
-    at = rows.schema.get_field_index(name)
-    if at < 0 or not pa.types.is_struct(rows.schema.field(at).type):
-        return {}, np.zeros(rows.num_rows, bool)
-    column = rows.column(at)
-    names = [child.name for child in column.type]
-    return dict(zip(names, column.flatten(), strict=True)), np.asarray(column.is_valid())
-
-
 def _as_text(values: pa.Array) -> pa.StringArray:
     """Texts as they are, truth values and whole numbers as JSON writes them; of other values none, so each is looked at alone."""
     if pa.types.is_string(values.type) or pa.types.is_boolean(values.type) or pa.types.is_integer(values.type):
         return values.cast(pa.string())
     return pa.array(["\0"] * len(values), pa.string())
-
-
-def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
-    at = rows.schema.get_field_index(name)
-    if at < 0 or rows.schema.field(at).type != kind:
-        return pa.nulls(rows.num_rows, kind)
-    return rows.column(at)
-
-
-def _metadata(rows: pa.RecordBatch, path: MetadataPath) -> pa.Array:
-    """Metadata of events; null where it is missing, or of another type."""
-    parent, name = path
-    kind = metadata_type(parent, name)
-    given = _members(rows, parent)[0] if parent else dict(zip(rows.schema.names, rows.columns, strict=True))
-    values = given.get(name)
-    if values is None or values.null_count == len(values):
-        return pa.nulls(rows.num_rows, kind)
-    values = plain_values(values)
-    if values.type == kind:
-        return values
-    if kind == pa.int64() and pa.types.is_string(values.type):
-        digits = pc.fill_null(pc.match_substring_regex(values, _DIGITS), False)
-        values = pc.if_else(digits, values, pa.scalar(None, pa.string()))
-    elif not (kind == pa.int64() and (pa.types.is_integer(values.type) or pa.types.is_decimal(values.type))):
-        return pa.nulls(rows.num_rows, kind)
-    try:
-        return values.cast(kind)
-    except pa.ArrowInvalid:
-        return pa.array(
-            [None if value is None or abs(value) >= 1 << 63 else int(value) for value in values.to_pylist()], kind
-        )
