@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import lakebed
 from lakebed.errors import InvalidInput, Retry
@@ -17,6 +19,7 @@ from lakebed.ingest.batch_writer import WriteTask
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.registry import RegisteredSchema, Registry, RegistrySettings
+from lakebed.ingest.slices import UNFORESEEN
 from lakebed.ingest.source import RecordChanges
 from lakebed.ingest.wire_format import framed
 from lakebed.parts.changes import write_spec_of
@@ -257,3 +260,37 @@ def test_a_task_that_meets_a_registry_that_is_down_fails_and_the_batch_that_is_r
     written = list(task.run(iter(batch.to_batches())))
     parts = [json.loads(body)["rows"] for kind, body in written if kind in ("part", "quarantined")]
     assert sorted(parts) == [1, 2]
+
+
+def test_whatever_the_bytes_are_each_record_becomes_one_thing(registry: Any) -> None:
+    old, new = registry.register(OLD), registry.register(NEW)
+    good = [with_id(old, encoded(OLD, {"id": 1})), with_id(new, encoded(NEW, {"id": 2, "note": "a" * 20}))]
+    reader = decoder("avro", TABLE, {"registry": settings_of(registry)})
+
+    @settings(max_examples=150, deadline=None)
+    @given(st.lists(st.tuples(RECORDS, RECORDS), max_size=20))
+    def each(drawn: list[Any]) -> None:
+        values, keys = (
+            ([mutated(one, good) for one in side] for side in zip(*drawn, strict=True)) if drawn else ([], [])
+        )
+        decoded = reader.decode(records(values, keys))
+        assert len(decoded.changes) + len(decoded.quarantined) + decoded.ignored == len(values)
+        assert all(decoded.quarantined["reason"].to_pylist())
+        assert not any(reason.startswith(UNFORESEEN) for reason in decoded.quarantined["reason"].to_pylist())
+        assert decoded.changes["id"].null_count == 0
+
+    each()
+
+
+RECORDS = st.one_of(
+    st.none(), st.binary(max_size=12), st.tuples(st.integers(0, 1), st.integers(0, 30), st.integers(0, 255))
+)
+
+
+def mutated(drawn: Any, good: list[bytes]) -> bytes | None:
+    """Nothing, any bytes, or a good record with one byte changed or its end cut off."""
+    if not isinstance(drawn, tuple):
+        return drawn  # type: ignore[no-any-return]
+    which, place, byte = drawn
+    value = good[which]
+    return value[:place] + bytes([byte]) + value[place + 1 :] if byte else value[:place]
