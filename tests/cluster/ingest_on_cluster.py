@@ -52,7 +52,14 @@ def main(path: str, arriving: str) -> None:
     table.ingest(changes, apply_as_deletes="op = 'd'", trigger={"availableNow": True}).awaitTermination()
     maintenance.stop()
     table.settle()
-    print(json.dumps({"rows_on_the_cluster": table.read(spark).count(), "lakebed_here": lakebed.__file__}))
+    rows = table.read(spark).count()
+    table.alter(rename={"v": "number"})  # executors read its files under stored names
+    renamed = table.read(spark).where("number >= 0").selectExpr("max(number)").first()
+    table.alter(rename={"number": "v"})
+    assert renamed is not None
+    print(
+        json.dumps({"rows_on_the_cluster": rows, "newest_on_the_cluster": renamed[0], "lakebed_here": lakebed.__file__})
+    )
     spark.stop()
 
 

@@ -57,7 +57,9 @@ def test_a_stream_runs_on_both_workers_and_survives_one(tmp_path: Path) -> None:
             driver.wait()
     rows = table.to_arrow(["id", "v"]).to_pylist()
     assert sorted(rows, key=lambda row: row["id"]) == sorted(oracle.rows(), key=lambda row: row["id"])
-    assert json.loads(printed.splitlines()[-1])["rows_on_the_cluster"] == len(rows)
+    seen_there = json.loads(printed.splitlines()[-1])
+    assert seen_there["rows_on_the_cluster"] == len(rows)
+    assert seen_there["newest_on_the_cluster"] == max(row["v"] for row in rows)
     assert batches(table) == FILES // 2, "every batch once"
 
 
