@@ -12,10 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.compaction import merge, recluster_job, settle
 from lakebed.compaction.merge import Merger
+from lakebed.errors import InvalidChanges
 from lakebed.manifest import log_reader, read_commits
 from lakebed.manifest.actions import ChangePart, Commit, Part
 from lakebed.manifest.checkpoint import decode_checkpoint
@@ -126,6 +128,13 @@ def _new_rows(
         yield store.write_rows(piece, spec)
 
 
+def _prepared(rows: pa.Table, spec: WriteSpec, *rest: object) -> pa.Table:
+    """See ``lakebed.parts.changes.prepare``: rows whose columns have other names by now are refused."""
+    if unknown := set(rows.column_names) - set(spec.schema.names):
+        raise InvalidChanges(f"the rows have the columns {sorted(unknown)}, which the table lacks")
+    return rows
+
+
 @contextmanager
 def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]) -> Iterator[None]:
     """``beats``: gets, by replica, its claim, and how the kernel that runs there extends it: no thread does it here."""
@@ -160,7 +169,7 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             (mutate_unkeyed, "parts_that_may_match", lambda connection, parts, *rest: parts),
             (mutate_unkeyed, "_matches", _matches),
             (mutate_unkeyed, "_write", _new_rows),
-            (partitions, "prepare", lambda rows, *rest: rows),
+            (partitions, "prepare", _prepared),
             (partitions, "newest_per_key", lambda rows, *rest: rows),
             (partitions, "write_parts", files.write_table),
             (partitions, "read_keys", files.read_keys),
