@@ -94,14 +94,24 @@ static int read_long_number(struct reader *s, int32_t at, int64_t *out)
     return refuse(s, at, NUMBER);
 }
 
+/* Eight bytes at once, where there are so many and the number ends in them: its groups of seven bits are moved together. */
 static inline int read_number(struct reader *s, int32_t at, int64_t *out)
 {
+    uint64_t value, ends;
     if (s->p < s->end && *s->p < 0x80) {
-        uint64_t value = *s->p++;
-        *out = (int64_t)(value >> 1 ^ (0 - (value & 1)));
-        return DONE;
+        value = *s->p++;
+    } else if (s->end - s->p >= 8 && (memcpy(&value, s->p, 8), ends = ~value & 0x8080808080808080u)) {
+        int last = __builtin_ctzll(ends); /* the highest bit of the last byte */
+        value &= (uint64_t)-1 >> (63 - last);
+        value = (value & 0x007f007f007f007fu) | (value & 0x7f007f007f007f00u) >> 1;
+        value = (value & 0x00003fff00003fffu) | (value & 0x3fff00003fff0000u) >> 2;
+        value = (value & 0x000000000fffffffu) | (value & 0x0fffffff00000000u) >> 4;
+        s->p += (last + 1) / 8;
+    } else {
+        return read_long_number(s, at, out);
     }
-    return read_long_number(s, at, out);
+    *out = (int64_t)(value >> 1 ^ (0 - (value & 1)));
+    return DONE;
 }
 
 static inline int take(struct reader *s, int32_t at, int64_t count, bytes *out)
@@ -124,6 +134,19 @@ static inline int read_span(struct reader *s, int32_t at, struct span *out)
     return take(s, at, out->length, &out->start);
 }
 
+/* Whether bytes of the record are UTF-8. Most texts are short and ASCII. */
+static inline int is_text(const struct reader *s, struct span text)
+{
+    uint64_t block;
+    if (text.length <= 8 && s->end - text.start >= 8) {
+        memcpy(&block, text.start, 8);
+        uint64_t tops = text.length == 0 ? 0 : 0x8080808080808080u >> (64 - 8 * text.length);
+        if ((block & tops) == 0)
+            return 1;
+    }
+    return is_utf8(text.start, text.start + text.length);
+}
+
 /* -- values of columns ---------------------------------------------------------------------------------------------------- */
 
 static inline int make_room(struct reader *s, int32_t place)
@@ -134,7 +157,8 @@ static inline int make_room(struct reader *s, int32_t place)
 
 static inline void append(struct column *column) { set_bit(column->validity, column->length++); }
 
-static int append_text(struct reader *s, int32_t place, struct span text)
+/* `end`: of what may be read behind the text. */
+static int append_text(struct reader *s, int32_t place, struct span text, bytes end)
 {
     struct column *column = &s->columns[place];
     int failed = make_room(s, place);
@@ -142,7 +166,9 @@ static int append_text(struct reader *s, int32_t place, struct span text)
         failed = reserve(column, text.length);
     if (failed != DONE)
         return failed;
-    if (text.length)
+    if (text.length <= 16 && end - text.start >= 16) /* columns have room for more than they need, see `reserve` */
+        memcpy(column->values + column->used, text.start, 16);
+    else if (text.length)
         memcpy(column->values + column->used, text.start, (size_t)text.length);
     column->used += text.length;
     column->offsets[column->length + 1] = (int32_t)column->used;
@@ -177,7 +203,7 @@ static int append_decimal(struct reader *s, int32_t at, int32_t place, struct sp
 
 static inline int append_meant(struct reader *s, int32_t at, int32_t place, struct span raw)
 {
-    return s->fields[place].kind == DECIMAL ? append_decimal(s, at, place, raw) : append_text(s, place, raw);
+    return s->fields[place].kind == DECIMAL ? append_decimal(s, at, place, raw) : append_text(s, place, raw, s->end);
 }
 
 static inline int append_number(struct reader *s, int32_t place, int64_t value)
@@ -235,7 +261,7 @@ static int append_uuid(struct reader *s, int32_t place, bytes raw)
         *out++ = (uint8_t)digits[raw[i] >> 4];
         *out++ = (uint8_t)digits[raw[i] & 15];
     }
-    return append_text(s, place, (struct span){text, 36});
+    return append_text(s, place, (struct span){text, 36}, text + 36);
 }
 
 /* -- steps ---------------------------------------------------------------------------------------------------------------- */
@@ -273,7 +299,7 @@ static int read_enum(struct reader *s, int32_t at, const struct step *step)
     struct span text = s->spans[step->first + place];
     if (text.length < 0)
         return refuse(s, at, UNKNOWN_SYMBOL);
-    return step->column < 0 ? DONE : append_text(s, step->column, text);
+    return step->column < 0 ? DONE : append_text(s, step->column, text, text.start + text.length);
 }
 
 /* Reads an item of an array, or an entry of a map. */
@@ -282,10 +308,10 @@ static inline int read_item(struct reader *s, int32_t at, const struct step *ste
     if (step->code == MAP_STEP) {
         struct span key;
         int failed = read_span(s, at, &key);
-        if (failed == DONE && !is_utf8(key.start, key.start + key.length))
+        if (failed == DONE && !is_text(s, key))
             failed = refuse(s, at, UTF8);
         if (failed == DONE && step->column >= 0)
-            failed = append_text(s, s->fields[s->fields[step->column].first_child].first_child, key);
+            failed = append_text(s, s->fields[s->fields[step->column].first_child].first_child, key, s->end);
         if (failed != DONE)
             return failed;
     }
@@ -456,7 +482,7 @@ again:;
         return append_floating(s, step->column, raw.start, step->code == FLOAT ? 4 : 8);
     case PREFIXED:
         failed = read_span(s, at, &raw);
-        if (failed == DONE && step->size && !is_utf8(raw.start, raw.start + raw.length))
+        if (failed == DONE && step->size && !is_text(s, raw))
             return refuse(s, at, UTF8);
         return failed != DONE || step->column < 0 ? failed : append_meant(s, at, step->column, raw);
     case FIXED:
