@@ -402,6 +402,26 @@ def test_values_at_the_ends_of_their_ranges_are_read() -> None:
     assert len(value_of({"type": "map", "values": "int"}, number(1000) + many + b"\0")) == 1000
 
 
+def test_numbers_of_every_length_are_read_wherever_they_are() -> None:
+    whole = [sign * (1 << bits) + more for bits in range(63) for sign in (1, -1) for more in (-1, 0, 1)]
+    for behind in (b"", b"\0" * 20):
+        records = [number(value) + number(len(behind)) + behind for value in whole]
+        got = read(record("long", "bytes"), *records)
+        assert (got.rows.column(0).to_pylist(), got.errors) == (whole, {})
+
+
+def test_texts_of_every_length_are_checked_wherever_they_are() -> None:
+    good = ["x" * before + "é" + "y" * behind for before in range(20) for behind in range(20)]
+    for rest in (b"", b"\xff" * 20):
+        records = [number(len(text.encode())) + text.encode() + number(len(rest)) + rest for text in good]
+        got = read(record("string", "bytes"), *records)
+        assert (got.rows.column(0).to_pylist(), got.errors) == (good, {})
+        bad = [each.replace(b"\xc3", b"x") for each in records]
+        wanted = {"not a record of its Avro schema: a text that is not UTF-8 in 'a'"}
+        assert set(read(record("string", "bytes"), *bad).errors.values()) == wanted
+        assert len(read(record("string", "bytes"), *bad).errors) == len(bad)
+
+
 def test_a_count_of_items_that_are_not_there_takes_no_memory() -> None:
     empty = record(name="Empty")
     schema = record({"type": "array", "items": "int"}, {"type": "map", "values": empty})
