@@ -81,7 +81,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"keys": ["id", "id"]}, {}, "table.keys[1]", "the column 'id' twice"),
     ({"keys": ["tags"]}, {}, "table.keys[0]", "nested columns can't be used"),
     ({"sequence_by": "updatd_at"}, {}, "table.sequence_by", "did you mean 'updated_at'?"),
-    ({"sequence_by": "source.lsn"}, {}, "table.sequence_by", "metadata that flat JSON lacks"),
+    ({"sequence_by": "source.lsn"}, {}, "table.sequence_by", "metadata that rows lack"),
     ({"sequence_by": "kafka.offset"}, {}, "table.sequence_by", "lines of files have no kafka.offset"),
     ({"sequence_by": "updated_at", "keys": []}, {}, "table", "it needs keys"),
     ({"sequence_by": "att"}, {"format": ROWS}, "table.sequence_by", "did you mean 'at'?"),

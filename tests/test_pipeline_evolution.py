@@ -54,6 +54,10 @@ def test_what_is_done_to_the_table_by_default_depends_on_the_format(
     assert pipeline_of(tmp_path, format).policy.allowed == evolve
 
 
+def test_made_up_events_change_no_table(tmp_path: Path) -> None:
+    assert pipeline_of(tmp_path, source={"kind": "generator"}).policy.allowed == set()
+
+
 def test_what_the_file_says_counts(tmp_path: Path) -> None:
     pipeline = pipeline_of(tmp_path, evolve=["widen"], on_mismatch="rescue", columns={"comment": "note"})
     policy = pipeline.policy

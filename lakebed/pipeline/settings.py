@@ -298,7 +298,7 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
         format=chosen[1],
         document=document,
         **{name: getattr(top, name) for name in _TopLevel.__slots__ if name != "evolve"},
-        evolve=_evolve_by_default(*chosen) if top.evolve is None else top.evolve,
+        evolve=_evolve_by_default(source[0], *chosen) if top.evolve is None else top.evolve,
     )
 
 
@@ -309,9 +309,9 @@ def decoder_options(pipeline: Pipeline) -> dict[str, Any]:
     return {name: value for name, value in asdict(pipeline.format).items() if value is not None}
 
 
-def _evolve_by_default(format_kind: str, section: FormatSection) -> tuple[Evolution, ...]:
+def _evolve_by_default(source: str, format_kind: str, section: FormatSection) -> tuple[Evolution, ...]:
     """What may be done to the table where the file does not say so: what its records' schemas need, without a rewrite."""
-    if format_kind not in FORMATS_WITH_SCHEMA:
+    if format_kind not in FORMATS_WITH_SCHEMA or source == "generator":  # its events carry none
         return ()
     is_counted = getattr(section, "unknown_fields", "warn") == "warn"
     return tuple(one for one in EVOLVE_BY_DEFAULT if is_counted or one != "add")
