@@ -21,7 +21,10 @@ from lakebed.ingest.protobuf_fields import Meaning, ProtobufField
 
 VALUES_MIN, VALUES_A_BYTE = 20_000, 32
 """As in protobuf_to_arrow.c."""
-TOO_MANY = "more values than its few bytes can be meant to have"
+TOO_MANY = (
+    f"it has more than {VALUES_MIN} values and {VALUES_A_BYTE} for each of its bytes;"
+    " fields that messages in lists lack are counted too"
+)
 
 
 class MessageReader:
