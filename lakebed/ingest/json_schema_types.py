@@ -323,7 +323,7 @@ def _string(words: Mapping[str, Any]) -> JsonColumn:
         if _title(words) == _DECIMAL_NAME:
             return _decimal(words)
         return JsonColumn(pa.binary())
-    given = words.get("format")
+    given = "date-time" if KIND_OF_NAME.get(_title(words)) is Kind.TIMESTAMP_TEXT else words.get("format")
     return JsonColumn(_TEXTS.get(given, pa.string()) if isinstance(given, str) else pa.string())
 
 

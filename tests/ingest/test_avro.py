@@ -174,6 +174,11 @@ def test_a_value_becomes_one_of_its_natural_arrow_type(kind: Any, arrow: pa.Data
             LogicalType(Kind.TIMESTAMP_NS),
         ),
         ({"type": "int", "connect.name": "io.debezium.time.Date"}, pa.int32(), LogicalType(Kind.DATE_DAYS)),
+        (
+            {"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"},
+            pa.string(),
+            LogicalType(Kind.TIMESTAMP_TEXT),
+        ),
         (logical("bytes", "decimal", precision=64, scale=3), pa.binary(), LogicalType(Kind.DECIMAL_BYTES, scale=3)),
         (
             {

@@ -77,6 +77,7 @@ def read(reader: RecordReader, *documents: Any) -> tuple[list[dict[str, Any]], d
         ({"type": "boolean"}, "bool"),
         ({"type": "string"}, "string"),
         ({"type": "string", "format": "date-time"}, "timestamp[us, tz=UTC]"),
+        ({"type": "string", "title": "io.debezium.time.ZonedTimestamp"}, "timestamp[us, tz=UTC]"),
         ({"type": "string", "format": "date"}, "date32[day]"),
         ({"type": "string", "format": "uuid"}, "string"),
         ({"type": "string", "contentEncoding": "base64"}, "binary"),

@@ -301,6 +301,8 @@ def _stores(connect: Kind, kind: str) -> bool:
             return kind == "bytes"
         case Kind.DECIMAL_VARIABLE:
             return kind == "record"
+        case Kind.TIMESTAMP_TEXT:
+            return kind == "string"
         case _:
             return kind in ("int", "long")
 
