@@ -114,7 +114,7 @@ def load_and_compare(
                     one.maintain.stop()
         outcome.pgbench = load.report
         ended = time.monotonic()
-        database.wait_until_sent(slot, wait_until)
+        servers.debezium.wait_until_sent(slot)
         for one in followed:
             _wait_until_ingested(servers.kafka, one)
         outcome.caught_up_seconds = time.monotonic() - ended

@@ -10,28 +10,17 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 import lakebed
-from tests.end_to_end.progress import ingested_ends
+from tests.end_to_end.run_process import RunProcess, catch_up, newest_version
 from tests.end_to_end.topic_of_changes import PARTITIONS, Expected, Producing, expected_of
-from tests.infra.downloads import REPOSITORY
 from tests.infra.kafka import KafkaServer
-from tests.infra.processes import descendants, is_alive, started_at
-from tests.infra.server import Server
-from tests.infra.spark_start import spark_environment
-from tests.waiting import length_of, wait_until
 
 TABLES = ("keyed", "keyless")
 COLUMNS = {
@@ -42,22 +31,12 @@ KEYED_SHARE, STARTING_SHARE, ALONE_SHARE = 0.65, 0.25, 0.3
 STARTING_SECONDS_MAX, RUNNING_SECONDS_MAX = 12.0, 4.0
 
 
-class PipelineProcess(Server):
-    """``lakebed run`` on a topic; ready when its table has a commit that it did not have before."""
-
-    ports_needed = 0
+class PipelineProcess(RunProcess):
+    """``lakebed run`` on a topic."""
 
     def __init__(self, kafka: KafkaServer, topic: str, name: str, folder: Path) -> None:
-        self.name = name
-        super().__init__(folder)
-        self.table = folder / name
-        self.ready_after_seconds: float | None = None
-        self._started = 0.0
-        self._version = -1
-        # When each began goes with its pid: the system gives pids to new processes, and those are nobody's orphans.
-        self._orphans: dict[int, str | None] = {}
         pipeline = {
-            "table": {"path": str(self.table), "schema": COLUMNS[name], "keys": ["id"] if name == "keyed" else []},
+            "table": {"path": str(folder / name), "schema": COLUMNS[name], "keys": ["id"] if name == "keyed" else []},
             "source": {
                 "kind": "kafka",
                 "config": {"bootstrap.servers": kafka.bootstrap},
@@ -69,75 +48,7 @@ class PipelineProcess(Server):
             "metrics": {"port": None},
             "spark": {"master": "local[2]"},
         }
-        self._file = folder / f"{name}.yml"
-        self._file.write_text(yaml.safe_dump(pipeline))
-
-    def prepare(self) -> None:
-        self._started = time.monotonic()
-        self._version = max(0, newest_version(self.table))  # creating the table is not yet a commit of ours
-
-    def command(self) -> list[str]:
-        return [
-            sys.executable,
-            "-c",
-            "import sys; from lakebed.cli import main; sys.exit(main())",
-            "run",
-            str(self._file),
-        ]
-
-    def environment(self) -> dict[str, str]:
-        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-        return {"LAKEBED_CACHE_DIR": str(self.run_folder / "cache"), "PYTHONPATH": path, **spark_environment()}
-
-    def is_ready(self) -> bool:
-        if self.ready_after_seconds is not None:
-            return time.monotonic() - self._started >= self.ready_after_seconds
-        return newest_version(self.table) > self._version
-
-    def kill(self) -> None:
-        """SIGKILL to everything at once."""
-        if self.pid is not None:
-            kill_all(begun([self.pid, *descendants(self.pid)]))
-        super().kill()
-
-    def kill_alone(self) -> None:
-        """SIGKILL to the first process; those that it started have to notice by themselves."""
-        process, self._process = self._process, None
-        assert process is not None
-        self._orphans |= begun(descendants(process.pid))
-        process.kill()
-        process.wait()
-
-    def wait_for_orphans(self) -> None:
-        """Returns when nothing is left of processes that were killed alone. Raises AssertionError if they stay."""
-        try:
-            wait_until(
-                lambda: not any(lives(*orphan) for orphan in self._orphans.items()),
-                "processes outlived the pipeline that started them",
-            )
-        finally:
-            kill_all(self._orphans)
-
-
-def begun(pids: Iterable[int]) -> dict[int, str | None]:
-    """With each pid when its process began; together they name it for good."""
-    return {pid: started_at(pid) for pid in pids}
-
-
-def lives(pid: int, started: str | None) -> bool:
-    return started is not None and is_alive(pid) and started_at(pid) == started
-
-
-def kill_all(processes: Mapping[int, str | None]) -> None:
-    for pid, started in processes.items():
-        if lives(pid, started):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def newest_version(table: Path) -> int:
-    commits = (path.stem for path in (table / "_delta_log").glob("*.json"))
-    return max((int(name) for name in commits if name.isdigit()), default=-1)
+        super().__init__(name, folder, pipeline)
 
 
 @dataclass(frozen=True)
@@ -204,19 +115,6 @@ def kill_and_compare(
         versions={name: newest_version(folder / name) for name in TABLES},
         seconds=time.monotonic() - started,
     )
-
-
-def catch_up(process: PipelineProcess, ends: dict[tuple[str, int], int]) -> None:
-    """Runs a pipeline until it has ingested all there is, and kills it."""
-    process.ready_after_seconds = 0.0
-    process.start()
-    wait_until(
-        lambda: ingested_ends(process.table) == ends or not process.is_running,
-        f"{process.name} did not catch up",
-        moving=length_of(process.log_path),
-    )
-    assert process.is_running, f"the last run of {process.name} ended by itself:\n{process.log_tail()}"
-    process.kill()
 
 
 def unsettled(table: Path) -> int:

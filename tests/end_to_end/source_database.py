@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -119,10 +118,12 @@ class SourceDatabase:
 
     def rows(self, table: SourceTable) -> pa.Table:
         """The table's rows in the types that lakebed keeps them in."""
-        columns = ", ".join(f'{_as_json(field)} as "{field.name}"' for field in table.schema)
+        columns = ", ".join(f'{as_json(field)} as "{field.name}"' for field in table.schema)
         lines = self.sql(f"select row_to_json(r)::text from (select {columns} from {table.name}) r")
         rows = [json.loads(line) for (line,) in lines]
-        arrays = [pa.array([_value(row[field.name], field.type) for row in rows], field.type) for field in table.schema]
+        arrays = [
+            pa.array([value_of(row[field.name], field.type) for row in rows], field.type) for field in table.schema
+        ]
         return pa.Table.from_arrays(arrays, schema=table.schema)
 
     def truncate_under_load(self) -> None:
@@ -132,21 +133,6 @@ class SourceDatabase:
             "begin; insert into prices values (-1, 'gone'), (-2, 'gone') on conflict do nothing; truncate prices; "
             "insert into prices values (-2, 'after the truncate'); commit"
         )
-
-    def wait_until_sent(self, slot: str, wait_until: Callable[..., None]) -> None:
-        """Returns when the connector of the slot has sent, and Kafka has acknowledged, everything until now.
-
-        The connector confirms where the last event was that it saw; what a checkpoint or a vacuum wrote later is none. So it is
-        sent messages until it says that it has passed.
-        """
-        [[here]] = self.sql("select pg_current_wal_lsn()")
-        reached = f"select confirmed_flush_lsn >= '{here}' from pg_replication_slots where slot_name = '{slot}'"
-
-        def passed() -> bool:
-            self.sql("select pg_logical_emit_message(false, 'lakebed', '')")
-            return self.sql(reached) == [["t"]]
-
-        wait_until(passed, f"Debezium did not send everything up to {here}")
 
 
 class Load:
@@ -194,9 +180,9 @@ class Load:
             self._failure = failure
 
 
-def _as_json(field: pa.Field) -> str:
-    """An expression whose JSON form is exact."""
-    name = f'"{field.name}"'
+def as_json(field: pa.Field, name: str | None = None) -> str:
+    """An expression whose JSON form is exact. ``name``: of the column, if it is not the field's."""
+    name = f'"{name or field.name}"'
     if pa.types.is_timestamp(field.type):
         return f"(extract(epoch from {name}) * 1000000)::bigint"
     if pa.types.is_date(field.type):
@@ -206,7 +192,7 @@ def _as_json(field: pa.Field) -> str:
     return f"{name}::text" if field.name in TEXT_OF or pa.types.is_decimal(field.type) else name
 
 
-def _value(value: Any, kind: pa.DataType) -> Any:
+def value_of(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_binary(kind):

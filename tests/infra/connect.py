@@ -107,6 +107,16 @@ class ConnectWorker(Server):
         """The connector's and its task's state, as Connect tells it."""
         return dict(self._request("GET", f"/connectors/{name}/status"))
 
+    def check(self, name: str) -> int:
+        """The number of the connector's tasks. Raises ServerFailed with the reason if it, or one of them, has failed."""
+        status = self.status(name)
+        failed = [
+            one.get("trace", "no trace") for one in (status["connector"], *status["tasks"]) if one["state"] == "FAILED"
+        ]
+        if failed:
+            raise ServerFailed(f"connector {name} failed: {failed[0]}")
+        return len(status["tasks"])
+
     def start(self) -> Self:
         super().start()
         for name in self._connectors:
@@ -167,14 +177,10 @@ class ConnectWorker(Server):
     def _wait_until_streaming(self, name: str) -> None:
         def is_streaming() -> bool:
             try:
-                status = self.status(name)
+                tasks = self.check(name)
             except urllib.error.HTTPError:  # not known yet
                 return False
-            states = [status["connector"], *status["tasks"]]
-            failed = [state.get("trace", "no trace") for state in states if state["state"] == "FAILED"]
-            if failed:
-                raise ServerFailed(f"connector {name} failed: {failed[0]}")
-            if len(states) != 2 or not self.is_following(name):
+            if tasks != 1 or not self.is_following(name):
                 return False
             offset = self.stored_offset(name)
             return bool(offset) and "snapshot" not in offset

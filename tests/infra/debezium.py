@@ -45,5 +45,22 @@ class DebeziumServer(ConnectWorker):
         wait_until(lambda: not self.is_following(name), f"connector {name} did not let go of its replication slot")
         self._postgres.sql(unused)
 
+    def wait_until_sent(self, name: str) -> None:
+        """Returns when the connector has sent, and Kafka has acknowledged, everything until now.
+
+        The connector confirms where the last event was that it saw; what a checkpoint or a vacuum wrote later is none. So it is
+        sent messages until it says that it has passed.
+        """
+        database = self._connectors[name]["database.dbname"]
+        [[here]] = self._postgres.sql("select pg_current_wal_lsn()")
+        reached = f"select confirmed_flush_lsn >= '{here}' from pg_replication_slots where slot_name = '{name}'"
+
+        def passed() -> bool:
+            self.check(name)
+            self._postgres.sql("select pg_logical_emit_message(false, 'lakebed', '')", database)
+            return self._postgres.sql(reached) == [["t"]]
+
+        wait_until(passed, f"Debezium did not send everything up to {here}")
+
     def is_following(self, name: str) -> bool:
         return self._postgres.sql(f"select active from pg_replication_slots where slot_name = '{name}'") == [["t"]]

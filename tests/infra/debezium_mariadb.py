@@ -53,7 +53,8 @@ class DebeziumMariaDb(ConnectWorker):
         def passed() -> bool:
             # An offset is stored when something comes after it, even what the connector leaves out.
             self._mariadb.sql("insert into nudges.one values (1); delete from nudges.one")
+            self.check(name)
             offset = self.stored_offset(name)
             return bool(offset) and (offset["file"], offset["pos"]) >= here
 
-        wait_until(passed, lambda: f"Debezium did not send everything up to {here}: {self.status(name)}")
+        wait_until(passed, lambda: f"Debezium did not send everything up to {here}, only {self.stored_offset(name)}")
