@@ -19,7 +19,7 @@ from lakebed.ingest.connect_types import (
     connect_fields,
     logical_type_of,
 )
-from lakebed.ingest.json_text import Unreadable
+from lakebed.ingest.json_text import Unreadable, is_unicode
 from lakebed.ingest.schema_evolution import ANY_PRECISION
 
 PRECISION = "connect.decimal.precision"
@@ -72,6 +72,8 @@ def column_type(natural: pa.DataType, logical_type: LogicalType) -> pa.DataType:
 
 def _field(schema: Mapping[str, Any], level: int, name: str = "") -> pa.Field:
     name = name or schema["field"]
+    if not is_unicode(name):
+        raise Unreadable("its inline schema can't be read: the name of a field holds half of a surrogate pair")
     nullable = schema.get("optional") is True
     parameters = schema.get("parameters")
     given = parameters.get(PRECISION) if isinstance(parameters, Mapping) else None
