@@ -60,7 +60,7 @@ def make_world(seed: int, folder: Path) -> World:
     fields = [
         pa.field("id", key_kind, nullable=False), pa.field("p", rng.choice([pa.string(), pa.int32()])),
         pa.field("n", KINDS[rng.choice(["byte", "int", "float", "d5", "date"])]),
-        pa.field("s", rng.choice([inner, pa.list_(inner), pa.map_(pa.string(), inner)])),
+        pa.field("s", rng.choice([inner, pa.list_(inner), pa.map_(pa.string(), inner), pa.int64(), pa.string()])),
     ]  # fmt: skip
     key = rng.choice(["id", "id", "id", None])
     partition = rng.choice([None, None, "p"])
