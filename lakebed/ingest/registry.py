@@ -21,6 +21,8 @@ from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Retr
 SCHEMAS_KEPT_MAX = 1_000
 REFERENCES_MAX = 256
 """Of one schema, those of its references too."""
+ID_MAX = (1 << 31) - 1
+"""A registry does not understand a larger one: its answer would look like that of something else."""
 UNKNOWN_SECONDS = 10.0
 """For so long an id that is not known is not asked for again."""
 REGISTRIES_KEPT_MAX = 16
@@ -130,6 +132,8 @@ class Registry:
         found = self._schemas.get(schema_id)
         if found is not None:
             return found
+        if schema_id > ID_MAX:
+            return f"schema id {schema_id}: no registry gives ids above {ID_MAX}"
         asked = self._unknown.get(schema_id)
         if asked is not None and time.monotonic() - asked[0] < UNKNOWN_SECONDS:
             return asked[1]

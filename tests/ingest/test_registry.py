@@ -176,6 +176,12 @@ def test_credentials_are_sent_and_a_refusal_ends_the_stream_without_showing_them
     assert "wrongpass" not in str(caught.value) and "wrongpass" not in repr(wrong)
 
 
+def test_an_id_that_no_registry_gives_is_not_asked_for(registry: Any) -> None:
+    found = reasons(decode(registry, [with_id(2**31, b"\2"), with_id(2**32 - 1, b"\2")]))
+    assert found[0] == "schema id 2147483648: no registry gives ids above 2147483647" and len(found) == 2
+    assert registry.requests == []
+
+
 def test_a_secret_that_the_registry_repeats_is_masked(registry: Any) -> None:
     registry.failing = 4
     registry.failure = (500, b'{"error_code": 50001, "message": "no user ann:geheim with geheim"}')
