@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Retry
@@ -147,20 +148,20 @@ class Registry:
 
     def check(self) -> None:
         """Asks the registry for something small. Raises as ``schema`` does."""
-        answer = self._asked(lambda: self._client.get_schema(0))
+        answer = self._asked(lambda: self._client.get_schema(0), "schema id 0")
         if isinstance(answer, str) and not answer.startswith(_ABSENT):
             raise Retry(answer)
 
     def latest(self, subject: str) -> RegisteredSchema | str:
         """The newest schema of a subject, or why there is none. Raises as ``schema``."""
-        answer = self._asked(lambda: self._client.get_version(subject, "latest"))
+        answer = self._asked(lambda: self._client.get_version(subject, "latest"), f"subject {subject!r}")
         if isinstance(answer, str):
             return f"subject {subject!r}: {answer}"
         return self._whole(answer.schema, f"subject {subject!r}")
 
     def _fetched(self, schema_id: int) -> RegisteredSchema | str:
-        answer = self._asked(lambda: self._client.get_schema(schema_id))
         what = f"schema id {schema_id}"
+        answer = self._asked(lambda: self._client.get_schema(schema_id), what)
         return f"{what}: {answer}" if isinstance(answer, str) else self._whole(answer, what)
 
     def _whole(self, schema: Any, what: str) -> RegisteredSchema | str:
@@ -180,7 +181,8 @@ class Registry:
             if len(found) + len(above) >= REFERENCES_MAX:
                 return f"it refers to more than {REFERENCES_MAX} schemas"
             subject, version = reference.subject, reference.version
-            answer = self._asked(lambda: self._client.get_version(subject, version, deleted=True))  # noqa: B023
+            version_of = partial(self._client.get_version, subject, version, deleted=True)
+            answer = self._asked(version_of, f"version {version} of subject {subject!r}")
             if isinstance(answer, str):
                 return f"its reference {reference.name!r} (subject {subject!r}, version {version}): {answer}"
             problem = self._refer(answer.schema, found, (*above, reference.name))
@@ -189,8 +191,8 @@ class Registry:
             found[reference.name] = answer.schema.schema_str or ""
         return None
 
-    def _asked(self, question: Any) -> Any:
-        """The client's answer, or a text if the registry does not have what is asked for."""
+    def _asked(self, question: Any, wanted: str) -> Any:
+        """The client's answer, or a text if the registry does not have what is wanted."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         where = f"the schema registry at {self._settings.url}"
@@ -205,7 +207,9 @@ class Registry:
                     f"{where} refuses the client (HTTP {error.http_status_code}): {what}; check registry.config"
                 ) from None
             more = "; is the url right?" if error.http_status_code == 404 else ""
-            raise Retry(f"{where} does not answer as one (HTTP {error.http_status_code}): {what}{more}") from None
+            raise Retry(
+                f"{where} does not answer as one (HTTP {error.http_status_code}), asked for {wanted}: {what}{more}"
+            ) from None
         except (LakebedError, MemoryError):
             raise
         except Exception as error:  # of the HTTP client or of the bytes of the answer
