@@ -60,7 +60,7 @@ from lakebed.parts.changes import DELETE
 
 SHAPES_KEPT_MAX = 1_000
 _Readings = dict[int, Reading | Unreadable]
-CHANGES = pa.array(["c", "r", "u", "d"])
+CHANGES = ("c", "r", "u", "d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +266,7 @@ class _TypedReader:
             one_by_one |= self._alone(group.payload, shape, records, left)
         names: dict[str, int] = {}
         if shape.unknown and self._known is not None:
-            has_row = fast.handled & np.asarray(pc.is_in(events.operation, value_set=CHANGES))
+            has_row = fast.handled & np.asarray(pc.is_in(events.operation, value_set=pa.array(CHANGES)))
             names = dict.fromkeys(shape.unknown, int(has_row.sum())) if has_row.any() else {}
         if self._known is not None:
             names |= self._beyond_schema(read.unknown_fields)
