@@ -154,6 +154,8 @@ class WriteTask:
         needs: list[SchemaChange] = []
         aside_offsets = Offsets()
         for decoded in self._slices(_decodable(self.stream(batches), needs)):
+            if needs:
+                break  # the batch runs again, so what was read before them is not written
             changes, quarantined = decoded.changes, decoded.quarantined
             if len(changes):
                 try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -11,12 +13,14 @@ import pyarrow as pa
 import pytest
 
 from lakebed.ingest import debezium, json_rows
+from lakebed.ingest.batch_writer import WriteTask
 from lakebed.ingest.connect_schema import row_of_envelope
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.json_text import Unreadable
 from lakebed.ingest.schema_evolution import EVOLUTIONS, EvolvePolicy, OnMismatch
 from lakebed.manifest.schema_change import SchemaChange
+from lakebed.parts.changes import WriteSpec
 from tests.ingest.records import event, records, with_schema
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), ("qty", pa.int32()), ("note", pa.string())])
@@ -349,3 +353,12 @@ def test_a_schema_that_is_none_has_a_reason(schema: Any) -> None:
         row_of_envelope(schema)
     decoded = decode([{"schema": schema, "payload": event("c", {"id": 1})}], policy(*EVOLUTIONS))
     assert (len(decoded.changes), len(decoded.quarantined)) == (0, 1)
+
+
+def test_what_was_read_before_records_that_need_a_column_is_not_written(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    some = Decoded.needing(SchemaChange(add={"more": pa.string()}), DecoderSchema(schema))
+    read = replace(some, changes=pa.table({"id": [1, 2], "_lakebed_op": ["u", "u"]}), schema_needed=None)
+    written = list(WriteTask(WriteSpec(schema=schema), str(tmp_path), lambda _: iter([read, some])).run(iter([])))
+    assert [kind for kind, _ in written] == ["seen", "requests"]
+    assert not list(tmp_path.rglob("*.parquet"))
