@@ -17,10 +17,10 @@ import duckdb
 import orjson
 import pyarrow as pa
 
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
-from lakebed.ingest.json_objects import parse_objects
+from lakebed.ingest.json.objects import parse_objects
 from lakebed.ingest.native.json_parser import JsonParser
 from lakebed.ingest.native.library import library
 

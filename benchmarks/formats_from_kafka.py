@@ -31,11 +31,11 @@ from lakebed.ingest.batch_writer import WriteTask, write_ranges
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.formats import decoder
-from lakebed.ingest.kafka_settings import KafkaSettings
-from lakebed.ingest.kafka_source import KafkaReader
-from lakebed.ingest.registry import RegistrySettings
+from lakebed.ingest.kafka.settings import KafkaSettings
+from lakebed.ingest.kafka.source import KafkaReader
 from lakebed.ingest.schema_evolution import EvolvePolicy
 from lakebed.ingest.source import Range, RangeChanges
+from lakebed.ingest.typed.registry import RegistrySettings
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.operations.alter import alter
 from lakebed.parts.changes import write_spec_of

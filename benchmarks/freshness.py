@@ -21,10 +21,10 @@ import lakebed
 from benchmarks.kafka import SCHEMA, event
 from benchmarks.workload import table
 from lakebed import events
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.kafka_settings import KafkaSettings
-from lakebed.ingest.kafka_source import KafkaSource
+from lakebed.ingest.kafka.settings import KafkaSettings
+from lakebed.ingest.kafka.source import KafkaSource
 from lakebed.ingest.source import RangeChanges
 from lakebed.manifest.actions import AddChangePart, RemoveChangePart
 from lakebed.manifest.stores import open_store

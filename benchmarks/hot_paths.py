@@ -22,7 +22,7 @@ import numpy as np
 
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, OrderStream
 from lakebed.ingest.generator import KEYS as ORDER_KEYS

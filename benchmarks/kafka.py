@@ -19,11 +19,11 @@ from confluent_kafka import Producer
 
 from benchmarks.workload import table
 from lakebed.ingest.batch_writer import WriteTask
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.kafka_cluster import KafkaCluster
-from lakebed.ingest.kafka_settings import KafkaSettings
-from lakebed.ingest.kafka_source import KafkaReader
+from lakebed.ingest.kafka.cluster import KafkaCluster
+from lakebed.ingest.kafka.settings import KafkaSettings
+from lakebed.ingest.kafka.source import KafkaReader
 from lakebed.ingest.source import Range
 from lakebed.parts.changes import WriteSpec
 from tests.infra.kafka import KafkaServer

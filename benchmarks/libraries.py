@@ -33,7 +33,7 @@ from deltalake.transaction import AddAction
 
 from benchmarks.log import a_part
 from benchmarks.workload import Workload, table
-from lakebed.ingest.base64_columns import to_decimal
+from lakebed.ingest.json.base64_columns import to_decimal
 from lakebed.manifest.actions import AddPart, CommitInfo
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.stores import open_store

@@ -25,12 +25,12 @@ from google.protobuf import message_factory
 from lakebed.ingest.avro.defaults import encoded
 from lakebed.ingest.avro.reader import AvroReader
 from lakebed.ingest.avro.schema import parse_schema
-from lakebed.ingest.json_schema import JsonSchemaFormat
+from lakebed.ingest.json_schema.reader import JsonSchemaFormat
 from lakebed.ingest.native.json_parser import JsonParser
 from lakebed.ingest.native.library import library
-from lakebed.ingest.protobuf import ProtobufReader
-from lakebed.ingest.protobuf_schema import compiled
-from lakebed.ingest.record_format import RecordReader
+from lakebed.ingest.protobuf.reader import ProtobufReader
+from lakebed.ingest.protobuf.schema import compiled
+from lakebed.ingest.typed.record_format import RecordReader
 
 BATCH_ROWS = 16_384
 ROUNDS = 5

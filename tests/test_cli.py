@@ -29,7 +29,7 @@ from lakebed.errors import (
     TableNotFound,
     UnsafeStore,
 )
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, OrderStream
 from tests.waiting import outcome, ran, wait_until, work_of

@@ -13,7 +13,7 @@ import lakebed
 from lakebed.cli import exit_codes, main
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
-from lakebed.ingest.registry import RegistrySettings
+from lakebed.ingest.typed.registry import RegistrySettings
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from tests.ingest.avro_events import encoded, framed
 from tests.ingest.records import records
@@ -118,7 +118,7 @@ def test_a_replay_says_what_it_needs(path: str, capsys: pytest.CaptureFixture[st
 def test_records_of_a_schema_that_was_unknown_are_shown_with_its_id_and_replayed_once_it_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakebed.ingest.registry.UNKNOWN_SECONDS", 0.0)
+    monkeypatch.setattr("lakebed.ingest.typed.registry.UNKNOWN_SECONDS", 0.0)
     schema = {
         "type": "record",
         "name": "Row",

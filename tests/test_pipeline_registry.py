@@ -11,7 +11,7 @@ import pytest
 from lakebed.cli import main
 from lakebed.cli.validate_command import effective_settings
 from lakebed.errors import InvalidInput, LakebedError, Retry
-from lakebed.ingest.registry import RegistrySettings
+from lakebed.ingest.typed.registry import RegistrySettings
 from lakebed.pipeline import connections
 from lakebed.pipeline.check import check
 from lakebed.pipeline.settings import Pipeline, decoder_options, load, parse_pipeline

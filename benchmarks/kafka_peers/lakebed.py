@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 import lakebed
 from benchmarks.kafka import SCHEMA
 from benchmarks.kafka_peers.stream import COLUMNS, Commit, DeltaLog, Ends, Feed, batch_ends
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.kafka_settings import KafkaSettings
-from lakebed.ingest.kafka_source import KafkaSource
+from lakebed.ingest.kafka.settings import KafkaSettings
+from lakebed.ingest.kafka.source import KafkaSource
 from lakebed.ingest.source import RangeChanges
 from lakebed.manifest.entries import PART
 from lakebed.pipeline.driver import spark_settings

@@ -11,7 +11,7 @@ from typing import cast, get_args
 from lakebed.cli import exit_codes
 from lakebed.cli.escapes import shown
 from lakebed.errors import InvalidInput
-from lakebed.ingest.typed_formats import TYPED_FORMATS
+from lakebed.ingest.typed.formats import TYPED_FORMATS
 from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.draft import Draft, SourceKind, text_of
 from lakebed.pipeline.registry_sample import Sample, sample_of

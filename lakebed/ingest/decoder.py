@@ -17,7 +17,7 @@ from typing import Protocol, Self, TypeVar
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
-from lakebed.ingest.json_text import Mismatch
+from lakebed.ingest.json.text import Mismatch
 from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy, Needed, needed
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.manifest.schema import is_reserved

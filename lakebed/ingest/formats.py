@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, get_args, get_type_hints
 
 from lakebed.errors import InvalidInput
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import Decoder, DecoderSchema
-from lakebed.ingest.json_rows import JsonRows
-from lakebed.ingest.json_values import JsonOptions
-from lakebed.ingest.typed_formats import EVENTS, TYPED_FORMATS, typed_decoder
+from lakebed.ingest.json.rows import JsonRows
+from lakebed.ingest.json.values import JsonOptions
+from lakebed.ingest.typed.formats import EVENTS, TYPED_FORMATS, typed_decoder
 
 FORMATS = ("debezium-json", "json", *TYPED_FORMATS)
 JSON_OPTIONS = ("timestamp_unit", "decimal_text", "unavailable_value", "unknown_fields")
@@ -20,7 +20,7 @@ TYPED_OPTIONS = ("registry", "schema", "key_schema", "key_format")
 
 def decoder(format: str, decoder_schema: DecoderSchema, options: Mapping[str, Any] | None = None) -> Decoder:
     """The decoder of a format. ``options``: ``JSON_OPTIONS``; for formats of rows also ``ROW_OPTIONS``; for formats with
-    schemas also ``TYPED_OPTIONS`` (``typed_formats``).
+    schemas also ``TYPED_OPTIONS`` (``typed.formats``).
     """
     if format not in FORMATS:
         raise InvalidInput(f"format {format!r} is unknown; use one of {', '.join(FORMATS)}")

@@ -124,8 +124,8 @@ class Needed:
 def needed(table: pa.Schema, record: pa.Schema, policy: EvolvePolicy, never_null: Iterable[str] = ()) -> Needed:
     """Compares the schema of records with that of their table.
 
-    ``record``: the fields of a row in the types that columns for them would get (``connect_schema``), nullable where the writer's
-    schema allows null. ``never_null``: keys, and the column that orders changes; they stay as they are.
+    ``record``: the fields of a row in the types that columns for them would get (``debezium.connect_schema``), nullable where
+    the writer's schema allows null. ``never_null``: keys, and the column that orders changes; they stay as they are.
     """
     comparison = _Comparison(policy, frozenset(never_null), table)
     others = {other: column for column, names in policy.other_names(table.names).items() for other in names}

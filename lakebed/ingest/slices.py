@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from lakebed.errors import LakebedError
 from lakebed.ingest.decoder import Decoded, DecoderSchema
-from lakebed.ingest.json_columns import MILLIS_MAX
-from lakebed.ingest.json_text import Mismatch, Unreadable
+from lakebed.ingest.json.columns import MILLIS_MAX
+from lakebed.ingest.json.text import Mismatch, Unreadable
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, merged
 from lakebed.ingest.truncates import Cutoff, Truncate
 from lakebed.ingest.unknown_fields import UnknownMembers, UnknownOperation

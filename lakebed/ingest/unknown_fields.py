@@ -25,8 +25,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from lakebed.ingest.json_text import Mismatch, Unreadable, parse, shown, written
-from lakebed.ingest.json_values import UnknownFields
+from lakebed.ingest.json.text import Mismatch, Unreadable, parse, shown, written
+from lakebed.ingest.json.values import UnknownFields
 from lakebed.ingest.native.json_parser import UNKNOWN_MAX, Parsed, Path
 from lakebed.ingest.schema_evolution import EvolvePolicy
 from lakebed.manifest.unknown_names import Names

@@ -21,7 +21,7 @@ from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.metadata import ENVELOPE, metadata_path
-from lakebed.ingest.typed_formats import EVENTS
+from lakebed.ingest.typed.formats import EVENTS
 from lakebed.manifest.schema import canonical_schema, check_columns, check_new_names
 from lakebed.manifest.type_names import table_schema
 from lakebed.operations.create import NewTable, check_layout
@@ -257,7 +257,7 @@ def _check_source(pipeline: Pipeline, findings: Findings, connect: bool) -> None
 
 def _check_kafka(section: KafkaSection, checkpoint: str, findings: Findings, connect: bool) -> None:
     try:
-        from lakebed.ingest.kafka_settings import KafkaSettings, refused_settings
+        from lakebed.ingest.kafka.settings import KafkaSettings, refused_settings
     except ModuleNotFoundError as error:
         if error.name != "confluent_kafka":
             raise

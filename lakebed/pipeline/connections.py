@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lakebed.errors import InvalidInput, LakebedError, Retry, Unsupported
-from lakebed.ingest.registry import Registry
+from lakebed.ingest.typed.registry import Registry
 from lakebed.manifest.stores import open_store
 from lakebed.pipeline.checkpoint import has_batches
 from lakebed.pipeline.findings import Findings
@@ -15,7 +15,7 @@ from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
 from lakebed.storage.roots import LocalRoot, parse_root
 
 if TYPE_CHECKING:
-    from lakebed.ingest.kafka_settings import KafkaSettings
+    from lakebed.ingest.kafka.settings import KafkaSettings
 
 KAFKA_SECONDS = REGISTRY_SECONDS = 10.0
 """How long a broker, and a registry, have to answer."""
@@ -39,7 +39,7 @@ def check_stores(pipeline: Pipeline, findings: Findings) -> None:
 
 def check_kafka(section: KafkaSection, settings: KafkaSettings, checkpoint: str, findings: Findings) -> None:
     """Ask the broker for the topics, and for the offsets that the file names if nothing was read yet."""
-    from lakebed.ingest.kafka_cluster import KafkaCluster
+    from lakebed.ingest.kafka.cluster import KafkaCluster
 
     seconds = min(KAFKA_SECONDS, settings.timeout_seconds)
     cluster = KafkaCluster(replace(settings, timeout_seconds=seconds))

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
-from lakebed.ingest.connect_types import PLAIN, LogicalType
-from lakebed.ingest.json_text import Unreadable
-from lakebed.ingest.registry import Registry, RegistrySettings
-from lakebed.ingest.typed_formats import EVENTS, KINDS, record_format
-from lakebed.ingest.typed_records import row_of
-from lakebed.ingest.typed_values import column_field
+from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
+from lakebed.ingest.json.text import Unreadable
+from lakebed.ingest.typed.formats import EVENTS, KINDS, record_format
+from lakebed.ingest.typed.records import row_of
+from lakebed.ingest.typed.registry import Registry, RegistrySettings
+from lakebed.ingest.typed.values import column_field
 from lakebed.pipeline.sample import type_of
 
 

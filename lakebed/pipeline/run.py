@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from lakebed import events
 from lakebed.errors import LakebedError, Unexpected
 from lakebed.failures import PROOF_SECONDS, Health, Restarts, failure_in, failure_of
-from lakebed.ingest.kafka_lag import lag_by_topic
+from lakebed.ingest.kafka.lag import lag_by_topic
 from lakebed.monitoring.metrics import Metrics, MetricsServer
 from lakebed.monitoring.progress import Figures, Progress
 from lakebed.monitoring.table_state import TableState

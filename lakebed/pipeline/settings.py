@@ -14,10 +14,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
-from lakebed.ingest.json_values import UnknownFields
+from lakebed.ingest.json.values import UnknownFields
 from lakebed.ingest.operations import DELETE_VALUES
 from lakebed.ingest.schema_evolution import Evolution, EvolvePolicy, OnMismatch
-from lakebed.ingest.typed_formats import EVENTS, TYPED_FORMATS
+from lakebed.ingest.typed.formats import EVENTS, TYPED_FORMATS
 from lakebed.manifest.type_names import table_schema
 from lakebed.manifest.widening import widest_type
 from lakebed.pipeline.binding import bind, convert, leaves, mapping_of

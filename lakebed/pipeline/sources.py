@@ -108,8 +108,8 @@ def _pace(pipeline: Pipeline) -> float:
 
 def _kafka(section: KafkaSection, pipeline: Pipeline) -> Source:
     try:
-        from lakebed.ingest.kafka_settings import KafkaSettings
-        from lakebed.ingest.kafka_source import KafkaSource
+        from lakebed.ingest.kafka.settings import KafkaSettings
+        from lakebed.ingest.kafka.source import KafkaSource
     except ModuleNotFoundError as error:
         if error.name != "confluent_kafka":
             raise

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lakebed.errors import InvalidInput
-from lakebed.ingest.json_values import UnknownFields
+from lakebed.ingest.json.values import UnknownFields
 from lakebed.ingest.operations import DELETE_VALUES
-from lakebed.ingest.registry import RegistrySettings
-from lakebed.ingest.typed_formats import KeyFormat, SchemaText
+from lakebed.ingest.typed.formats import KeyFormat, SchemaText
+from lakebed.ingest.typed.registry import RegistrySettings
 
 SCHEMA_BYTES_MAX = 4 << 20
 FILES_MAX = 256

@@ -18,10 +18,10 @@ MODULES = (
     "pyspark.sql.pandas.types",
     "lakebed.compaction.log_source",
     "lakebed.ingest.batch_writer",
-    "lakebed.ingest.debezium",
-    "lakebed.ingest.json_rows",
+    "lakebed.ingest.debezium.events",
+    "lakebed.ingest.json.rows",
     "lakebed.ingest.generator_source",
-    "lakebed.ingest.kafka_source",
+    "lakebed.ingest.kafka.source",
 )
 
 

@@ -22,8 +22,8 @@ import orjson
 import lakebed
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
-from lakebed.ingest.kafka_settings import KafkaSettings
-from lakebed.ingest.kafka_source import KafkaSource
+from lakebed.ingest.kafka.settings import KafkaSettings
+from lakebed.ingest.kafka.source import KafkaSource
 from lakebed.ingest.source import RangeChanges
 from lakebed.table import internals_of
 from tests.end_to_end.progress import ingested_ends, started

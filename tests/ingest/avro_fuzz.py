@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from lakebed.ingest.avro.reader import AvroReader
 from lakebed.ingest.avro.schema import parse_schema
-from lakebed.ingest.json_text import Unreadable
+from lakebed.ingest.json.text import Unreadable
 from lakebed.ingest.native import build
 from lakebed.ingest.native import library as native_library
 from tests.ingest.avro_worlds import World, named_types

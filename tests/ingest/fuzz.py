@@ -32,8 +32,8 @@ import pyarrow.parquet as pq
 from lakebed.ingest import slices
 from lakebed.ingest.batch_writer import WriteTask
 from lakebed.ingest.decoder import Decoded
-from lakebed.ingest.json_columns import Missed
-from lakebed.ingest.json_objects import ObjectParser
+from lakebed.ingest.json.columns import Missed
+from lakebed.ingest.json.objects import ObjectParser
 from lakebed.ingest.native.json_parser import JsonParser
 from lakebed.ingest.slices import UNFORESEEN
 from lakebed.ingest.source import RecordChanges

@@ -15,10 +15,10 @@ from random import Random
 import pyarrow as pa
 
 from lakebed.errors import LakebedError
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoder, DecoderSchema
-from lakebed.ingest.json_rows import JsonRows
-from lakebed.ingest.json_values import JsonOptions
+from lakebed.ingest.json.rows import JsonRows
+from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.parts.changes import WriteSpec
 from lakebed.sortkey.sort_key import parse_sort_key

@@ -18,8 +18,8 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from lakebed.ingest.native import library as native
 from lakebed.ingest.native.library import DONE
-from lakebed.ingest.protobuf import ProtobufReader
-from lakebed.ingest.protobuf_schema import compiled
+from lakebed.ingest.protobuf.reader import ProtobufReader
+from lakebed.ingest.protobuf.schema import compiled
 
 PROTO3 = """
     syntax = "proto3";

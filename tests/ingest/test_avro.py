@@ -19,10 +19,10 @@ from lakebed.ingest.avro import AvroFormat
 from lakebed.ingest.avro.defaults import number
 from lakebed.ingest.avro.reader import AvroReader
 from lakebed.ingest.avro.schema import parse_schema
-from lakebed.ingest.connect_types import Kind, LogicalType
-from lakebed.ingest.json_text import Unreadable
+from lakebed.ingest.debezium.connect_types import Kind, LogicalType
+from lakebed.ingest.json.text import Unreadable
 from lakebed.ingest.native.library import library
-from lakebed.ingest.record_format import ReadRecords
+from lakebed.ingest.typed.record_format import ReadRecords
 from tests.ingest import avro_fuzz
 
 TOO_LARGE = "a number that is too large for its type in 'a'"

@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.ingest.avro.defaults import encoded, number
 from lakebed.ingest.avro.schema import parse_schema
-from lakebed.ingest.json_text import Unreadable
+from lakebed.ingest.json.text import Unreadable
 from tests.ingest.avro_fuzz import exactly
 from tests.ingest.test_avro import POINT, fixed, logical, read, readers, record, refusal
 

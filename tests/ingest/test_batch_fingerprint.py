@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 import lakebed
 from lakebed.errors import InvalidInput
 from lakebed.failures import failure_in
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
 from lakebed.ingest.generator_source import GeneratorSource

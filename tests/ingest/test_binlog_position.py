@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.metadata import binlog_position, binlog_positions
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidSchema
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.truncates import Truncate
 from tests.ingest.records import event, records, with_schema

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import Decoded, DecoderSchema
-from lakebed.ingest.json_rows import JsonRows
-from lakebed.ingest.json_values import JsonOptions
+from lakebed.ingest.json.rows import JsonRows
+from lakebed.ingest.json.values import JsonOptions
 from tests.ingest.records import event, records, with_schema
 from tests.ingest.test_logical_types import b64
 

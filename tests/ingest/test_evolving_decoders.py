@@ -12,12 +12,13 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from lakebed.ingest import debezium, json_rows
 from lakebed.ingest.batch_writer import WriteTask
-from lakebed.ingest.connect_schema import row_of_envelope
+from lakebed.ingest.debezium import events as debezium
+from lakebed.ingest.debezium.connect_schema import row_of_envelope
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
-from lakebed.ingest.json_text import Unreadable
+from lakebed.ingest.json import rows as json_rows
+from lakebed.ingest.json.text import Unreadable
 from lakebed.ingest.schema_evolution import EVOLUTIONS, EvolvePolicy, OnMismatch
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import WriteSpec

@@ -21,7 +21,7 @@ import pytest
 import lakebed
 from lakebed.errors import InvalidSchema, QuarantineRefused
 from lakebed.ingest import stream as module
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.file_source import FileSource

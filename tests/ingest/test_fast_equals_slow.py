@@ -10,8 +10,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.ingest import debezium, json_rows
+from lakebed.ingest.debezium import events as debezium
 from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
+from lakebed.ingest.json import rows as json_rows
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from tests.ingest.fuzz import assert_same, only_one_by_one, without_native_code
 from tests.ingest.records import event, records, with_schema

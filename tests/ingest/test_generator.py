@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidInput
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
 from lakebed.ingest.generator_source import BEHIND_SECONDS_MAX, GeneratedRangeStream

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.ingest.connect_types import Kind, LogicalType
-from lakebed.ingest.json_schema import JsonSchemaFormat, JsonSchemaReader
-from lakebed.ingest.json_schema_types import SCHEMA_BYTES_MAX, columns_of
-from lakebed.ingest.json_text import Unreadable
-from lakebed.ingest.record_format import RecordReader
+from lakebed.ingest.debezium.connect_types import Kind, LogicalType
+from lakebed.ingest.json.text import Unreadable
+from lakebed.ingest.json_schema.reader import JsonSchemaFormat, JsonSchemaReader
+from lakebed.ingest.json_schema.types import SCHEMA_BYTES_MAX, columns_of
+from lakebed.ingest.typed.record_format import RecordReader
 
 DECIMAL = {
     "type": "number", "title": "org.apache.kafka.connect.data.Decimal", "connect.type": "bytes",
@@ -323,7 +323,7 @@ def test_documents_are_read_alike_as_a_whole_and_one_by_one(native: str, monkeyp
         values = pa.array(documents(rng, count), pa.binary())
         whole = JsonSchemaReader(columns, is_object).read(values)
         with monkeypatch.context() as patched:
-            patched.setattr("lakebed.ingest.json_schema.reader_for", lambda *_: None)
+            patched.setattr("lakebed.ingest.json_schema.reader.reader_for", lambda *_: None)
             single = JsonSchemaReader(columns, is_object).read(values)
         assert whole.errors == single.errors
         assert whole.rows.to_pylist() == single.rows.to_pylist()

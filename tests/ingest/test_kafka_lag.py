@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from lakebed.ingest.kafka_lag import lag_by_topic
-from lakebed.ingest.kafka_settings import KafkaSettings
-from lakebed.ingest.kafka_source import KafkaSource
+from lakebed.ingest.kafka.lag import lag_by_topic
+from lakebed.ingest.kafka.settings import KafkaSettings
+from lakebed.ingest.kafka.source import KafkaSource
 from tests.infra.kafka import KafkaServer
 from tests.ingest.test_kafka_source import produce
 from tests.waiting import wait_until

@@ -12,10 +12,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
-from lakebed.ingest import kafka_native, kafka_range
 from lakebed.ingest.decoder import RECORD_SCHEMA
-from lakebed.ingest.kafka_range import consume_range
-from lakebed.ingest.kafka_settings import KafkaSettings, without_secrets
+from lakebed.ingest.kafka import native as kafka_native
+from lakebed.ingest.kafka import range as kafka_range
+from lakebed.ingest.kafka.range import consume_range
+from lakebed.ingest.kafka.settings import KafkaSettings, without_secrets
 from tests.infra.kafka import KafkaServer
 from tests.waiting import Patience
 

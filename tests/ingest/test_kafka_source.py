@@ -15,10 +15,10 @@ from confluent_kafka.admin import NewPartitions, TopicMetadata
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
-from lakebed.ingest import kafka_source
-from lakebed.ingest.kafka_cluster import KafkaCluster, topics_there
-from lakebed.ingest.kafka_settings import KafkaSettings
-from lakebed.ingest.kafka_source import KafkaRangeStream, KafkaSource
+from lakebed.ingest.kafka import source as kafka_source
+from lakebed.ingest.kafka.cluster import KafkaCluster, topics_there
+from lakebed.ingest.kafka.settings import KafkaSettings
+from lakebed.ingest.kafka.source import KafkaRangeStream, KafkaSource
 from lakebed.ingest.source import Range
 from tests.infra.kafka import KafkaServer
 from tests.waiting import Patience, wait_until

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import Decoded, DecoderSchema
-from lakebed.ingest.json_values import JsonOptions
+from lakebed.ingest.json.values import JsonOptions
 from tests.ingest.records import event, records, with_schema
 
 UTC = UTC

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.ingest.connect_types import PLAIN
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.connect_types import PLAIN
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.json_rows import JsonRows
-from lakebed.ingest.json_text import Unreadable, parse
-from lakebed.ingest.json_values import JsonOptions, convert
+from lakebed.ingest.json.rows import JsonRows
+from lakebed.ingest.json.text import Unreadable, parse
+from lakebed.ingest.json.values import JsonOptions, convert
 from lakebed.ingest.native import build
 from lakebed.ingest.native.json_parser import JsonParser, Parsed
 from lakebed.ingest.native.library import library

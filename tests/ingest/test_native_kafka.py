@@ -13,10 +13,11 @@ import pytest
 from confluent_kafka import Producer
 
 from lakebed.errors import DataLoss, InvalidInput
-from lakebed.ingest import kafka_native, kafka_range
 from lakebed.ingest.decoder import RECORD_SCHEMA
-from lakebed.ingest.kafka_range import consume_range
-from lakebed.ingest.kafka_settings import KafkaSettings
+from lakebed.ingest.kafka import native as kafka_native
+from lakebed.ingest.kafka import range as kafka_range
+from lakebed.ingest.kafka.range import consume_range
+from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.native.kafka_client import FINISHED, FULL, GOES_ON, TROUBLE, Client, KafkaClient, RangeReader
 
 EOF, TRANSPORT = -191, -195

@@ -11,8 +11,8 @@ import pytest
 from lakebed.ingest.checkpoint_files import is_local_where
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.generator_source import GeneratorReader
-from lakebed.ingest.kafka_settings import KafkaSettings
-from lakebed.ingest.kafka_source import KafkaReader
+from lakebed.ingest.kafka.settings import KafkaSettings
+from lakebed.ingest.kafka.source import KafkaReader
 from lakebed.ingest.planned import PlannedBatches
 from lakebed.ingest.source import Range, batch_of, ranges_of
 

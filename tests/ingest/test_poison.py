@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.ingest.batch_writer import WriteTask
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import Decoded, DecoderSchema
-from lakebed.ingest.json_rows import JsonRows
+from lakebed.ingest.json.rows import JsonRows
 from lakebed.ingest.slices import UNFORESEEN
 from lakebed.ingest.source import RecordChanges
 from lakebed.parts.changes import WriteSpec
@@ -219,7 +219,7 @@ def test_even_a_fault_of_the_decoder_stops_no_stream(monkeypatch: pytest.MonkeyP
     def fails(*_: Any) -> Any:
         raise KeyError("a fault")
 
-    monkeypatch.setattr("lakebed.ingest.debezium.read_event", fails)
+    monkeypatch.setattr("lakebed.ingest.debezium.events.read_event", fails)
     decoded = DebeziumJson(SHAPE).decode(records([GOOD, "broken", GOOD]))
     assert decoded.changes.num_rows == 2 or decoded.quarantined.num_rows == 3
     assert all(told.startswith(UNFORESEEN) for told in reasons_of(decoded))

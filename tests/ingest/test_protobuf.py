@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from google.protobuf import message_factory
 
-from lakebed.ingest.connect_types import Kind, LogicalType
+from lakebed.ingest.debezium.connect_types import Kind, LogicalType
 from lakebed.ingest.native import build
 from lakebed.ingest.native.library import library
-from lakebed.ingest.protobuf_schema import compiled
-from lakebed.ingest.record_format import ReadRecords
+from lakebed.ingest.protobuf.schema import compiled
+from lakebed.ingest.typed.record_format import ReadRecords
 from tests.ingest.protobuf_fuzz import PROTO2, PROTO3, check, exact, reader_of
 
 

@@ -16,13 +16,13 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, message_factory
 
 from lakebed.errors import Retry
-from lakebed.ingest import protobuf_schema
-from lakebed.ingest.json_text import Unreadable
+from lakebed.ingest.json.text import Unreadable
 from lakebed.ingest.native import build
-from lakebed.ingest.protobuf import ProtobufFormat, ProtobufReader
-from lakebed.ingest.protobuf_messages import TOO_MANY
-from lakebed.ingest.protobuf_schema import compiled
-from lakebed.ingest.protobuf_wire import FIRST, split_messages
+from lakebed.ingest.protobuf import schema as protobuf_schema
+from lakebed.ingest.protobuf.messages import TOO_MANY
+from lakebed.ingest.protobuf.reader import ProtobufFormat, ProtobufReader
+from lakebed.ingest.protobuf.schema import compiled
+from lakebed.ingest.protobuf.wire import FIRST, split_messages
 from tests.ingest.protobuf_fuzz import PROTO2, PROTO3, check, exact, fuzz, reader_of
 
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1")

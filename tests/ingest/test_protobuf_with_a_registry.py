@@ -14,8 +14,8 @@ from google.protobuf import message_factory
 
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
-from lakebed.ingest.protobuf_schema import compiled
-from lakebed.ingest.registry import RegistrySettings
+from lakebed.ingest.protobuf.schema import compiled
+from lakebed.ingest.typed.registry import RegistrySettings
 from tests.infra.registry import RegistryServer
 from tests.ingest.records import records
 

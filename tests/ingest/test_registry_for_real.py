@@ -10,7 +10,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from lakebed.errors import Retry
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
-from lakebed.ingest.registry import ID_MAX, RegisteredSchema, Registry, RegistrySettings
+from lakebed.ingest.typed.registry import ID_MAX, RegisteredSchema, Registry, RegistrySettings
 from lakebed.pipeline.registry_sample import sample_of
 from tests.infra.registry import RegistryServer
 from tests.ingest.avro_events import encoded, framed

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.errors import InvalidInput
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.file_source import FileSource
 from lakebed.ingest.formats import decoder

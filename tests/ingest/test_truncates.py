@@ -13,7 +13,7 @@ import pytest
 
 import lakebed
 from lakebed.ingest.batch_writer import WriteTask, Written, commit_written, write_dataframe
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import RECORD_SCHEMA, DecoderSchema
 from lakebed.ingest.source import RecordChanges
 from lakebed.ingest.truncates import Cutoff, Truncate, cutoff_of, position_of

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from lakebed.ingest.decoder import Decoded, DecoderSchema
-from lakebed.ingest.json_values import JsonOptions
+from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.schema_evolution import EvolvePolicy
-from lakebed.ingest.typed_records import TypedRecords
+from lakebed.ingest.typed.records import TypedRecords
 from lakebed.manifest.schema_change import SchemaChange
 from tests.ingest.records import event
 from tests.ingest.test_typed_records import FIELDS, ORDERS, as_avro, of_avro, rows_of

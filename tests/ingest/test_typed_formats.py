@@ -14,8 +14,8 @@ from grpc_tools import protoc
 
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
-from lakebed.ingest.registry import RegistrySettings
-from lakebed.ingest.typed_formats import SchemaText
+from lakebed.ingest.typed.formats import SchemaText
+from lakebed.ingest.typed.registry import RegistrySettings
 from tests.ingest.avro_events import framed
 from tests.ingest.records import records
 from tests.ingest.schema_registry import SchemaRegistry

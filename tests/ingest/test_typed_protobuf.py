@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from google.protobuf import message_factory
 
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
-from lakebed.ingest.protobuf_schema import compiled
-from lakebed.ingest.registry import RegistrySettings
+from lakebed.ingest.protobuf.schema import compiled
+from lakebed.ingest.typed.registry import RegistrySettings
 from lakebed.parts.changes import SEQUENCE_COLUMN
 from tests.ingest.records import event, records
 from tests.ingest.schema_registry import SchemaRegistry

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.ingest.avro import AvroFormat
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import Decoded, DecoderSchema
-from lakebed.ingest.json_values import JsonOptions
+from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
-from lakebed.ingest.typed_records import TypedRecords, TypedSettings
-from lakebed.ingest.typed_schemas import FixedSchema
+from lakebed.ingest.typed.records import TypedRecords, TypedSettings
+from lakebed.ingest.typed.schemas import FixedSchema
 from tests.ingest.avro_events import CONNECT, avro_type, avro_value, encoded, envelope, envelope_schema
 from tests.ingest.records import event, records, with_schema
 from tests.ingest.test_logical_types import WITH_SCHEMA, b64

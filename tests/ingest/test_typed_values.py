@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.ingest import typed_values
-from lakebed.ingest.connect_types import PLAIN, Kind, LogicalType
-from lakebed.ingest.json_columns import Missed
-from lakebed.ingest.json_values import JsonOptions
-from lakebed.ingest.typed_values import column_field, plain_values, read_column, without_unavailable
+from lakebed.ingest.debezium.connect_types import PLAIN, Kind, LogicalType
+from lakebed.ingest.json.columns import Missed
+from lakebed.ingest.json.values import JsonOptions
+from lakebed.ingest.typed import values as typed_values
+from lakebed.ingest.typed.values import column_field, plain_values, read_column, without_unavailable
 
 OPTIONS = JsonOptions(decimal_text="string")
 UTC = pa.timestamp("us", "UTC")

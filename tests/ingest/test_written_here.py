@@ -15,7 +15,7 @@ import lakebed
 from lakebed.errors import Retry
 from lakebed.ingest.batch_fingerprint import batch_fingerprint
 from lakebed.ingest.batch_writer import WriteTask, write_ranges
-from lakebed.ingest.debezium import DebeziumJson
+from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
 from lakebed.ingest.generator_source import GeneratorReader, GeneratorSource

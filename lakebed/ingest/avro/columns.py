@@ -1,4 +1,4 @@
-"""The Arrow columns that a type of Avro becomes (``record_format`` lists the natural types).
+"""The Arrow columns that a type of Avro becomes (``typed.record_format`` lists the natural types).
 
 record              struct
 array, map          list, map
@@ -31,9 +31,9 @@ from lakebed.ingest.avro.schema import (
     label,
     unqualified,
 )
-from lakebed.ingest.connect_types import PLAIN, Kind, LogicalType
-from lakebed.ingest.json_text import Unreadable
-from lakebed.ingest.record_format import LEVELS_MAX
+from lakebed.ingest.debezium.connect_types import PLAIN, Kind, LogicalType
+from lakebed.ingest.json.text import Unreadable
+from lakebed.ingest.typed.record_format import LEVELS_MAX
 
 COLUMNS_MAX = 10_000
 """Types that are named again and again may stand for any number of columns in a short schema."""

@@ -6,8 +6,8 @@ import json
 import struct
 
 from lakebed.ingest.avro.schema import MISSING, Array, Enumeration, Fixed, MapOf, Primitive, Record, Type, Union, label
-from lakebed.ingest.json_text import Unreadable
-from lakebed.ingest.record_format import LEVELS_MAX
+from lakebed.ingest.json.text import Unreadable
+from lakebed.ingest.typed.record_format import LEVELS_MAX
 
 _BITS = {"int": 31, "long": 63}
 

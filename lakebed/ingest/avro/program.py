@@ -35,8 +35,8 @@ from lakebed.ingest.avro.schema import (
     label,
     unqualified,
 )
-from lakebed.ingest.json_text import Unreadable
-from lakebed.ingest.record_format import LEVELS_MAX
+from lakebed.ingest.json.text import Unreadable
+from lakebed.ingest.typed.record_format import LEVELS_MAX
 
 _PROMOTIONS = {
     "int": ("int", "long", "float", "double"),

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.ingest.avro.program import VALUES_A_BYTE, Code, Fault, Program, Step
-from lakebed.ingest.record_format import LEVELS_MAX
+from lakebed.ingest.typed.record_format import LEVELS_MAX
 
 _SCALING = Context(prec=100, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact])
 

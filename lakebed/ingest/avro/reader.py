@@ -10,10 +10,10 @@ import pyarrow as pa
 from lakebed.ingest.avro.program import program_of
 from lakebed.ingest.avro.python_reader import PythonReader
 from lakebed.ingest.avro.schema import Record, Type, Union, parse_schema
-from lakebed.ingest.connect_types import PLAIN, LogicalType
+from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
 from lakebed.ingest.native.avro_parser import NativeReader
 from lakebed.ingest.native.library import library
-from lakebed.ingest.record_format import Message, ReadRecords, Wanted
+from lakebed.ingest.typed.record_format import Message, ReadRecords, Wanted
 from lakebed.parts.nested import nullable
 
 

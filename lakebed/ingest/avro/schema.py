@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from lakebed.ingest.connect_types import KIND_OF_NAME, Kind
-from lakebed.ingest.json_text import Unreadable
-from lakebed.ingest.record_format import LEVELS_MAX
+from lakebed.ingest.debezium.connect_types import KIND_OF_NAME, Kind
+from lakebed.ingest.json.text import Unreadable
+from lakebed.ingest.typed.record_format import LEVELS_MAX
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 TIMESTAMPS = ("timestamp-millis", "timestamp-micros", "timestamp-nanos")

@@ -26,7 +26,7 @@ from lakebed.ingest.native.library import (
     ProtobufTask,
     library,
 )
-from lakebed.ingest.protobuf_fields import Encoding, ProtobufField
+from lakebed.ingest.protobuf.fields import Encoding, ProtobufField
 
 REFUSED = 2
 """Besides DONE and UNSURE, what is said of a record: it has too many values for its bytes."""

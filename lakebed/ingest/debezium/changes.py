@@ -1,0 +1,172 @@
+"""What Debezium's change events mean for a table, of many events at once: the fast path of every format of events.
+
+A format gives its events as columns of the table's types. Masks made from the operation select the upserts and the deletes.
+Records that are neither, and are not known to be without effect, are left to ``debezium.record``, which reads one record exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.ingest.decoder import DecoderSchema
+from lakebed.ingest.json.columns import micros_of, names_of
+from lakebed.ingest.metadata import BINLOG_FILE, BINLOG_POSITION, binlog_positions, kafka_metadata, metadata_path
+from lakebed.ingest.slices import AT_COLUMN, TIME_COLUMN, FastReading, from_arrays
+from lakebed.ingest.truncates import Cutoff, positions
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
+
+Mask = np.ndarray[Any, Any]
+"""One element per record."""
+
+MetadataPath = tuple[str, str]
+"""(parent, name) of a member of the event's metadata; the parent of the envelope's own members is ""."""
+
+
+def metadata_type(parent: str, name: str) -> pa.DataType:
+    """The type of the metadata at a path."""
+    return pa.string() if (parent, name) == BINLOG_FILE else pa.int64()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """Events in the order of their records, one element each. A record that is not read has no operation."""
+
+    operation: pa.Array
+    has_after: Mask
+    after: Mapping[str, pa.Array]
+    """A column of the table's type for each of its columns; null where a value is unavailable."""
+    unavailable: Mapping[str, Mask] = field(default_factory=dict)
+    before: Mapping[str, pa.Array] = field(default_factory=dict)
+    """Likewise, for ``ChangeRules.before_names``."""
+    metadata: Mapping[MetadataPath, pa.Array]
+    """For each of ``ChangeRules.metadata``, in its ``metadata_type``."""
+
+
+class ChangeRules:
+    """How the events of one table become changes. ``metadata``: what the rules need of the events beside their rows."""
+
+    def __init__(self, decoder_schema: DecoderSchema, cutoff: Cutoff) -> None:
+        self._decoder_schema = decoder_schema
+        self._cutoff = cutoff
+        ordering = [decoder_schema.sequence_column] if decoder_schema.sequence_column else []
+        self.before_names: tuple[str, ...] = tuple(dict.fromkeys([*decoder_schema.keys, *ordering]))
+        self._sequence = metadata_path(decoder_schema.sequence_metadata)
+        wanted = {("source", "ts_ms"), ("", "ts_ms")}
+        if cutoff:
+            wanted |= {("source", name) for name in ("ts_us", *cutoff.places)}
+        if self._sequence and self._sequence[0] != "kafka":
+            wanted.add(self._sequence)
+        if self._sequence == BINLOG_POSITION:
+            wanted.add(BINLOG_FILE)
+        self.metadata: tuple[MetadataPath, ...] = tuple(sorted(wanted))
+
+    def no_before(self, count: int) -> dict[str, pa.Array]:
+        """``Events.before`` of events without such rows."""
+        types = self._decoder_schema.columns
+        return {name: pa.nulls(count, types.field(name).type) for name in self.before_names}
+
+    def changes(self, events: Events, records: pa.RecordBatch, numbers: Mask) -> FastReading:
+        """``numbers``: of the records. Raises ``Missed`` for times that are out of range."""
+        times = self._times(events, records)
+        metadata = {TIME_COLUMN: times}
+        upsert, delete = self._masks(events)
+        if self._sequence:
+            sequence = metadata[SEQUENCE_COLUMN] = self._ordering(self._sequence, events, records)
+            ordered = np.asarray(sequence.is_valid())
+            upsert &= ordered
+            delete &= ordered
+        message = np.asarray(pc.fill_null(pc.equal(events.operation, "m"), False))
+        taken = np.zeros(len(upsert), bool)
+        if self._cutoff:
+            taken = (upsert | delete) & self._cutoff.takes(self._positions(events, records, times))
+            upsert &= ~taken
+            delete &= ~taken
+        rows = self._rows(events, metadata, upsert=upsert, delete=delete, numbers=numbers)
+        return FastReading(rows, upsert | delete | message | taken, int(message.sum()), int(taken.sum()))
+
+    def _masks(self, events: Events) -> tuple[Mask, Mask]:
+        """Which records are upserts and which are deletes; neither are those that have to be read one by one."""
+        operation, has_after = events.operation, events.has_after
+        columns, unavailable, before = events.after, events.unavailable, events.before
+        keys = self._decoder_schema.keys
+        upserts = pa.array(["c", "r", "u"] if keys else ["c", "r"])
+        upsert = np.asarray(pc.is_in(operation, value_set=upserts)) & has_after
+        for name in self._decoder_schema.required:
+            if columns[name].null_count:
+                valid = np.asarray(columns[name].is_valid())
+                upsert &= valid if name in keys or name not in unavailable else valid | unavailable[name]
+        delete = np.asarray(pc.fill_null(pc.equal(operation, "d"), False)) & ~has_after & bool(keys)
+        for key in keys:
+            delete &= np.asarray(before[key].is_valid())
+        return upsert, delete
+
+    def _rows(
+        self,
+        events: Events,
+        metadata: dict[str, pa.Array],
+        *,
+        upsert: Mask,
+        delete: Mask,
+        numbers: Mask,
+    ) -> pa.Table:
+        """The change row of each record, and for each changed key a delete of the old one; ``AT_COLUMN`` gives the order."""
+        count, before, unavailable = len(numbers), events.before, events.unavailable
+        moved = self._moved(events, upsert)
+        deletes = pa.array(delete)
+        chosen = dict(events.after)
+        operations = pa.repeat(pa.scalar(UPSERT, pa.string()), count)
+        if delete.any():
+            for name in self.before_names:
+                chosen[name] = pc.if_else(deletes, before[name], chosen[name])
+            operations = pc.if_else(deletes, DELETE, UPSERT)
+        if unavailable:
+            metadata = {**metadata, UNAVAILABLE_COLUMN: names_of(dict(unavailable), upsert)}
+        at = pa.array(2 * numbers + moved)
+        rows = from_arrays(self._decoder_schema, count, {**chosen, **metadata, OP_COLUMN: operations, AT_COLUMN: at})
+        wanted = upsert | delete
+        if not wanted.all():
+            rows = rows.filter(pa.array(wanted))
+        if moved.any():
+            gone = {**before, **metadata, OP_COLUMN: pa.repeat(pa.scalar(DELETE, pa.string()), count)}
+            gone.pop(UNAVAILABLE_COLUMN, None)
+            old = from_arrays(self._decoder_schema, count, {**gone, AT_COLUMN: pa.array(2 * numbers)})
+            rows = pa.concat_tables([rows, old.filter(pa.array(moved))])
+        return rows
+
+    def _moved(self, events: Events, upsert: Mask) -> Mask:
+        """Updates that changed the key."""
+        moved = np.zeros(len(upsert), bool)
+        has_old_key = upsert & np.asarray(pc.fill_null(pc.equal(events.operation, "u"), False))
+        for key in self._decoder_schema.keys:
+            has_old_key &= np.asarray(events.before[key].is_valid())
+        if has_old_key.any():
+            for key in self._decoder_schema.keys:
+                moved |= has_old_key & np.asarray(
+                    pc.fill_null(pc.not_equal(events.before[key], events.after[key]), False)
+                )
+        return moved
+
+    def _ordering(self, path: MetadataPath, events: Events, records: pa.RecordBatch) -> pa.Array:
+        if path == BINLOG_POSITION:
+            return binlog_positions(events.metadata[BINLOG_FILE], events.metadata[path])
+        return kafka_metadata(records, path[1]) if path[0] == "kafka" else events.metadata[path]
+
+    def _times(self, events: Events, records: pa.RecordBatch) -> pa.Array:
+        """Microseconds: when the source changed the row, else when Debezium read the change, else the record's own time."""
+        millis = pc.coalesce(
+            events.metadata["source", "ts_ms"],
+            events.metadata["", "ts_ms"],
+            records.column("timestamp").view(pa.int64()),
+        )
+        return micros_of(millis)
+
+    def _positions(self, events: Events, records: pa.RecordBatch, times: pa.Array) -> pa.Table:
+        """The source's position at each event, which orders events and truncates."""
+        micros = pc.coalesce(events.metadata["source", "ts_us"], times)
+        return positions(records, micros, {name: events.metadata["source", name] for name in self._cutoff.places})

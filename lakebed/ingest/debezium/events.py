@@ -1,0 +1,443 @@
+"""Turn Debezium's change events in JSON into changes of a table.
+
+Operations
+    c, r, u     upsert of ``after``; a ``u`` whose ``before`` has another key deletes the old key first
+    d           delete of the key in ``before``, or else in the message key
+    t           truncate: returned beside the changes, because it concerns all partitions
+    m, and a record without a value (a tombstone): ignored, counted
+A delete carries its key and, where ``before`` has it, the table's own ``sequence_by`` column; all other columns are null.
+
+Algorithm
+    1.  Records with an inline schema are grouped by the schema's text, which is a common prefix of their values. The
+        prefix is cut off and parsed once. The rest of a value looks like an event without a schema.
+    2.  A plan holds a reader for each column (``json.columns``). It is made from the table's types, the logical types
+        in the schema and a sample of values, and kept until it fails.
+    3.  A slice is parsed into ``before``, ``after`` and metadata (``json.objects``). The readers convert the columns, and
+        masks made from the operation select the upserts and the deletes. All other rows go to the slow path, also those
+        that the parser is not sure of: they are null, so they have no operation.
+    4.  The slow path (``debezium.record``) reads one record exactly, or gives the reason why it can't.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask, metadata_type
+from lakebed.ingest.debezium.connect_schema import row_of_envelope
+from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType, columns_of_envelope
+from lakebed.ingest.debezium.record import read_event, row_of
+from lakebed.ingest.decoder import Decoded, DecoderSchema
+from lakebed.ingest.json.columns import (
+    MISSES,
+    ColumnReader,
+    Missed,
+    json_type,
+    null_unavailable,
+    one_of,
+    reader_for,
+    shape_of,
+)
+from lakebed.ingest.json.objects import ObjectParser
+from lakebed.ingest.json.text import DECODER, Unreadable, parse, written
+from lakebed.ingest.json.values import JsonOptions, is_unavailable
+from lakebed.ingest.metadata import metadata_path
+from lakebed.ingest.native.json_parser import Parsed, Path
+from lakebed.ingest.schema_evolution import EvolvePolicy, merged
+from lakebed.ingest.slices import (
+    ONE_BY_ONE_ROWS,
+    FastReading,
+    Reading,
+    Record,
+    SchemaNeeded,
+    decode_records,
+    from_arrays,
+    schema_needed,
+    with_rescued,
+)
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
+from lakebed.ingest.unknown_fields import (
+    KnownFields,
+    UnknownByRecord,
+    UnknownMode,
+    names_in,
+    sample_of,
+    unknown_mode,
+)
+from lakebed.manifest.schema_change import SchemaChange
+from lakebed.manifest.unknown_names import Names
+
+SCHEMA_FIRST = b'{"schema":'
+PAYLOAD_NEXT = re.compile(r'[ \t\n\r]*,[ \t\n\r]*"payload"[ \t\n\r]*:[ \t\n\r]*')
+SCHEMAS_PER_SLICE_MAX = 4
+SCHEMAS_KEPT_MAX = 64
+SAMPLES = 64
+
+
+class DebeziumJson:
+    """Decoder of the format ``debezium-json``."""
+
+    def __init__(self, decoder_schema: DecoderSchema, options: JsonOptions | None = None) -> None:
+        self._decoder_schema = decoder_schema
+        self._options = options or JsonOptions()
+        metadata_path(decoder_schema.sequence_metadata)
+        self._readers: dict[Cutoff, _EventReader] = {}
+
+    @property
+    def decoder_schema(self) -> DecoderSchema:
+        """The columns that it decodes to."""
+        return self._decoder_schema
+
+    def bound_to(self, decoder_schema: DecoderSchema) -> DebeziumJson:
+        """The same decoder for a table whose schema changed."""
+        return DebeziumJson(decoder_schema, self._options)
+
+    def __getstate__(self) -> tuple[DecoderSchema, JsonOptions]:
+        return self._decoder_schema, self._options
+
+    def __setstate__(self, state: tuple[DecoderSchema, JsonOptions]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+        return decode_records(records, self._reader(cutoff), self._decoder_schema, cutoff)
+
+    def schema_needed(self, records: pa.Table) -> SchemaChange | None:
+        """What the table must become before these records can be decoded, as far as their inline schemas say that."""
+        return schema_needed(records, self._reader(next(iter(self._readers), NO_CUTOFF)))
+
+    def _reader(self, cutoff: Cutoff) -> _EventReader:
+        if cutoff not in self._readers:
+            self._readers = {cutoff: _EventReader(self._decoder_schema, self._options, cutoff)}
+        return self._readers[cutoff]
+
+
+@dataclass(slots=True)
+class _Source:
+    """Events of one inline schema, or of none."""
+
+    logical_types: dict[str, LogicalType]
+    mode: UnknownMode = "warn"
+    needed: SchemaChange | None = None
+    samples: dict[str, Any] = field(default_factory=dict)
+    plan: _Plan | None = None
+
+
+class _EventReader:
+    one_by_one_rows = ONE_BY_ONE_ROWS
+
+    def __init__(self, decoder_schema: DecoderSchema, options: JsonOptions, cutoff: Cutoff) -> None:
+        self._decoder_schema = decoder_schema
+        self._options = options
+        self._cutoff = cutoff
+        self._sources: dict[bytes, _Source] = {b"": _Source({}, self._mode(has_schema=False))}
+        self._needs: dict[str, SchemaChange | None] = {}
+        self._known: KnownFields | None = None
+        if options.unknown_fields != "ignore":
+            self._known = KnownFields(decoder_schema.columns, options.unavailable_value)
+
+    def read_record(self, record: Record) -> Reading:
+        return read_event(record, self._decoder_schema, self._options, self._cutoff, self._known, self._needed)
+
+    def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
+        values = records.column("value")
+        numbers = np.arange(records.num_rows)
+        handled = np.asarray(values.is_null())
+        ignored, truncated = int(handled.sum()), 0
+        tables, names = [], Names()
+        groups = self._groups(values, ~handled)
+        if needs := [source.needed for _, source, _ in groups if source.needed is not None]:
+            raise SchemaNeeded(merged(needs))
+        for prefix, source, chosen in groups:
+            whole = bool(len(chosen) == len(values))
+            some = records if whole else records.take(pa.array(chosen))
+            payloads = some.column("value")
+            if prefix:
+                payloads = pc.binary_slice(payloads, len(prefix), -1)
+            fast = self._read_payloads(source, payloads, some, first + numbers[chosen])
+            tables.append(fast.rows)
+            handled[chosen] = fast.handled
+            names.add_all(fast.unknown_fields)
+            ignored += fast.ignored
+            truncated += fast.truncated
+        empty = from_arrays(self._decoder_schema, 0, {})
+        return FastReading(pa.concat_tables(tables) if tables else empty, handled, ignored, truncated, names.counts)
+
+    def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
+        """What the inline schemas of the records ask of the table, as far as they are found quickly."""
+        values, needs = records.column("value"), []
+        inline = np.array(pc.fill_null(pc.starts_with(values, SCHEMA_FIRST), False))
+        for _ in range(SCHEMAS_KEPT_MAX):
+            if not inline.any():
+                break
+            first = int(np.argmax(inline))
+            inline[first] = False
+            try:
+                prefix, source = self._source_of(values[first].as_py())
+            except MISSES:
+                continue
+            needs += [] if source.needed is None else [source.needed]
+            inline &= ~np.asarray(pc.fill_null(pc.starts_with(values, prefix), False))
+        return merged(needs) if needs else None
+
+    def _mode(self, *, has_schema: bool) -> UnknownMode:
+        return unknown_mode(self._options.unknown_fields, self._decoder_schema.policy, has_schema=has_schema)
+
+    def _needed(self, schema: Any) -> SchemaChange | None:
+        """What an inline schema asks of the table."""
+        policy = self._decoder_schema.policy
+        if not policy.allowed:
+            return None
+        text = written(schema)
+        if text not in self._needs:
+            if len(self._needs) >= SCHEMAS_KEPT_MAX:
+                self._needs.clear()
+            row, change = row_of_envelope(schema), None
+            if row is not None:
+                change = replace(self._decoder_schema, policy=self._policy()).needed(row).change
+            self._needs[text] = change
+        return self._needs[text]
+
+    def _policy(self) -> EvolvePolicy:
+        """Where unknown members are left out, or sent to the quarantine, no column is made of them."""
+        policy = self._decoder_schema.policy
+        return policy if self._options.unknown_fields == "warn" else replace(policy, allowed=policy.allowed - {"add"})
+
+    def _groups(self, values: pa.BinaryArray, present: Mask) -> list[tuple[bytes, _Source, Mask]]:
+        """Row numbers, grouped by the prefix that holds their inline schema. Rows in no group go to the slow path."""
+        inline = np.asarray(pc.fill_null(pc.starts_with(values, SCHEMA_FIRST), False))
+        groups = []
+        if not inline.any():
+            return [(b"", self._sources[b""], np.flatnonzero(present))] if present.any() else []
+        plain = present & ~inline
+        if plain.any():
+            groups.append((b"", self._sources[b""], np.flatnonzero(plain)))
+        for _ in range(SCHEMAS_PER_SLICE_MAX):
+            if not inline.any():
+                break
+            prefix, source = self._source_of(values[int(np.argmax(inline))].as_py())
+            same = inline & np.asarray(pc.fill_null(pc.starts_with(values, prefix), False))
+            same &= np.asarray(pc.fill_null(pc.ends_with(values, b"}"), False))
+            if not same.any():
+                break
+            groups.append((prefix, source, np.flatnonzero(same)))
+            inline &= ~same
+        return groups
+
+    def _source_of(self, value: bytes) -> tuple[bytes, _Source]:
+        """The part of a value before its payload, and the schema in it, which is parsed and kept."""
+        for prefix, source in self._sources.items():
+            if prefix and value.startswith(prefix):
+                return prefix, source
+        text = value.decode("utf-8")
+        schema, end = DECODER.raw_decode(text, len(SCHEMA_FIRST))
+        payload = PAYLOAD_NEXT.match(text, end)
+        if payload is None:
+            raise Missed("no payload after the schema")
+        prefix = text[: payload.end()].encode()
+        if len(self._sources) >= SCHEMAS_KEPT_MAX:
+            self._sources = {b"": self._sources[b""]}
+        has_schema = schema is not None
+        logical_types = self._decoder_schema.types_by_column(columns_of_envelope(schema))
+        change = self._needed(schema) if has_schema else None
+        source = self._sources[prefix] = _Source(logical_types, self._mode(has_schema=has_schema), change)
+        return prefix, source
+
+    def _read_payloads(
+        self, source: _Source, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
+    ) -> FastReading:
+        if source.plan is None:
+            self._sample(source, payloads)
+            source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
+            return self._read_parsed(source, source.plan.parse(payloads), payloads, records, numbers)
+        planned_for = shape_of(source.samples)
+        try:
+            parsed = self._parse_again(source, payloads, source.plan.parse(payloads))
+            return self._read_parsed(source, parsed, payloads, records, numbers)
+        except MISSES:
+            self._sample(source, payloads)
+            if shape_of(source.samples) == planned_for:
+                raise  # the values have the same types as before, so a new plan would be the same
+        source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
+        return self._read_parsed(source, source.plan.parse(payloads), payloads, records, numbers)
+
+    def _read_parsed(
+        self, source: _Source, parsed: Parsed, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
+    ) -> FastReading:
+        """Reads the rows. Records with unknown members are counted, or left to the slow path, which quarantines them."""
+        plan = source.plan
+        assert plan is not None
+        if self._known is None:
+            return plan.read(parsed, records, numbers)
+        unknown = self._unknown_by_record(parsed)
+        if source.mode != "warn":
+            if unknown is None:
+                having = np.zeros(len(payloads), bool)
+                having[names_in(payloads, range(len(payloads)), self._row_of, self._known)[1]] = True
+            else:
+                having = unknown.having
+            if source.mode == "rescue":
+                fast = plan.read(parsed, records, numbers)
+                fast = with_rescued(fast, numbers, having, lambda row: self._rescued(payloads[row].as_py()))
+                if unknown is not None:
+                    return replace(fast, unknown_fields=unknown.counts(fast.handled))
+                looked_at = np.flatnonzero(fast.handled & having)
+                return replace(fast, unknown_fields=names_in(payloads, looked_at, self._row_of, self._known)[0])
+            return plan.read(parsed.without(having, "op") if having.any() else parsed, records, numbers)
+        fast = plan.read(parsed, records, numbers)
+        if unknown is not None:
+            return replace(fast, unknown_fields=unknown.counts(fast.handled)) if unknown.names else fast
+        sample = sample_of(payloads)
+        sample = sample[fast.handled[sample]]
+        return replace(fast, unknown_fields=names_in(payloads, sample, self._row_of, self._known)[0])
+
+    def _rescued(self, payload: bytes) -> str | None:
+        row = self._row_of(parse(payload))
+        return None if row is None or self._known is None else self._known.rescued(row)
+
+    def _row_of(self, event: Any) -> Mapping[str, Any] | None:
+        row = row_of(event)
+        try:
+            return None if row is None else self._decoder_schema.by_column(row)
+        except Unreadable:
+            return None  # the plan can't read it either
+
+    def _unknown_by_record(self, parsed: Parsed) -> UnknownByRecord | None:
+        """The unknown members of each changed row: ``after``, or ``before`` where there is no ``after``."""
+        assert self._known is not None
+        after, before = (self._known.unknown_by_record(parsed, (side,)) for side in ("after", "before"))
+        if after is None or before is None:
+            return None
+        changes = np.asarray(pc.is_in(parsed.rows.column("op"), value_set=pa.array(["c", "r", "u", "d"])))
+        has_after = np.asarray(parsed.rows.column("after").is_valid())
+        met = np.where(changes, np.where(has_after, after.met, before.met), np.uint64(0))
+        return UnknownByRecord({**after.names, **before.names}, met)
+
+    def _parse_again(self, source: _Source, payloads: pa.Array, parsed: Parsed) -> Parsed:
+        """Parses with a plan for the types of the records that are not read, and keeps it if it reads more records."""
+        if not parsed.unsure:
+            return parsed
+        samples, planned_for = dict(source.samples), shape_of(source.samples)
+        self._sample(source, payloads.filter(pa.array(~parsed.sure)))
+        if shape_of(source.samples) != planned_for:
+            try:
+                plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
+                again = plan.parse(payloads)
+            except MISSES:
+                again = parsed
+            if again.unsure < parsed.unsure:
+                source.plan = plan
+                return again
+        source.samples = samples
+        return parsed
+
+    def _sample(self, source: _Source, payloads: pa.Array) -> None:
+        """Keeps a value of each column, from which the plan takes the JSON type."""
+        fresh: dict[str, Any] = {}
+        for number in np.unique(np.linspace(0, len(payloads) - 1, SAMPLES, dtype=np.int64)):
+            try:
+                event = parse(payloads[int(number)].as_py())
+            except Unreadable:
+                continue
+            for side in ("after", "before"):
+                row = event.get(side) if isinstance(event, dict) else None
+                if not isinstance(row, dict):
+                    continue
+                try:
+                    row = self._decoder_schema.by_column(row)
+                except Unreadable:
+                    continue
+                for name in self._decoder_schema.columns.names:
+                    value = row.get(name)
+                    was_sent = not is_unavailable(value, self._options.unavailable_value)
+                    if json_type(value) is not None and was_sent and value != []:
+                        fresh.setdefault(name, value)
+        source.samples.update(fresh)
+
+
+def _plan(decoder_schema: DecoderSchema, options: JsonOptions, source: _Source, cutoff: Cutoff) -> _Plan:
+    readers: dict[str, ColumnReader] = {}
+    for column in decoder_schema.columns:
+        logical_type = source.logical_types.get(column.name, PLAIN)
+        reader = reader_for(column.type, logical_type, source.samples.get(column.name), options)
+        if reader is None:
+            raise Missed(f"column {column.name} is read one by one")
+        readers[column.name] = reader
+    return _Plan(decoder_schema, options, readers, cutoff)
+
+
+class _Plan:
+    """How a slice of events with one inline schema, or none, is read as a whole."""
+
+    def __init__(
+        self, decoder_schema: DecoderSchema, options: JsonOptions, readers: dict[str, ColumnReader], cutoff: Cutoff
+    ) -> None:
+        self._options = options
+        self._readers = readers
+        self._rules = ChangeRules(decoder_schema, cutoff)
+        self._names = {name: decoder_schema.names_of(name) for name in readers}
+        known = tuple(one for name in readers if name not in self._rules.before_names for one in self._names[name])
+        watched: dict[Path, tuple[str, ...]] = {("after",): (), ("before",): known}
+        parsed_as = {one: reader for name, reader in readers.items() for one in self._names[name]}
+        self._parser = ObjectParser(self._parse_schema(), parsed_as, watched)
+
+    def _parse_schema(self) -> pa.Schema:
+        def struct(names: tuple[str, ...]) -> pa.StructType:
+            return pa.struct([pa.field(one, self._readers[name].parsed) for name in names for one in self._names[name]])
+
+        fields = [pa.field("after", struct(tuple(self._readers))), pa.field("op", pa.string())]
+        if self._rules.before_names:
+            fields.append(pa.field("before", struct(self._rules.before_names)))
+        metadata: dict[str, list[pa.Field]] = {}
+        for parent, name in self._rules.metadata:
+            metadata.setdefault(parent, []).append(pa.field(name, metadata_type(parent, name)))
+        for parent, members in metadata.items():
+            fields += members if parent == "" else [pa.field(parent, pa.struct(members))]
+        return pa.schema(fields)
+
+    def parse(self, payloads: pa.Array) -> Parsed:
+        """The events as columns. Raises one of ``MISSES``."""
+        return self._parser.parse(payloads)
+
+    def read(self, parsed: Parsed, records: pa.RecordBatch, numbers: Mask) -> FastReading:
+        rows = parsed.rows
+        after = rows.column("after")
+        columns, unavailable = self._columns(after.flatten(), tuple(self._readers))
+        metadata = {
+            (parent, name): rows.column(name) if parent == "" else pc.struct_field(rows.column(parent), name)
+            for parent, name in self._rules.metadata
+        }
+        events = Events(
+            operation=rows.column("op"),
+            has_after=np.asarray(after.is_valid()),
+            after=columns,
+            unavailable=unavailable,
+            before=self._before(rows),
+            metadata=metadata,
+        )
+        return self._rules.changes(events, records, numbers)
+
+    def _columns(self, parsed: list[pa.Array], names: tuple[str, ...]) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
+        columns, unavailable = {}, {}
+        arrays = iter(parsed)
+        for name in names:
+            values = one_of([next(arrays) for _ in self._names[name]])
+            values, hits = null_unavailable(values, self._options.unavailable_value)
+            columns[name] = self._readers[name].read(values)
+            if hits is not None:
+                unavailable[name] = hits
+        return columns, unavailable
+
+    def _before(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+        names = self._rules.before_names
+        if not names:
+            return {}
+        before = rows.column("before")
+        if before.null_count == len(before):
+            return self._rules.no_before(len(before))
+        return self._columns(before.flatten(), names)[0]

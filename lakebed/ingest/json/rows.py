@@ -1,0 +1,335 @@
+"""Turn flat JSON objects into changes of a table: the format ``json``.
+
+An object has the table's columns as members; ``unknown_fields`` says what happens to others. A member may give the operation
+(``operation_field``): its value is one of ``delete_values`` or of ``upsert_values`` (``operations``); an object without it is an
+upsert, and one with any other value goes to the quarantine. A record without a value deletes the key in its message key, as in
+a compacted topic; without such a key it is ignored, and counted.
+
+The values are read as in ``debezium`` without an inline schema: fast by columns, one by one where that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.ingest.debezium.connect_types import PLAIN
+from lakebed.ingest.debezium.record import Event, message_key
+from lakebed.ingest.decoder import Decoded, DecoderSchema
+from lakebed.ingest.json.columns import (
+    MISSES,
+    ColumnReader,
+    Missed,
+    json_type,
+    micros_of,
+    names_of,
+    null_unavailable,
+    one_of,
+    reader_for,
+)
+from lakebed.ingest.json.objects import ObjectParser
+from lakebed.ingest.json.text import Unreadable, parse, shown
+from lakebed.ingest.json.values import JsonOptions
+from lakebed.ingest.metadata import kafka_metadata, metadata_path
+from lakebed.ingest.native.json_parser import Parsed
+from lakebed.ingest.operations import DELETE_VALUES, Operations
+from lakebed.ingest.slices import (
+    AT_COLUMN,
+    ONE_BY_ONE_ROWS,
+    TIME_COLUMN,
+    Changes,
+    FastReading,
+    Ignored,
+    Reading,
+    Record,
+    decode_records,
+    from_arrays,
+    with_rescued,
+)
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
+from lakebed.ingest.unknown_fields import (
+    KnownFields,
+    UnknownByRecord,
+    UnknownMembers,
+    UnknownOperation,
+    names_in,
+    sample_of,
+    unknown_mode,
+)
+from lakebed.manifest.schema_change import SchemaChange
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
+
+SAMPLES = 64
+DOUBTFUL_SHARE = 16
+"""If more than one in so many records is not read, a plan for the types of new samples may read more."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRows:
+    """Decoder of the format ``json``."""
+
+    decoder_schema: DecoderSchema
+    options: JsonOptions = field(default_factory=JsonOptions)
+    operation_field: str | None = None
+    delete_values: tuple[str, ...] = DELETE_VALUES
+    upsert_values: tuple[str, ...] | None = None
+    """None: ``UPSERT_VALUES`` but for those that are delete values."""
+
+    def __post_init__(self) -> None:
+        path = metadata_path(self.decoder_schema.sequence_metadata)
+        if path is not None and path[0] != "kafka":
+            raise InvalidSchema(
+                f"sequence_by {self.decoder_schema.sequence_by!r}: flat JSON has no such metadata; use a column or kafka.offset"
+            )
+        if self.operation_field and not self.decoder_schema.keys:
+            raise InvalidInput(f"operation_field {self.operation_field!r}: a table without keys takes no deletes")
+
+        Operations.given(self.delete_values, self.upsert_values)
+
+    def bound_to(self, decoder_schema: DecoderSchema) -> JsonRows:
+        """The same decoder for a table whose schema changed."""
+        return replace(self, decoder_schema=decoder_schema)
+
+    def schema_needed(self, records: pa.Table) -> SchemaChange | None:
+        """None: plain JSON has no schema, and no type is made up from values."""
+        return None
+
+    def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+        """``cutoff`` is not used: the format has no truncates, and a flat object has no position in a source."""
+        return decode_records(records, _RowReader(self), self.decoder_schema, NO_CUTOFF)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a slice is read as a whole."""
+
+    readers: Mapping[str, ColumnReader]
+    parser: ObjectParser
+
+
+class _RowReader:
+    one_by_one_rows = ONE_BY_ONE_ROWS
+
+    def __init__(self, decoder: JsonRows) -> None:
+        self._decoder = decoder
+        self._decoder_schema = decoder.decoder_schema
+        self._options = decoder.options
+        if self._options.decimal_text == "auto":
+            self._options = replace(self._options, decimal_text="string")  # a word may look like Debezium's base64
+        self._operation = decoder.operation_field
+        self._operations = Operations.given(decoder.delete_values, decoder.upsert_values)
+        self._mode = unknown_mode(self._options.unknown_fields, self._decoder_schema.policy, has_schema=False)
+        self._known: KnownFields | None = None
+        if self._options.unknown_fields != "ignore":
+            also = [] if self._operation is None else [self._operation]
+            self._known = KnownFields(decoder.decoder_schema.columns, self._options.unavailable_value, also)
+        self._samples: dict[str, Any] = {}
+        self._plan: _Plan | None = None
+        self._sequence = metadata_path(decoder.decoder_schema.sequence_metadata)
+
+    # One by one ------------------------------------------------------------------------------------------------------
+
+    def read_record(self, record: Record) -> Reading:
+        if record.value is None:
+            if not self._decoder_schema.keys or not message_key(record)[0]:
+                return Ignored()
+            return Changes([self._event("before", {}, record).delete()])
+        row = parse(record.value)
+        if not isinstance(row, dict):
+            raise Unreadable("not a JSON object")
+        is_delete = self._is_delete(row)
+        row = dict(self._decoder_schema.by_column(row))
+        unknown = self._known.unknown_in(row) if self._known is not None else ()
+        if unknown and self._mode == "quarantine":
+            raise UnknownMembers(unknown)
+        if self._mode == "rescue" and self._known is not None and unknown:
+            members = () if is_delete else self._known.members_with_unknown(row)
+            rescued = {name: row[name] for name in members}
+        else:
+            rescued = {}
+        if is_delete:
+            return Changes([self._event("before", row, record).delete()], unknown)
+        return Changes([self._event("after", row, record).upsert(rescued)], unknown)
+
+    def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
+        """Nothing."""
+        return None
+
+    def _is_delete(self, row: dict[str, Any]) -> bool:
+        if self._operation is None:
+            return False
+        operation = row.get(self._operation)
+        if operation is not None and not isinstance(operation, str):
+            raise Unreadable(f"member {self._operation!r} is not a string")
+        meaning = UPSERT if operation is None else self._operations.of(operation)
+        if meaning is None:
+            raise UnknownOperation(
+                f"unknown operation {shown(operation)}: it is neither among delete_values nor among upsert_values",
+                str(operation),
+            )
+        return meaning == DELETE
+
+    def _event(self, side: str, row: dict[str, Any], record: Record) -> Event:
+        return Event({"op": "json", side: row}, {}, record, self._decoder_schema, self._options)
+
+    # As a whole ------------------------------------------------------------------------------------------------------
+
+    def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
+        numbers = first + np.arange(records.num_rows)
+        present = np.asarray(records.column("value").is_valid())
+        handled = np.zeros(records.num_rows, bool)
+        if not present.any():
+            return FastReading(from_arrays(self._decoder_schema, 0, {}), handled)
+        some = records if present.all() else records.filter(pa.array(present))
+        fast = self._read_present(some, numbers[present])
+        handled[present] = fast.handled
+        return replace(fast, handled=handled)
+
+    def _read_present(self, records: pa.RecordBatch, numbers: np.ndarray[Any, Any]) -> FastReading:
+        values = records.column("value")
+        if self._plan is not None:
+            try:
+                parsed = self._plan.parser.parse(values)
+                if parsed.unsure * DOUBTFUL_SHARE <= len(values):
+                    return self._read_parsed(parsed, self._plan.readers, records, numbers)
+            except MISSES:
+                pass
+        self._sample(values)
+        self._plan = self._planned()
+        return self._read_parsed(self._plan.parser.parse(values), self._plan.readers, records, numbers)
+
+    def _read_parsed(
+        self,
+        parsed: Parsed,
+        readers: Mapping[str, ColumnReader],
+        records: pa.RecordBatch,
+        numbers: np.ndarray[Any, Any],
+    ) -> FastReading:
+        """Reads the rows. Records with unknown members are counted, or left to be read one by one and quarantined."""
+        values = records.column("value")
+        unknown = self._known.unknown_by_record(parsed, ()) if self._known is not None else None
+        if self._known is not None and self._mode != "warn":
+            if unknown is None:
+                having = np.zeros(len(values), bool)
+                having[names_in(values, range(len(values)), self._row_of, self._known)[1]] = True
+            else:
+                having = unknown.having
+            if self._mode == "rescue":
+                fast = FastReading(*self._read_columns(parsed, readers, records, numbers))
+                fast = with_rescued(fast, numbers, having, lambda row: self._rescued(values[row].as_py()))
+                return replace(fast, unknown_fields=self._names(unknown, values, fast.handled, having))
+            parsed = replace(parsed, sure=parsed.sure & ~having)
+        rows, sure = self._read_columns(parsed, readers, records, numbers)
+        names: dict[str, int] = {}
+        if self._known is not None and self._mode == "warn":
+            if unknown is None:
+                sample = sample_of(values)
+                names = names_in(values, sample[sure[sample]], self._row_of, self._known)[0]
+            else:
+                names = unknown.counts(sure)
+        return FastReading(rows, sure, unknown_fields=names)
+
+    def _names(
+        self,
+        unknown: UnknownByRecord | None,
+        values: pa.Array,
+        handled: np.ndarray[Any, Any],
+        having: np.ndarray[Any, Any],
+    ) -> dict[str, int]:
+        """The unknown members of the records that were read by columns, counted by name."""
+        if unknown is not None:
+            return unknown.counts(handled)
+        assert self._known is not None
+        return names_in(values, np.flatnonzero(handled & having), self._row_of, self._known)[0]
+
+    def _rescued(self, value: bytes) -> str | None:
+        row = self._row_of(parse(value))
+        return None if row is None or self._known is None else self._known.rescued(row)
+
+    def _row_of(self, document: Any) -> Mapping[str, Any] | None:
+        try:
+            return self._decoder_schema.by_column(document) if isinstance(document, dict) else None
+        except Unreadable:
+            return None  # it is read one by one
+
+    def _planned(self) -> _Plan:
+        readers = {}
+        for column in self._decoder_schema.columns:
+            reader = reader_for(column.type, PLAIN, self._samples.get(column.name), self._options)
+            if reader is None:
+                raise Missed(f"column {column.name} is read one by one")
+            readers[column.name] = reader
+        parsed_as = {one: readers[name] for name in readers for one in self._decoder_schema.names_of(name)}
+        fields = [pa.field(name, reader.parsed) for name, reader in parsed_as.items()]
+        if self._operation is not None and self._operation not in parsed_as:
+            fields.append(pa.field(self._operation, pa.string()))
+        return _Plan(readers, ObjectParser(pa.schema(fields), parsed_as, {(): ()}))
+
+    def _sample(self, values: pa.Array) -> None:
+        for number in np.unique(np.linspace(0, len(values) - 1, SAMPLES, dtype=np.int64)):
+            try:
+                row = parse(values[int(number)].as_py())
+            except Unreadable:
+                continue
+            row = self._row_of(row) or {}
+            for name in self._decoder_schema.columns.names:
+                value = row.get(name)
+                if json_type(value) is not None and value != []:
+                    self._samples[name] = value
+
+    def _read_columns(
+        self,
+        parsed: Parsed,
+        readers: Mapping[str, ColumnReader],
+        records: pa.RecordBatch,
+        numbers: np.ndarray[Any, Any],
+    ) -> tuple[pa.Table, np.ndarray[Any, Any]]:
+        columns, unavailable = {}, {}
+        for name, reader in readers.items():
+            given = one_of([parsed.rows.column(one) for one in self._decoder_schema.names_of(name)])
+            values, hits = null_unavailable(given, self._options.unavailable_value)
+            columns[name] = reader.read(values)
+            if hits is not None:
+                unavailable[name] = hits
+        count = len(numbers)
+        delete, good = np.zeros(count, bool), np.ones(count, bool)
+        if self._operation is not None:
+            operation = parsed.rows.column(self._operation)
+            if not pa.types.is_string(operation.type) and operation.null_count < count:
+                raise Missed("an operation that is not a string")
+            delete, good = self._meanings(operation.cast(pa.string()))
+        good &= parsed.sure
+        for name in self._decoder_schema.required:
+            if columns[name].null_count:
+                valid = np.asarray(columns[name].is_valid())
+                good &= valid if name in self._decoder_schema.keys else valid | delete | unavailable.get(name, False)
+        operations: pa.Array = pa.repeat(pa.scalar(UPSERT, pa.string()), count)
+        if delete.any():
+            deletes = pa.array(delete)
+            operations = pc.if_else(deletes, DELETE, UPSERT)
+            for name in columns.keys() - {*self._decoder_schema.keys, self._decoder_schema.sequence_column}:
+                columns[name] = pc.if_else(deletes, pa.scalar(None, columns[name].type), columns[name])
+        times = micros_of(records.column("timestamp").view(pa.int64()))
+        metadata = {OP_COLUMN: operations, AT_COLUMN: pa.array(2 * numbers), TIME_COLUMN: times}
+        if unavailable:
+            metadata[UNAVAILABLE_COLUMN] = names_of(unavailable, ~delete)
+        if self._sequence:
+            sequence = metadata[SEQUENCE_COLUMN] = kafka_metadata(records, self._sequence[1])
+            good &= np.asarray(sequence.is_valid())
+        rows = from_arrays(self._decoder_schema, count, {**columns, **metadata})
+        return rows if good.all() else rows.filter(pa.array(good)), good
+
+    def _meanings(self, operation: pa.StringArray) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """For each record, whether it is a delete, and whether its operation is known."""
+        encoded = operation.dictionary_encode()
+        operations = np.array(
+            [self._operations.of(value) for value in encoded.dictionary.to_pylist()] + [UPSERT], object
+        )
+        each = operations[np.asarray(encoded.indices.fill_null(len(operations) - 1))]
+        return each == DELETE, each != None  # noqa: E711  (for each element)

@@ -1,0 +1,332 @@
+"""Convert one JSON value into one column value, exactly, or give the reason why not.
+
+This is the slow and complete path. ``json.columns`` reads whole columns at once and must agree with it: every value that
+``json.columns`` accepts, this module reads to the same value.
+
+    1.  The text is parsed without loss: integers of any size, other numbers as written (``json.text.parse``).
+    2.  The conversion depends on the logical type (from an inline schema), or on the column's type and the value's JSON
+        type.
+    3.  A value that does not fit (range, precision, form) is refused with ``Unreadable``. Nothing is rounded, with one
+        exception: nanoseconds are cut to the microseconds that a table can hold.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from lakebed.ingest.debezium.connect_types import INTEGER, PLAIN, Kind, LogicalType
+from lakebed.ingest.json.text import Number, Unreadable, is_unicode, shown, written
+from lakebed.parts.exact_cast import TIMESTAMP_MIN
+
+TimestampUnit = Literal["auto", "ms", "us", "ns"]
+DecimalText = Literal["auto", "precise", "string"]
+UnknownFields = Literal["warn", "ignore", "quarantine"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLIS_BELOW, MICROS_BELOW = 10**14, 10**17
+"""``timestamp_unit: auto``: an epoch number below the first is milliseconds, below the second microseconds."""
+
+INSTANT = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d{1,9}))?)?)?)?(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
+)
+CALENDAR_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}", re.ASCII)
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+_WHOLE = Context(prec=38, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact])
+_EXACT = Context(prec=1000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact])
+
+
+@dataclass(frozen=True, slots=True)
+class JsonOptions:
+    """How to read values whose logical type is not given, since the JSON event has no inline schema."""
+
+    timestamp_unit: TimestampUnit = "auto"
+    decimal_text: DecimalText = "auto"
+    """Decimals in strings: ``precise`` is base64 of unscaled bytes, ``string`` is digits. ``auto`` takes the one form that
+    the string can have, and refuses a string that can have both.
+    """
+    unavailable_value: str = "__debezium_unavailable_value"
+    unknown_fields: UnknownFields = "warn"
+    """What happens to members of a row that no column takes (``unknown_fields``)."""
+
+
+def is_unavailable(value: Any, placeholder: str) -> bool:
+    """Whether the value is Debezium's placeholder for an unavailable value, in any of its forms."""
+    raw = placeholder.encode()
+    if isinstance(value, str):
+        return value in (placeholder, base64.b64encode(raw).decode(), f'{{"{placeholder}":"{placeholder}"}}')
+    if isinstance(value, list):
+        single = len(value) == 1 and isinstance(value[0], str) and is_unavailable(value[0], placeholder)
+        return single or value == list(raw)
+    return isinstance(value, dict) and value == {placeholder: placeholder}
+
+
+def convert(value: Any, target: pa.DataType, logical_type: LogicalType, options: JsonOptions) -> Any:
+    """A parsed JSON value as a Python value that ``pa.array([...], target)`` accepts. Raises ``Unreadable``."""
+    if value is None:
+        return None
+    if pa.types.is_integer(target):
+        return _integer(value, target, logical_type, options)
+    if pa.types.is_floating(target):
+        return _floating(value, target, logical_type, options)
+    if pa.types.is_boolean(target):
+        if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+            return bool(value)
+    elif pa.types.is_string(target) or pa.types.is_large_string(target):
+        return _text(value, logical_type, options)
+    elif pa.types.is_binary(target) or pa.types.is_large_binary(target):
+        if isinstance(value, str):
+            return _base64(value)
+    elif pa.types.is_decimal(target):
+        return _rescaled(_decimal(value, logical_type, target.scale, options), target)
+    elif pa.types.is_date32(target):
+        return _days(value, logical_type, options)
+    elif pa.types.is_timestamp(target):
+        return _micros(value, logical_type, options)
+    elif pa.types.is_list(target):
+        if isinstance(value, list):
+            return [_member(item, target.value_field, logical_type.of_item(), options) for item in value]
+    elif pa.types.is_struct(target):
+        if isinstance(value, dict):
+            return {f.name: _member(value.get(f.name), f, logical_type.of_field(f.name), options) for f in target}
+    elif pa.types.is_map(target):
+        if isinstance(value, dict):
+            return _pairs(value, target, logical_type.of_item(), options)
+    else:
+        raise Unreadable(f"a column of type {target} can't be read from JSON")
+    raise _mismatch(value, str(target))
+
+
+def _member(value: Any, field: pa.Field, logical_type: LogicalType, options: JsonOptions) -> Any:
+    """A field of a struct, an element of a list, or a value of a map."""
+    converted = convert(value, field.type, logical_type, options)
+    if converted is None and not field.nullable:
+        raise Unreadable(f"{field.name!r} in it may not be null")
+    return converted
+
+
+def _pairs(
+    value: dict[str, Any], target: pa.MapType, of_item: LogicalType, options: JsonOptions
+) -> list[tuple[Any, Any]]:
+    keys = [convert(key, target.key_type, PLAIN, options) for key in value]
+    if len(set(keys)) < len(keys):
+        raise Unreadable("a map has a key twice")
+    return [
+        (key, _member(item, target.item_field, of_item, options))
+        for key, item in zip(keys, value.values(), strict=True)
+    ]
+
+
+def _mismatch(value: Any, wanted: str) -> Unreadable:
+    return Unreadable(f"{shown(value)} is not a valid {wanted}")
+
+
+def _integer(value: Any, target: pa.DataType, logical_type: LogicalType, options: JsonOptions) -> int:
+    if logical_type.kind in (Kind.DECIMAL_BYTES, Kind.DECIMAL_VARIABLE):
+        try:
+            value = int(_decimal(value, logical_type, 0, options).quantize(Decimal(1), context=_WHOLE))
+        except (InvalidOperation, Inexact):
+            raise _mismatch(value, str(target)) from None
+    if isinstance(value, str) and INTEGER.fullmatch(value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _mismatch(value, str(target))
+    bits = target.bit_width - 1
+    if not -(1 << bits) <= value < 1 << bits:
+        raise Unreadable(f"{shown(value)} is out of the range of {target}")
+    return value
+
+
+def _floating(value: Any, target: pa.DataType, logical_type: LogicalType, options: JsonOptions) -> float:
+    if logical_type.kind in (Kind.DECIMAL_BYTES, Kind.DECIMAL_VARIABLE):
+        text = str(_decimal(value, logical_type, 0, options))
+    elif isinstance(value, str):
+        if value in ("NaN", "Infinity", "-Infinity"):
+            return float(value)
+        if not NUMBER.fullmatch(value):
+            raise _mismatch(value, str(target))
+        text = value
+    elif isinstance(value, Number):
+        text = value.literal()
+    elif isinstance(value, int) and not isinstance(value, bool):
+        text = repr(value)
+    else:
+        raise _mismatch(value, str(target))
+    try:  # Arrow parses single precision itself: by way of a double the number would be rounded twice
+        number = float(text) if target.bit_width == 64 else pa.scalar(text).cast(target).as_py()
+    except pa.ArrowInvalid:
+        number = math.inf
+    if math.isinf(number):
+        raise Unreadable(f"{shown(value)} is out of the range of {target}")
+    return float(number)
+
+
+def _text(value: Any, logical_type: LogicalType, options: JsonOptions) -> str:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    match logical_type.kind:
+        case Kind.DATE_DAYS if whole:
+            return _date_text(value)
+        case Kind.TIME_MS | Kind.TIME_US | Kind.TIME_NS if whole:
+            return _clock_text(value, {Kind.TIME_MS: 3, Kind.TIME_US: 6, Kind.TIME_NS: 9}[logical_type.kind])
+        case Kind.TIMESTAMP_MS | Kind.TIMESTAMP_US | Kind.TIMESTAMP_NS:
+            return _instant_text(_micros(value, logical_type, options))
+        case Kind.DECIMAL_BYTES | Kind.DECIMAL_VARIABLE if isinstance(value, str | dict):
+            return format(_decimal(value, logical_type, 0, options), "f")
+    text = value if isinstance(value, str) else written(value)
+    if not is_unicode(text):
+        raise Unreadable("a string holds half of a surrogate pair")
+    return text
+
+
+def _date_text(days: int) -> str:
+    try:
+        return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
+    except OverflowError as error:
+        raise Unreadable(f"day {shown(days)} is out of the calendar") from error
+
+
+def _instant_text(micros: int) -> str:
+    try:
+        moment = EPOCH.replace(tzinfo=None) + timedelta(microseconds=micros)
+    except OverflowError as error:
+        raise Unreadable(f"{micros} microseconds are out of the calendar") from error
+    return moment.isoformat(timespec="microseconds") + "Z"
+
+
+def _clock_text(ticks: int, digits: int) -> str:
+    seconds, fraction = divmod(abs(ticks), 10**digits)
+    sign = "-" if ticks < 0 else ""
+    return f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{fraction:0{digits}d}"
+
+
+def _base64(value: str) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _mismatch(value, "base64 string") from error
+
+
+def _decimal(value: Any, logical_type: LogicalType, plain_scale: int, options: JsonOptions) -> Decimal:
+    if isinstance(value, Number):
+        return value.decimal()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Decimal(value)
+    if isinstance(value, dict):
+        scale, raw = value.get("scale"), value.get("value")
+        if isinstance(scale, int) and not isinstance(scale, bool) and isinstance(raw, str):
+            return _unscaled(raw, scale)
+    elif isinstance(value, str):
+        if logical_type.kind is Kind.DECIMAL_BYTES:
+            return _unscaled(value, logical_type.scale)
+        return _plain_decimal(value, plain_scale, options)
+    raise _mismatch(value, "decimal")
+
+
+def _plain_decimal(value: str, scale: int, options: JsonOptions) -> Decimal:
+    """A decimal in a string without a logical type: digits, or base64 of its unscaled bytes."""
+    form: str = options.decimal_text
+    is_number = NUMBER.fullmatch(value) is not None
+    is_base64 = len(value) % 4 == 0 and BASE64.fullmatch(value) is not None
+    if form == "auto":
+        if is_base64 and (is_number or value == "Infinity"):
+            raise Unreadable(f"{shown(value)} may be digits or base64: set decimal_text to 'string' or 'precise'")
+        form = "precise" if is_base64 else "string"
+    if form == "precise":
+        return _unscaled(value, scale)
+    if is_number:
+        return Decimal(value)
+    hint = "; if it is Debezium's base64, set decimal_text to 'precise'" if is_base64 else ""
+    raise Unreadable(f"{shown(value)} is not a valid decimal{hint}")
+
+
+def _unscaled(value: str, scale: int) -> Decimal:
+    raw = _base64(value)
+    if not raw or len(raw) > 64 or not -1000 <= scale <= 1000:
+        raise _mismatch(value, "decimal of unscaled bytes")
+    return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, _EXACT)
+
+
+def _rescaled(value: Decimal, target: pa.DataType) -> Decimal:
+    context = Context(target.precision, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact])
+    try:
+        return value.quantize(Decimal((0, (1,), -target.scale)), context=context)
+    except InvalidOperation:
+        raise Unreadable(f"{shown(Number(str(value)))} does not fit {target}") from None
+    except Inexact:
+        raise Unreadable(f"{shown(Number(str(value)))} has more than {target.scale} digits after the point") from None
+
+
+def _days(value: Any, logical_type: LogicalType, options: JsonOptions) -> int:
+    if logical_type.kind in (Kind.TIMESTAMP_MS, Kind.TIMESTAMP_US, Kind.TIMESTAMP_NS):
+        days, rest = divmod(_micros(value, logical_type, options), 86_400_000_000)
+        if rest:
+            raise Unreadable(f"{shown(value)} is not at midnight, so no date")
+        return days
+    if isinstance(value, int) and not isinstance(value, bool) and -(1 << 31) <= value < 1 << 31:
+        return value
+    if isinstance(value, str) and CALENDAR_DATE.fullmatch(value):
+        try:
+            return (date.fromisoformat(value) - date(1970, 1, 1)).days
+        except ValueError as error:
+            raise _mismatch(value, "date") from error
+    raise _mismatch(value, "date")
+
+
+def _micros(value: Any, logical_type: LogicalType, options: JsonOptions) -> int:
+    if isinstance(value, str):
+        return _micros_of_text(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _mismatch(value, "timestamp")
+    match logical_type.kind:
+        case Kind.DATE_DAYS:
+            micros = value * 86_400_000_000
+        case Kind.TIMESTAMP_MS:
+            micros = value * 1000
+        case Kind.TIMESTAMP_US:
+            micros = value
+        case Kind.TIMESTAMP_NS:
+            micros = value // 1000
+        case _:
+            micros = _micros_of_unit(value, options.timestamp_unit)
+    if not TIMESTAMP_MIN <= micros < 1 << 63:
+        raise Unreadable(f"{shown(value)} is out of the range of a timestamp")
+    return micros
+
+
+def _micros_of_unit(value: int, unit: TimestampUnit) -> int:
+    if unit == "ms" or (unit == "auto" and abs(value) < MILLIS_BELOW):
+        return value * 1000
+    if unit == "us" or (unit == "auto" and abs(value) < MICROS_BELOW):
+        return value
+    return value // 1000
+
+
+def _micros_of_text(value: str) -> int:
+    """Microseconds of an ISO 8601 text; a text without a zone is UTC."""
+    match = INSTANT.fullmatch(value)
+    if match is None:
+        raise _mismatch(value, "timestamp")
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    try:
+        moment = datetime(
+            int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), tzinfo=UTC
+        )
+    except ValueError as error:
+        raise _mismatch(value, "timestamp") from error
+    micros = (moment - EPOCH) // timedelta(microseconds=1) + int((fraction or "")[:6].ljust(6, "0"))
+    if zone and zone != "Z":
+        digits = zone[1:].replace(":", "").ljust(4, "0")
+        if digits[:2] > "23" or digits[2:] > "59":
+            raise _mismatch(value, "timestamp")
+        offset_minutes = int(digits[:2]) * 60 + int(digits[2:])
+        micros -= (1 if zone[0] == "+" else -1) * offset_minutes * 60_000_000
+    return micros

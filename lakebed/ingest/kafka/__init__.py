@@ -1,0 +1,1 @@
+"""Kafka: its settings, the ranges of offsets of a batch, and the records of a range."""

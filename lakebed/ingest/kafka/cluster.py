@@ -1,0 +1,182 @@
+"""Ask a Kafka cluster which partitions it has, and where they begin and end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec, TopicMetadata
+
+from lakebed.errors import DataLoss, InvalidInput, Retry
+from lakebed.ingest.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
+from lakebed.settings import suggest
+
+Partitions = dict[tuple[str, int], int]
+"""(topic, partition) to an offset."""
+LOOK_SECONDS = 5.0
+TRY_AGAIN_SECONDS = 0.2
+T = TypeVar("T")
+
+
+class KafkaCluster:
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._seen: set[str] = set()
+        # Errors that the client met in the background; the error of a call says only that it got no answer.
+        self._troubles: list[KafkaError] = []
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        try:
+            return AdminClient({**self._settings.admin_config(), "error_cb": self._troubles.append, "log_level": 0})
+        except (KafkaException, ValueError, TypeError) as error:
+            text = without_secrets(str(error), self._settings.config)
+            raise InvalidInput(f"kafka: the client refuses its settings: {text}") from None
+
+    def answers(self) -> None:
+        """Raises Retry if no broker answers in time, InvalidInput if it refuses this client."""
+        self._patiently(self._metadata)
+
+    def look(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
+        """The partitions that the settings select, and the ids of their topics where the brokers return them."""
+
+        def selected() -> tuple[dict[str, TopicMetadata], list[str]]:
+            metadata = self._metadata().topics
+            return metadata, topics_there(metadata, self._settings, self._seen)
+
+        metadata, topics = self._patiently(selected)
+        self._seen.update(topics)
+        partitions = [(topic, number) for topic in topics for number in sorted(metadata[topic].partitions)]
+        return partitions, self._ids(topics)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Repeats the question until there is an answer, since leaders move and a new topic reaches the brokers one by one.
+
+        Raises Retry after ``timeout_seconds``.
+        """
+        until = time.monotonic() + self._settings.timeout_seconds
+        while True:
+            try:
+                return ask()
+            except Retry:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(TRY_AGAIN_SECONDS)
+
+    def _metadata(self) -> ClusterMetadata:
+        """The metadata of all topics: a request for a topic by its name may create it."""
+        try:
+            return self._admin.list_topics(timeout=min(LOOK_SECONDS, self._settings.timeout_seconds))
+        except KafkaException as error:
+            raise self._unreachable(error) from None
+
+    def _ids(self, topics: list[str]) -> dict[str, str]:
+        if not topics:
+            return {}
+        ids = {}
+        described = self._admin.describe_topics(TopicCollection(topics), request_timeout=self._settings.timeout_seconds)
+        for topic, answer in described.items():
+            with suppress(KafkaException):  # without the id, only offsets can show that the topic was replaced
+                ids[topic] = str(answer.result().topic_id)
+        return ids
+
+    def earliest(self, partitions: list[tuple[str, int]]) -> Partitions:
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
+
+    def latest(self, partitions: list[tuple[str, int]]) -> Partitions:
+        """The end offsets; with ``read_committed`` the last stable offsets."""
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+
+    def starting(self, partitions: list[tuple[str, int]]) -> Partitions:
+        """Where the settings say to begin."""
+        starting = self._settings.starting_offsets
+        if starting == "latest":
+            return self.latest(partitions)
+        if isinstance(starting, str):
+            return self.earliest(partitions)
+        if set(starting) == {"timestamp"}:
+            found = self._offsets(dict.fromkeys(partitions, OffsetSpec.for_timestamp(starting["timestamp"])))
+            later = [partition for partition, offset in found.items() if offset < 0]
+            return {**found, **(self.latest(later) if later else {})}
+        return {**self.earliest(partitions), **self._listed(starting, partitions)}
+
+    def _listed(self, starting: Mapping[str, Any], partitions: list[tuple[str, int]]) -> Partitions:
+        listed = {(topic, int(number)): offset for topic, of in starting.items() for number, offset in of.items()}
+        if unknown := sorted(listed.keys() - set(partitions)):
+            topic, partition = unknown[0]
+            raise InvalidInput(f"kafka: starting_offsets has topic {topic!r} partition {partition}, which is not read")
+        return listed
+
+    def _offsets(self, wanted: Mapping[tuple[str, int], OffsetSpec]) -> Partitions:
+        return self._patiently(lambda: self._offsets_now(wanted)) if wanted else {}
+
+    def _offsets_now(self, wanted: Mapping[tuple[str, int], OffsetSpec]) -> Partitions:
+        level = IsolationLevel.READ_COMMITTED if self._settings.reads_committed else IsolationLevel.READ_UNCOMMITTED
+        answers = self._admin.list_offsets(
+            {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()},
+            isolation_level=level,
+            request_timeout=self._settings.timeout_seconds,
+        )
+        try:
+            return {(asked.topic, asked.partition): answer.result().offset for asked, answer in answers.items()}
+        except KafkaException as error:
+            if kafka_error_of(error).code() in GONE:
+                raise self.error_of_unknown(wanted) from None
+            raise self._unreachable(error) from None
+
+    def error_of_unknown(self, wanted: Iterable[tuple[str, int]]) -> Exception:
+        """The error for a partition that a broker does not host. The metadata show whether it is gone."""
+        metadata = self._metadata().topics
+        present = set(topics_there(metadata, self._settings, self._seen))
+        lost = sorted((t, number) for t, number in wanted if t not in present or number not in metadata[t].partitions)
+        if not lost or self._settings.on_data_loss == "skip":
+            return Retry("kafka: a broker was asked for a partition that it does not host (any more)")
+        topic, partition = lost[0]
+        return DataLoss(
+            f"kafka: topic {topic!r} partition {partition}, which is being read, is gone; was it deleted?",
+            topic=topic,
+            partition=partition,
+        )
+
+    def _unreachable(self, error: KafkaException) -> Exception:
+        """The error for a failed call. The client's background errors are collected first: a refused login is one of them."""
+        cause = kafka_error_of(error)
+        self._troubles.clear()
+        self._admin.poll(0)
+        for trouble in self._troubles:
+            if trouble.code() in (*REFUSED, KafkaError._SSL, KafkaError._RESOLVE):
+                cause = trouble
+        text = without_secrets(cause.str(), self._settings.config)
+        if cause.code() in REFUSED:
+            return InvalidInput(f"kafka refuses access: {text}; check the credentials and the ACLs")
+        return Retry(f"kafka at {self._settings.config['bootstrap.servers']} did not answer: {text}")
+
+
+def topics_there(metadata: Mapping[str, TopicMetadata], settings: KafkaSettings, seen: AbstractSet[str]) -> list[str]:
+    """The topics that the settings select and the cluster has. ``seen`` are those that it had before.
+
+    Only an error in ``GONE`` says that a topic does not exist. With any other error the topic may exist: then this raises
+    Retry. Raises InvalidInput for a topic to which access is refused or that never existed.
+    """
+    present = []
+    for topic in settings.chosen(set(metadata)):
+        error = metadata[topic].error
+        if error is None:
+            present.append(topic)
+        elif error.code() in REFUSED:
+            if topic in seen or topic in settings.topics:
+                raise InvalidInput(
+                    f"kafka refuses access to topic {topic!r}: {error.str()}; check the credentials and the ACLs"
+                )
+        elif error.code() not in GONE:
+            raise Retry(f"kafka can't describe topic {topic!r} now: {error.str()}")
+    missing = sorted(set(settings.topics) - set(present) - seen)
+    if missing:
+        near = suggest(missing[0], [topic for topic in metadata if not topic.startswith("__")])
+        raise InvalidInput(f"kafka: there is no topic {', '.join(missing)}; create it, or fix its name{near}")
+    return present

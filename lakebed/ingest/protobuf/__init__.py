@@ -1,0 +1,1 @@
+"""Protobuf: schemas compiled, messages read into Arrow columns, natively or by google.protobuf."""

@@ -1,0 +1,490 @@
+"""Turn records whose schema is known into changes of a table: rows as they are, and Debezium's events.
+
+What a value, a row and an event mean is what they mean in Debezium's JSON: the same rules, in the same code.
+
+    1.  A slice is grouped by the schemas of its records (``typed.schemas``), and each group is read into columns at once.
+    2.  Columns of the writer's types become columns of the table's (``typed.values``), and these become changes
+        (``debezium.changes``). A row is an event too: an upsert, or a delete.
+    3.  A record that is left, because something in it does not fit or is unusual, is written as JSON has it and read alone by
+        ``debezium.record``, which gives its changes or the reason for the quarantine.
+    4.  Message keys are read where a row lacks them, by their own schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask, MetadataPath, metadata_type
+from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
+from lakebed.ingest.debezium.record import Event
+from lakebed.ingest.decoder import Decoded, DecoderSchema
+from lakebed.ingest.json.text import Unreadable, shown
+from lakebed.ingest.json.values import JsonOptions
+from lakebed.ingest.metadata import metadata_path
+from lakebed.ingest.operations import DELETE_VALUES, Operations
+from lakebed.ingest.schema_evolution import EvolvePolicy, merged
+from lakebed.ingest.slices import (
+    FastReading,
+    Ignored,
+    Reading,
+    Record,
+    SchemaNeeded,
+    decode_records,
+    from_arrays,
+    schema_needed,
+)
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
+from lakebed.ingest.typed.keys import MessageKeys
+from lakebed.ingest.typed.metadata import column_of, members_of, metadata_of
+from lakebed.ingest.typed.record_format import NarrowingReader, RecordReader, Wanted
+from lakebed.ingest.typed.schemas import Group, Schemas
+from lakebed.ingest.typed.values import (
+    column_field,
+    json_value,
+    plain_logical,
+    plain_values,
+    read_column,
+    without_unavailable,
+)
+from lakebed.ingest.unknown_fields import KnownFields, UnknownOperation, unknown_mode
+from lakebed.manifest.schema_change import SchemaChange
+from lakebed.manifest.unknown_names import Names
+from lakebed.parts.changes import DELETE
+
+SHAPES_KEPT_MAX = 1_000
+_Readings = dict[int, Reading | Unreadable]
+CHANGES = ("c", "r", "u", "d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypedSettings:
+    """How records are read. ``events``: they are Debezium's; else each record is a row."""
+
+    decoder_schema: DecoderSchema
+    values: Schemas
+    keys: Schemas | Literal["json"] | None
+    """Of the message keys; None: they are not read."""
+    events: bool
+    options: JsonOptions = field(default_factory=JsonOptions)
+    operation_field: str | None = None
+    delete_values: tuple[str, ...] = DELETE_VALUES
+    upsert_values: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        path = metadata_path(self.decoder_schema.sequence_metadata)
+        if path is not None and path[0] != "kafka" and not self.events:
+            raise InvalidSchema(
+                f"sequence_by {self.decoder_schema.sequence_by!r}: rows have no such metadata; use a column or kafka.offset"
+            )
+        if self.operation_field and not self.decoder_schema.keys:
+            raise InvalidInput(f"operation_field {self.operation_field!r}: a table without keys takes no deletes")
+        Operations.given(self.delete_values, self.upsert_values)
+
+
+class TypedRecords:
+    """Decoder of records whose schema is known."""
+
+    def __init__(self, settings: TypedSettings) -> None:
+        self._settings = settings
+        self._readers: dict[Cutoff, _TypedReader] = {}
+
+    @property
+    def decoder_schema(self) -> DecoderSchema:
+        """The columns that it decodes to."""
+        return self._settings.decoder_schema
+
+    def bound_to(self, decoder_schema: DecoderSchema) -> TypedRecords:
+        """The same decoder for a table whose schema changed."""
+        return TypedRecords(replace(self._settings, decoder_schema=decoder_schema))
+
+    def __getstate__(self) -> TypedSettings:
+        return self._settings
+
+    def __setstate__(self, settings: TypedSettings) -> None:
+        self.__init__(settings)  # type: ignore[misc]
+
+    def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+        """``cutoff`` is for events: a row has no position in a source. Raises Retry if a registry does not answer."""
+        cutoff = cutoff if self._settings.events else NO_CUTOFF
+        return decode_records(records, self._reader(cutoff), self.decoder_schema, cutoff)
+
+    def schema_needed(self, records: pa.Table) -> SchemaChange | None:
+        """What the table must become before these records can be decoded. Raises as ``decode``."""
+        return schema_needed(records, self._reader(next(iter(self._readers), NO_CUTOFF)))
+
+    def _reader(self, cutoff: Cutoff) -> _TypedReader:
+        if cutoff not in self._readers:
+            self._readers = {cutoff: _TypedReader(self._settings, cutoff)}
+        return self._readers[cutoff]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What the schema of a group says about its rows."""
+
+    reader: RecordReader
+    narrow: RecordReader
+    """The same for what is needed of most records, without what no column takes."""
+    of_row: Mapping[str, LogicalType]
+    """The logical types of a row's fields."""
+    written: Mapping[str, LogicalType]
+    """The same for values that are written as JSON has them."""
+    unknown: tuple[str, ...]
+    """The fields that no column takes."""
+    needed: SchemaChange | None
+
+
+class _TypedReader:
+    one_by_one_rows = 1
+
+    def __init__(self, settings: TypedSettings, cutoff: Cutoff) -> None:
+        self._settings = settings
+        self._decoder_schema = settings.decoder_schema
+        self._options = replace(settings.options, decimal_text="string")  # the schema says which texts are base64
+        self._cutoff = cutoff
+        self._rules = ChangeRules(self._decoder_schema, cutoff)
+        self._operations = Operations.given(settings.delete_values, settings.upsert_values)
+        self._mode = unknown_mode(self._options.unknown_fields, self._decoder_schema.policy, has_schema=True)
+        self._known: KnownFields | None = None
+        if self._options.unknown_fields != "ignore":
+            also = [settings.operation_field] if settings.operation_field else []
+            self._known = KnownFields(self._decoder_schema.columns, self._options.unavailable_value, also)
+        self._keys = MessageKeys(settings.keys, settings.decoder_schema.keys)
+        self._shapes: dict[int, _Shape] = {}
+
+    def read_record(self, record: Record) -> Reading:
+        """For a record that can't be read in a slice of one. Raises what the slice raises."""
+        columns = [
+            [record.key],
+            [record.value],
+            [record.topic],
+            [record.partition],
+            [record.offset],
+            [record.timestamp],
+        ]
+        types = [pa.binary(), pa.binary(), pa.string(), pa.int32(), pa.int64(), pa.timestamp("ms", "UTC")]
+        arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+        names = ["key", "value", "topic", "partition", "offset", "timestamp"]
+        self.read_slice(pa.RecordBatch.from_arrays(arrays, names=names), 0)
+        return Ignored()
+
+    def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
+        values = records.column("value")
+        present = np.asarray(values.is_valid())
+        parts: list[tuple[np.ndarray[Any, Any], FastReading]] = []
+        if not present.all():
+            empty = np.flatnonzero(~present)
+            parts.append((empty, self._without_value(records.take(pa.array(empty)), first + empty)))
+        rows = np.flatnonzero(present)
+        found = values if present.all() else values.drop_null()
+        grouped = self._settings.values.grouped(found)
+        bad: _Readings = {int(rows[row]): Unreadable(reason) for row, reason in grouped.errors.items()}
+        if needs := [
+            shape.needed for group in grouped.groups if (shape := self._shape(group.reader)).needed is not None
+        ]:
+            raise SchemaNeeded(merged(needs))
+        for group in grouped.groups:
+            whole = len(group.rows) == records.num_rows
+            chosen = rows[group.rows]
+            some = records if whole else records.take(pa.array(chosen))
+            parts.append((chosen, self._read_group(group, some, first + chosen)))
+        return _joined(parts, bad, records.num_rows, self._decoder_schema)
+
+    def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
+        """What the schemas of the records ask of the table."""
+        grouped = self._settings.values.grouped(records.column("value").drop_null())
+        needs = [shape.needed for group in grouped.groups if (shape := self._shape(group.reader)).needed is not None]
+        return merged(needs) if needs else None
+
+    # Records without a value ------------------------------------------------------------------------------------------
+
+    def _without_value(self, records: pa.RecordBatch, numbers: Mask) -> FastReading:
+        """A tombstone. In a topic of rows it deletes the key; behind a delete of Debezium's it says nothing more."""
+        count = records.num_rows
+        if self._settings.events or not self._decoder_schema.keys:
+            return FastReading(from_arrays(self._decoder_schema, 0, {}), np.ones(count, bool), count)
+        events = Events(
+            operation=pa.array(["d"] * count, pa.string()),
+            has_after=np.zeros(count, bool),
+            after={column.name: pa.nulls(count, column.type) for column in self._decoder_schema.columns},
+            before=self._rules.no_before(count) | self._keys_of(records.column("key")),
+            metadata=self._no_metadata(count),
+        )
+        fast = self._rules.changes(events, records, numbers)
+        readings: _Readings = {}
+        for row in np.flatnonzero(~fast.handled).tolist():
+            record = _record(records, row)
+            try:
+                readings[row] = self._tombstone(record)
+            except Unreadable as error:
+                readings[row] = error
+        return replace(fast, handled=np.ones(count, bool), one_by_one=readings)
+
+    def _keys_of(self, keys: pa.BinaryArray) -> dict[str, pa.Array]:
+        """The table's key columns from message keys, null where a key can't be read."""
+        names = self._decoder_schema.keys
+        present = np.flatnonzero(np.asarray(keys.is_valid()))
+        parts, places = [], []
+        for group, rows, logical in self._keys.read(keys.drop_null()):
+            columns, _, wrong = self._columns(rows, logical, names, len(group.rows))
+            parts.append(pa.table(columns).filter(pa.array(~wrong)))
+            places.append(present[group.rows[~wrong]])
+        if not parts:
+            return {}
+        order = np.full(len(keys), -1)
+        order[np.concatenate(places)] = np.arange(sum(map(len, places)))
+        taken = pa.concat_tables(parts).take(pa.array(order, mask=order < 0))
+        return {name: taken[name].combine_chunks() for name in names}
+
+    def _tombstone(self, record: Record) -> Reading:
+        if not self._keys.of(record)[0]:
+            return Ignored()
+        return self._event({"op": "d"}, {}, record).changes()
+
+    # Records with a value ---------------------------------------------------------------------------------------------
+
+    def _read_group(self, group: Group, records: pa.RecordBatch, numbers: Mask) -> FastReading:
+        shape = self._shape(group.reader)
+        read = shape.narrow.read(group.payload)
+        rows = read.rows
+        is_good = np.ones(rows.num_rows, bool)
+        is_good[list(read.errors)] = False
+        events = self._events(rows, shape, is_good)
+        if shape.unknown and self._mode != "warn":
+            events = replace(events, operation=pa.nulls(rows.num_rows, pa.string()))
+        fast = self._rules.changes(events, records, numbers)
+        one_by_one: _Readings = {row: Unreadable(reason) for row, reason in read.errors.items()}
+        left = np.flatnonzero(~fast.handled & is_good)
+        if len(left):
+            one_by_one |= self._alone(group.payload, shape, records, left)
+        names: dict[str, int] = {}
+        if shape.unknown and self._known is not None:
+            has_row = fast.handled & np.asarray(pc.is_in(events.operation, value_set=pa.array(CHANGES)))
+            names = dict.fromkeys(shape.unknown, int(has_row.sum())) if has_row.any() else {}
+        if self._known is not None:
+            names |= self._beyond_schema(read.unknown_fields)
+        return replace(fast, handled=np.ones(rows.num_rows, bool), one_by_one=one_by_one, unknown_fields=names)
+
+    def _beyond_schema(self, names: Mapping[str, int]) -> dict[str, int]:
+        """The members of rows that the writer's schema lacks."""
+        if not self._settings.events:
+            return dict(names)
+        sides = ("after.", "before.")
+        return {name.split(".", 1)[1]: count for name, count in names.items() if name.startswith(sides)}
+
+    def _shape(self, reader: RecordReader) -> _Shape:
+        found = self._shapes.get(id(reader))
+        if found is None or found.reader is not reader:
+            if len(self._shapes) >= SHAPES_KEPT_MAX:
+                self._shapes.clear()
+            found = self._shapes[id(reader)] = self._new_shape(reader)
+        return found
+
+    def _new_shape(self, reader: RecordReader) -> _Shape:
+        fields, logical = row_of(reader, events=self._settings.events)
+        columns = self._decoder_schema.column_of
+        operation = self._settings.operation_field
+        row = pa.schema(
+            [
+                column_field(one, logical.get(one.name, PLAIN))
+                for one in fields
+                if one.name != operation or operation in self._decoder_schema.columns.names
+            ]
+        )
+        change = replace(self._decoder_schema, policy=self._policy()).needed(row).change if fields else None
+        example = {columns.get(one.name, one.name): _example(one.type) for one in fields}
+        return _Shape(
+            reader=reader,
+            narrow=reader.narrowed(self._wanted()) if isinstance(reader, NarrowingReader) else reader,
+            of_row=logical,
+            written={one.name: plain_logical(one.type, logical.get(one.name, PLAIN)) for one in fields},
+            unknown=() if self._known is None else self._known.unknown_in(example),
+            needed=change,
+        )
+
+    def _wanted(self) -> Wanted:
+        """The fields that ``_events`` looks at."""
+        names_of = self._decoder_schema.names_of
+        row = [given for name in self._decoder_schema.columns.names for given in names_of(name)]
+        if not self._settings.events:
+            return dict.fromkeys([*row, *filter(None, [self._settings.operation_field])])
+        before = [given for name in self._rules.before_names for given in names_of(name)]
+        wanted: dict[str, list[str] | None] = {"op": None, "after": row, "before": before}
+        for parent, name in self._rules.metadata:
+            if parent:
+                wanted.setdefault(parent, []).append(name)  # type: ignore[union-attr]
+            else:
+                wanted[name] = None
+        return wanted
+
+    def _policy(self) -> EvolvePolicy:
+        """Where unknown fields are left out, or sent to the quarantine, no column is made of them."""
+        policy = self._decoder_schema.policy
+        return policy if self._options.unknown_fields == "warn" else replace(policy, allowed=policy.allowed - {"add"})
+
+    def _events(self, rows: pa.RecordBatch, shape: _Shape, is_good: Mask) -> Events:
+        """The records as events. One that must be read alone has no operation."""
+        count = rows.num_rows
+        if self._settings.events:
+            after, has_after = members_of(rows, "after")
+            before, _ = members_of(rows, "before")
+            operation = column_of(rows, "op", pa.string())
+            metadata = {path: metadata_of(rows, path) for path in self._rules.metadata}
+        else:
+            after = dict(zip(rows.schema.names, rows.columns, strict=True))
+            operation = self._operation(rows)
+            deletes = np.asarray(pc.fill_null(pc.equal(operation, "d"), False))
+            before, has_after = after, ~deletes
+            metadata = self._no_metadata(count)
+        columns, unavailable, wrong = self._columns(after, shape.of_row, self._decoder_schema.columns.names, count)
+        old, _, wrong_before = self._columns(before, shape.of_row, self._rules.before_names, count)
+        if not self._settings.events and not has_after.all():
+            deleted = pa.array(~has_after)
+            columns = {name: pc.if_else(deleted, pa.scalar(None, one.type), one) for name, one in columns.items()}
+            wrong &= has_after
+            wrong_before &= ~has_after
+        doubtful = ~is_good | wrong | wrong_before
+        if doubtful.any():
+            operation = pc.if_else(pa.array(doubtful), pa.scalar(None, pa.string()), operation)
+        return Events(
+            operation=operation,
+            has_after=has_after,
+            after=columns,
+            unavailable=unavailable,
+            before=old,
+            metadata=metadata,
+        )
+
+    def _columns(
+        self, given: Mapping[str, pa.Array], logical: Mapping[str, LogicalType], names: Iterable[str], count: int
+    ) -> tuple[dict[str, pa.Array], dict[str, Mask], Mask]:
+        """Columns of the table's types; where values are unavailable; and the rows in which a value does not fit."""
+        columns: dict[str, pa.Array] = {}
+        unavailable: dict[str, Mask] = {}
+        wrong = np.zeros(count, bool)
+        for name in names:
+            target = self._decoder_schema.columns.field(name).type
+            columns[name] = pa.nulls(count, target)
+            for given_name in self._decoder_schema.names_of(name):
+                if given_name not in given or given[given_name].null_count == count:
+                    continue
+                values, hits = without_unavailable(given[given_name], self._options.unavailable_value)
+                if hits is not None:
+                    unavailable[name] = hits | unavailable.get(name, False)
+                column, misfits = read_column(values, logical.get(given_name, PLAIN), target, self._options)
+                if misfits is not None:
+                    wrong |= misfits
+                if columns[name].null_count < count:  # under two names: a record may have one of them
+                    wrong |= np.asarray(columns[name].is_valid()) & np.asarray(given[given_name].is_valid())
+                    column = pc.coalesce(columns[name], column)
+                columns[name] = column
+        return columns, unavailable, wrong
+
+    def _operation(self, rows: pa.RecordBatch) -> pa.Array:
+        """``c`` for an upsert and ``d`` for a delete; null for an operation that is not known."""
+        name = self._settings.operation_field
+        if name is None or name not in rows.schema.names:
+            return pa.array(["c"] * rows.num_rows, pa.string())
+        encoded = _as_text(rows.column(name)).dictionary_encode()
+        meanings = [self._operations.of(value) for value in encoded.dictionary.to_pylist()]
+        table = pa.array(["d" if meaning == DELETE else meaning and "c" for meaning in meanings] + ["c"], pa.string())
+        return table.take(encoded.indices.fill_null(len(meanings)))
+
+    def _no_metadata(self, count: int) -> dict[MetadataPath, pa.Array]:
+        return {path: pa.nulls(count, metadata_type(*path)) for path in self._rules.metadata}
+
+    # One by one -------------------------------------------------------------------------------------------------------
+
+    def _alone(self, values: pa.BinaryArray, shape: _Shape, records: pa.RecordBatch, chosen: Mask) -> _Readings:
+        read = shape.reader.read(values.take(pa.array(chosen)))
+        columns = [plain_values(column) for column in read.rows.columns]
+        lists = [column.to_pylist() for column in columns]
+        out: _Readings = {int(chosen[at]): Unreadable(reason) for at, reason in read.errors.items()}
+        for at, row in enumerate(chosen.tolist()):
+            if row in out:
+                continue
+            try:
+                written = {
+                    name: json_value(values[at], column.type)
+                    for name, values, column in zip(read.rows.schema.names, lists, columns, strict=True)
+                }
+                event = written if self._settings.events else self._as_event(written)
+                reading = self._event(event, dict(shape.written), _record(records, row))
+                out[row] = reading.changes(self._cutoff, self._known)
+            except Unreadable as error:
+                out[row] = error
+        return out
+
+    def _as_event(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The event that a plain row stands for. Raises ``UnknownOperation``."""
+        operation = row.get(self._settings.operation_field) if self._settings.operation_field else None
+        if operation is None:
+            return {"op": "c", "after": row}
+        text = operation if isinstance(operation, str) else shown(operation)
+        meaning = self._operations.of(text)
+        if meaning is None:
+            raise UnknownOperation(
+                f"unknown operation {shown(operation)}: it is neither among delete_values nor among upsert_values", text
+            )
+        return {"op": "d", "before": row} if meaning == DELETE else {"op": "c", "after": row}
+
+    def _event(self, event: dict[str, Any], logical: dict[str, LogicalType], record: Record) -> Event:
+        return Event(event, logical, record, self._decoder_schema, self._options, has_schema=True, key_of=self._keys.of)
+
+
+def row_of(reader: RecordReader, *, events: bool) -> tuple[list[pa.Field], dict[str, LogicalType]]:
+    """The fields of the rows in records, with their logical types; none in events of another form."""
+    if not events:
+        return list(reader.schema), dict(reader.logical_types)
+    for side in ("after", "before"):
+        at = reader.schema.get_field_index(side)
+        if at >= 0 and pa.types.is_struct(reader.schema.field(at).type):
+            return list(reader.schema.field(at).type), dict(reader.logical_types.get(side, PLAIN).fields)
+    return [], {}
+
+
+def _example(kind: pa.DataType) -> Any:
+    """A value with every field that values of a type can have; None for what has no fields."""
+    if pa.types.is_struct(kind):
+        return {child.name: _example(child.type) for child in kind}
+    if pa.types.is_map(kind):
+        return {"": _example(kind.item_type)}
+    return [_example(kind.value_type)] if pa.types.is_list(kind) else None
+
+
+def _joined(
+    parts: list[tuple[Mask, FastReading]], one_by_one: _Readings, count: int, decoder_schema: DecoderSchema
+) -> FastReading:
+    """The readings of groups, each with the places of its records in the slice, as one."""
+    names = Names()
+    for places, fast in parts:
+        names.add_all(fast.unknown_fields)
+        one_by_one |= {int(places[row]): reading for row, reading in fast.one_by_one.items()}
+    tables = [fast.rows for _, fast in parts] or [from_arrays(decoder_schema, 0, {})]
+    return FastReading(
+        pa.concat_tables(tables),
+        np.ones(count, bool),
+        sum(fast.ignored for _, fast in parts),
+        sum(fast.truncated for _, fast in parts),
+        names.counts,
+        one_by_one,
+    )
+
+
+def _record(records: pa.RecordBatch, row: int) -> Record:
+    values = {name: records.column(name)[row].as_py() for name in ("key", "value", "topic", "partition", "offset")}
+    return Record(**values, timestamp=records.column("timestamp").view(pa.int64())[row].as_py())
+
+
+def _as_text(values: pa.Array) -> pa.StringArray:
+    """Texts as they are, truth values and whole numbers as JSON writes them; of other values none, so each is looked at alone."""
+    if pa.types.is_string(values.type) or pa.types.is_boolean(values.type) or pa.types.is_integer(values.type):
+        return values.cast(pa.string())
+    return pa.array(["\0"] * len(values), pa.string())

@@ -1,0 +1,137 @@
+"""Which schema a record was written with, and the reader for it: from a registry by the record's header, or one for all.
+
+Readers are compiled once for a process and kept, also why a schema can't be compiled, ``READERS_KEPT_MAX`` of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.ingest.json.text import Unreadable
+from lakebed.ingest.protobuf.wire import split_messages
+from lakebed.ingest.typed.record_format import Message, RecordFormat, RecordReader
+from lakebed.ingest.typed.registry import RegistrySettings, registry_of
+from lakebed.ingest.typed.wire_format import Rows, framed
+
+READERS_KEPT_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Records of one schema: their numbers among the values, and their bytes."""
+
+    reader: RecordReader
+    rows: Rows
+    payload: pa.BinaryArray
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Each value is in one group, or in ``errors`` with the reason."""
+
+    groups: list[Group]
+    errors: dict[int, str] = field(default_factory=dict)
+
+
+class Schemas(Protocol):
+    """Picklable."""
+
+    def grouped(self, values: pa.BinaryArray) -> Grouped:
+        """``values`` has no nulls. Raises Retry if a registry does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSchema:
+    """All records are of one schema, and have no header."""
+
+    format: RecordFormat
+    text: str = field(repr=False)
+    references: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    message: str | None = None
+
+    def grouped(self, values: pa.BinaryArray) -> Grouped:
+        reader = _compiled(self, self.format, self.text, dict(self.references), self.message)
+        if isinstance(reader, str):
+            return Grouped([], dict.fromkeys(range(len(values)), reader))
+        return Grouped([Group(reader, np.arange(len(values)), values)])
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchemas:
+    """Each record names its schema. ``kind``: what the registry calls the format (AVRO, PROTOBUF, JSON)."""
+
+    settings: RegistrySettings
+    kind: str
+    format: RecordFormat
+
+    def grouped(self, values: pa.BinaryArray) -> Grouped:
+        frames = framed(values)
+        out = Grouped([], dict(frames.errors))
+        whole = len(frames.groups) == 1 and not frames.errors
+        for schema_id, rows in frames.groups.items():
+            payload = frames.payload if whole else frames.payload.take(pa.array(rows))
+            for message, some, part in self._messages(rows, payload, out.errors):
+                reader = self._reader(schema_id, message)
+                if isinstance(reader, str):
+                    out.errors.update(dict.fromkeys(some.tolist(), reader))
+                else:
+                    out.groups.append(Group(reader, some, part))
+        return out
+
+    def _messages(
+        self, rows: Rows, payload: pa.BinaryArray, errors: dict[int, str]
+    ) -> Iterator[tuple[Message, Rows, pa.BinaryArray]]:
+        """The records of each message of a schema: a schema of Protobuf has several."""
+        if self.kind != "PROTOBUF":
+            yield None, rows, payload
+            return
+        split = split_messages(payload)
+        errors |= {int(rows[at]): reason for at, reason in split.errors.items()}
+        for message, some in split.groups.items():
+            whole = len(some) == len(rows)
+            yield message, rows[some], split.payloads if whole else split.payloads.take(pa.array(some))
+
+    def _reader(self, schema_id: int, message: Message) -> RecordReader | str:
+        """The reader, or why the records can't be read."""
+        place = (self.settings.key, self.format, schema_id, message)
+        found = _readers.get(place)
+        if found is not None:
+            return found
+        schema = registry_of(self.settings).schema(schema_id)
+        if isinstance(schema, str):
+            return schema
+        if schema.kind != self.kind:
+            return f"schema id {schema_id} is a schema of {schema.kind}, but the format reads {self.kind}"
+        return _compiled(
+            place, self.format, schema.text, schema.references, message, f"schema id {schema_id} can't be used: "
+        )
+
+
+_readers: dict[object, RecordReader | str] = {}
+
+
+def _compiled(
+    place: object,
+    record_format: RecordFormat,
+    text: str,
+    references: Mapping[str, str],
+    message: Message,
+    otherwise: str = "the schema can't be used: ",
+) -> RecordReader | str:
+    found = _readers.get(place)
+    if found is not None:
+        return found
+    reader: RecordReader | str
+    try:
+        reader = record_format.compile(text, references, message)
+    except Unreadable as error:
+        reader = otherwise + str(error)
+    if len(_readers) >= READERS_KEPT_MAX:
+        _readers.clear()
+    _readers[place] = reader
+    return reader
