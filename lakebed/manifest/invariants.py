@@ -369,5 +369,30 @@ INVARIANTS: dict[str, Invariant] = {
             "The operation of every record is an upsert, a delete, ignored by the rules of its format, or "
             "quarantined; one that is not known is never guessed.",
         ),
+        Invariant(
+            "D8",
+            "A record of a batch is in the table or in the quarantine, never in both or in neither, whatever ends "
+            "the process between their commits, and whatever schema and settings there are when the batch comes "
+            "again.",
+        ),
+        Invariant(
+            "D9",
+            "A change of the schema costs a stream one more reading of the batch that met it, and later batches "
+            "nothing.",
+        ),
+        Invariant(
+            "A1",
+            "Both ways of reading Avro give the same rows and the same errors, for all bytes; what the native "
+            "reader of Protobuf is sure of, google.protobuf reads to the same values.",
+        ),
+        Invariant(
+            "A2",
+            "A record that is not exactly one value of its writer's schema is an error, and changes no other record.",
+        ),
+        Invariant(
+            "A3",
+            "What an Avro record takes in memory is bounded by its bytes and the schema: no count or length is "
+            "trusted, and values that take no bytes are counted.",
+        ),
     )
 }

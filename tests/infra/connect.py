@@ -167,8 +167,10 @@ class ConnectWorker(Server):
     def stored_offset(self, name: str) -> dict[str, Any]:
         """How far the connector came, as Connect has stored it; empty before its first offset, and while the file is written."""
         topic_prefix = self._connectors[name]["topic.prefix"]
-        # The file is a serialized Java map with JSON texts as keys and values.
-        found = re.search(re.escape(f'{{"server":"{topic_prefix}"}}]').encode() + rb"[^{]*({[^}]*})", self._offsets())
+        # The file is a serialized Java map with JSON texts as keys and values. Before each is its length, which may be a "{".
+        found = re.search(
+            re.escape(f'{{"server":"{topic_prefix}"}}]').encode() + rb"[^{]*{?({\"[^}]*})", self._offsets()
+        )
         return dict(json.loads(found[1])) if found else {}
 
     def _put(self, name: str) -> None:

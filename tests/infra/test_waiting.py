@@ -75,4 +75,4 @@ def test_nobody_else_has_a_deadline() -> None:
     until_then = re.compile(r"(deadline|until) = time\.(time|monotonic)")
     found = {str(file.relative_to(tests)) for file in tests.rglob("*.py") if until_then.search(file.read_text())}
     # How long replicas fight, and how long a process may take to end before it is killed.
-    assert found == {"end_to_end/replicas.py", "infra/debezium.py", "infra/server.py"}
+    assert found == {"end_to_end/replicas.py", "infra/connect.py", "infra/server.py"}

@@ -62,8 +62,8 @@ def test_bad_objects_are_quarantined_with_a_reason() -> None:
 
 
 def test_a_wrong_option_names_the_right_ones() -> None:
-    with pytest.raises(InvalidInput, match=r"format 'avro' is unknown; use one of debezium-json, json"):
-        decoder("avro", SHAPE)
+    with pytest.raises(InvalidInput, match=r"format 'xml' is unknown; use one of debezium-json, json"):
+        decoder("xml", SHAPE)
     with pytest.raises(InvalidInput, match=r"has no option 'operation_field'"):
         decoder("debezium-json", SHAPE, {"operation_field": "op"})
     with pytest.raises(InvalidInput, match=r"timestamp_unit is 'days'; use auto or ms or us or ns"):

@@ -239,7 +239,8 @@ def test_of_two_settles_of_the_same_change_part_the_second_gives_up() -> None:
 def test_a_change_of_the_protocol_stands_in_the_way_of_every_commit_that_did_not_see_it() -> None:
     log = new_log()
     read = log.refresh()
-    committed(log.commit(read, [replace(read.protocol)], INFO, BLIND))
+    another = replace(read.protocol, writer_features=read.protocol.writer_features - {"appendOnly"})
+    committed(log.commit(read, [another], INFO, BLIND))
     outcome = log.commit(read, [change_part("a")], INFO, BLIND)
     assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.METADATA
 

@@ -314,7 +314,9 @@ BREAKS: Mapping[Break, str] = {
     a_drop_deletes_at_once: "G1",
     careless_attach: "is added but is in the base already|ATTACH PARTITION .* shows",
     careless("detach"): "is removed but is not in the base|DETACH PARTITION .* shows|which left: DETACH PARTITION",
-    careless("replace"): "REPLACE PARTITION .* shows|which left: REPLACE PARTITION",
+    careless(
+        "replace"
+    ): "removed with another deletion vector|REPLACE PARTITION .* shows|which left: REPLACE PARTITION",
     claims_outlive_what_was_detached: "P1",
     attach_overlooks_live_keys: "has a key twice",
     a_mutation_overlooks_claimed_parts: "(DELETE|UPDATE) .* shows|says that nothing matches",
