@@ -52,7 +52,8 @@ def test_one_command_changes_everything_and_rewrites_nothing(path: str, capsys: 
     assert first["operation"] == "CREATE TABLE" and '"legacy"' in first["schema"]
     assert second["reason"] == "the shop moved" and json.loads(second["change"])["drop"] == ["legacy"]
     assert main(["schemas", path]) == OK
-    assert "the shop moved" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "the shop moved" in shown and "rename note to comment" in shown and "drop legacy" in shown
 
 
 def test_a_dry_run_says_which_readers_it_costs_and_changes_nothing(
@@ -61,6 +62,10 @@ def test_a_dry_run_says_which_readers_it_costs_and_changes_nothing(
     assert main(["alter", path, "--widen", "qty:long", "--rename", "note=comment", "--dry-run"]) == OK
     told = capsys.readouterr().err
     assert "delta-rs" in told and "refuses the table" in told and "column mapping" in told
+    assert main(["alter", path, "--drop", "legacy", "--dry-run"]) == OK
+    assert "legacy can no longer be read" in capsys.readouterr().err
+    assert main(["alter", path, "--add", "coupon:string", "--dry-run"]) == OK
+    assert "nothing is lost" in capsys.readouterr().err
     assert lakebed.open(path).version == 3
 
 

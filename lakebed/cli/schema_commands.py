@@ -46,13 +46,13 @@ def alter(options: argparse.Namespace) -> int:
     change = partial(
         table.alter, add=added, widen=widened, rename=renamed, drop=options.drop, relax=options.relax, comment=comments
     )
-    notes = change(dry_run=True).notes
+    costs = [f"{', '.join(options.drop)} can no longer be read, except at older versions"] if options.drop else []
+    costs += change(dry_run=True).notes
     if options.dry_run:
-        for each in notes:
+        for each in costs or ["nothing is lost: who can read the table now can read it then"]:
             note(each)
         return exit_codes.OK
-    dropped = [f"{', '.join(options.drop)} can no longer be read, except at older versions"] if options.drop else []
-    if (notes or dropped) and not confirmed("; ".join([*dropped, *notes]), options):
+    if costs and not confirmed("; ".join(costs), options):
         return exit_codes.FAILED
     result = change(reason=options.reason)
     print_record({"version": result.version, "changed": result.changed}, options)

@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from lakebed.cli.escapes import shown
 from lakebed.cli.text_table import Column
+from lakebed.manifest.schema_change import SchemaChange
 
 Row = Mapping[str, Any]
 
@@ -115,6 +117,10 @@ def time_text(value: datetime.datetime, now: datetime.datetime) -> str:
     if value.date() == now.date():
         return value.strftime("%H:%M:%S")
     return value.strftime("%m-%d %H:%M:%S" if value.year == now.year else "%Y-%m-%d %H:%M:%S")
+
+
+def _schema_change(row: Row) -> str:
+    return str(SchemaChange.from_json(orjson.loads(row["change"]))) if row["change"] else ""
 
 
 def _change(before: str, after: str, text: Callable[[int], str] = "{:,}".format) -> Callable[[Row], str]:
@@ -226,9 +232,9 @@ SCHEMAS = View(
     (
         Shown("version", right=True),
         TIME,
-        Shown("operation"),
-        Shown("change", least=16),
+        Shown("change", _schema_change, least=40),
         Shown("reason", least=12, if_any=True),
+        Shown("operation", optional=True),
     ),
     only_json=("schema",),
 )

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
 from lakebed.manifest.schema import type_from_json, type_to_json
+from lakebed.manifest.type_names import type_text
 from lakebed.manifest.widening import common_type
 from lakebed.quoting import quote_for_spark
 
@@ -40,6 +41,15 @@ class SchemaChange:
 
     def __bool__(self) -> bool:
         return any(getattr(self, each.name) for each in fields(self))
+
+    def __str__(self) -> str:
+        """As people say it: ``add coupon string, rename note to comment``."""
+        words = [f"add {path} {type_text(kind)}" for path, kind in self.add.items()]
+        words += [f"widen {path} to {type_text(kind)}" for path, kind in self.widen.items()]
+        words += [f"rename {path} to {name}" for path, name in self.rename.items()]
+        words += [f"{verb} {path}" for verb, paths in (("drop", self.drop), ("relax", self.relax)) for path in paths]
+        words += [f"comment on {path}" for path in self.comment]
+        return ", ".join(words)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON has it, with Delta's names of types; without what is empty."""

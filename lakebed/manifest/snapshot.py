@@ -86,7 +86,7 @@ class Snapshot:
         return self.logical_settings if self._has_one_name() else _cached_state(self).settings
 
     def _has_one_name(self) -> bool:
-        """Whether stored and logical names are the same, told without reading the schema where it can be."""
+        """Whether stored and logical names are the same; the schema is read only where it must be."""
         return not is_mapped(self.metadata, self.protocol) or self.columns.is_identity
 
     @property

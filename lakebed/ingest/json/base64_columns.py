@@ -67,12 +67,16 @@ def _decimals(values: pa.Array, matrices: Iterable[_Matrix], scale: int) -> pa.D
     return pa.Array.from_buffers(pa.decimal128(38, scale), len(values), [validity, pa.py_buffer(words)])
 
 
-def _matrices_of_bytes(values: pa.BinaryArray) -> Iterator[_Matrix]:
+def _buffers(values: pa.Array) -> tuple[np.ndarray[Any, Any], ...]:
+    """Of texts or bytes: their offsets, their bytes, and for each its length and whether it is no null."""
     values = values if values.offset == 0 else pa.concat_arrays([values])
     offsets = np.frombuffer(values.buffers()[1], np.int32)[: len(values) + 1].astype(np.int64)
     data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
-    lengths = np.diff(offsets)
-    valid = np.asarray(values.is_valid())
+    return offsets, data, np.diff(offsets), np.asarray(values.is_valid())
+
+
+def _matrices_of_bytes(values: pa.BinaryArray) -> Iterator[_Matrix]:
+    offsets, data, lengths, valid = _buffers(values)
     distinct = np.unique(lengths[valid])
     if len(distinct) and distinct[-1] > 15:
         raise NotBase64(f"a decimal of {distinct[-1]} bytes")
@@ -82,11 +86,7 @@ def _matrices_of_bytes(values: pa.BinaryArray) -> Iterator[_Matrix]:
 
 
 def _matrices(strings: pa.StringArray) -> Iterator[_Matrix]:
-    strings = strings if strings.offset == 0 else pa.concat_arrays([strings])
-    offsets = np.frombuffer(strings.buffers()[1], np.int32)[: len(strings) + 1].astype(np.int64)
-    data = np.frombuffer(strings.buffers()[2] or b"", np.uint8)
-    lengths = np.diff(offsets)
-    valid = np.asarray(strings.is_valid())
+    offsets, data, lengths, valid = _buffers(strings)
     distinct = np.unique(lengths[valid])
     if len(distinct) > LENGTHS_MAX or (len(distinct) and distinct[-1] > LENGTH_BYTES_MAX):
         raise NotBase64("strings too long or of too many lengths for decimals")

@@ -218,7 +218,14 @@ _VARIABLE = pa.struct([pa.field("scale", pa.int32()), pa.field("value", pa.strin
 
 
 def _variable(values: pa.StructArray, target: pa.DataType) -> pa.Array:
-    scales, raws = values.flatten()
+    return of_variable_scales(values, target, lambda some, scale: fitted(to_decimal(some, scale), target))
+
+
+def of_variable_scales(
+    values: pa.Array, target: pa.DataType, decimals: Callable[[pa.Array, int], pa.Array]
+) -> pa.Array:
+    """Decimals that have their scales beside them. ``decimals``: those of one scale, in the type ``target``. Raises Missed."""
+    scales, raws = (pc.struct_field(values, name) for name in ("scale", "value"))
     if scales.null_count != values.null_count or raws.null_count != values.null_count:
         raise Missed("a decimal without scale or value")
     result = pa.nulls(len(values), target)
@@ -228,8 +235,8 @@ def _variable(values: pa.StructArray, target: pa.DataType) -> pa.Array:
         if not 0 <= scale <= 38:
             raise Missed(f"a decimal of scale {scale}")
         chosen = pc.fill_null(pc.equal(scales, scale), False)
-        some = pc.if_else(chosen, raws, pa.scalar(None, pa.string()))
-        result = pc.if_else(chosen, fitted(to_decimal(some, scale), target), result)
+        some = pc.if_else(chosen, raws, pa.scalar(None, raws.type))
+        result = pc.if_else(chosen, decimals(some, scale), result)
     return result
 
 

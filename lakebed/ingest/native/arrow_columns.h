@@ -219,4 +219,19 @@ static int export_column(const struct field *fields, struct column *columns, int
     return DONE;
 }
 
+/* Ends a reader: hands its columns to `out`, unless it `failed`, and frees what is left. Returns DONE or why it failed. */
+static inline int finish_columns(const struct field *fields, struct column *columns, int32_t count, int failed,
+                                 struct ArrowArray *out)
+{
+    if (failed == DONE) {
+        failed = export_column(fields, columns, 0, out);
+        if (failed != DONE)
+            release_array(out);
+    }
+    for (int32_t i = 0; columns != NULL && i < count; i++)
+        free_column(&columns[i]);
+    free(columns);
+    return failed;
+}
+
 #endif

@@ -22,7 +22,8 @@ enum code {
 };
 
 enum fault {
-    ENDS = 1, NEGATIVE, NUMBER, RANGE, TRUTH, UTF8, SYMBOL, BRANCH, BLOCK, DIGITS, REPEATED, LEVELS, LEFT, UNKNOWN_SYMBOL, REFUSED,
+    ENDS = 1, NEGATIVE, NUMBER, RANGE, TRUTH, UTF8, SYMBOL, BRANCH, BLOCK, DIGITS, REPEATED, LEVELS, LEFT,
+    UNKNOWN_SYMBOL, REFUSED,
     VALUES
 };
 
@@ -579,14 +580,7 @@ EXPORTED int lakebed_read_avro(const struct avro_task *task, struct ArrowArray *
             failed = read;
         }
     }
-    if (failed == DONE) {
-        failed = export_column(s.fields, s.columns, 0, out);
-        if (failed != DONE)
-            release_array(out);
-    }
-    for (int32_t i = 0; s.columns != NULL && i < task->field_count; i++)
-        free_column(&s.columns[i]);
-    free(s.columns);
+    failed = finish_columns(s.fields, s.columns, task->field_count, failed, out);
     free(s.sorted);
     return failed;
 }

@@ -419,15 +419,8 @@ EXPORTED int lakebed_read_json(struct task *task, struct ArrowArray *out)
         if (read < 0)
             failed = read;
     }
-    if (failed == DONE) {
-        failed = export_column(s.fields, s.columns, 0, out);
-        if (failed != DONE)
-            release_array(out);
-    }
+    failed = finish_columns(s.fields, s.columns, count, failed, out);
     task->unknown_count = s.unknowns;
-    for (int32_t i = 0; s.columns != NULL && i < count; i++)
-        free_column(&s.columns[i]);
-    free(s.columns);
     free(s.places);
     if (s.locale != (locale_t)0)
         freelocale(s.locale);

@@ -492,14 +492,7 @@ EXPORTED int lakebed_read_protobuf(const struct task *task, struct ArrowArray *o
         if (read < 0)
             failed = read;
     }
-    if (failed == DONE) {
-        failed = export_column(s.fields, s.columns, 0, out);
-        if (failed != DONE)
-            release_array(out);
-    }
-    for (int32_t i = 0; s.columns != NULL && i < task->field_count; i++)
-        free_column(&s.columns[i]);
-    free(s.columns);
+    failed = finish_columns(s.fields, s.columns, task->field_count, failed, out);
     free(s.oneofs);
     return failed;
 }

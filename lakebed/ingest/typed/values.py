@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from lakebed.ingest.debezium.connect_schema import column_type
 from lakebed.ingest.debezium.connect_types import Kind, LogicalType
 from lakebed.ingest.json.base64_columns import decimals_of_bytes
-from lakebed.ingest.json.columns import MISSES, Missed, null_unavailable, reader_for
+from lakebed.ingest.json.columns import MISSES, Missed, null_unavailable, of_variable_scales, reader_for
 from lakebed.ingest.json.decimal_columns import fitted
 from lakebed.ingest.json.text import Number, Unreadable
 from lakebed.ingest.json.values import JsonOptions, convert, is_unavailable
@@ -241,20 +241,7 @@ def _from_bytes(values: pa.BinaryArray, logical: LogicalType, target: pa.DataTyp
 
 
 def _variable(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Decimals that have their scales beside them."""
-    scales, raws = (pc.struct_field(values, name) for name in ("scale", "value"))
-    if scales.null_count != values.null_count or raws.null_count != values.null_count:
-        raise Missed("a decimal without scale or value")
-    out = pa.nulls(len(values), target)
-    for scale in pc.unique(scales).to_pylist():
-        if scale is None:
-            continue
-        if not 0 <= scale <= 38:
-            raise Missed(f"a decimal of scale {scale}")
-        chosen = pc.fill_null(pc.equal(scales, scale), False)
-        some = pc.if_else(chosen, raws, pa.scalar(None, raws.type))
-        out = pc.if_else(chosen, _from_decimal(decimals_of_bytes(some, scale), target), out)
-    return out
+    return of_variable_scales(values, target, lambda some, scale: _from_decimal(decimals_of_bytes(some, scale), target))
 
 
 def _nested(values: pa.Array, logical: LogicalType, target: pa.DataType, options: JsonOptions) -> pa.Array:
