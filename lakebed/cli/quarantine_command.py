@@ -188,9 +188,9 @@ def _replay(options: argparse.Namespace) -> int:
 
 def _pipeline_of(options: argparse.Namespace) -> Pipeline | None:
     """The pipeline file that is given, by its option or in place of the table."""
-    from lakebed.pipeline.settings import load
+    from lakebed.pipeline.settings import load_table
 
     file = options.pipeline
     if file is None and options.path.endswith((".yml", ".yaml")) and Path(options.path).is_file():
         file = options.path
-    return None if file is None else load(file)
+    return None if file is None else load_table(file)

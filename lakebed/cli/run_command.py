@@ -17,7 +17,7 @@ from lakebed.cli import exit_codes, logs
 from lakebed.errors import LakebedError, Unexpected
 from lakebed.pipeline.document import Document
 from lakebed.pipeline.driver import SparkStart
-from lakebed.pipeline.settings import Pipeline, load, maintenance_of
+from lakebed.pipeline.settings import Pipeline, load_table, maintenance_of
 
 if TYPE_CHECKING:
     from lakebed.pipeline.check import Role
@@ -37,7 +37,7 @@ def run_pipeline(
     host: str | None = None,
 ) -> int:
     """Run a pipeline file; returns the exit code. Raises LakebedError, with secrets redacted."""
-    pipeline = load(file)
+    pipeline = load_table(file)
     if events_per_second is not None:
         from lakebed.pipeline.sources import with_rate
 

@@ -15,12 +15,12 @@ from lakebed.errors import LakebedError
 from lakebed.pipeline.check import Checked, check
 from lakebed.pipeline.document import HIDDEN, Document
 from lakebed.pipeline.places import is_local
-from lakebed.pipeline.settings import Pipeline, load
+from lakebed.pipeline.settings import Pipeline, load_table
 
 
 def validate(file: str, connect: bool = False) -> int:
     """Print the settings. ``connect``: ask brokers and stores too. Raises LakebedError that lists all that is wrong."""
-    pipeline = load(file)
+    pipeline = load_table(file)
     try:
         checked = check(pipeline, connect=connect)
     except LakebedError as error:

@@ -102,7 +102,8 @@ def _one_of(document: Document, node: Node, choices: tuple[Any, ...]) -> Any:
     others = [choice for choice in choices if choice is not type(None)]
     container = isinstance(node.value, Mapping)
     for choice in others:
-        takes_members = is_dataclass(choice) or issubclass(get_origin(choice) or type(choice), Mapping)
+        origin = get_origin(choice)
+        takes_members = is_dataclass(choice) or (isinstance(origin, type) and issubclass(origin, Mapping))
         if takes_members == container:
             return convert(document, node, choice)
     return convert(document, node, others[0])

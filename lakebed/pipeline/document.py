@@ -37,8 +37,10 @@ _RESOLVER: Any = yaml.resolver.Resolver()
 _YAML = "tag:yaml.org,2002:"
 _NULLS = frozenset(["", "~", "null", "Null", "NULL"])
 _WORDS = frozenset(["true", "false", "yes", "no", "on", "off", "null"])  # common words are not secrets
-_HARMLESS = "table."  # keys below it are the user's own columns
-_PLACE = re.compile(r"\.(path|folder|topics(\[\d+\])?|topic_pattern|bootstrap\.servers|ssl\.ca\.location|url)$")
+_HARMLESS = ("table.", "database.")  # keys below are the user's own columns and tables
+_PLACE = re.compile(
+    r"\.(path|folder|topics(\[\d+\])?|topic_(pattern|prefix)|transaction_topic|bootstrap\.servers|ssl\.ca\.location|url)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def parse(text: str, file: str, environment: Mapping[str, str] | None = None) ->
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
-            raise InvalidInput(f"{file} is empty; it must describe a pipeline (table, source, format)")
+            raise InvalidInput(f"{file} is empty; it must describe a pipeline (table or database, source, format)")
         root = reader.read(node, "", hidden=False)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1

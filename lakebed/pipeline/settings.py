@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
+from lakebed.ingest.database.naming import Naming, prefix_of
+from lakebed.ingest.database.wishes import TableWishes
 from lakebed.ingest.json.values import UnknownFields
 from lakebed.ingest.operations import DELETE_VALUES
 from lakebed.ingest.schema_evolution import Evolution, EvolvePolicy, OnMismatch
@@ -21,6 +23,7 @@ from lakebed.ingest.typed.formats import EVENTS, TYPED_FORMATS
 from lakebed.manifest.type_names import table_schema
 from lakebed.manifest.widening import widest_type
 from lakebed.pipeline.binding import bind, convert, leaves, mapping_of
+from lakebed.pipeline.database_section import DatabaseSection, wrong_in
 from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
 from lakebed.pipeline.typed_sections import (
     RegistrySection,
@@ -189,16 +192,13 @@ class SparkSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TopLevel:
-    """The top-level keys of the file except ``source`` and ``format``, which have a ``kind``."""
+    """The top-level keys of every file except ``source`` and ``format``, which have a ``kind``."""
 
-    table: TableSection
     trigger_seconds: float = 0.0
     quarantine: Literal["table", "fail"] = "table"
     evolve: tuple[Evolution, ...] | None = None
-    """What may be done to the table's schema where records need it. Of a ``Pipeline`` it is never None."""
+    """What may be done to a table's schema where records need it. Of a pipeline it is never None."""
     on_mismatch: OnMismatch = "quarantine"
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """New name of a field of the source to the name that it had before."""
     registry: RegistrySection | None = None
     """Where the schemas of records are; None for formats that need none, and for schemas in files."""
     maintain: bool = True
@@ -209,8 +209,24 @@ class _TopLevel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline(_TopLevel):
-    """One pipeline. ``document`` masks its secrets in texts."""
+class _OfTable(_TopLevel):
+    """The keys of a file with ``table``."""
+
+    table: TableSection
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """New name of a field of the source to the name that it had before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfDatabase(_TopLevel):
+    """The keys of a file with ``database``."""
+
+    database: DatabaseSection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline(_OfTable):
+    """A pipeline into one table. ``document`` masks its secrets in texts."""
 
     source_kind: str
     source: SourceSection
@@ -219,20 +235,67 @@ class Pipeline(_TopLevel):
     document: Document = field(repr=False)
 
     @property
+    def path(self) -> str:
+        """Where the table is."""
+        return self.table.path
+
+    @property
     def policy(self) -> EvolvePolicy:
         """What happens where records and table differ. Raises InvalidInput."""
-        return EvolvePolicy(
-            allowed=frozenset(self.evolve or ()),
-            on_mismatch=self.on_mismatch,
-            columns=self.columns,
-            by_schema=self.format_kind in FORMATS_WITH_SCHEMA,
+        return _policy(self, self.columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabasePipeline(_OfDatabase):
+    """A pipeline into all tables of a database."""
+
+    source_kind: str
+    source: KafkaSection
+    format_kind: str
+    format: DebeziumFormat | TypedFormat
+    document: Document = field(repr=False)
+
+    @property
+    def path(self) -> str:
+        """Where the database is: its tables are below."""
+        return self.database.path
+
+    @property
+    def naming(self) -> Naming:
+        """Which topic is which table. Raises InvalidInput if it is not known what the names of topics begin with."""
+        section, events = self.database, self.format_kind.startswith(EVENTS)
+        prefix = section.topic_prefix
+        if prefix is None:
+            prefix = prefix_of(self.source.topics, self.source.topic_pattern) if events else ""
+        return Naming(
+            prefix=prefix,
+            include=section.include,
+            exclude=section.exclude,
+            events=events,
+            transaction_topic=section.points.transaction_topic if section.points else None,
         )
+
+    def policy_of(self, wishes: TableWishes) -> EvolvePolicy:
+        """What happens where the records and the table of these wishes differ. Raises InvalidInput."""
+        return _policy(self, wishes.columns)
+
+
+AnyPipeline = Pipeline | DatabasePipeline
+
+
+def _policy(pipeline: AnyPipeline, columns: Mapping[str, str]) -> EvolvePolicy:
+    return EvolvePolicy(
+        allowed=frozenset(pipeline.evolve or ()),
+        on_mismatch=pipeline.on_mismatch,
+        columns=columns,
+        by_schema=pipeline.format_kind in FORMATS_WITH_SCHEMA,
+    )
 
 
 _CHOICES = ("source", "format")
 
 
-def load(file: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> Pipeline:
+def load(file: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> AnyPipeline:
     """Read a pipeline file. Raises InvalidInput with the file, the line and the key."""
     name = os.fspath(file)
     try:
@@ -247,7 +310,12 @@ def load(file: str | os.PathLike[str], environment: Mapping[str, str] | None = N
         raise InvalidInput(f"the pipeline file {name} can't be read: {error}") from None
     except UnicodeDecodeError as error:
         raise InvalidInput(f"the pipeline file {name} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
-    return parse_pipeline(text, name, environment)
+    return parse_any(text, name, environment)
+
+
+def load_table(file: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> Pipeline:
+    """Like ``load``, for a file that describes one table. Raises InvalidInput for one of a database."""
+    return _of_one_table(load(file, environment))
 
 
 def maintenance_of(path: str) -> Pipeline:
@@ -257,23 +325,27 @@ def maintenance_of(path: str) -> Pipeline:
 
 
 def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None = None) -> Pipeline:
+    """Like ``load_table``, for a text."""
+    return _of_one_table(parse_any(text, file, environment))
+
+
+def parse_any(text: str, file: str, environment: Mapping[str, str] | None = None) -> AnyPipeline:
     """Like ``load``, for a text. Raises InvalidInput that lists all that is wrong, each with its line."""
     document = parse(text, file, environment)
     root = document.root
     members = mapping_of(document, root)
-    keys = [*_TopLevel.__slots__, *_CHOICES]
-    errors: list[InvalidInput] = [
-        document.error(node, f"there is no such key{suggest(key, keys) or '; the keys are ' + ', '.join(keys)}")
-        for key, node in members.items()
-        if key not in keys
-    ]
+    is_database = "database" in members
+    section: type[_OfTable] | type[_OfDatabase] = _OfDatabase if is_database else _OfTable
+    keys = [*(item.name for item in fields(section)), *_CHOICES]
+    errors = list(_wrong_keys(document, members, keys, is_database))
     top, source, chosen = None, None, None
     try:
-        top = bind(document, root, _TopLevel, left_out=(*_CHOICES, *(key for key in members if key not in keys)))
+        top = bind(document, root, section, left_out=(*_CHOICES, *(key for key in members if key not in keys)))
     except (InvalidInput, ExceptionGroup) as error:
         errors += leaves(error)
     try:
-        source = _choice(document, root, "source", _SOURCE_SECTIONS, None)
+        sources = {"kafka": KafkaSection} if is_database else _SOURCE_SECTIONS
+        source = _choice(document, root, "source", sources, None)
     except (InvalidInput, ExceptionGroup) as error:
         errors += leaves(error)
     is_generated = source is not None and source[0] == "generator"
@@ -289,20 +361,68 @@ def parse_pipeline(text: str, file: str, environment: Mapping[str, str] | None =
     if top is not None and chosen is not None:
         errors += _wrong_evolution(document, top, *chosen)
         errors += _wrong_schemas(document, members, top.registry, *chosen)
+    if source is not None and chosen is not None and isinstance(top, _OfDatabase):
+        errors += _wrong_in_database(document, top.database, source, chosen)
     if errors or top is None or source is None or chosen is None:
         raise document.all_of(errors)
-    return Pipeline(
+    kind = DatabasePipeline if isinstance(top, _OfDatabase) else Pipeline
+    return kind(
         source_kind=source[0],
         source=source[1],
         format_kind=chosen[0],
         format=chosen[1],
         document=document,
-        **{name: getattr(top, name) for name in _TopLevel.__slots__ if name != "evolve"},
+        **{item.name: getattr(top, item.name) for item in fields(top) if item.name != "evolve"},
         evolve=_evolve_by_default(source[0], *chosen) if top.evolve is None else top.evolve,
     )
 
 
-def decoder_options(pipeline: Pipeline) -> dict[str, Any]:
+def _of_one_table(pipeline: AnyPipeline) -> Pipeline:
+    if isinstance(pipeline, Pipeline):
+        return pipeline
+    document = pipeline.document
+    raise document.error(
+        document.at("database"), "this needs a file of one table; give the path of a table of the database instead"
+    )
+
+
+def _wrong_keys(
+    document: Document, members: Mapping[str, Node], keys: Sequence[str], is_database: bool
+) -> Iterator[InvalidInput]:
+    for key, node in members.items():
+        if key in keys:
+            continue
+        if is_database and key == "table":
+            text = "the file has database too, where each table is made from its topic; leave one of them out"
+        elif is_database and key == "columns":
+            text = "names are those of one table; set columns below database.tables"
+        else:
+            text = f"there is no such key{suggest(key, keys) or '; the keys are ' + ', '.join(keys)}"
+        yield document.error(node, text)
+
+
+def _wrong_in_database(
+    document: Document, section: DatabaseSection, source: tuple[str, Any], chosen: tuple[str, Any]
+) -> Iterator[InvalidInput]:
+    """What of source and format can't be a database's."""
+    if section.topic_prefix is None and chosen[0].startswith(EVENTS):
+        try:
+            prefix_of(source[1].topics, source[1].topic_pattern)
+        except InvalidInput as error:
+            yield document.error(document.at("source"), str(error))
+    if chosen[0] not in FORMATS_WITH_SCHEMA:
+        listed = ", ".join(FORMATS_WITH_SCHEMA)
+        yield document.error(
+            document.at("format", "kind"),
+            f"records of {chosen[0]} carry no schema, so no table can be made from them; use one of {listed}",
+        )
+    for name in ("schema_file", "key_schema_file"):
+        if getattr(chosen[1], name, None) is not None:
+            text = "one schema can't be that of every table; leave it out, and give a registry"
+            yield document.error(document.at("format", name), text)
+
+
+def decoder_options(pipeline: AnyPipeline) -> dict[str, Any]:
     """The options of the format's decoder. Files of schemas are read. Raises InvalidInput."""
     if isinstance(pipeline.format, TypedEventsFormat | TypedRowsFormat):
         return options_of(pipeline.format, pipeline.registry)
@@ -317,7 +437,9 @@ def _evolve_by_default(source: str, format_kind: str, section: FormatSection) ->
     return tuple(one for one in EVOLVE_BY_DEFAULT if is_counted or one != "add")
 
 
-def _wrong_evolution(document: Document, top: _TopLevel, kind: str, section: FormatSection) -> Iterator[InvalidInput]:
+def _wrong_evolution(
+    document: Document, top: _OfTable | _OfDatabase, kind: str, section: FormatSection
+) -> Iterator[InvalidInput]:
     if isinstance(section, RowsFormat):
         for name in ("evolve", "on_mismatch", "columns"):
             if name in mapping_of(document, document.root):
@@ -334,10 +456,16 @@ def _wrong_evolution(document: Document, top: _TopLevel, kind: str, section: For
     if "add" in (top.evolve or ()) and unknown_fields != "warn":
         text = f"format.unknown_fields is {unknown_fields}, so no column is added; leave one of them out"
         yield document.error(document.at("evolve"), text)
-    try:
-        EvolvePolicy(columns=top.columns)
-    except InvalidInput as error:
-        yield document.error(document.at("columns"), str(error))
+    named: dict[tuple[str, ...], Mapping[str, str]]
+    if isinstance(top, _OfTable):
+        named = {("columns",): top.columns}
+    else:
+        named = {("database", "tables", one, "columns"): rules.columns for one, rules in top.database.tables.items()}
+    for place, columns in named.items():
+        try:
+            EvolvePolicy(columns=columns)
+        except InvalidInput as error:
+            yield document.error(document.at(*place), str(error))
 
 
 def _wrong_schemas(
@@ -358,7 +486,9 @@ def _wrong_schemas(
         yield document.error(document.at("format", name), why)
 
 
-def _wrong_values(document: Document, members: Mapping[str, Node], top: _TopLevel) -> Iterator[InvalidInput]:
+def _wrong_values(
+    document: Document, members: Mapping[str, Node], top: _OfTable | _OfDatabase
+) -> Iterator[InvalidInput]:
     if top.trigger_seconds < 0:
         yield document.error(members["trigger_seconds"], "it must be at least 0 (as soon as there is something new)")
     if top.metrics.port is not None and not 0 <= top.metrics.port <= 65535:
@@ -367,7 +497,13 @@ def _wrong_values(document: Document, members: Mapping[str, Node], top: _TopLeve
         yield document.error(members["page"], "the port must be between 0 and 65535, or null for no page")
     if not top.page.host:
         yield document.error(members["page"], "the host must not be empty; 0.0.0.0 is every address of this machine")
-    table = top.table
+    if isinstance(top, _OfTable):
+        yield from _wrong_in_table(document, top.table)
+    else:
+        yield from wrong_in(document, top.database)
+
+
+def _wrong_in_table(document: Document, table: TableSection) -> Iterator[InvalidInput]:
     wrong = False
     for name, text in table.properties.items():
         try:

@@ -1,0 +1,24 @@
+"""What a pipeline's settings say about one table of a database; what they leave out is derived from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWishes:
+    """``keys``: None: those of the message key; empty: the table is only appended to. ``sequence_by``: None: the order of the
+    source, as far as its records have one. ``columns``: new name of a field to the one that it had before.
+    """
+
+    keys: tuple[str, ...] | None = None
+    sort_key: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    partition_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    types: Literal["given", "wide"] = "given"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    max_age_seconds: float = 10.0
+    mirror: bool = False
