@@ -52,7 +52,8 @@ class AlterResult(HtmlResult):
 def alter(log: TableLog, change: Wanted, *, reason: str = "") -> AlterResult:
     """Change the schema; returns what was done. ``reason`` goes into the history; see ``evolve`` for what is refused.
 
-    Raises InvalidSchema naming the column, what is wrong and the way out; Contention, StoreUnavailable (altering again is safe).
+    Raises InvalidSchema naming the column, what is wrong and the way out; Contention; StoreUnavailable, which says whether
+    altering again is safe: a second time names might be swapped back, or a column that was added in place of one be dropped.
     """
     if not change:
         raise InvalidSchema("there is nothing to change; name what to add, widen, relax, rename, drop or comment on")
@@ -78,7 +79,8 @@ def alter(log: TableLog, change: Wanted, *, reason: str = "") -> AlterResult:
         parameters = wanted.to_json() | ({"reason": reason} if reason else {})
         return Proposal(actions=actions, access=BLIND, result=result, parameters=parameters)
 
-    return commit_loop(log, Operation.ALTER, build)
+    again = callable(change) or not (change.rename or change.drop)
+    return commit_loop(log, Operation.ALTER, build, repeatable=again)
 
 
 def evolved_by(snapshot: Snapshot, change: SchemaChange) -> Evolved:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
 
 from lakebed import events
-from lakebed.errors import Corrupt, InvalidSchema
+from lakebed.errors import Corrupt, InvalidSchema, StoreUnavailable
 from lakebed.health.log_checks import state_findings
 from lakebed.manifest.actions import (
     Action,
@@ -39,6 +40,7 @@ from lakebed.operations.set_properties import set_properties
 from lakebed.operations.set_sort_key import set_sort_key
 from lakebed.settings import ConflictScope, TableSettings
 from lakebed.view.schema_history import schemas
+from tests.manifest.test_table_log import SilentStore
 
 INFO = CommitInfo(operation="TEST", commit_id="")
 ORDERS = pa.schema(
@@ -284,6 +286,66 @@ def test_nothing_to_change_is_refused_and_a_change_that_holds_already_commits_no
         alter(log, SchemaChange())
     assert alter(log, COMPATIBLE["add"]) == AlterResult(version=1, changed=True)
     assert alter(log, COMPATIBLE["add"]) == AlterResult(version=1, changed=False)
+
+
+@pytest.mark.parametrize("change", [*COMPATIBLE.values(), DROP], ids=[*COMPATIBLE, "drop"])
+@pytest.mark.parametrize("plan", [["lost request"] * 3, ["lost answer"], ["lost request", "lost answer"]])
+def test_a_store_that_answers_with_errors_for_a_while_changes_the_schema_once(
+    change: SchemaChange, plan: list[str]
+) -> None:
+    store = SilentStore()
+    log = new_log(store=store)
+    store.plan = list(plan)
+    assert alter(log, change) == AlterResult(version=1, changed=True, notes=alter(new_log(), change).notes)
+    assert not store.plan
+    assert [past.version for past in past_changes(TableLog(store).refresh().domains)] == [1]
+
+
+class StoreThatFallsSilent(MemoryLogStore):
+    """From its next put on it answers nothing, though it did what was asked."""
+
+    falls_silent = is_silent = False
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        landed = super().put_if_absent(name, data)
+        self.is_silent = self.falls_silent
+        return landed if not self.is_silent else self._no_answer()
+
+    def read(self, name: str) -> bytes:
+        return self._no_answer() if self.is_silent else super().read(name)
+
+    def _no_answer(self) -> NoReturn:
+        raise StoreUnavailable("no answer")
+
+
+UNSAFE_TWICE = {
+    "names are swapped": SchemaChange(rename={"note": "qty", "qty": "note"}),
+    "a column takes the place of another": SchemaChange(drop=("note",), add={"note": pa.binary()}),
+    "a name is given again": SchemaChange(rename={"note": "comment"}, add={"note": pa.binary()}),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [(COMPATIBLE[kind], "nothing is done twice") for kind in ("add", "widen", "relax", "comment")]
+    + [(change, "look in the timeline whether version 1 is this") for change in (DROP, *UNSAFE_TWICE.values())],
+    ids=["add", "widen", "relax", "comment", "drop", *UNSAFE_TWICE],
+)
+def test_a_store_that_stays_silent_ends_it_and_whoever_is_told_to_alter_again_may(
+    change: SchemaChange, advice: str
+) -> None:
+    store = StoreThatFallsSilent()
+    log = new_log(settings=TableSettings(keys=("id", "day")), store=store)
+    store.falls_silent = True
+    with pytest.raises(StoreUnavailable, match=advice):
+        alter(log, change)
+    store.falls_silent = store.is_silent = False
+    log = TableLog(store, sleep=lambda seconds: None)
+    changed = log.refresh()
+    assert changed.version == 1, "the commit stands"
+    if "twice" in advice:
+        assert alter(log, change) == AlterResult(version=1, changed=False)
+        assert log.refresh().logical_schema == changed.logical_schema
 
 
 def test_a_sort_key_is_given_by_the_names_that_users_see() -> None:

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.cli import main
 from lakebed.errors import UnsafeStore
 from lakebed.manifest.claims import claims_of
 from lakebed.storage.open import open_part_storage
-from tests.infra.fault_proxy import FaultProxy, FaultRates
+from tests.infra.fault_proxy import Fault, FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
 from tests.internals import log_of
 from tests.manifest.unsafe_s3 import Behaviour, UnsafeS3
@@ -82,6 +83,20 @@ def test_hundreds_of_faults_lose_no_batch_and_commit_none_twice(flaky_s3: FaultP
     assert sorted(table.to_arrow()["id"].to_pylist()) == list(range(40))
     assert table.version == 40
     assert sum(flaky_s3.traffic().faults.values()) >= 5
+
+
+@pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.AFTER])
+def test_a_schema_is_altered_once_if_the_store_is_busy_or_its_answer_is_lost(
+    fault: Fault, flaky_s3: FaultProxy, s3_server: S3Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names that are swapped twice would be as before."""
+    table = lakebed.create(f"s3://{s3_server.create_bucket()}/t", SCHEMA.append(pa.field("w", pa.string())))
+    table.apply(pa.table({"id": [1], "v": ["v"], "w": ["w"]}))
+    flaky_s3.fail_next(fault, method="PUT", path_contains=f"_delta_log/{2:020}.json")
+    assert main(["alter", table.path, "--rename", "v=w", "--rename", "w=v", "--yes"]) == 0
+    assert flaky_s3.traffic().faults[fault] >= 1
+    assert (table.version, table.to_arrow().to_pylist()) == (2, [{"id": 1, "v": "w", "w": "v"}])
+    assert "2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour.IGNORES, Behaviour.CHECKS_THEN_WRITES])
