@@ -15,12 +15,13 @@ from functools import cache
 import duckdb
 
 from lakebed.error_transport import decode
-from lakebed.errors import Corrupt
+from lakebed.errors import Corrupt, Unsupported
 from lakebed.storage.local_files import NOT_ALLOWED, TOO_MANY_OPEN, trouble
 
 _OF_FILES = (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException, duckdb.InternalException)
 _NO_SUCH_FILE = "No files found"
 _DISK_FULL = "No space left"
+_OTHER_STRUCT = "STRUCT cast must have at least one matching member"
 _FAILED_IN_STREAM = re.compile(r"^(Conversion|Out of Range|Invalid Input) Error")
 
 
@@ -48,10 +49,19 @@ def naming_unreadable(paths: Iterable[str]) -> Iterator[None]:
 
 
 def raise_own(error: duckdb.Error) -> None:
-    """Raises the error of lakebed that made DuckDB fail, such as StoreUnavailable; returns if there is none."""
+    """Raises the error of lakebed that made DuckDB fail, such as StoreUnavailable; returns if there is none.
+
+    Raises Unsupported if a file has a struct with other fields alone, which another program dropped: see ``evolve``.
+    """
     own = decode(str(error))
     if own is not None:
         raise own from error
+    if _OTHER_STRUCT in str(error):
+        raise Unsupported(
+            f"DuckDB can't read a struct as one with other fields alone ({str(error).split(', inputs are ')[-1]}). If it stands "
+            "so in a file that is older than the table's schema: read the table with Spark, leave the column out, or let the "
+            "program that dropped the fields write its older files again"
+        ) from error
 
 
 @contextmanager

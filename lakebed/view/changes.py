@@ -59,7 +59,7 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.nested import table_as_declared
 from lakebed.parts.sql import aliases, by_place, named, parquet, registered, scan_of, sql_type
 from lakebed.storage.engine import connect
-from lakebed.storage.file_errors import is_missing_file
+from lakebed.storage.file_errors import is_missing_file, naming_unreadable
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 from lakebed.view.change_columns import (
@@ -360,7 +360,8 @@ class _Reading:
                     f"the change rows of version {self._version.version} are no longer kept: {gone} is gone",
                     version=self._version.version,
                 ) from error
-            raise
+            with naming_unreadable(part.path for part in parts):
+                raise
 
 
 def _alive(dead: BitMap64, rows: int) -> npt.NDArray[np.bool_]:

@@ -121,6 +121,30 @@ def test_spark_reads_the_same(spark: SparkSession, tmp_path: Path) -> None:
         assert sorted(row["a"] for row in frame.where(condition).select("a").collect()) == keys, where
 
 
+def test_a_struct_that_shares_no_field_with_an_older_file_is_read_by_spark_and_refused_clearly_without(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    old = pa.table({"k": pa.array([1], pa.int64()), "s": pa.array([{"x": 1}])})
+    new = pa.table({"k": pa.array([2], pa.int64()), "s": pa.array([{"y": "b"}])})
+    inside = {"type": "struct", "fields": [field("b", "y", "string", 3)]}
+    fields = [field("k", "k", "long", 1), field("s", "s", inside, 2), field("region", "r", "string", 4)]
+    files = [File(each, {}, {"r": "eu"}) for each in (old, new)]
+    table = lakebed.open(table_with(tmp_path / "t", fields, files, "name", FEATURES))
+    (version,) = versions_with_changes(table.path, 0, 0)
+    for read in (
+        table.to_arrow,
+        lambda: table.to_arrow(where="k = 1"),
+        lambda: table.query("select s.b from t", "t"),
+        lambda: table.lookup([{"k": 1}]),
+        lambda: list(read_version(table.path, version)),
+    ):
+        with pytest.raises(Unsupported, match=r"can't read a struct .*STRUCT\(y VARCHAR\).* with Spark"):
+            read()
+    assert table.query("select k from t order by k", "t")["k"].to_pylist() == [1, 2]
+    values = [value and value["b"] for value in table.read(spark).orderBy("k").toArrow()["s"].to_pylist()]
+    assert values == [None, "b"]
+
+
 def test_a_table_from_before_table_features_is_read_by_its_stored_names_too(tmp_path: Path) -> None:
     rows = pa.table({"col-1": [1, 2], "col-2": ["x", "y"]})
     fields = [field("a", "col-1", "long", 1), field("region", "col-5", "string", 2), field("b c", "col-2", "string", 3)]
