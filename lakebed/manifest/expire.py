@@ -8,7 +8,7 @@ from lakebed.manifest.actions import Action
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import EXPIRED, Operation
-from lakebed.manifest.holds import expired_before, first_unexpired, holds_of
+from lakebed.manifest.holds import expired_before, first_unexpired, held_onward, holds_of
 from lakebed.manifest.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 def expire_before(log: TableLog, version: int, now_ms: int) -> Snapshot:
     """A snapshot in which all versions before this one have expired, and no hold has ended that is still in the log.
 
-    From then on no reader can begin to hold an older version. Raises Contention, StoreUnavailable (it may be repeated).
+    Versions that a reader of changes holds do not expire. From then on no reader can begin to hold an older version.
+    Raises Contention, StoreUnavailable (it may be repeated).
     """
 
     def build(snapshot: Snapshot) -> Proposal[Snapshot] | Finished[Snapshot]:
         ended = [hold for hold in holds_of(snapshot.domains) if not hold.is_live(now_ms)]
         actions: list[Action] = [hold.ended() for hold in ended]
-        if first_unexpired(snapshot.domains) < version:
-            actions.append(expired_before(version))
+        onward = held_onward(snapshot.domains, now_ms)
+        before = version if onward is None else min(version, onward)
+        if first_unexpired(snapshot.domains) < before:
+            actions.append(expired_before(before))
         if not actions:
             return Finished(snapshot)
         access = ReadWriteSet(domains=frozenset([EXPIRED, *(hold.domain for hold in ended)]))

@@ -1,6 +1,7 @@
 """How cleanups and readers of old versions coordinate, by entries of the log.
 
-- A reader's *hold*, ``lakebed.hold.<uuid>``: until when it needs a version.
+- A reader's *hold*, ``lakebed.hold.<uuid>``: until when it needs a version. A hold *onward* is of a reader of changes: it needs
+  all versions from that one on.
 - The *first unexpired version*, ``lakebed.expired``: older versions have expired, and their files may be gone. It only grows.
 
 A cleanup commits this version before it deletes anything, and a reader commits its hold before it reads. The two commits
@@ -11,7 +12,7 @@ the version has expired and is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -22,11 +23,16 @@ from lakebed.manifest.entries import EXPIRED, HOLD
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A version that a reader holds until ``until_ms`` (epoch milliseconds)."""
+    """A version that a reader holds until ``until_ms`` (epoch milliseconds); ``onward``: and all later ones.
+
+    ``reader``: who holds it, for people.
+    """
 
     id: str
     version: int
     until_ms: int
+    onward: bool = False
+    reader: str = ""
 
     @property
     def domain(self) -> str:
@@ -38,7 +44,10 @@ class Hold:
 
     def to_action(self) -> Domain:
         """The action that adds the hold to the log."""
-        return Domain(self.domain, orjson.dumps({"version": self.version, "until_ms": self.until_ms}).decode())
+        value: dict[str, object] = {"version": self.version, "until_ms": self.until_ms}
+        if self.onward:
+            value |= {"onward": True, "reader": self.reader}
+        return Domain(self.domain, orjson.dumps(value).decode())
 
     def ended(self) -> Domain:
         """The action that removes the hold from the log."""
@@ -51,13 +60,22 @@ def holds_of(domains: Mapping[str, str]) -> list[Hold]:
     for domain, text in domains.items():
         if domain.startswith(HOLD):
             value = orjson.loads(text)
-            holds.append(Hold(domain.removeprefix(HOLD), value["version"], value["until_ms"]))
+            hold = Hold(domain.removeprefix(HOLD), value["version"], value["until_ms"])
+            holds.append(replace(hold, onward=value.get("onward", False), reader=value.get("reader", "")))
     return holds
 
 
 def held_versions(domains: Mapping[str, str], now_ms: int) -> frozenset[int]:
     """Versions that readers hold now."""
     return frozenset(hold.version for hold in holds_of(domains) if hold.is_live(now_ms))
+
+
+def held_onward(domains: Mapping[str, str], now_ms: int) -> int | None:
+    """The oldest version that a reader of changes holds with all later ones now; None without such readers."""
+    return min(
+        (hold.version for hold in holds_of(domains) if hold.onward and hold.is_live(now_ms)),
+        default=None,
+    )
 
 
 def first_unexpired(domains: Mapping[str, str]) -> int:

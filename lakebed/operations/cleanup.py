@@ -5,7 +5,8 @@ the claims and the detached parts of such a version count too. If no file at all
 log shows how the table became empty: the last of its commits that removed something had a version with rows before it, and none
 after.
 
-1. *Within retention* are the version that was current at the horizon, all versions after it, and the newest N.
+1. *Within retention* are the version that was current at the horizon, all versions after it, and the newest N; and all versions
+   from the oldest one on that a reader of changes has not read yet (``holds``).
 2. Collect the files that these versions, and those that readers hold, refer to: parts, deletion vectors, and every file that
    an entry of lakebed's in the log mentions. A snapshot gives them for the oldest version, the commits after it give the rest.
 3. List the table's files, and compare each with that set; only candidates for deletion are kept in memory. A file is
@@ -43,7 +44,7 @@ from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain, Rem
 from lakebed.manifest.claims import LEASE_MS_MAX, claims_of
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.expire import expire_before
-from lakebed.manifest.holds import first_unexpired, held_versions, holds_of
+from lakebed.manifest.holds import first_unexpired, held_onward, held_versions, holds_of
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.read_commits import commits_since
 from lakebed.manifest.snapshot import Snapshot
@@ -278,7 +279,7 @@ def _live_set(
     every_commit: bool = True,
 ) -> LiveSet:  # fmt: skip
     newest = log.refresh()
-    first = _first_kept(log, newest, now_ms - retention_seconds * 1000, retain_last)
+    first = _first_kept(log, newest, now_ms, retention_seconds, retain_last)
     try:
         oldest = log.at_version(first)
     except VersionNotFound:
@@ -311,9 +312,13 @@ def _live_set(
     )
 
 
-def _first_kept(log: TableLog, newest: Snapshot, horizon_ms: int, retain_last: int) -> int:
-    """The oldest version within retention: the one that was current at the horizon, or the first of the newest N."""
-    within = min(_current_at(log, horizon_ms), newest.version - retain_last + 1)
+def _first_kept(log: TableLog, newest: Snapshot, now_ms: int, retention_seconds: int, retain_last: int) -> int:
+    """The oldest version within retention: the one that was current at the horizon, or the first of the newest N, or the
+    first that a reader of changes holds.
+    """
+    within = min(_current_at(log, now_ms - retention_seconds * 1000), newest.version - retain_last + 1)
+    onward = held_onward(newest.domains, now_ms)
+    within = within if onward is None else min(within, onward)
     return max(log.oldest_version(), first_unexpired(newest.domains), within)
 
 
@@ -524,6 +529,9 @@ def _expire(
 ) -> tuple[Snapshot, list[DeletionCandidate]]:
     """Expire versions if a file may be deleted (or ``always``); returns the snapshot after that, and the files to delete."""
     now = expire_before(log, live.first if candidates or always else 0, live.now_ms)
+    onward = held_onward(now.domains, live.now_ms)
+    if onward is not None and onward < live.first:  # a reader of changes came meanwhile: it needs what was to go
+        return now, []
     referenced = set(_referenced_since(log, live.newest.version, now.version))
     held_before = {hold.version for hold in holds_of(live.newest.domains)}
     referenced.update(_referenced_by_held(log, held_versions(now.domains, live.now_ms) - held_before, live.first))

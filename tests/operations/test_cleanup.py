@@ -27,11 +27,13 @@ from lakebed.errors import Corrupt, InvalidInput, LakebedError, StoreUnavailable
 from lakebed.manifest.actions import CommitInfo, Domain
 from lakebed.manifest.claims import Claim
 from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.holds import first_unexpired, holds_of
+from lakebed.manifest.hold_commits import begin_hold, end_hold
+from lakebed.manifest.holds import Hold, first_unexpired, holds_of
 from lakebed.operations import cleanup
 from lakebed.operations.cleanup import CLEANED_SCHEMA, BackgroundCleanup, LiveSet, reason_to_go
 from lakebed.operations.hold import hold
 from lakebed.parts import deletion_vector_cache
+from lakebed.parts.change_rows import changed_versions, read_version
 from lakebed.storage.delete_each import delete_each
 from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.storage.part_storage import PartStorage
@@ -719,6 +721,43 @@ def test_a_reader_that_takes_hold_while_a_cleanup_lists_keeps_its_version(tmp_pa
         cleaned = cleanup.expire_snapshots(log_of(table), hooked(table, **take), HOUR, dry_run=False)
         assert len(cleaned) > 0
         assert table.to_arrow(version=3).to_pylist() == rows
+
+
+def change_rows_of(table: lakebed.Table, clock: Clock, first: int) -> list[object]:
+    found = changed_versions(log_of(at(lakebed.open(table.path), clock)), first, table.version)
+    return [row for version in found for batch in read_version(table.path, version) for row in batch.to_pylist()]
+
+
+def onward(table: lakebed.Table, version: int, seconds: int) -> Hold:
+    return Hold("reader", version, log_of(table).now_ms() + seconds * 1000, onward=True, reader="a copy")
+
+
+def test_a_reader_of_changes_finds_every_later_version_whatever_is_cleaned(tmp_path: Path) -> None:
+    clock = Clock()
+    table = a_table(tmp_path, clock)
+    rows = change_rows_of(table, clock, 3)
+    begin_hold(log_of(table), onward(table, 2, 100 * DAY))
+    clock.now += 40 * DAY
+    table.apply(rows_of(0))
+    clock.now += 40 * DAY
+    table.maintenance.expire_snapshots("1 hour", dry_run=False)
+    table.maintenance.clean_log()
+    BackgroundCleanup(log_of(table), storage_of(table)).run_once()
+    assert change_rows_of(table, clock, 3)[: len(rows)] == rows
+    end_hold(log_of(table), onward(table, 2, 0))
+    assert len(table.maintenance.expire_snapshots("1 hour", dry_run=False))
+    with pytest.raises(VersionNotFound):
+        change_rows_of(table, clock, 3)
+
+
+def test_a_reader_of_changes_that_comes_while_a_cleanup_lists_loses_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    table = a_table(tmp_path, clock)
+    rows = change_rows_of(table, clock, 3)
+    other = at(lakebed.open(table.path), clock)
+    take = {"after_list": lambda: begin_hold(log_of(other), onward(table, 2, 1000))}
+    cleanup.expire_snapshots(log_of(table), hooked(table, **take), HOUR, dry_run=False)
+    assert change_rows_of(table, clock, 3) == rows
 
 
 def test_a_reader_that_comes_after_the_mark_is_refused(tmp_path: Path) -> None:

@@ -28,11 +28,11 @@ from lakebed.manifest.holds import expired_before
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.table_log import Committed
 from lakebed.operations.partitions import detached_of
+from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
-from lakebed.view.changes import read_version, versions_with_changes
 from tests.foreign.readers import delta_rs, own
 from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits

@@ -12,8 +12,8 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.nested import as_declared, first_missing, nullable
-from lakebed.view.changes import read_version, versions_with_changes
 
 
 def must(name: str, kind: pa.DataType) -> pa.Field:

@@ -16,8 +16,8 @@ from pyroaring import BitMap64
 import lakebed
 from lakebed.errors import Corrupt, InvalidSchema, LakebedError, Unsupported
 from lakebed.manifest.deletion_vector import pack
+from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, UPSERT
-from lakebed.view.changes import read_version, versions_with_changes
 from tests.table.others import PLAIN, File, add, commit, table_of_others
 from tests.table.test_statistics_of_others import settle_without_index
 

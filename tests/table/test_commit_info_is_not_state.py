@@ -21,10 +21,10 @@ from lakebed.manifest.conflicts import Conflict, ReadWriteSet, find_conflict
 from lakebed.manifest.entries import Operation
 from lakebed.monitoring.recent_commits import figures_of
 from lakebed.operations.mutate import unsettled_mutations
+from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.planning.workload_from_log import recorded_workload
 from lakebed.storage.engine import connect
-from lakebed.view.changes import read_version, versions_with_changes
 from tests.compaction.test_merge import kernel, merger
 from tests.internals import log_of
 from tests.operations.test_mutations import SCHEMA, batch, row

@@ -19,8 +19,8 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidSchema
+from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.table import internals_of
-from lakebed.view.changes import read_version, versions_with_changes
 from tests.oracle import Oracle, in_order
 
 VIRTUAL = [  # columns that DuckDB, Spark and Delta's readers add to what a file has, and words that SQL gives a meaning

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import lakebed
 from lakebed.errors import Unsupported
-from lakebed.view.changes import read_version, versions_with_changes
+from lakebed.parts.change_rows import read_version, versions_with_changes
 from tests.table.others import File, add, commit
 
 FEATURES = {

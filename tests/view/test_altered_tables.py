@@ -14,6 +14,8 @@ import pytest
 import lakebed
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts.change_columns import columns_at
+from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from lakebed.parts.expression import expression
 from lakebed.parts.part_filter import parts_that_may_match
@@ -24,8 +26,6 @@ from lakebed.table.internals import internals_of
 from lakebed.ui import documents
 from lakebed.ui.levels import levels
 from lakebed.view.arrow_scan import register_view
-from lakebed.view.change_columns import columns_at
-from lakebed.view.changes import read_version, versions_with_changes
 
 PLACE = pa.struct([("zip", pa.string()), ("floor", pa.int32())])
 SCHEMA = pa.schema(

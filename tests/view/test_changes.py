@@ -13,9 +13,9 @@ from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
 from lakebed.ingest.truncates import Truncate
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import Operation
+from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.storage.engine import connect
-from lakebed.view.changes import read_version, versions_with_changes
 from tests.internals import log_of
 
 if TYPE_CHECKING:

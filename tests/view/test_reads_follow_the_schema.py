@@ -25,10 +25,10 @@ from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.manifest.column_mapping import ColumnMapping
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.widening import widening
+from lakebed.parts.change_columns import ChangeColumns, columns_at
+from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.table import Table
 from lakebed.table.internals import internals_of
-from lakebed.view.change_columns import ChangeColumns, columns_at
-from lakebed.view.changes import read_version, versions_with_changes
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "6"))
 STEPS = 18

@@ -1,16 +1,13 @@
-"""The columns of change rows, which a stream keeps while the schema of its table moves on.
+"""The columns of change rows, which a reader keeps while the schema of its table moves on.
 
 Invariants
-- A stream has the columns that it began with, whatever is altered later: a column that was added is not among them, one that was
+- A reader has the columns that it began with, whatever is altered later: a column that was added is not among them, one that was
   renamed keeps the name that it had, one that was dropped is null from then on.
-- A value is never changed to fit. One that a narrower type can't hold ends the stream with an error that says to start it again:
-  a new start reads the new schema, from the version where the stream stopped.
+- A value is never changed to fit. One that a narrower type can't hold ends the reader with an error that says to start it again.
 
 Algorithm
-1. Spark asks for a schema when a query is defined, and passes it to the reader. The reader finds the version that had this schema
-   (``columns_that_give``), nearly always the newest, and so the stored names of these columns.
-2. While the table's schema is still that one, parts are read in its types; they can't have wider ones.
-3. After that a part is read in the types that its footer has, where they are wider (``read_as``), and the values are
+1. While the table's schema is still the one of the columns, parts are read in its types; they can't have wider ones.
+2. After that a part is read in the types that its footer has, where they are wider (``read_as``), and the values are
    compared with what the narrower type makes of them (``narrowed``).
 """
 
@@ -20,15 +17,11 @@ from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
-from lakebed.errors import InvalidSchema, VersionNotFound
+from lakebed.errors import InvalidSchema
 from lakebed.manifest.column_mapping import ColumnMapping
 from lakebed.manifest.schema import check_new_names
-from lakebed.manifest.schema_history import past_changes
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
 from lakebed.manifest.widening import widening
 from lakebed.parts.changes import SEQUENCE_COLUMN, WriteSpec, write_spec_of
 from lakebed.parts.nested import first_missing, nullable
@@ -40,7 +33,7 @@ _EXTRA = [
     pa.field("_commit_version", pa.int64()),
     pa.field("_commit_timestamp", pa.timestamp("us", "UTC")),
 ]
-_WHAT_TO_DO = "start the query again: it then has the columns of today, and goes on where it stopped"
+START_AGAIN = "start the query again: it then has the columns of today, and goes on where it stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,28 +67,6 @@ class ChangeColumns:
 def columns_at(snapshot: Snapshot) -> ChangeColumns:
     """The columns of change rows by the schema of a version."""
     return ChangeColumns(spec=write_spec_of(snapshot), mapping=snapshot.columns)
-
-
-def columns_that_give(log: TableLog, schema: StructType) -> ChangeColumns:
-    """The columns of the newest version whose change rows have this schema. Raises InvalidSchema if the log has none any more."""
-    newest = log.refresh()
-    before_changes = (past.version - 1 for past in reversed(past_changes(newest.domains)))
-    for version in (newest.version, *before_changes):
-        try:
-            found = columns_at(log.at_version(version))
-        except VersionNotFound:
-            break
-        if _gives(found, schema):
-            return found
-    raise InvalidSchema(
-        f"the table's schema changed since the query was defined, and the log no longer has the one before; {_WHAT_TO_DO}",
-        table=log.root,
-    )
-
-
-def _gives(columns: ChangeColumns, schema: StructType) -> bool:
-    ours = from_arrow_schema(columns.schema())
-    return [(field.name, field.dataType) for field in ours] == [(field.name, field.dataType) for field in schema]
 
 
 def read_as(declared: pa.Schema, found: pa.Schema) -> pa.Schema:
@@ -134,7 +105,7 @@ def narrowed(
         if first_missing(values, declared.type) is not None:
             raise InvalidSchema(
                 f"version {version} has a null within column {name!r}, where there was none when this query was defined; "
-                f"{_WHAT_TO_DO}",
+                f"{START_AGAIN}",
                 version=version,
             )
         rows = rows.set_column(at, field.name, values)
@@ -156,6 +127,6 @@ def _require_fitting(
     if len(lost):
         raise InvalidSchema(
             f"column {name!r} has the value {lost['c0'][0].as_py()!r} in version {version}, which does not fit {declared.type}, "
-            f"its type when this query was defined; {_WHAT_TO_DO}",
+            f"its type when this query was defined; {START_AGAIN}",
             version=version,
         )

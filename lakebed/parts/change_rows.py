@@ -1,0 +1,273 @@
+"""Change rows: what the commits of a table changed, row by row, read from its parts without Spark.
+
+The rows are the changes as they were committed, the newest per key within a part. Late changes are among them. Where the
+sequence is not a column of the table, the rows have it as ``_change_sequence``.
+
+A change with unavailable values (``parts.unavailable_values``) is not a row of the version that committed it, because the
+whole row is not known before the tail is settled. The settle completes the change, and the whole row is a change row of
+the settle's version. By then the tail may hold a newer change of the key, which was a row of an earlier version. Then the
+completed row is left out, so that a reader who applies the rows in order ends with the newest.
+
+A truncate is a row of its own kind without values. Other commits that change rows of the base (a mutation of a table
+without keys, a partition detached, attached or replaced) give deletes for the rows that were live only before the commit,
+then upserts for the rows that are live only after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from lakebed.errors import VersionNotFound
+from lakebed.manifest.actions import (
+    AddChangePart,
+    AddPart,
+    ChangePart,
+    Commit,
+    Part,
+    RemoveChangePart,
+    RemovePart,
+    part_domain,
+)
+from lakebed.manifest.commit_kind import settles, truncates
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import TableLog
+from lakebed.parts.change_columns import CHANGE_SEQUENCE, ChangeColumns, columns_at, narrowed, read_as
+from lakebed.parts.changes import DELETE, OLDEST_SEQUENCE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.nested import table_as_declared
+from lakebed.parts.sql import aliases, by_place, named, parquet, registered, scan_of, sql_type
+from lakebed.storage.engine import connect
+from lakebed.storage.file_errors import is_missing_file, naming_unreadable
+from lakebed.storage.open import open_part_storage
+from lakebed.storage.part_storage import PartStorage
+
+_IS_WHOLE = " where coalesce(len({}), 0) = 0"
+
+
+class ChangedVersion:
+    """Where the change rows of a version are; picklable, so that a task need not read the log.
+
+    ``newest``: the stored schema of the table's newest version, None while it is that of ``columns``.
+    """
+
+    def __init__(self, commit: Commit, columns: ChangeColumns, newest: pa.Schema | None) -> None:
+        self.version = commit.version
+        self.timestamp_ms = commit.timestamp_ms
+        self.columns = columns
+        self.newest = newest
+        self.truncates = truncates(commit)
+        self.change_parts = [action.part for action in commit.actions if isinstance(action, AddChangePart)]
+        base = [action for action in commit.actions if isinstance(action, (AddPart, RemovePart)) and action.data_change]
+        self.completed: list[Part] = []
+        self.newer: list[ChangePart] = []  # if there are completed rows: the tail after the settle
+        if settles(commit):
+            self.completed = _completed(commit)
+            base = []  # the changes that it settles were change rows of the versions that committed them
+        self.before = {action.path: action for action in base if isinstance(action, RemovePart)}
+        self.after = {action.part.path: action.part for action in base if isinstance(action, AddPart)}
+        if self.truncates:
+            self.before = {}
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there may be change rows."""
+        return bool(self.truncates or self.change_parts or self.completed or self.before or self.after)
+
+    @property
+    def bytes(self) -> int:
+        """Of the parts that are read for the change rows."""
+        changes = sum(part.bytes for part in self.change_parts)
+        base = sum(part.bytes for part in (*self.completed, *self.after.values()))
+        return changes + base + sum(gone.bytes or 0 for gone in self.before.values())
+
+
+def versions_with_changes(
+    path: str, first: int, last: int, columns: ChangeColumns | None = None
+) -> list[ChangedVersion]:
+    """``changed_versions`` of the table at a path."""
+    return changed_versions(TableLog(open_store(path)), first, last, columns)
+
+
+def changed_versions(
+    log: TableLog, first: int, last: int, columns: ChangeColumns | None = None
+) -> list[ChangedVersion]:
+    """The versions in the range, both ends included, that have change rows. Raises VersionNotFound.
+
+    ``columns``: of the change rows; by default those of the newest version.
+    """
+    snapshot = log.refresh()
+    columns = columns or columns_at(snapshot)
+    newest = None if snapshot.schema.equals(columns.spec.schema) else snapshot.schema
+    found: list[ChangedVersion] = []
+    tail: dict[str, ChangePart] | None = None  # kept up to date from the first version on that needs it
+    for commit in log.commits(first, last):
+        version = ChangedVersion(commit, columns, newest)
+        if tail is not None:
+            _follow(tail, commit)
+        if version.completed:
+            if tail is None:
+                tail = dict(log.at_version(commit.version).tail)
+            version.newer = list(tail.values())
+        if version.has_rows:
+            found.append(version)
+    return found
+
+
+def _completed(commit: Commit) -> list[Part]:
+    """The parts of completed rows: those that a settle added anew, not change parts that it moved into the base, nor parts
+    of the base that it gave another deletion vector.
+    """
+    settled = {action.domain for action in commit.actions if isinstance(action, RemoveChangePart)}
+    marked = {action.path for action in commit.actions if isinstance(action, RemovePart)}
+    added = [action.part for action in commit.actions if isinstance(action, AddPart)]
+    return [part for part in added if part.path not in marked and part_domain(part.path) not in settled]
+
+
+def _follow(tail: dict[str, ChangePart], commit: Commit) -> None:
+    for action in commit.actions:
+        if isinstance(action, AddChangePart):
+            tail[action.part.domain] = action.part
+        elif isinstance(action, RemoveChangePart):
+            tail.pop(action.domain, None)
+
+
+def read_version(path: str, version: ChangedVersion) -> Iterator[pa.RecordBatch]:
+    """The change rows of a version. Raises VersionNotFound if its parts are gone."""
+    storage = open_part_storage(path)
+    reading = _Reading(version, storage)
+    if version.truncates:
+        nothing = pa.table([pa.nulls(1, field.type) for field in version.columns.stored], version.columns.stored)
+        yield from _change_rows(nothing, pa.repeat(pa.scalar("truncate"), 1), version)
+    deletion_vectors = DeletionVectorCache(storage)
+    for kind, parts, others in (
+        ("delete", version.before, version.after),
+        ("upsert", version.after, version.before),
+    ):
+        for path, part in parts.items():
+            dead, other = deletion_vectors.of(part), others.get(path)
+            if other is not None and deletion_vectors.of(other) <= dead:
+                continue  # every live row of the part is live on the other side of the commit too
+            table = reading.base(part)
+            rows = _alive(dead, len(table))
+            if other is not None:
+                rows &= ~_alive(deletion_vectors.of(other), len(table))
+            table = table.filter(pa.array(rows))
+            yield from _change_rows(table, pa.repeat(pa.scalar(kind), len(table)), version)
+    for completed in version.completed:
+        table = reading.without_newer(reading.base(completed))
+        yield from _change_rows(table, pa.repeat(pa.scalar("upsert"), len(table)), version)
+    for change_part in version.change_parts:
+        table = reading.changes(change_part)
+        kinds = pc.if_else(pc.equal(table[OP_COLUMN], DELETE), pa.scalar("delete"), pa.scalar("upsert"))
+        yield from _change_rows(table, kinds, version)
+
+
+class _Reading:
+    """Reads the parts of one version: the table's columns by their stored names, then what change rows need besides."""
+
+    def __init__(self, version: ChangedVersion, storage: PartStorage) -> None:
+        self._version = version
+        self._columns = version.columns
+        self._storage = storage
+        self._connection = connect()
+        storage.attach(self._connection)
+
+    def base(self, part: Part | RemovePart) -> pa.Table:
+        """All rows of a part of the base, dead rows included."""
+        return self._read(part, {}, "")
+
+    def changes(self, part: ChangePart) -> pa.Table:
+        """The changes of a change part with their operation, without those that have unavailable values."""
+        return self._read(part, {OP_COLUMN: "VARCHAR"}, _IS_WHOLE if part.incomplete else "")
+
+    def _read(self, part: Part | RemovePart | ChangePart, also: Mapping[str, str], where: str) -> pa.Table:
+        schema = self._columns.stored if self._version.newest is None else self._schema_of(part, self._version.newest)
+        kinds = {field.name: sql_type(field.type) for field in schema} | dict(also)
+        if self._columns.hides_sequence:
+            kinds[SEQUENCE_COLUMN] = "BIGINT"
+        names, read = list(kinds), list(aliases(kinds).values())
+        if self._columns.hides_sequence:
+            read[-1] = f"coalesce({read[-1]}, {OLDEST_SEQUENCE})"
+        if where:
+            kinds[UNAVAILABLE_COLUMN] = "VARCHAR[]"
+            where = where.format(aliases(kinds)[UNAVAILABLE_COLUMN])
+        constants = {} if isinstance(part, ChangePart) else part.partition_values or {}
+        scan = scan_of([self._storage.duckdb_url(part.path)], kinds, constants)
+        rows = named(self._query(f"select {', '.join(read)} from ({scan}){where}", [part]), names)
+        if self._version.newest is None:
+            return rows
+        return narrowed(rows, schema, self._columns, self._version.version, self._connection)
+
+    def _schema_of(self, part: Part | RemovePart | ChangePart, newest: pa.Schema) -> pa.Schema:
+        """The types to read a part in, which may have been written after a column was widened.
+
+        The types of partition columns, which the part need not hold, are those that they have now.
+        """
+        footer = self._query(f"select * from {parquet(self._storage.duckdb_url(part.path))} limit 0", [part]).schema
+        told = part.partition_values or {}
+        found = [field for field in footer if field.name not in told]
+        return read_as(self._columns.stored, pa.schema([*found, *(field for field in newest if field.name in told)]))
+
+    def without_newer(self, completed: pa.Table) -> pa.Table:
+        """The completed rows whose key has no newer change in the tail; changes with unavailable values do not count."""
+        if not self._version.newer:
+            return completed
+        spec, schema = self._columns.spec, self._version.newest or self._columns.stored
+        kinds = {name: sql_type(schema.field(name).type) for name in spec.keys}
+        same = [f"t.{alias} = c.{alias}" for alias in aliases(kinds).values()]
+        probes = by_place(completed, spec.keys).append_column("place", pa.array(np.arange(len(completed))))
+        if spec.sequence_column is not None:
+            kinds[spec.sequence_column] = (
+                "BIGINT" if self._columns.hides_sequence else sql_type(schema.field(spec.sequence_column).type)
+            )
+            probes = probes.append_column("sequence", completed[spec.sequence_column])
+            same.append(f"t.{aliases(kinds)[spec.sequence_column]} >= c.sequence")
+        kinds[UNAVAILABLE_COLUMN] = "VARCHAR[]"
+        scan = scan_of([self._storage.duckdb_url(part.path) for part in self._version.newer], kinds, {})
+        tail = f"(select * from ({scan}){_IS_WHOLE.format(aliases(kinds)[UNAVAILABLE_COLUMN])})"
+        with registered(self._connection, "lakebed_completed", probes) as name:
+            query = f"select place from {name} c anti join {tail} t on {' and '.join(same)} order by place"
+            return completed.take(self._query(query, self._version.newer)["place"])
+
+    def _query(self, query: str, parts: Sequence[Part | RemovePart | ChangePart]) -> pa.Table:
+        try:
+            return self._connection.sql(query).to_arrow_table()
+        except Exception as error:
+            if is_missing_file(error):
+                gone = ", ".join(part.path for part in parts if not self._storage.exists(part.path))
+                raise VersionNotFound(
+                    f"the change rows of version {self._version.version} are no longer kept: {gone} is gone",
+                    version=self._version.version,
+                ) from error
+            with naming_unreadable(part.path for part in parts):
+                raise
+
+
+def _alive(dead: BitMap64, rows: int) -> npt.NDArray[np.bool_]:
+    alive = np.ones(rows, dtype=bool)
+    alive[np.frombuffer(dead.to_array(), dtype=np.uint64)] = False
+    return alive
+
+
+def _change_rows(table: pa.Table, kinds: Any, version: ChangedVersion) -> Iterator[pa.RecordBatch]:
+    """The rows with their kind, version and time, in the columns of change rows."""
+    count, columns = len(table), version.columns
+    extra = {
+        "_change_type": kinds,
+        CHANGE_SEQUENCE: table[SEQUENCE_COLUMN]
+        if SEQUENCE_COLUMN in table.column_names
+        else pa.nulls(count, pa.int64()),
+        "_commit_version": pa.repeat(pa.scalar(version.version), count),
+        "_commit_timestamp": pa.repeat(pa.scalar(version.timestamp_ms * 1000, pa.timestamp("us", "UTC")), count),
+    }
+    rows = columns.mapping.to_logical(table_as_declared(table, columns.stored))
+    for field in columns.extra:
+        rows = rows.append_column(field, extra[field.name])
+    yield from rows.to_batches()
