@@ -194,6 +194,8 @@ def test_each_bad_record_is_quarantined_with_its_reason_and_the_others_come_in(r
         b"\0\0\0",
         framed(value, b"\x02\x02", envelope(op="c", after={"id": 1, "day": {"year": 2024}})),
         good,
+        framed(value, b"\x01", envelope(op="c", after={"id": 1})),
+        b"\0" + value.to_bytes(4, "big") + b"\x04\x02",
     ]
     decoded = of("debezium-protobuf", registry).decode(records(values))
     assert decoded.changes["id"].to_pylist() == [1, 1]
@@ -207,6 +209,8 @@ def test_each_bad_record_is_quarantined_with_its_reason_and_the_others_come_in(r
         4: "99",
         5: "header",
         6: "no date",
+        8: "message indexes",
+        9: "message indexes are cut off",
     }
     assert reasons.keys() == wanted.keys()
     for row, words in wanted.items():
