@@ -108,6 +108,7 @@ class TableSettings:
     upload_after_seconds: int = 6 * 3600
     volatile_bytes_max: int = 10 * 2**30
     count_reads: bool = False
+    source_topic: str | None = None
 
     @property
     def order_by(self) -> tuple[str, ...]:
@@ -406,6 +407,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.upload_after": _seconds,
     "lakebed.volatile_bytes_max": _count,
     "lakebed.count_reads": lambda text: _on_or_off(text) == "on",
+    "lakebed.source_topic": str,
 }
 INTERVAL_PROPERTIES = frozenset(["delta.logRetentionDuration", RETENTION_PROPERTY])
 _ALWAYS_ON = ("delta.enableDeletionVectors", "delta.enableInCommitTimestamps")

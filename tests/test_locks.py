@@ -25,6 +25,7 @@ QUICK = {
     ("parts/deletion_vector_cache.py", "_lock"): "the vectors in memory",
     ("parts/index_rebuild.py", "_lock"): "whether the thread that builds the key index runs",
     ("parts/read_counts.py", "_lock"): "counts in memory",
+    ("pipeline/introducer.py", "_lock"): "the names of the tables that are counted",
     ("single_flight.py", "_lock"): "which execution is under way, and which comes next",
     ("storage/counters.py", "_lock"): "counts of requests",
     ("storage/range_cache.py", "_lock"): "the blocks in memory, and those that are being fetched",

@@ -110,7 +110,7 @@ def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findi
     """What a run would write to; None if that is not known."""
     section = pipeline.table
     if table is not None:
-        for one in differences(pipeline, table):
+        for one in differences(section, pipeline.policy, table):
             findings.wrong(f"{one.text}; change the file, or {one.way or ANOTHER_PATH}", "table", *one.key)
         detail = table.inspect.detail().to_pylist()[0]
         return _Target(table.schema, tuple(detail["keys"]), detail["sequence_by"])

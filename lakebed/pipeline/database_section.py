@@ -78,12 +78,16 @@ class DatabaseSection:
     points: PointsSection | None = None
     prices: PricesSection = field(default_factory=PricesSection)
 
+    def rules_for(self, name: str) -> list[str]:
+        """The patterns of the rules that apply to a table, in their order."""
+        matching = [pattern for pattern in self.tables if pattern != name and re.fullmatch(pattern, name)]
+        return [*matching, name] if name in self.tables else matching
+
     def wishes_for(self, name: str) -> TableWishes:
         """What the file says about a table. All rules whose pattern matches apply in their order, those of the name itself
         last; of what several say, the last one counts.
         """
-        applied = [rules for pattern, rules in self.tables.items() if pattern != name and re.fullmatch(pattern, name)]
-        applied += [self.tables[name]] if name in self.tables else []
+        applied = [self.tables[pattern] for pattern in self.rules_for(name)]
         said = {
             key: value
             for rules in applied

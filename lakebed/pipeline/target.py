@@ -50,14 +50,18 @@ def open_or_create(pipeline: Pipeline) -> Table:
 
 def check(pipeline: Pipeline, table: Table) -> Table:
     """The table, if it agrees with the file. Raises InvalidInput with each difference, and what to do."""
-    found = differences(pipeline, table)
-    if not found:
-        return table
+    found = differences(pipeline.table, pipeline.policy, table)
+    if found:
+        raise refusal(found, pipeline.path, pipeline.document.file, ANOTHER_PATH)
+    return table
+
+
+def refusal(found: Sequence[Difference], path: str, file: str, otherwise: str) -> InvalidInput:
+    """The error that lists differences, and what to do; ``otherwise``: a way that is always there."""
     ways = dict.fromkeys(one.way for one in found if one.way)
     what = "; ".join(one.text for one in found)
-    raise InvalidInput(
-        f"the table at {pipeline.table.path} differs from {pipeline.document.file}: {what}. "
-        f"Change the file, or {', or '.join([*ways, ANOTHER_PATH])}"
+    return InvalidInput(
+        f"the table at {path} differs from {file}: {what}. Change the file, or {', or '.join([*ways, otherwise])}"
     )
 
 
@@ -75,11 +79,11 @@ class Difference:
     way: str = ""
 
 
-def differences(pipeline: Pipeline, table: Table) -> list[Difference]:
+def differences(section: TableSection, policy: EvolvePolicy, table: Table) -> list[Difference]:
     """All differences between a table and the file."""
-    section, path = pipeline.table, pipeline.table.path
+    path = section.path
     detail = table.inspect.detail().to_pylist()[0]
-    found = [*_fixed_differences(section, detail), *_column_differences(section, table.schema, pipeline.policy)]
+    found = [*_fixed_differences(section, detail), *_column_differences(section, table.schema, policy)]
     command = shlex.join(["lakebed", "set-sort-key", path, *section.sort_key])
     way = f"give the table the file's sort key ({command})"
     found += [replace(one, way=way) for one in _sort_key_difference(section, detail, table.schema)]

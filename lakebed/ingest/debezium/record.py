@@ -38,7 +38,7 @@ def read_event(
     """
     if record.value is None:
         return Ignored()
-    event, schema = _payload(parse(record.value))
+    event, schema = envelope_of(parse(record.value))
     if event is None:
         return Ignored()
     if not isinstance(event, dict):
@@ -62,7 +62,7 @@ def row_of(event: Any) -> dict[str, Any] | None:
     return None
 
 
-def _payload(document: Any) -> tuple[Any, Any]:
+def envelope_of(document: Any) -> tuple[Any, Any]:
     """(payload, schema) of an event or key. The envelope of an inline schema has exactly these two members."""
     if isinstance(document, dict) and document.keys() == {"schema", "payload"}:
         return document["payload"], document["schema"]
@@ -74,7 +74,7 @@ def message_key(record: Record) -> tuple[dict[str, Any], dict[str, LogicalType]]
     if record.key is None:
         return {}, {}
     try:
-        payload, schema = _payload(parse(record.key))
+        payload, schema = envelope_of(parse(record.key))
         return payload if isinstance(payload, dict) else {}, dict(fields_of(schema))
     except Unreadable as error:
         raise Unreadable(f"message key: {error}") from error

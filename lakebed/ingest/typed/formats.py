@@ -43,6 +43,21 @@ def typed_decoder(
     """``rows``: the options of plain rows. ``options``: ``registry`` (RegistrySettings) or ``schema`` and ``key_schema``
     (SchemaText), and ``key_format``. Raises InvalidInput, or MissingPrerequisite for a package that is not installed.
     """
+    values, keys = schemas_of(format, options)
+    return TypedRecords(
+        TypedSettings(
+            decoder_schema=decoder_schema,
+            values=values,
+            keys=keys,
+            events=format.startswith(EVENTS),
+            options=json_options,
+            **rows,
+        )
+    )
+
+
+def schemas_of(format: str, options: Mapping[str, Any]) -> tuple[Schemas, Schemas | Literal["json"] | None]:
+    """Where the schemas of a format's values and keys are; None: keys are not read. ``options``, errors: ``typed_decoder``."""
     reads = record_format(format)
     registry, schema, key_schema = (options.get(each) for each in ("registry", "schema", "key_schema"))
     key_format: KeyFormat = options.get("key_format") or "same"
@@ -63,16 +78,7 @@ def typed_decoder(
         keys = None if key_schema is None else _fixed(reads, key_schema, "key_schema_file")
     if key_format != "same":
         keys = "json" if key_format == "json" else None
-    return TypedRecords(
-        TypedSettings(
-            decoder_schema=decoder_schema,
-            values=values,
-            keys=keys,
-            events=format.startswith(EVENTS),
-            options=json_options,
-            **rows,
-        )
-    )
+    return values, keys
 
 
 def _fixed(reads: RecordFormat, schema: SchemaText, setting: str) -> FixedSchema:

@@ -1,0 +1,278 @@
+"""What the table of a topic is made with: columns, keys and order, from the first record that says what its rows are.
+
+    1.  Records without a value say nothing, and neither do events that change no row (a truncate, a message): the next record
+        is asked. So is the next one after a record that can't be read.
+    2.  The columns are those of the record's schema, in the types that ``evolve`` would add them with. All but the keys may be
+        null, as in columns that are added later: what a source forbids today it may allow tomorrow.
+    3.  The keys are the settings'; else the fields of that record's message key; without one, the table is only appended to.
+    4.  The order is the settings'; else what the events of a database have that grows with every change of a row
+        (``ORDERS``); without one, the order of arrival.
+
+All of it depends on one record and the settings. Two processes that begin with different records make different tables, of
+which one is created; records of the other's schema then change it as they change any table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidSchema
+from lakebed.ingest.database.wishes import TableWishes
+from lakebed.ingest.debezium.connect_schema import row_of_envelope
+from lakebed.ingest.debezium.connect_types import PLAIN, connect_fields
+from lakebed.ingest.debezium.record import envelope_of
+from lakebed.ingest.json.text import Unreadable, parse
+from lakebed.ingest.metadata import metadata_path
+from lakebed.ingest.slices import Record
+from lakebed.ingest.source import Range
+from lakebed.ingest.typed.formats import EVENTS, schemas_of
+from lakebed.ingest.typed.metadata import column_of
+from lakebed.ingest.typed.record_format import RecordReader
+from lakebed.ingest.typed.records import CHANGES, row_of
+from lakebed.ingest.typed.schemas import Schemas
+from lakebed.ingest.typed.values import column_field
+from lakebed.settings import suggest
+
+ASKED_MAX = 100
+"""So many records are asked at a time, of those that have a value."""
+ORDERS = (("lsn", "source.lsn"), ("pos", "source.pos"), ("scn", "source.scn"))
+"""Members of ``source`` that are whole numbers and order the changes of a row, with what ``sequence_by`` says for them:
+PostgreSQL's; MariaDB's and MySQL's, with the number of ``source.file``; Oracle's.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What a record says about the rows of its topic. ``key``: the fields of its message key; None: it has none. ``source``:
+    the members of an event's ``source`` with their types; None: the record is no event.
+    """
+
+    columns: pa.Schema
+    key: tuple[str, ...] | None = None
+    source: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction:
+    """What a table is made with."""
+
+    columns: pa.Schema
+    keys: tuple[str, ...] = ()
+    sequence_by: str | None = None
+
+
+class RowsOf(Protocol):
+    """Reads what a record says about its rows."""
+
+    def __call__(self, record: Record) -> Rows | None:
+        """``record`` has a value. None: it changes no row. Raises ``Unreadable``, and Retry if a registry does not answer."""
+
+
+class FirstRows:
+    """Looks for the first record of a topic that says what its rows are, in as many calls as it takes."""
+
+    def __init__(self, rows_of: RowsOf) -> None:
+        self._rows_of = rows_of
+        self.why_not = "no record has a value yet"
+        self.read_to: dict[int, int] = {}
+        """By partition: the records before this offset have been asked."""
+
+    def among(self, ranges: Sequence[Range], read: Callable[[Range], Iterable[pa.Table]]) -> Rows | None:
+        """None: none of the next records in the ranges says it, ``why_not``. ``read``: the records of a range, in order.
+
+        A call asks ``ASKED_MAX`` records at most, and the next call those behind them. When all were asked it begins again:
+        a schema may have become known. Raises what ``read`` raises, and Retry if a registry does not answer.
+        """
+        if all(one.end <= self.read_to.get(one.partition, 0) for one in ranges):
+            self.read_to.clear()
+        asked = 0
+        for one in ranges:
+            start = max(one.start, self.read_to.get(one.partition, 0))
+            if start >= one.end:
+                continue
+            for records in read(replace(one, start=start)):
+                for record in _records(records):
+                    if asked >= ASKED_MAX:
+                        return None
+                    asked += 1
+                    found = self._ask(record)
+                    if found is not None:
+                        return found
+                    self.read_to[one.partition] = record.offset + 1
+            self.read_to[one.partition] = one.end
+        return None
+
+    def _ask(self, record: Record) -> Rows | None:
+        try:
+            found = self._rows_of(record)
+        except Unreadable as error:
+            self.why_not = f"offset {record.offset} of partition {record.partition}: {error}"
+            return None
+        if found is None:
+            self.why_not = "no record changes a row yet"
+        return found
+
+
+def rows_of(format: str, options: Mapping[str, Any]) -> RowsOf:
+    """For a format whose records have a schema. ``options``: of its decoder. Raises as ``typed_decoder``."""
+    if format == "debezium-json":
+        return _connect_rows
+    values, keys = schemas_of(format, options)
+    events = format.startswith(EVENTS)
+    return _TypedRows(values, keys, events, None if events else options.get("operation_field"))
+
+
+def introduction(rows: Rows, wishes: TableWishes, *, leave_out: bool = False) -> Introduction:
+    """The table for such rows. ``leave_out``: fields that no column can have are left out.
+
+    Raises InvalidSchema that names a field that no column can have, or a key that is no column.
+    """
+    columns, names = [], rows.columns.names
+    for one in rows.columns:
+        if pa.types.is_null(one.type):
+            if leave_out:
+                continue
+            raise InvalidSchema(
+                f"no column can have the type of the field {one.name!r}; leave it out at the connector "
+                "(column.exclude.list), or say unknown_fields: ignore"
+            )
+        columns.append(pa.field(one.name, one.type))
+    keys = wishes.keys if wishes.keys is not None else rows.key or ()
+    for key in keys:
+        if key not in [one.name for one in columns]:
+            where = "database.tables has the key" if wishes.keys is not None else "the message key has the field"
+            raise InvalidSchema(
+                f"{where} {key!r}, which is no column{suggest(key, names)}; the columns are {', '.join(names)}; set keys "
+                "below database.tables"
+            )
+    sequence_by = wishes.sequence_by or _order(rows.source or {})
+    if wishes.sequence_by and wishes.sequence_by not in names:
+        _check_metadata(wishes.sequence_by, rows)
+    return Introduction(
+        columns=pa.schema([one.with_nullable(one.name not in keys) for one in columns]),
+        keys=keys,
+        sequence_by=sequence_by if keys else None,
+    )
+
+
+def _check_metadata(sequence_by: str, rows: Rows) -> None:
+    """Raises InvalidSchema for metadata that the records lack."""
+    path = metadata_path(sequence_by)
+    if path is None or path[0] == "kafka" or (rows.source is not None and path[0] != "source"):
+        return
+    if rows.source is None:
+        raise InvalidSchema(f"sequence_by {sequence_by!r}: rows have no such metadata; use a column or kafka.offset")
+    if path[1] not in rows.source:
+        near = suggest(path[1], rows.source)
+        raise InvalidSchema(
+            f"sequence_by {sequence_by!r}: the events have no such member{near}; they have {', '.join(rows.source)}"
+        )
+
+
+def _records(records: pa.Table) -> Iterator[Record]:
+    """Those that have a value."""
+    for batch in records.filter(records.column("value").is_valid()).to_batches(max_chunksize=ASKED_MAX):
+        times = batch.column("timestamp").view(pa.int64())
+        for at in range(batch.num_rows):
+            values = {name: batch.column(name)[at].as_py() for name in ("key", "value", "topic", "partition", "offset")}
+            yield Record(**values, timestamp=times[at].as_py())
+
+
+# -- JSON with inline schemas ------------------------------------------------------------------------------------------
+
+
+def _connect_rows(record: Record) -> Rows | None:
+    assert record.value is not None
+    event, schema = envelope_of(parse(record.value))
+    if event is None:
+        return None
+    if not isinstance(event, dict) or "op" not in event:
+        raise Unreadable("no change event: it has no 'op'")
+    if event["op"] not in CHANGES:
+        return None
+    columns = row_of_envelope(schema)
+    if columns is None:
+        raise Unreadable("it carries no schema; set value.converter.schemas.enable of the connector, or use a registry")
+    source = {one["field"]: one for one in connect_fields(schema)}.get("source")
+    kinds = {one["field"]: str(one.get("type")) for one in connect_fields(source)}
+    return Rows(columns=columns, key=_json_key(record.key), source=kinds)
+
+
+def _json_key(key: bytes | None) -> tuple[str, ...] | None:
+    """The fields of a key in JSON, with or without its schema."""
+    if key is None:
+        return None
+    payload, schema = envelope_of(parse(key))
+    fields = [one["field"] for one in connect_fields(schema)]
+    return tuple(fields or (payload if isinstance(payload, dict) else ())) or None
+
+
+def _order(kinds: Mapping[str, str]) -> str | None:
+    """What orders the changes of a row, from the members of ``source`` with their types."""
+    for name, sequence_by in ORDERS:
+        kind = kinds.get(name, "")
+        is_whole = kind.startswith(("int", "uint")) or (name == "scn" and kind == "string")
+        if is_whole and (name != "pos" or "file" in kinds):
+            return sequence_by
+    return None
+
+
+# -- formats whose schemas are elsewhere -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _TypedRows:
+    values: Schemas
+    keys: Schemas | Literal["json"] | None
+    events: bool
+    operation_field: str | None
+
+    def __call__(self, record: Record) -> Rows | None:
+        assert record.value is not None
+        reader, rows = _read(self.values, record.value)
+        fields, logical = row_of(reader, events=self.events)
+        if self.events and column_of(rows, "op", pa.string())[0].as_py() not in CHANGES:
+            return None
+        if not fields:
+            raise Unreadable(
+                "its schema has no rows ('after', 'before')" if self.events else "its schema has no fields"
+            )
+        columns = [
+            column_field(one, logical.get(one.name, PLAIN)) for one in fields if one.name != self.operation_field
+        ]
+        return Rows(
+            columns=pa.schema([one.remove_metadata() for one in columns]),
+            key=self._key(record.key),
+            source=_members(reader, "source") if self.events else None,
+        )
+
+    def _key(self, key: bytes | None) -> tuple[str, ...] | None:
+        if key is None or self.keys is None:
+            return None
+        if self.keys == "json":
+            return _json_key(key)
+        names = _read(self.keys, key)[0].schema.names
+        return None if names == ["value"] and not self.events else tuple(names) or None
+
+
+def _read(schemas: Schemas, value: bytes) -> tuple[RecordReader, pa.RecordBatch]:
+    """The reader of one record, and the record. Raises ``Unreadable``."""
+    grouped = schemas.grouped(pa.array([value], pa.binary()))
+    for reason in grouped.errors.values():
+        raise Unreadable(reason)
+    [group] = grouped.groups
+    read = group.reader.read(group.payload)
+    for reason in read.errors.values():
+        raise Unreadable(reason)
+    return group.reader, read.rows
+
+
+def _members(reader: RecordReader, name: str) -> dict[str, str]:
+    at = reader.schema.get_field_index(name)
+    if at < 0 or not pa.types.is_struct(reader.schema.field(at).type):
+        return {}
+    return {child.name: str(child.type) for child in reader.schema.field(at).type}

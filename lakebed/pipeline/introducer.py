@@ -1,0 +1,159 @@
+"""The table of a topic: opened, or made when the topic is seen first, from its first records and the pipeline file.
+
+Any number of processes may do so at once: one of them makes the table, and the others open it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lakebed import table as tables
+from lakebed.errors import InvalidInput, TableExists, TableNotFound
+from lakebed.ingest.database.introduce import FirstRows, Rows, introduction, rows_of
+from lakebed.ingest.database.naming import NoTable, TableName
+from lakebed.ingest.database.wishes import TableWishes
+from lakebed.ingest.source import Range, RangeReader
+from lakebed.pipeline.document import Node
+from lakebed.pipeline.settings import DatabasePipeline, TableSection, decoder_options
+from lakebed.pipeline.target import Difference, differences, refusal
+from lakebed.table import Table
+
+TOPIC_PROPERTY = "lakebed.source_topic"
+_OTHERWISE = "move the table elsewhere, so that a new one is made"
+
+
+@dataclass(frozen=True, slots=True)
+class Introduced:
+    """The table of a topic. ``created``: by this call."""
+
+    name: TableName
+    table: Table
+    wishes: TableWishes
+    created: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """No record has said yet what the rows of a topic are; ask again when there are more records, or after a while."""
+
+    reason: str
+
+
+class Introducer:
+    """Opens and makes the tables of a database. Any number of threads may ask it at once, one for each topic."""
+
+    def __init__(self, pipeline: DatabasePipeline, reader: RangeReader) -> None:
+        """Makes no connection. Raises InvalidInput, MissingPrerequisite."""
+        self._pipeline = pipeline
+        self._document = pipeline.document
+        self._naming = pipeline.naming
+        self._read = reader.impatient().read
+        self._rows_of = rows_of(pipeline.format_kind, decoder_options(pipeline))
+        self._first: dict[str, FirstRows] = {}
+        self._lock = threading.Lock()
+        self._names: set[TableName] = set()
+
+    def table_for(self, topic: str, ranges: Sequence[Range]) -> Introduced | NoTable | NotYet:
+        """``ranges``: of this topic, from which a new table is made; a table that is there needs none.
+
+        Raises InvalidInput for a table that differs from the file, InvalidSchema for rows that no table can have, Retry for what
+        may pass, and what the source raises.
+        """
+        name = self._naming.table_of(topic)
+        if isinstance(name, NoTable):
+            return name
+        if not self._has_room(name):
+            most = self._pipeline.database.max_tables
+            return NoTable(f"there are {most:,} tables already; raise database.max_tables, or exclude some")
+        wishes = self._pipeline.database.wishes_for(str(name))
+        try:
+            found = self._opened(topic, name, wishes) or self._made(topic, name, wishes, ranges)
+        except BaseException:
+            self._names.discard(name)
+            raise
+        if isinstance(found, NotYet):
+            self._names.discard(name)
+        else:
+            self._first.pop(topic, None)
+        return found
+
+    def _has_room(self, name: TableName) -> bool:
+        with self._lock:
+            if name not in self._names and len(self._names) >= self._pipeline.database.max_tables:
+                return False
+            self._names.add(name)
+            return True
+
+    def _opened(self, topic: str, name: TableName, wishes: TableWishes) -> Introduced | None:
+        path = path_of(self._pipeline, name)
+        try:
+            table = tables.open(path)
+        except TableNotFound:
+            return None
+        made_for = table.properties.get(TOPIC_PROPERTY, topic)
+        if made_for != topic:
+            raise InvalidInput(
+                f"the table at {path} was made for the topic {made_for}, not for {topic}; exclude one of them "
+                f"(database.exclude), choose another database.path, or give the table to {topic} by setting its property "
+                f"{TOPIC_PROPERTY}"
+            )
+        if found := _differences(self._pipeline, path, wishes, table):
+            raise refusal(found, path, self._pipeline.document.file, _OTHERWISE)
+        return Introduced(name, table, wishes)
+
+    def _made(self, topic: str, name: TableName, wishes: TableWishes, ranges: Sequence[Range]) -> Introduced | NotYet:
+        first = self._first.setdefault(topic, FirstRows(self._rows_of))
+        rows = first.among(ranges, self._read)
+        if rows is None:
+            return NotYet(first.why_not)
+        try:
+            return Introduced(name, self._created(topic, name, wishes, rows), wishes, created=True)
+        except TableExists:  # another process was faster
+            found = self._opened(topic, name, wishes)
+            assert found is not None
+            return found
+        except InvalidInput as error:
+            raise error.with_text(str(self._document.error(self._place_of(name), f"table {name}: {error}"))) from None
+
+    def _place_of(self, name: TableName) -> Node:
+        """Where the file says most about a table."""
+        rules = self._pipeline.database.rules_for(str(name))
+        return self._document.at("database", *(("tables", rules[-1]) if rules else ()))
+
+    def _created(self, topic: str, name: TableName, wishes: TableWishes, rows: Rows) -> Table:
+        leave_out = getattr(self._pipeline.format, "unknown_fields", "warn") == "ignore"
+        made = introduction(rows, wishes, leave_out=leave_out)
+        return tables.create(
+            path_of(self._pipeline, name),
+            made.columns,
+            made.keys,
+            wishes.sort_key,
+            sequence_by=made.sequence_by,
+            partition_by=wishes.partition_by,
+            properties={**wishes.properties, TOPIC_PROPERTY: topic},
+            types=wishes.types,
+        )
+
+
+def path_of(pipeline: DatabasePipeline, name: TableName) -> str:
+    """Where a table is."""
+    return f"{pipeline.path.rstrip('/')}/{name.folder}"
+
+
+def _differences(pipeline: DatabasePipeline, path: str, wishes: TableWishes, table: Table) -> list[Difference]:
+    """Between a table and what the file says of it, as far as it says something."""
+    section = TableSection(
+        path=path,
+        keys=wishes.keys or (),
+        sort_key=wishes.sort_key,
+        sequence_by=wishes.sequence_by,
+        partition_by=wishes.partition_by,
+        properties=wishes.properties,
+    )
+    found = differences(section, pipeline.policy_of(wishes), table)
+    keys = table.inspect.detail().to_pylist()[0]["keys"]
+    if wishes.keys == () and keys:
+        found.append(Difference(("keys",), f"keys is {keys} in the table and empty in the file"))
+    return found

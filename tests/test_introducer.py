@@ -1,0 +1,386 @@
+"""A topic that is seen first becomes a table: which columns, keys and order it gets, and what can't become one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, Retry
+from lakebed.ingest.database.introduce import ASKED_MAX
+from lakebed.ingest.database.naming import NoTable
+from lakebed.ingest.source import Range
+from lakebed.pipeline.introducer import Introduced, Introducer, NotYet
+from lakebed.pipeline.settings import DatabasePipeline, parse_any
+from tests.ingest.avro_events import SOURCE, avro_type, avro_value, encoded, envelope, envelope_schema, framed
+from tests.ingest.records import Value, event, records
+from tests.ingest.schema_registry import SchemaRegistry
+
+ID = {"type": "int32", "field": "id"}
+NAME = {"type": "string", "field": "name", "optional": True}
+PRICE = {
+    "type": "bytes", "field": "price", "name": "org.apache.kafka.connect.data.Decimal",
+    "parameters": {"scale": "2", "connect.decimal.precision": "12"},
+}  # fmt: skip
+DAY = {"type": "int32", "field": "day", "name": "io.debezium.time.Date", "optional": True}
+FIELDS = [ID, NAME, PRICE, DAY]
+ROW = {"id": 1, "name": "a", "price": "AQI=", "day": 3}
+KEY = {"type": "struct", "fields": [ID]}
+Write = Callable[..., bytes]
+
+
+class Topic:
+    """Records of topics in memory; ``failing``: so many reads fail first."""
+
+    records_lost = 0
+
+    def __init__(self, tables: Mapping[str, pa.Table], failing: int = 0) -> None:
+        self.tables, self.failing, self.reads = tables, failing, 0
+
+    def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
+        return []
+
+    def impatient(self) -> Topic:
+        return self
+
+    def read(self, chosen: Range) -> Iterator[pa.Table]:
+        self.reads += 1
+        if self.failing:
+            self.failing -= 1
+            raise Retry("the broker is away")
+        for at in range(chosen.start, chosen.end, 7):
+            yield self.tables[chosen.topic].slice(at, min(7, chosen.end - at))
+
+
+def pipeline(
+    path: Path, more: str = "", format: str = "debezium-json", registry: str = "", rest: str = ""
+) -> DatabasePipeline:
+    text = f"""
+database:
+  path: {path}
+{more}
+source: {{kind: kafka, topic_pattern: "shop\\\\..*", config: {{bootstrap.servers: "nowhere:1"}}}}
+format: {format}
+{rest}
+"""
+    found = parse_any(text + (f'registry: {{url: "{registry}"}}\n' if registry else ""), "shop.yml", {})
+    assert isinstance(found, DatabasePipeline)
+    return found
+
+
+def as_json(change: dict[str, Any], fields: Sequence[dict[str, Any]] = FIELDS, **more: Any) -> bytes:
+    schema = envelope(fields)
+    for member in schema["fields"]:
+        if member["field"] == "source":
+            member["fields"] = more.get("source", SOURCE)
+    return json.dumps({"schema": schema, "payload": change}).encode()
+
+
+def key_of(fields: Sequence[dict[str, Any]] = (ID,), **values: Any) -> bytes:
+    return json.dumps({"schema": {"type": "struct", "fields": list(fields)}, "payload": values}).encode()
+
+
+def introduced(
+    of: DatabasePipeline,
+    values: Sequence[Value],
+    keys: Sequence[Value] | None = None,
+    topic: str = "shop.public.orders",
+) -> Introduced | NoTable | NotYet:
+    source = Topic({topic: records(values, keys, topic)})
+    return Introducer(of, source).table_for(topic, [Range(topic, 3, 0, len(values))])
+
+
+def table_of(found: object) -> lakebed.Table:
+    assert isinstance(found, Introduced), found
+    return found.table
+
+
+def test_a_topic_of_json_with_schemas_becomes_a_table(tmp_path: Path) -> None:
+    found = introduced(pipeline(tmp_path), [as_json(event("c", ROW))], [key_of(id=1)])
+    table = table_of(found)
+    assert isinstance(found, Introduced) and found.created
+    assert table.path == f"{tmp_path}/public/orders"
+    assert table.schema == pa.schema(
+        [
+            pa.field("id", pa.int32(), False), ("name", pa.string()), ("price", pa.decimal128(12, 2)), ("day", pa.date32()),
+        ]
+    )  # fmt: skip
+    [detail] = table.inspect.detail().to_pylist()
+    assert (detail["keys"], detail["sequence_by"]) == (["id"], "source.lsn")
+    assert table.properties["lakebed.source_topic"] == "shop.public.orders"
+
+
+def test_a_topic_of_avro_becomes_a_table(tmp_path: Path) -> None:
+    with SchemaRegistry() as registry:
+        number, of_key = registry.register(envelope_schema(FIELDS)), registry.register(avro_type(KEY, "Key"))
+        value = framed(number, encoded(envelope_schema(FIELDS), avro_value(event("c", ROW), envelope(FIELDS))))
+        key = framed(of_key, encoded(avro_type(KEY, "Key"), {"id": 1}))
+        table = table_of(introduced(pipeline(tmp_path, "", "debezium-avro", registry.url), [value], [key]))
+        assert [str(one.type) for one in table.schema] == ["int32", "string", "decimal128(38, 2)", "date32[day]"]
+        [detail] = table.inspect.detail().to_pylist()
+        assert (detail["keys"], detail["sequence_by"]) == (["id"], "source.lsn")
+
+
+def test_rows_of_avro_become_a_table_whose_keys_are_those_of_the_message(tmp_path: Path) -> None:
+    row = {"type": "struct", "fields": [ID, NAME, {"type": "string", "field": "op"}]}
+    with SchemaRegistry() as registry:
+        number, of_key = registry.register(avro_type(row, "Row")), registry.register(avro_type(KEY, "Key"))
+        value = framed(number, encoded(avro_type(row, "Row"), {"id": 1, "name": "a", "op": "u"}))
+        key = framed(of_key, encoded(avro_type(KEY, "Key"), {"id": 1}))
+        of = pipeline(tmp_path, "", "{kind: avro, operation_field: op}", registry.url)
+        table = table_of(introduced(of, [None, value], [key, key], "orders"))
+        assert (table.path, table.schema.names) == (f"{tmp_path}/default/orders", ["id", "name"])
+        assert table.inspect.detail().to_pylist()[0]["keys"] == ["id"]
+
+
+@pytest.mark.parametrize(
+    ("first", "keys"),
+    [
+        ([], []),
+        ([None, None], [key_of(id=1), key_of(id=2)]),
+        ([as_json(event("t"))], [None]),
+        ([as_json(event("m"))], [None]),
+        ([b"not JSON", b"{}", b"[]", b"\xff", b'{"payload": null, "schema": null}'], [None] * 5),
+        ([json.dumps(event("c", ROW)).encode()], [key_of(id=1)]),
+        ([None] * 50, [None] * 50),
+    ],
+    ids=["nothing", "tombstones", "a truncate", "a message", "what can't be read", "an event without a schema", "many"],
+)
+@pytest.mark.parametrize("op", ["c", "u", "d", "r"])
+def test_what_says_nothing_is_passed_over_and_any_change_says_it(
+    tmp_path: Path, first: list[Value], keys: list[Value], op: str
+) -> None:
+    change = as_json(event(op, None if op == "d" else ROW, ROW if op == "d" else None))
+    table = table_of(introduced(pipeline(tmp_path), [*first, change], [*keys, key_of(id=1)]))
+    assert table.schema.names == ["id", "name", "price", "day"]
+    assert table.inspect.detail().to_pylist()[0]["keys"] == ["id"]
+
+
+def test_a_change_of_the_schema_in_between_is_left_to_the_stream(tmp_path: Path) -> None:
+    later = as_json(event("c", {**ROW, "extra": 1}), [*FIELDS, {"type": "int64", "field": "extra", "optional": True}])
+    table = table_of(introduced(pipeline(tmp_path), [as_json(event("c", ROW)), later], [key_of(id=1)] * 2))
+    assert "extra" not in table.schema.names
+
+
+def test_without_a_message_key_a_table_is_only_appended_to(tmp_path: Path) -> None:
+    [detail] = table_of(introduced(pipeline(tmp_path), [as_json(event("c", ROW))])).inspect.detail().to_pylist()
+    assert (detail["keys"], detail["sequence_by"]) == ([], None)
+
+
+def test_the_settings_have_the_last_word(tmp_path: Path) -> None:
+    more = """  properties: {lakebed.tombstone_retention: 3 days}
+  tables:
+    "public\\\\..*": {types: wide}
+    public.orders: {keys: [id, name], sort_key: [day desc], sequence_by: ts_ms, partition_by: [day]}
+    public.audit: {keys: []}"""
+    change = [as_json(event("c", ROW))], [key_of(id=1)]
+    table = table_of(introduced(pipeline(tmp_path, more), *change))
+    [detail] = table.inspect.detail().to_pylist()
+    assert (detail["keys"], detail["sort_key"], detail["sequence_by"]) == (["id", "name"], ["day desc"], "ts_ms")
+    assert detail["partition_by"] == ["day"]
+    assert table.properties["lakebed.tombstone_retention"] == "interval 259200 seconds"
+    assert (table.schema.field("id").type, table.schema.field("name").nullable) == (pa.int64(), False)
+    audit = table_of(introduced(pipeline(tmp_path, more), *change, topic="shop.public.audit"))
+    assert audit.inspect.detail().to_pylist()[0]["keys"] == []
+
+
+INT, TEXT = {"type": "int64"}, {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ({"lsn": INT}, "source.lsn"),
+        ({"file": TEXT, "pos": INT, "gtid": TEXT}, "source.pos"),
+        ({"pos": INT}, None),
+        ({"scn": TEXT, "commit_scn": TEXT}, "source.scn"),
+        ({"change_lsn": TEXT, "commit_lsn": TEXT, "event_serial_no": INT}, None),
+        ({"ord": INT, "collection": TEXT}, None),
+        ({"lsn": TEXT}, None),
+        ({}, None),
+    ],
+    ids=["PostgreSQL", "MySQL", "no file", "Oracle", "SQL Server", "MongoDB", "a text", "unknown"],
+)
+def test_the_order_is_that_of_the_source(tmp_path: Path, source: dict[str, Any], expected: str | None) -> None:
+    members = [{**kind, "field": name, "optional": True} for name, kind in source.items()]
+    change = as_json(event("c", ROW), source=members)
+    [detail] = table_of(introduced(pipeline(tmp_path), [change], [key_of(id=1)])).inspect.detail().to_pylist()
+    assert detail["sequence_by"] == expected
+
+
+def test_records_that_say_nothing_yet_leave_no_table_and_say_why(tmp_path: Path) -> None:
+    reasons = {
+        "no record has a value yet": [None],
+        "no record changes a row yet": [as_json(event("t"))],
+        "offset 0 of partition 3: it carries no schema; set value.converter.schemas.enable": [
+            json.dumps(event("c", ROW)).encode()
+        ],
+        "offset 1 of partition 3: no change event": [None, b'{"id": 1}'],
+    }
+    for reason, values in reasons.items():
+        found = introduced(pipeline(tmp_path), values)
+        assert isinstance(found, NotYet) and reason in found.reason
+    assert not (tmp_path / "public").exists()
+
+
+def test_each_call_asks_a_bounded_number_of_records_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    topic = "shop.public.orders"
+    bad = 2 * ASKED_MAX + 30
+    source = Topic({topic: records([*[b"no"] * bad, as_json(event("c", ROW))], None, topic)})
+    introducer = Introducer(pipeline(tmp_path), source)
+    whole = [Range(topic, 3, 0, bad + 1)]
+    assert isinstance(introducer.table_for(topic, whole[:]), NotYet)
+    assert isinstance(introducer.table_for(topic, whole[:]), NotYet)
+    assert isinstance(introducer.table_for(topic, whole[:]), Introduced)
+
+
+def test_what_could_not_be_read_is_asked_again(tmp_path: Path) -> None:
+    """A schema that the registry does not know yet may come later."""
+    topic = "shop.public.orders"
+    with SchemaRegistry() as registry:
+        value = framed(1, encoded(envelope_schema(FIELDS), avro_value(event("c", ROW), envelope(FIELDS))))
+        source = Topic({topic: records([value], None, topic)})
+        whole = [Range(topic, 3, 0, 1)]
+        of = pipeline(tmp_path, "", "debezium-avro", registry.url)
+        found = Introducer(of, source).table_for(topic, whole)
+        assert isinstance(found, NotYet) and "schema id 1" in found.reason
+        registry.register(envelope_schema(FIELDS))
+        of = pipeline(tmp_path, "", "debezium-avro", registry.url.replace("127.0.0.1", "localhost"))
+        assert isinstance(Introducer(of, source).table_for(topic, whole), Introduced)
+
+
+def test_a_read_that_fails_leaves_no_table_and_the_next_one_makes_it(tmp_path: Path) -> None:
+    topic = "shop.public.orders"
+    source = Topic({topic: records([as_json(event("c", ROW))], [key_of(id=1)], topic)}, failing=1)
+    introducer = Introducer(pipeline(tmp_path, "  max_tables: 1"), source)
+    whole = [Range(topic, 3, 0, 1)]
+    with pytest.raises(Retry):
+        introducer.table_for(topic, whole)
+    assert isinstance(introducer.table_for(topic, whole), Introduced)
+
+
+@pytest.mark.parametrize(
+    ("more", "fields", "key", "said"),
+    [
+        ("", [ID, {"type": "struct", "fields": [], "field": "odd"}], [ID], "no column can have the type of the field 'odd'"),
+        ("", [NAME], [ID], "the message key has the field 'id', which is no column; the columns are name; set keys"),
+        ("  tables: {public.orders: {keys: [ident]}}", [ID], [ID], "has the key 'ident', which is no column"),
+        ("  tables: {public.orders: {sort_key: [nope]}}", [ID], [ID], "nope"),
+        ("  tables: {public.orders: {sequence_by: nope}}", [ID], [ID], "sequence_by 'nope' is neither a column"),
+        ("  tables: {public.orders: {sequence_by: source.lns}}", [ID], [ID], "did you mean 'lsn'?"),
+        ("\n  tables: {'public.*': {sort_key: [nope]}}", [ID], [ID], "shop.yml, line 5: database.tables.public.*: table"),
+    ],
+)  # fmt: skip
+def test_rows_that_no_table_can_have_are_refused_by_name(
+    tmp_path: Path, more: str, fields: list[dict[str, Any]], key: list[dict[str, Any]], said: str
+) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        introduced(pipeline(tmp_path, more), [as_json(event("c", {"id": 1}), fields)], [key_of(key, id=1)])
+    assert said in str(raised.value)
+    assert not (tmp_path / "public").exists()
+
+
+def test_a_field_that_no_column_can_have_may_be_left_out(tmp_path: Path) -> None:
+    fields = [ID, {"type": "struct", "fields": [], "field": "odd"}]
+    of = pipeline(tmp_path, "", "{kind: debezium-json, unknown_fields: ignore}")
+    assert table_of(introduced(of, [as_json(event("c", {"id": 1}), fields)])).schema.names == ["id"]
+
+
+def test_a_table_that_is_there_is_opened_without_reading_a_record(tmp_path: Path) -> None:
+    introduced(pipeline(tmp_path), [as_json(event("c", ROW))], [key_of(id=1)])
+    found = Introducer(pipeline(tmp_path), Topic({})).table_for("shop.public.orders", [])
+    assert isinstance(found, Introduced) and not found.created
+
+
+def test_a_table_that_was_made_for_another_topic_is_refused(tmp_path: Path) -> None:
+    """Such as on a file system for which Orders and orders are one folder."""
+    introduced(pipeline(tmp_path), [as_json(event("c", ROW))])
+    (tmp_path / "public" / "orders").rename(tmp_path / "public" / "Orders")
+    with pytest.raises(
+        InvalidInput, match=r"was made for the topic shop\.public\.orders, not for shop\.public\.Orders"
+    ):
+        introduced(pipeline(tmp_path), [as_json(event("c", ROW))], topic="shop.public.Orders")
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "{keys: []}",
+        "{keys: [name]}",
+        "{sort_key: [name]}",
+        "{sequence_by: ts_ms}",
+        "{properties: {lakebed.read_budget: 3}}",
+    ],
+)
+def test_a_table_that_differs_from_the_file_is_refused_with_what_to_do(tmp_path: Path, rules: str) -> None:
+    change = [as_json(event("c", ROW))], [key_of(id=1)]
+    introduced(pipeline(tmp_path), *change)
+    with pytest.raises(InvalidInput, match=r"differs from shop\.yml: .* Change the file, or "):
+        introduced(pipeline(tmp_path, f"  tables: {{public.orders: {rules}}}"), *change)
+
+
+def test_no_more_tables_are_made_than_the_file_allows(tmp_path: Path) -> None:
+    topics = [f"shop.public.t{number}" for number in range(20)]
+    source = Topic({topic: records([as_json(event("c", ROW))], None, topic) for topic in topics})
+    introducer = Introducer(pipeline(tmp_path, "  max_tables: 7"), source)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda topic: introducer.table_for(topic, [Range(topic, 3, 0, 1)]), topics))
+    refused = [one for one in found if isinstance(one, NoTable)]
+    assert len(refused) == 13 and "raise database.max_tables" in refused[0].reason
+    assert len(list((tmp_path / "public").iterdir())) == 7
+    again = [one.name.text for one in found if isinstance(one, Introduced)]
+    assert all(isinstance(introducer.table_for(f"shop.{name}", []), Introduced) for name in again)
+
+
+def test_many_processes_that_introduce_a_table_at_once_agree_on_one(tmp_path: Path) -> None:
+    """Each begins with another record, so each would make another table."""
+    topic, count = "shop.public.orders", 6
+    starts, found = threading.Barrier(count), list[Introduced | LakebedError]()
+
+    def introduce(number: int) -> None:
+        fields = [ID, {"type": "string", "field": f"c{number}", "optional": True}]
+        source = Topic({topic: records([as_json(event("c", {"id": 1}), fields)], [key_of(id=1)], topic)})
+        introducer = Introducer(pipeline(tmp_path), source)
+        starts.wait()
+        one = introducer.table_for(topic, [Range(topic, 3, 0, 1)])
+        assert isinstance(one, Introduced)
+        found.append(one)
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(introduce, range(count)))
+    assert sum(1 for one in found if isinstance(one, Introduced) and one.created) == 1
+    assert len({tuple(table_of(one).schema.names) for one in found}) == 1
+    assert {table_of(one).version for one in found} == {0}
+
+
+@pytest.mark.parametrize(
+    "name", ["_lakebed.x", "..", "../../x", "public.a/b", "public.orders_quarantine", "x" * 249, "é.ü"]
+)
+def test_hostile_names_stay_below_the_database(tmp_path: Path, name: str) -> None:
+    topic = f"shop.{name}"
+    table = table_of(introduced(pipeline(tmp_path / "lake"), [as_json(event("c", ROW))], topic=topic))
+    assert Path(table.path).resolve().is_relative_to(tmp_path / "lake")
+    assert len(Path(table.path).relative_to(tmp_path / "lake").parts) == 2
+    assert [one.name for one in tmp_path.iterdir()] == ["lake"]
+
+
+def test_a_topic_that_is_no_table_is_not_read(tmp_path: Path) -> None:
+    source = Topic({})
+    introducer = Introducer(pipeline(tmp_path, '  exclude: ["public\\\\.tmp_.*"]'), source)
+    for topic in ("shop", "shop.transaction", "shop.public.tmp_1", "store.x"):
+        assert isinstance(introducer.table_for(topic, [Range(topic, 0, 0, 5)]), NoTable)
+    assert source.reads == 0
+
+
+def test_a_name_that_no_column_can_have_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSchema, match="_lakebed_op"):
+        introduced(
+            pipeline(tmp_path), [as_json(event("c", {"id": 1}), [ID, {"type": "string", "field": "_lakebed_op"}])]
+        )
