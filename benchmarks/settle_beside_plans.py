@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import random
 import tempfile
-import threading
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -23,9 +22,8 @@ import lakebed
 from benchmarks.scrape import one
 from benchmarks.workload import median, p95, table
 from lakebed.compaction.compactor import Compactor
-from lakebed.compaction.follow import MaintenanceCycle
+from lakebed.compaction.scheduler import Job, Scheduler
 from lakebed.compaction.settle import settle
-from lakebed.failures import Health
 from lakebed.manifest.actions import AddPart, CommitInfo, Part
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.snapshot import Snapshot
@@ -79,21 +77,20 @@ def measured(lake: lakebed.Table, workers: int, rounds: int) -> tuple[list[float
         return Planning()
 
     merging = inside.compaction
-    compactor = Compactor(
-        lake.path, inside.log, merging.merger(), merging.local_kernel(), planner=planned, workers=workers
-    )
-    stop = threading.Event()
-    a_round = MaintenanceCycle(lambda: _settle(lake), compactor, Health(lake.path, "benchmark"), stop)
+    compactor = Compactor(lake.path, inside.log, merging.merger(), merging.local_kernel(), planner=planned)
+    scheduler = Scheduler("merge", max(1, workers))
+    jobs = [Job(lambda: compactor.next_plan() and None) for _ in range(workers)]
     plan(inside.log.refresh(), (), 0, statistics=inside.log.statistics)
-    compactor.start()
     settles: list[float] = []
     while len(settles) < rounds or len(plans) < PLANS_MIN * workers:
         lake.apply(pa.table({"key": [10**9 + len(settles)]}))
         started = time.perf_counter()
-        a_round()
+        _settle(lake)
+        for job in jobs:
+            scheduler.wake(job)
         settles.append((time.perf_counter() - started) * 1000)
         time.sleep(0.05)
-    compactor.close(60)
+    scheduler.close(60)
     return settles, plans
 
 

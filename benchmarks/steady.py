@@ -19,7 +19,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,8 +29,6 @@ import numpy as np
 import lakebed
 from benchmarks.workload import KEYS, SCHEMA, SORT_KEY, Workload, median, table
 from lakebed import events
-from lakebed.compaction.follow import MaintenanceCycle
-from lakebed.failures import Health
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.table import internals_of
@@ -132,20 +129,17 @@ def load(path: str, seconds: float, changes: int, properties: Mapping[str, str])
     events.listen(metrics)
     events.listen(progress)
     sampler = internals_of(orders).sampler()
-    compactor = internals_of(orders).compactor(None)
-    health = Health(path, "maintain")
-    cycle = MaintenanceCycle(lambda: internals_of(orders).step(None), compactor, health, threading.Event())
-    compactor.start()
+    maintenance = internals_of(orders).maintain()
     until, sample_at = time.monotonic() + seconds, 0.0
     while (now := time.monotonic()) < until:
         start = int(random.integers(0, ROWS - changes))
         orders.apply(workload.base(start, start + changes))
-        cycle()
+        internals_of(orders).step()
         if now >= sample_at:
             metrics.observe(path, sampler.sample())
             progress.figures()
             sample_at = now + SAMPLE_SECONDS
-    compactor.close()
+    maintenance.stop()
 
 
 def look(path: str, pid: int, seconds: float) -> dict[str, float]:

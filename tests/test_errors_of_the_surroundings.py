@@ -16,6 +16,7 @@ import pytest
 
 import lakebed
 from lakebed import events
+from lakebed.compaction.maintenance import Maintenance
 from lakebed.errors import Corrupt, InvalidInput, StoreUnavailable, Unexpected
 from lakebed.failures import failure_in
 from lakebed.health.status import Observer
@@ -156,11 +157,11 @@ def test_a_stop_merges_what_is_due_so_that_nobody_calls_the_table_ill(
 
     assert "backlog" in checks()
     compaction = internals_of(table).compaction
-    compactor = internals_of(table).compactor()
+    upkeep = internals_of(table).upkeep()
     assert not compaction.finish(0), "there is something to merge, and no time for it"
-    compactor.start()
+    maintenance = Maintenance(upkeep)
     assert compaction.finish(60)
-    compaction.close()
+    maintenance.stop()
     assert checks() == []
 
 

@@ -14,7 +14,7 @@ MAKERS = {"Lock", "RLock", "Condition", "Semaphore"}
 
 QUICK = {
     ("compaction/compactor.py", "_lock"): "which merges run, which parts wait because they failed",
-    ("compaction/compactor.py", "_wake"): "the same lock: how often somebody called wake",
+    ("compaction/scheduler.py", "_changed"): "which jobs wait, are ready, or run; which threads are idle",
     ("compaction/volatile.py", "_lock"): "the materialized parts of this replica, and which are in use",
     ("failures.py", "_here_lock"): "the queries of this process",
     ("failures.py", "_lock"): "the state of a query",
@@ -36,6 +36,10 @@ QUICK = {
 }
 
 LONG = {
+    (
+        "compaction/maintenance.py",
+        "_changing",
+    ): "one table is added or removed at a time; what maintains them does not take it",
     ("compaction/settler.py", "_lock"): "one settle at a time: two would settle the same changes",
     ("keyindex/key_index.py", "_mutation"): "one change of the index at a time; look-ups do not take it",
     ("parts/locators.py", "_opening"): "one thread opens the key index; readers do not wait for it",

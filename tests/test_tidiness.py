@@ -44,6 +44,8 @@ CALLED_BY_LIBRARIES = {
     "_check_value",  # argparse
 }
 FOR_TESTS = {
+    "DatabaseMaintenance",
+    "troubles",
     "KEYS",
     "list_next",
     "is_idle",

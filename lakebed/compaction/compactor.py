@@ -1,16 +1,14 @@
-"""Merges one table in the background of a process, with a few threads.
+"""Merges one table: the next plan, and its execution. ``upkeep`` calls it in the background, and any thread may do so.
 
-1. A worker plans when something changed (``wake``), or when it has slept for ``IDLE_SECONDS``. It notes which parts are taken:
-   those that live claims list, that this process merges, or that are parked. The planner leaves these out.
+1. A worker, that is a thread that asks for the ``next_plan``, notes which parts are taken: those that live claims list, that this
+   process merges, or that are parked. The planner leaves these out.
 2. The worker takes the first plan that shares no part with what other workers took since step 1, and that still fits beside
-   it. Then it runs the plan and starts again with step 1. If no plan is left because others were faster, it plans again. If
-   there is no plan at all, it sleeps. Replicas do not know each other. The first that claims the parts gets the plan, and the
-   planners of the others see the claim.
+   it. Then it runs the plan. If no plan is left because others were faster, it plans again. Replicas do not know each other.
+   The first that claims the parts gets the plan, and the planners of the others see the claim.
 3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` failures its parts are parked for an hour, and
    this is reported. A part that is corrupt is parked alone, after the first failure. So no failure repeats without end.
 
-Nothing is planned, read or written under the lock. The thread that settles calls ``wake`` after each cycle, and planning many
-parts takes seconds. So neither planning nor a merge delays a settle.
+Nothing is planned, read or written under the lock, since planning many parts takes seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -35,7 +33,6 @@ from lakebed.planning.plan import Goal, MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans
 from lakebed.planning.uploads import uploaded_plans
 
-IDLE_SECONDS = 5.0
 FAILURES_MAX = 4
 PARKED_SECONDS = 3600.0
 BACKOFF_SECONDS_MAX = 60.0
@@ -108,7 +105,7 @@ class _Shared:
 
 
 class Compactor:
-    """Threads that merge while there is something to merge. ``start`` starts them, ``close`` ends them."""
+    """Plans merges of one table and executes them. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -118,17 +115,10 @@ class Compactor:
         kernel: MergeKernel,
         *,
         planner: Planner | None = None,
-        workers: int = 1,
-        chores: Mapping[Callable[[], object], float] | None = None,
         clock: Callable[[], float] = time.time,
         reads: Callable[[Snapshot], Mapping[str, int]] = lambda snapshot: {},
     ) -> None:
-        """``workers``: the number of threads that merge; ``planner``: by default that of the table's policy.
-
-        ``chores``: functions to call in the background, each with the seconds between two calls. Each has its own thread, so
-        leases are extended while an upload or a cleanup takes minutes. ``reads``: how often parts were read in the last hour,
-        by path.
-        """
+        """``planner``: by default that of the table's policy; ``reads``: how often parts were read in the last hour, by path."""
         self._table = table
         self._log = log
         self._merger = merger
@@ -137,39 +127,22 @@ class Compactor:
         self._clock = clock
         self._reads = reads
         self._shared = _Shared()
-        self._lock = threading.Lock()  # of the fields below
-        self._wake = threading.Condition(self._lock)
-        self._wake_calls = 0
+        self._lock = threading.Lock()  # of _shared
         self._closing = False
-        self._threads = [
-            threading.Thread(target=self._work, name=f"lakebed-merge-{number}", daemon=True)
-            for number in range(workers)
-        ]
-        self._threads += [
-            threading.Thread(target=self._do_chore, args=chore, name=f"lakebed-chore-{number}", daemon=True)
-            for number, chore in enumerate((chores or {}).items())
-        ]
-
-    def start(self) -> None:
-        """Start the threads."""
-        for thread in self._threads:
-            thread.start()
+        self.on_wake: Callable[[], object] = lambda: None
+        """What ``wake`` calls: it lets the threads plan that work for this compactor."""
 
     def wake(self) -> None:
-        """Let the workers plan at once, because the table changed. Does not wait for them."""
-        with self._wake:
-            self._wake_calls += 1
-            self._wake.notify_all()
+        """Let the threads plan at once, because the table changed. Does not wait for them."""
+        self.on_wake()
 
-    def close(self, timeout_seconds: float = CLOSE_SECONDS_MAX) -> None:
-        """Cancel the merges and end the threads. All claims are released, also those of merges that do not end in time."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify_all()
-        deadline = time.monotonic() + timeout_seconds
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(max(0.0, deadline - time.monotonic()))
+    def cancel(self) -> None:
+        """Cancel the merges that run. What runs ends soon, with nothing committed."""
+        self._closing = True
+
+    def close(self) -> None:
+        """Cancel the merges and release all claims, also those of merges that still run. Call it when nothing runs any more."""
+        self.cancel()
         self._merger.close()
 
     def running(self) -> list[Running]:
@@ -190,38 +163,7 @@ class Compactor:
         with self._lock:
             return self._parked(now)
 
-    # -- the workers -------------------------------------------------------------------------------------------------
-
-    def _work(self) -> None:
-        seen = -1
-        while not self._closing:
-            try:
-                while not self._closing and (job := self.next_plan()) is not None:
-                    with suppress(Exception):  # reported already, and tried again later
-                        self.run(*job)
-            except Retry as error:
-                _logger.warning("planning merges of %s will be tried again: %s", self._table, error)
-            except Exception:
-                _logger.exception("planning merges of %s failed", self._table)
-            with self._wake:
-                if not self._closing and seen == self._wake_calls:
-                    self._wake.wait(IDLE_SECONDS)
-                seen = self._wake_calls
-
-    def _do_chore(self, chore: Callable[[], object], seconds: float) -> None:
-        due = time.monotonic() + seconds
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._closing, max(0.0, due - time.monotonic()))
-            if self._closing:
-                return
-            try:
-                chore()
-            except Retry as error:
-                _logger.warning("a chore of %s will be tried again: %s", self._table, error)
-            except Exception:
-                _logger.exception("a chore of %s failed", self._table)
-            due = time.monotonic() + seconds
+    # -- planning and executing ----------------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
         """Whether there is a plan that could run now."""
@@ -229,14 +171,15 @@ class Compactor:
             return bool(self._plans(start))
 
     def next_plan(self) -> tuple[int, MergePlan] | None:
-        """The plan to run next, and its number, for ``run``; None if there is none."""
-        while True:
+        """The plan to run next, and its number, for ``run``; None if there is none, or if the compactor closes."""
+        while not self._closing:
             with self._starting() as start:
                 plans = self._plans(start)
                 with self._lock:
                     job = self._take(start, plans)
                 if job is not None or not plans:
                     return job
+        return None
 
     @contextmanager
     def _starting(self) -> Iterator[_Start]:

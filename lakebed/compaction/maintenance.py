@@ -1,105 +1,133 @@
-"""The maintenance of a table in a process with Spark: a thread that follows the log, and starts again when it fails.
+"""The maintenance of tables in a process: of one table with a handle (``Maintenance``), or of many (``DatabaseMaintenance``).
 
-         Maintenance()
-             |            fails, and the cause may pass
-             v          /-------------------------------> waiting
-          running <----+------------- pause -----------------/
-             |  \\
-             |   \\---- fails, and the cause never passes ---> failed
-             \\-------- stop(), or Spark ends --------------> stopped
-
-The log is all that it reads, so it does not depend on the writers: it may stop, crash, or run in one or more other processes, and
-ingest goes on. It is no streaming query, since Spark would do more for each commit than a settle costs (ADR 12).
-
-The compactor runs until the end, also while the thread waits: its threads merge and run the chores, which settle what is due.
-``lakebed.failures`` says which causes pass, and reports the states. A process without Spark does the same in ``follow``.
+``upkeep`` says what is done for a table, and draws the states; ``scheduler`` runs it. Tables share nothing but the threads: an
+error, or a store that does not answer, is that table's trouble alone. The log is all that maintenance reads, so it does not
+depend on the writers. It is no streaming query, since Spark would do more for each commit than a settle costs (ADR 12).
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable
+import time
 
-from lakebed.compaction.compactor import CLOSE_SECONDS_MAX, Compactor
-from lakebed.compaction.follow import MaintenanceCycle, run_cycles
+from lakebed import events
+from lakebed.compaction.compactor import CLOSE_SECONDS_MAX
+from lakebed.compaction.upkeep import Maintained, Pools, Upkeep
 from lakebed.errors import LakebedError
-from lakebed.failures import Health, Restarts, failure_in
-from lakebed.manifest.table_log import TableLog
 
-QUERY = "maintain"
-_LOOK_SECONDS = 0.2
+ONE_TABLE_LOOK_SECONDS = (0.02, 0.5)
+"""The first and the longest pause between two looks at the log of a table that has a maintenance of its own."""
+LOOK_SECONDS = (1.0, 30.0)
+"""Those of one table among many. Batches of this process need no look."""
+
+
+class DatabaseMaintenance:
+    """The maintenance of many tables, by a few threads. Safe to use from several threads.
+
+    A table that is idle has no thread and no DuckDB database. While one table fails, or its store does not answer, others go on.
+    """
+
+    def __init__(self, threads: int | None = None, look_seconds: tuple[float, float] = LOOK_SECONDS) -> None:
+        """``threads``: those that settle, by default 4; as many more at most merge, clean up and extend leases."""
+        threads = threads or 4
+        merges = max(1, min(threads // 2, os.cpu_count() or 1))
+        self._pools = Pools(cycles=threads, merges=merges, chores=2, leases=2)
+        self._look_seconds = look_seconds
+        self._tables: dict[str, Maintained] = {}
+        self._changing = threading.Lock()  # one change of the tables at a time; what maintains them does not take it
+        self._end_listening = events.listen(self._hear)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The paths of the tables."""
+        return tuple(self._tables)
+
+    def add(self, upkeep: Upkeep) -> None:
+        """Maintain a table from now on. One with the same path, such as one whose maintenance has ended, is removed first."""
+        with self._changing:
+            self._stop(upkeep.path)
+            self._tables[upkeep.path] = maintained = Maintained(upkeep, self._pools, self._look_seconds)
+            maintained.start()
+
+    def remove(self, path: str) -> None:
+        """Maintain a table no more: its cycle ends, its merges are cancelled, and their claims released."""
+        with self._changing:
+            self._stop(path)
+
+    def troubles(self) -> dict[str, LakebedError]:
+        """By path, the error for which the maintenance of a table waits or has ended. Tables without one are left out."""
+        found = {path: each.trouble for path, each in list(self._tables.items())}
+        return {path: error for path, error in found.items() if error is not None}
+
+    def ended(self) -> frozenset[str]:
+        """The paths of tables whose maintenance has ended, for an error that never passes. ``add`` begins it again."""
+        return frozenset(path for path, each in list(self._tables.items()) if each.error is not None)
+
+    def parked(self) -> dict[str, frozenset[str]]:
+        """By path of a table, those of its parts that are left alone for now, because merges of them failed."""
+        found = {path: each.upkeep.compactor.parked() for path, each in list(self._tables.items())}
+        return {path: parts for path, parts in found.items() if parts}
+
+    def stop(self) -> None:
+        """Stop after the cycles that run now. Merges are cancelled, their claims released, and the threads end."""
+        self._end_listening()
+        with self._changing:
+            for each in self._tables.values():
+                each.upkeep.compactor.cancel()
+            deadline = time.monotonic() + CLOSE_SECONDS_MAX
+            for path in list(self._tables):
+                self._stop(path, max(0.0, deadline - time.monotonic()))
+            self._pools.close(max(0.0, deadline - time.monotonic()))
+
+    def _stop(self, path: str, timeout_seconds: float = CLOSE_SECONDS_MAX) -> None:
+        maintained = self._tables.pop(path, None)
+        if maintained is not None:
+            maintained.stop(timeout_seconds)
+
+    def _hear(self, event: events.Event) -> None:
+        if isinstance(event, events.BatchCommitted) and (maintained := self._tables.get(event.table)):
+            maintained.look()
 
 
 class Maintenance:
     """What ``Table.maintain`` returns: a handle to stop the maintenance, wait for it and see its state."""
 
-    def __init__(
-        self, path: str, log: TableLog, step: Callable[[], None], compactor: Compactor, spark_runs: Callable[[], bool]
-    ) -> None:
-        """``step``: runs one cycle on the newest snapshot. After a Retry error it is called again."""
-        self._log = log
-        self._compactor = compactor
-        self._spark_runs = spark_runs
-        self._health = Health(path, QUERY)
-        self._stopping = threading.Event()
-        self._cycle = MaintenanceCycle(step, compactor, self._health, self._stopping)
-        self._restarts = Restarts()
-        self._restarts.has_started = True
-        self._error: LakebedError | None = None
-        compactor.start()
-        self._thread = threading.Thread(target=self._supervise, name="lakebed-maintain", daemon=True)
-        self._thread.start()
+    def __init__(self, upkeep: Upkeep, look_seconds: tuple[float, float] = ONE_TABLE_LOOK_SECONDS) -> None:
+        self._pools = Pools(cycles=1, merges=1, chores=2, leases=1)
+        self._maintained = Maintained(upkeep, self._pools, look_seconds, on_end=self._close)
+        self._end_listening = events.listen(self._hear)
+        self._maintained.start()
 
     @property
     def isActive(self) -> bool:
         """Whether it runs or will start again."""
-        return self._thread.is_alive()
+        return not self._maintained.ended.is_set()
 
     @property
     def trouble(self) -> LakebedError | None:
         """The error for which it waits or has ended; None while it runs, and after ``stop``."""
-        return self._health.error
+        return self._maintained.trouble
 
     def exception(self) -> LakebedError | None:
         """The error that ended it; None while it runs or waits, and after ``stop``."""
-        return self._error
+        return self._maintained.error
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait for the end. With ``timeout`` (seconds), returns whether it has ended by then. Raises the error that ended it."""
-        self._thread.join(timeout)
-        if self._error is not None:
-            raise self._error
-        return None if timeout is None else not self._thread.is_alive()
+        has_ended = self._maintained.ended.wait(timeout)
+        if self._maintained.error is not None:
+            raise self._maintained.error
+        return None if timeout is None else has_ended
 
     def stop(self) -> None:
         """Stop after the cycle that runs now. Merges are cancelled, and their claims released."""
-        self._stopping.set()
-        self._thread.join(2 * CLOSE_SECONDS_MAX)
-        self._health.stopped()
+        self._maintained.stop()
 
-    def _supervise(self) -> None:
-        while not self._ended() and self._error is None:
-            cycles_before = self._cycle.done
-            try:
-                run_cycles(self._log, self._cycle, self._ended, _LOOK_SECONDS)
-            except LakebedError as error:
-                self._failed(error, self._cycle.done > cycles_before)
-            except Exception as error:  # of a Spark job that looks up keys, or of the views
-                if not self._ended():
-                    self._failed(failure_in(str(error), QUERY), self._cycle.done > cycles_before)
-        self._compactor.close()
-        if self._error is None:
-            self._health.stopped()
+    def _close(self) -> None:
+        self._end_listening()
+        self._pools.close(CLOSE_SECONDS_MAX)
 
-    def _ended(self) -> bool:
-        return self._stopping.is_set() or not self._spark_runs()
-
-    def _failed(self, error: LakebedError, made_progress: bool) -> None:
-        """Wait for the next try, or end with ``_error`` if there is none."""
-        pause = self._restarts.pause_seconds(error, made_progress)
-        if pause is None:
-            self._error = error
-            self._health.failed(error)
-        else:
-            self._health.waits(error, pause)
-            self._stopping.wait(pause)
+    def _hear(self, event: events.Event) -> None:
+        if isinstance(event, events.BatchCommitted) and event.table == self._maintained.upkeep.path:
+            self._maintained.look()

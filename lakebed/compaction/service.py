@@ -6,7 +6,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from lakebed.compaction.compactor import Compactor, Running
 from lakebed.compaction.kernels import LocalKernel, SparkKernel
 from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, MergeKernel, MergeOutcome, Merger, MergeResult
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
+from lakebed.compaction.upkeep import Chore
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.compaction.volatile_choice import volatile_choice
 from lakebed.manifest.claims import claimed_paths
@@ -73,6 +74,7 @@ class Compaction:
         self.volatile_base = volatile_base
         self._reads = reads
         self._compactor: Compactor | None = None
+        self._tidy: Callable[[], object] = lambda: None
         self.volatile_merger: VolatileMerger | None = None
 
     def plan(self) -> Planning:
@@ -103,13 +105,11 @@ class Compaction:
         """Run a job in this process. Raises the error of a merge that fails."""
         return job.run(self.merger(), self.local_kernel())
 
-    def in_background(self, spark: SparkSession | None, chores: Mapping[Callable[[], object], float]) -> Compactor:
-        """A compactor for this process, not started yet. On a cluster, merges are Spark jobs and nothing is volatile."""
-        if self._compactor:
-            self._compactor.close()
+    def in_background(self, spark: SparkSession | None) -> Compactor:
+        """A compactor for this process. On a cluster, merges are Spark jobs and nothing is volatile."""
+        self.close()
         self._reads.begin_maintaining()
         cluster = spark if spark and not str(spark.sparkContext.master).startswith("local") else None
-        chores = dict(chores)
         merger: Merger | VolatileMerger
         choice = volatile_choice(
             self._log.refresh().settings, self._storage.root, self.volatile_base, on_cluster=cluster is not None
@@ -121,15 +121,27 @@ class Compaction:
             merger = self.volatile_merger = VolatileMerger(
                 self._log, self._storage, self._deletion_vectors, self.volatile_base, lease_seconds=self.lease_seconds
             )
-            chores |= {self._upload: UPLOAD_LOOK_SECONDS, merger.extend: self.lease_seconds / HEARTBEATS}
         else:
-            merger = self.merger()
-        chores[merger.tidy] = min(TIDY_SECONDS, self.lease_seconds)
+            merger, self.volatile_merger = self.merger(), None
+        self._tidy = merger.tidy
         kernel: MergeKernel = self.local_kernel()
         if cluster:
             kernel = SparkKernel(cluster, self._path, self._log.refresh)
-        self._compactor = Compactor(self._path, self._log, merger, kernel, chores=chores, reads=self._reads.of)
+        self._compactor = Compactor(self._path, self._log, merger, kernel, reads=self._reads.of)
         return self._compactor
+
+    def chores(self) -> tuple[Chore, ...]:
+        """What is to be done now and then beside the merges of the compactor in the background."""
+        tidy = Chore(run=self._tidy, seconds=min(TIDY_SECONDS, self.lease_seconds))
+        volatile = self.volatile_merger
+        if volatile is None:
+            return (tidy,)
+        heartbeat = self.lease_seconds / HEARTBEATS
+        return (
+            tidy,
+            Chore(run=self._upload, seconds=UPLOAD_LOOK_SECONDS, is_needed=volatile.holds_any),
+            Chore(run=volatile.extend, seconds=heartbeat, is_needed=volatile.holds_any, extends_leases=True),
+        )
 
     def due(self) -> bool:
         """Whether the compactor of this process has something to merge now."""

@@ -94,6 +94,10 @@ class VolatileMerger:
         with self._lock:
             return list(self._held.values())
 
+    def holds_any(self) -> bool:
+        """Whether there are materialized parts, so leases to extend."""
+        return bool(self._held)
+
     def close(self) -> None:
         """Release the folder. Claims of materialized parts stay until their leases end, so that a restart takes them up."""
         self._merger.close()

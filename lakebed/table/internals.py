@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakebed.compaction.compactor import Compactor
-from lakebed.compaction.follow import follow
+from lakebed.compaction.maintenance import Maintenance
 from lakebed.compaction.service import Compaction
 from lakebed.compaction.settler import Settler
+from lakebed.compaction.upkeep import Chore, Upkeep
 from lakebed.errors import TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
 from lakebed.ingest.checkpoint_files import is_local
@@ -46,14 +46,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from lakebed.compaction.maintenance import Maintenance
     from lakebed.table.table import Table
 
 STREAMS_FOLDER = "_lakebed/streams"
 """Where the checkpoints of ingest are, unless it is given another place: a folder a query."""
 _TIDY_SECONDS = 3600.0
-_SETTLE_LOOK_SECONDS = 5.0
 _CHECKPOINT_LOOK_SECONDS = 5.0
+_STOP_LOOK_SECONDS = 0.1
 
 
 def internals_of(table: Table) -> Internals:
@@ -161,18 +160,36 @@ class Internals:
 
     # -- maintenance ---------------------------------------------------------------------------------------------------
 
-    def maintain(self, spark: SparkSession) -> Maintenance:
-        """Maintain the table in a thread. See ``Table.maintain``."""
-        from lakebed.compaction.maintenance import Maintenance
-
-        def spark_runs() -> bool:
-            return spark.sparkContext._jsc is not None  # PySpark sets it to None when the context stops
-
-        return Maintenance(self.path, self.log, lambda: self.step(spark), self.compactor(spark), spark_runs)
+    def maintain(self, spark: SparkSession | None = None) -> Maintenance:
+        """Maintain the table in the background. See ``Table.maintain``."""
+        return Maintenance(self.upkeep(spark))
 
     def follow(self, stop: threading.Event) -> None:
-        """Maintain the table in this thread, without Spark, until ``stop`` is set."""
-        follow(self.path, self.log, self.step, self.compactor(), stop)
+        """Maintain the table without Spark until ``stop`` is set. Raises the error that ends the maintenance."""
+        maintenance = self.maintain()
+        try:
+            while not stop.wait(_STOP_LOOK_SECONDS):
+                maintenance.awaitTermination(0)
+        finally:
+            maintenance.stop()
+
+    def upkeep(self, spark: SparkSession | None = None) -> Upkeep:
+        """What the maintenance of this table consists of; starts nothing. With a session, it ends when Spark stops."""
+        compactor = self.compaction.in_background(spark)
+        log_retention_seconds = self.log.refresh().settings.log_retention_seconds
+        return Upkeep(
+            path=self.path,
+            log=self.log,
+            step=lambda: self.step(spark),
+            compactor=compactor,
+            chores=(
+                *self.compaction.chores(),
+                Chore(run=self.tidy, seconds=max(60.0, min(_TIDY_SECONDS, log_retention_seconds / 2))),
+                Chore(run=self.checkpoint, seconds=_CHECKPOINT_LOOK_SECONDS, is_needed=self._is_checkpoint_due),
+            ),
+            # PySpark sets it to None when the context stops.
+            spark_runs=lambda: spark is None or spark.sparkContext._jsc is not None,
+        )
 
     def step(self, spark: SparkSession | None = None) -> None:
         """One maintenance cycle: settle if it is due, refresh the views; tidy the key index when idle."""
@@ -181,20 +198,13 @@ class Internals:
         if not settled:
             self.locators.tidy()
 
-    def compactor(self, spark: SparkSession | None = None) -> Compactor:
-        """A compactor, not started yet: it merges, cleans up, and settles what becomes due with time, in the background."""
-        log_retention_seconds = self.log.refresh().settings.log_retention_seconds
-        chores: dict[Callable[[], object], float] = {
-            self.tidy: max(60.0, min(_TIDY_SECONDS, log_retention_seconds / 2)),
-            lambda: self.settler.settle_if_due(spark): _SETTLE_LOOK_SECONDS,
-            self.checkpoint: _CHECKPOINT_LOOK_SECONDS,
-        }
-        return self.compaction.in_background(spark, chores)
-
     def checkpoint(self) -> None:
         """Write a checkpoint if one is due. With many parts this takes seconds; settling does not wait for it."""
         if self.log.newest is not None:  # the cycle and the compactor keep it fresh
             self.log.checkpoint_if_due(self.log.newest)
+
+    def _is_checkpoint_due(self) -> bool:
+        return self.log.newest is not None and self.log.checkpoint_is_due(self.log.newest)
 
     def tidy(self) -> None:
         """Delete what no kept version needs; done hourly (or twice in the log's retention)."""

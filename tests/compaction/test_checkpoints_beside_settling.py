@@ -80,9 +80,8 @@ def test_running_maintenance_looks_for_checkpoints_that_are_due(
     monkeypatch.setattr(internals, "_CHECKPOINT_LOOK_SECONDS", 0.01)
     log, written = log_of(table), threading.Event()
     monkeypatch.setattr(log, "write_checkpoint", lambda snapshot: written.set())
-    compactor = internals_of(table).compactor()
-    compactor.start()
+    maintenance = internals_of(table).maintain()
     try:
         assert written.wait(60)
     finally:
-        compactor.close()
+        maintenance.stop()

@@ -1,17 +1,18 @@
-"""Maintenance beside Spark: a thread that follows the log, and starts again when it fails."""
+"""Maintenance of one table: it follows the log, and starts again when it fails."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.maintenance import Maintenance
+from lakebed.compaction.maintenance import ONE_TABLE_LOOK_SECONDS, Maintenance
 from lakebed.errors import Corrupt, Retry, Unexpected
 from lakebed.failures import UNKNOWN_FAILURES_MAX
 from lakebed.table import internals_of
@@ -30,10 +31,13 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
 
 @contextmanager
 def maintained(
-    table: lakebed.Table, step: Callable[[], None] | None = None, spark_runs: Callable[[], bool] = lambda: True
+    table: lakebed.Table,
+    step: Callable[[], None] | None = None,
+    spark_runs: Callable[[], bool] = lambda: True,
+    look_seconds: tuple[float, float] = ONE_TABLE_LOOK_SECONDS,
 ) -> Iterator[Maintenance]:
-    internals = internals_of(table)
-    maintenance = Maintenance(table.path, internals.log, step or internals.step, internals.compactor(), spark_runs)
+    upkeep = internals_of(table).upkeep()
+    maintenance = Maintenance(replace(upkeep, step=step or upkeep.step, spark_runs=spark_runs), look_seconds)
     try:
         yield maintenance
     finally:
@@ -55,24 +59,18 @@ def test_it_settles_what_this_process_and_others_commit_and_stops_in_order(table
     assert not table.status().findings
 
 
-def test_a_batch_of_this_process_is_settled_without_a_look_at_the_log(
-    table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lakebed.compaction.follow._FIRST_LOOK_SECONDS", 3600.0)
+def test_a_batch_of_this_process_is_settled_without_a_look_at_the_log(table: lakebed.Table) -> None:
     looks: list[int] = []
 
     def step() -> None:
         internals_of(table).step()
         looks.append(1)
 
-    with maintained(table, step) as maintenance:
+    with maintained(table, step, look_seconds=(3600.0, 3600.0)):
         wait_until(lambda: looks)
         table.apply(changes(1))
         wait_until(lambda: len(looks) > 1)
         assert not log_of(table).refresh().tail
-        monkeypatch.undo()
-        table.apply(changes(2))  # wakes it, so that it can stop
-        maintenance.stop()
 
 
 def test_an_error_that_may_pass_is_seen_and_outlived(table: lakebed.Table) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -203,21 +202,6 @@ def test_a_replica_that_closes_gives_back_the_claim_of_a_merge_that_can_not_be_s
         assert claims_of(log_of(table).refresh().domains).keys() == kept
     assert content(table) == {id: "first" for id in range(30)}
     assert is_volatile or ends == [MergeOutcome.OVERTAKEN]
-
-
-def test_leases_are_extended_while_another_chore_takes_long(table: lakebed.Table) -> None:
-    ended, extended = threading.Event(), threading.Event()
-    chores = {lambda: ended.wait(30): 0.01, extended.set: 0.02}
-    kernels = LocalKernel(storage_of(table), log_of(table).refresh)
-    compactor = Compactor(table.path, log_of(table), merger(table), kernels, chores=chores)
-    compactor.start()
-    try:
-        assert extended.wait(20)
-        extended.clear()
-        assert extended.wait(20) and not ended.is_set()
-    finally:
-        ended.set()
-        compactor.close()
 
 
 def test_a_table_that_is_truncated_under_a_merge_stays_empty(table: lakebed.Table) -> None:

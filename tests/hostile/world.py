@@ -308,7 +308,7 @@ def settle(world: World, environment: pytest.MonkeyPatch) -> None:
 
 def compact(world: World, environment: pytest.MonkeyPatch) -> None:
     """Merge until there is nothing to merge, which must come."""
-    compactor = internals_of(world.table).compactor(None)
+    compactor = internals_of(world.table).upkeep().compactor
     try:
         for _ in range(_MERGES_MAX):
             job = compactor.next_plan()

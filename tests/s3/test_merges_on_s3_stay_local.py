@@ -20,7 +20,7 @@ BATCHES = 20
 
 def maintain(table: lakebed.Table, batches: range) -> Counter[bool]:
     """Apply, settle and merge batch by batch; returns how many merges stayed on the local disk, and how many did not."""
-    compactor = internals_of(table).compactor(None)
+    compactor = internals_of(table).upkeep().compactor
     stayed = Counter[bool]()
     for number in batches:
         table.apply(pa.table({"id": [number, 1000], "v": [f"v{number}"] * 2}))

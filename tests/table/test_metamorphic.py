@@ -168,7 +168,7 @@ class Life:
 
     def compact(self, replica: Replica, action: str) -> int:
         if replica.compactor is None:
-            replica.compactor = internals_of(replica.table).compactor(None)
+            replica.compactor = internals_of(replica.table).upkeep().compactor
         volatile = compaction_of(replica.table).volatile_merger
         if action == "merge":
             return sum(result.parts_in > 0 for result in merge_all(replica.compactor))

@@ -207,7 +207,7 @@ def test_a_process_that_maintains_counts_its_own_reads_in_memory_for_an_hour(
     clock = log_of(uncounted).clock = Clock()
     put_reads(uncounted, int(time.time()), b'{"a": 1}')  # of the time when the property was on
     before = files_of(uncounted)
-    internals_of(uncounted).compaction.in_background(None, {})
+    internals_of(uncounted).compaction.in_background(None)
     uncounted.to_arrow(where="region = 'r4'")
     published(uncounted)
     uncounted.lookup([5])

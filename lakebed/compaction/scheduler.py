@@ -1,0 +1,196 @@
+"""Runs the jobs of many tables when they are due, in a bounded pool of threads. A job that waits has no thread.
+
+1. A job that waits is in a heap, by the time when it is due. One idle thread sleeps until the first job is due; the other idle
+   threads sleep until a job is ready.
+2. Jobs that are due are ready. A thread takes the one that is due for longest; a *head start* counts as time that it waited.
+   As that is bounded, no ready job waits for ever behind others.
+3. A job returns in how many seconds it is due again, or None: then it waits until it is woken. Nothing runs twice at a time: a
+   job that is woken while it runs is due again when it returns.
+4. A job that took ``slow_seconds`` or longer, such as that of a table whose store does not answer, is *slow* until it is fast
+   again. Slow jobs get half of the threads at most, so that the others go on.
+
+Threads start when there is work for them, up to ``threads``. Nothing is read or written under the lock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+HEAD_START_SECONDS_MAX = 10.0
+FAILED_SECONDS = 60.0
+"""When a job that raised an error is due again. Jobs handle the errors that they expect."""
+_logger = logging.getLogger("lakebed.scheduler")
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """What is to be done now and then. ``run`` returns the seconds until it is due again, or None: when it is woken."""
+
+    run: Callable[[], float | None]
+    name: str = ""
+    head_start_seconds: float = 0.0  # set by whoever knows how urgent it is; at most HEAD_START_SECONDS_MAX counts
+    # The scheduler's, guarded by its lock.
+    _due: float = math.inf
+    _woken: float = math.inf  # while it runs: when it was asked to run again
+    _thread: int | None = None  # that runs it
+    _is_slow: bool = False
+    _is_removed: bool = False
+
+
+@dataclass(slots=True)
+class _Ready:
+    """Jobs that are due, the one to take next first."""
+
+    heap: list[tuple[float, int, Job]] = field(default_factory=list)
+
+    def first(self) -> float:
+        while self.heap and (self.heap[0][2]._is_removed or self.heap[0][2]._thread is not None):
+            heapq.heappop(self.heap)
+        return self.heap[0][0] if self.heap else math.inf
+
+
+class Scheduler:
+    """A heap of due times and a bounded pool. Safe to use from several threads."""
+
+    def __init__(
+        self, name: str, threads: int, slow_seconds: float = math.inf, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``name``: of the threads; ``clock``: seconds that never go back."""
+        self._name = name
+        self._threads_max = threads
+        self._slow_seconds = slow_seconds
+        self._slow_max = max(1, threads // 2)
+        self._clock = clock
+        self._changed = threading.Condition()  # of the fields below
+        self._waiting: list[tuple[float, int, Job]] = []
+        self._ready, self._slow = _Ready(), _Ready()
+        self._numbers = itertools.count()
+        self._threads: list[threading.Thread] = []
+        self._idle = self._slow_running = 0
+        self._watched = math.inf  # until when the thread sleeps that watches the clock
+        self._is_watched = self._is_closed = False
+
+    def wake(self, job: Job, delay_seconds: float = 0.0) -> None:
+        """Let the job be due after ``delay_seconds`` at the latest. The first call adds it. Does not wait for it."""
+        with self._changed:
+            due = self._clock() + delay_seconds
+            if job._is_removed or self._is_closed:
+                return
+            if job._thread is not None:
+                job._woken = min(job._woken, due)
+            elif due < job._due:
+                self._schedule(job, due)
+
+    def remove(self, jobs: Collection[Job], timeout_seconds: float = 0.0) -> bool:
+        """Run these jobs no more. Waits so long for those that run, except for the caller itself; returns whether none does."""
+        own = threading.get_ident()
+        with self._changed:
+            for job in jobs:
+                job._is_removed = True
+            return self._changed.wait_for(
+                lambda: not any(job._thread not in (None, own) for job in jobs), max(0.0, timeout_seconds)
+            )
+
+    def close(self, timeout_seconds: float = 0.0) -> None:
+        """Run nothing more. Waits so long for the threads to end."""
+        deadline = time.monotonic() + timeout_seconds
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            threads = list(self._threads)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    # -- the threads ---------------------------------------------------------------------------------------------------
+
+    def _schedule(self, job: Job, due: float) -> None:
+        """The job is due then. The caller holds the lock."""
+        job._due = due
+        heapq.heappush(self._waiting, (due, next(self._numbers), job))
+        if due < self._watched:
+            self._call_threads()
+
+    def _call_threads(self) -> None:
+        """Let the idle threads look, or start one if there is none. The caller holds the lock."""
+        if self._idle:
+            self._changed.notify_all()
+        elif len(self._threads) < self._threads_max:
+            name = f"lakebed-{self._name}-{len(self._threads)}"
+            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+            self._idle += 1  # until it has begun
+            self._threads[-1].start()
+
+    def _work(self) -> None:
+        with self._changed:
+            self._idle -= 1
+        while (job := self._take()) is not None:
+            started, again = self._clock(), None
+            try:
+                again = job.run()
+            except Exception:
+                _logger.exception("%s failed and will be tried again", job.name or "a job")
+                again = FAILED_SECONDS
+            self._ended(job, started, again)
+
+    def _take(self) -> Job | None:
+        """The next job, when it is due; None if the scheduler closes."""
+        with self._changed:
+            while not self._is_closed:
+                self._collect_due()
+                job = self._next()
+                if job is not None:
+                    job._thread, job._due = threading.get_ident(), math.inf
+                    self._slow_running += job._is_slow
+                    if self._waiting or self._ready.heap or self._slow.heap:
+                        self._call_threads()  # another one watches the clock, and takes what else is ready
+                    return job
+                self._sleep()
+            return None
+
+    def _sleep(self) -> None:
+        """Until something changed, or until a job is due if no other thread watches the clock. The caller holds the lock."""
+        self._idle += 1
+        if self._is_watched:
+            self._changed.wait()
+        else:
+            self._is_watched = True
+            self._watched = self._waiting[0][0] if self._waiting else math.inf
+            self._changed.wait(None if self._watched == math.inf else max(0.0, self._watched - self._clock()))
+            self._is_watched, self._watched = False, math.inf
+        self._idle -= 1
+
+    def _collect_due(self) -> None:
+        now = self._clock()
+        while self._waiting and self._waiting[0][0] <= now:
+            due, number, job = heapq.heappop(self._waiting)
+            if due == job._due and not job._is_removed and job._thread is None:
+                start = min(job.head_start_seconds, HEAD_START_SECONDS_MAX)
+                heapq.heappush((self._slow if job._is_slow else self._ready).heap, (due - start, number, job))
+
+    def _next(self) -> Job | None:
+        quick, slow = self._ready.first(), self._slow.first()
+        if self._slow_running >= self._slow_max:
+            slow = math.inf
+        if quick == slow == math.inf:
+            return None
+        return heapq.heappop((self._ready if quick <= slow else self._slow).heap)[2]
+
+    def _ended(self, job: Job, started: float, again: float | None) -> None:
+        with self._changed:
+            now = self._clock()
+            self._slow_running -= job._is_slow
+            job._is_slow = now - started >= self._slow_seconds
+            due = min(job._woken, math.inf if again is None else now + again)
+            job._thread, job._woken = None, math.inf
+            if job._is_removed:
+                self._changed.notify_all()
+            elif due < math.inf and not self._is_closed:
+                self._schedule(job, due)

@@ -1,0 +1,250 @@
+"""The maintenance of one table: jobs that a scheduler runs, one after each new version of the table's log.
+
+1. The *cycle* looks for a new version: at once after a batch that this process commits, and otherwise after a pause that grows
+   while nothing comes. If there is one, or if the tail may have become due, it settles what is due and refreshes the views.
+   After an error that may pass it runs again, later each time.
+2. After a cycle the merge job makes a plan and executes it, as long as there is one. Without a new version it plans again now and
+   then, since claims and failures expire.
+3. Chores (uploads, checkpoints, cleaning up) run at intervals while they are needed. Leases are extended in a pool of their own,
+   so that no merge or settle delays that.
+
+         add()
+           |            fails, and the cause may pass
+           v          /-------------------------------> waiting
+        running <----+------------- pause -----------------/
+           |  \\
+           |   \\---- fails, and the cause never passes ---> failed
+           \\-------- stop(), or Spark ends --------------> stopped
+
+The log is all that it reads, so it does not depend on the writers: it may stop, crash, or run in one or more other processes, and
+ingest goes on. ``lakebed.failures`` says which causes pass, and reports the states.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from lakebed.compaction.compactor import CLOSE_SECONDS_MAX, Compactor
+from lakebed.compaction.scheduler import Job, Scheduler
+from lakebed.errors import LakebedError, Retry
+from lakebed.failures import Health, Restarts, failure_in
+from lakebed.manifest.table_log import TableLog
+
+QUERY = "maintain"
+SETTLE_LOOK_SECONDS = 5.0
+"""How often a tail is looked at that waits: it becomes due with time."""
+MERGE_LOOK_SECONDS = (5.0, 60.0)
+"""The pauses between two plans without a new version: the first, and the longest."""
+_SLOW_SECONDS = 5.0
+_logger = logging.getLogger("lakebed.compact")
+
+
+def always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chore:
+    """What is done every ``seconds`` while it ``is_needed``, which reads nothing. ``extends_leases``: it must not be late."""
+
+    run: Callable[[], object]
+    seconds: float
+    is_needed: Callable[[], bool] = always
+    extends_leases: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """What the maintenance of one table consists of.
+
+    ``step`` runs one cycle on the newest snapshot; ``spark_runs``: the maintenance ends when it returns False.
+    """
+
+    path: str
+    log: TableLog
+    step: Callable[[], None]
+    compactor: Compactor
+    chores: tuple[Chore, ...] = ()
+    spark_runs: Callable[[], bool] = always
+
+
+class Pools:
+    """The threads that maintain tables: some for cycles, others for merges, for chores, and to extend leases."""
+
+    def __init__(self, cycles: int, merges: int, chores: int, leases: int) -> None:
+        self.cycles = Scheduler("maintain", cycles, slow_seconds=_SLOW_SECONDS)
+        self.merges = Scheduler("merge", merges)
+        self.chores = Scheduler("chore", chores, slow_seconds=_SLOW_SECONDS)
+        self.leases = Scheduler("lease", leases, slow_seconds=_SLOW_SECONDS)
+
+    def close(self, timeout_seconds: float = 0.0) -> None:
+        """Run nothing more, and wait so long for the threads to end."""
+        deadline = time.monotonic() + timeout_seconds
+        for each in (self.merges, self.chores, self.leases, self.cycles):
+            each.close(max(0.0, deadline - time.monotonic()))
+
+
+class Maintained:
+    """A table under maintenance, from ``start`` until ``stop`` or an error that never passes."""
+
+    def __init__(
+        self,
+        upkeep: Upkeep,
+        pools: Pools,
+        look_seconds: tuple[float, float],
+        on_end: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``look_seconds``: the first and longest pause between looks at the log; ``on_end``: called before it has ended."""
+        self.upkeep = upkeep
+        self._pools = pools
+        self._look_seconds = look_seconds
+        self._on_end = on_end
+        self._health = Health(upkeep.path, QUERY)
+        self._restarts = Restarts()
+        self._restarts.has_started = True
+        self._cycles = self._cycles_at_failure = 0
+        self._seen, self._pause = ("", -1), look_seconds[0]  # a table's id and version
+        self._merge_pause = MERGE_LOOK_SECONDS[0]
+        self._stepped_at = self._not_before = 0.0
+        self._stopping, self.ended = threading.Event(), threading.Event()
+        self.error: LakebedError | None = None
+        """The error that ended it."""
+        name = f"of {upkeep.path}"
+        self._cycle = Job(self._run_cycle, f"the cycle {name}")
+        self._merge = Job(self._run_merge, f"the merge {name}")
+        chores = [(chore, Job(partial(self._run_chore, chore), f"a chore {name}")) for chore in upkeep.chores]
+        self._chores = [(chore, job, pools.leases if chore.extends_leases else pools.chores) for chore, job in chores]
+
+    def start(self) -> None:
+        """Begin, with a look at once."""
+        self.upkeep.compactor.on_wake = self._plan_soon
+        self._wake_chores()
+        self.look()
+
+    @property
+    def trouble(self) -> LakebedError | None:
+        """The error for which it waits or has ended; None while it runs, and after ``stop``."""
+        return self._health.error
+
+    def look(self) -> None:
+        """Let the cycle look for a new version at once, or as soon as the pause after a failure is over."""
+        self._pools.cycles.wake(self._cycle, max(0.0, self._not_before - time.monotonic()))
+
+    def stop(self, timeout_seconds: float = CLOSE_SECONDS_MAX) -> None:
+        """End after the cycle that runs now; waits so long for it. Merges are cancelled, and their claims released."""
+        self._end(timeout_seconds)
+        self._health.stopped()
+
+    # -- the jobs ------------------------------------------------------------------------------------------------------
+
+    def _run_cycle(self) -> float | None:
+        """Returns the pause until the next look."""
+        if self._stopping.is_set():
+            return None
+        try:
+            if not self.upkeep.spark_runs():
+                self.stop()
+                return None
+            return self._look()
+        except LakebedError as error:
+            return self._failed(error)
+        except Exception as error:  # of a Spark job that looks up keys, or of the views
+            return self._failed(failure_in(str(error), QUERY)) if self.upkeep.spark_runs() else 0.0
+
+    def _look(self) -> float:
+        snapshot = self.upkeep.log.refresh()
+        waits = bool(snapshot.tail) and time.monotonic() - self._stepped_at >= SETTLE_LOOK_SECONDS
+        version = snapshot.metadata.id, snapshot.version
+        if version != self._seen or waits:
+            self.upkeep.step()
+            self._stepped_at = time.monotonic()
+            self._cycles += 1
+            self._health.runs()
+            if version != self._seen:
+                self._seen, self._pause = version, self._look_seconds[0]
+                self._plan_soon()
+                self._wake_chores()
+        else:
+            self._pause = min(2 * self._pause, self._look_seconds[1])
+        newest = self.upkeep.log.newest
+        return min(self._pause, SETTLE_LOOK_SECONDS) if newest and newest.tail else self._pause
+
+    def _failed(self, error: LakebedError) -> float | None:
+        """The pause until the next try; None if there is none."""
+        pause = self._restarts.pause_seconds(error, self._cycles > self._cycles_at_failure)
+        self._cycles_at_failure = self._cycles
+        self._seen = ("", -1)  # whatever comes, the step is tried again
+        if pause is None:
+            self.error = error
+            self._health.failed(error)
+            self._end()
+            return None
+        self._health.waits(error, pause)
+        self._not_before = time.monotonic() + pause
+        self._plan_soon()
+        return pause
+
+    def _run_merge(self) -> float | None:
+        """Make a plan and execute it; returns when to plan again."""
+        compactor = self.upkeep.compactor
+        try:
+            job = compactor.next_plan()
+            if job is not None:
+                with suppress(Exception):  # reported already, and tried again later
+                    compactor.run(*job)
+                self._wake_chores()
+                self._merge_pause = MERGE_LOOK_SECONDS[0]
+                return 0.0
+        except Retry as error:
+            _logger.warning("planning merges of %s will be tried again: %s", self.upkeep.path, error)
+        except Exception:
+            _logger.exception("planning merges of %s failed", self.upkeep.path)
+        pause, self._merge_pause = self._merge_pause, min(2 * self._merge_pause, MERGE_LOOK_SECONDS[1])
+        return pause
+
+    def _plan_soon(self) -> None:
+        self._merge_pause = MERGE_LOOK_SECONDS[0]
+        self._pools.merges.wake(self._merge)
+
+    def _run_chore(self, chore: Chore) -> float | None:
+        try:
+            chore.run()
+        except Retry as error:
+            _logger.warning("a chore of %s will be tried again: %s", self.upkeep.path, error)
+        except Exception:
+            _logger.exception("a chore of %s failed", self.upkeep.path)
+        return chore.seconds if chore.is_needed() else None
+
+    def _wake_chores(self) -> None:
+        """Let those chores run in their time that are needed now."""
+        for chore, job, pool in self._chores:
+            if chore.is_needed():
+                pool.wake(job, chore.seconds)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _end(self, timeout_seconds: float = CLOSE_SECONDS_MAX) -> None:
+        """Let what runs end, release the claims, and say so."""
+        if self._stopping.is_set():
+            self.ended.wait(2 * CLOSE_SECONDS_MAX)
+            return
+        self._stopping.set()
+        compactor = self.upkeep.compactor
+        compactor.cancel()
+        deadline = time.monotonic() + timeout_seconds
+        jobs: dict[Scheduler, list[Job]] = {self._pools.merges: [self._merge], self._pools.cycles: [self._cycle]}
+        for _, job, pool in self._chores:
+            jobs.setdefault(pool, []).append(job)
+        for pool, theirs in jobs.items():
+            pool.remove(theirs)
+        for pool, theirs in jobs.items():
+            pool.remove(theirs, deadline - time.monotonic())
+        compactor.close()
+        self._on_end()
+        self.ended.set()

@@ -1,0 +1,246 @@
+"""Maintenance of many tables by a few threads: each is settled and merged, and no table's trouble is another's."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.compaction.upkeep import Chore, Upkeep
+from lakebed.errors import Corrupt, Retry, TableNotFound
+from lakebed.manifest.claims import claims_of
+from lakebed.table import internals_of
+from tests.internals import log_of
+from tests.waiting import wait_until
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+SECONDS_MAX = 60.0
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("lakebed.failures.PAUSE_SECONDS_MAX", 0.01)
+
+
+def tables_in(folder: Path, count: int, **properties: str) -> list[lakebed.Table]:
+    named = {f"lakebed.{name}": value for name, value in properties.items()}
+    return [lakebed.create(folder / f"t{number}", SCHEMA, keys=["id"], properties=named) for number in range(count)]
+
+
+def upkeep_of(table: lakebed.Table) -> Upkeep:
+    return internals_of(table).upkeep()
+
+
+@contextmanager
+def maintained(upkeeps: Sequence[Upkeep], threads: int = 4) -> Iterator[DatabaseMaintenance]:
+    maintenance = DatabaseMaintenance(threads)
+    try:
+        for upkeep in upkeeps:
+            maintenance.add(upkeep)
+        yield maintenance
+    finally:
+        maintenance.stop()
+
+
+def changes(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids), "v": list(ids)}, SCHEMA)
+
+
+def is_settled(table: lakebed.Table) -> bool:
+    return not log_of(table).refresh().tail
+
+
+def threads_here() -> list[str]:
+    names = ("lakebed-maintain", "lakebed-merge", "lakebed-chore", "lakebed-lease")
+    return [each.name for each in threading.enumerate() if each.name.startswith(names)]
+
+
+def test_two_hundred_tables_are_settled_by_four_threads(tmp_path: Path) -> None:
+    tables = tables_in(tmp_path, 200)
+    with maintained([upkeep_of(table) for table in tables]) as maintenance:
+        for table in tables:
+            table.apply(changes(1))
+        wait_until(lambda: all(map(is_settled, tables)), moving=lambda: sum(map(is_settled, tables)))
+        assert len(threads_here()) <= 4 + 2 + 2 + 2 and not maintenance.troubles() and not maintenance.parked()
+        assert set(maintenance.tables) == {table.path for table in tables}
+        tables[7].apply(changes(2))
+        wait_until(lambda: is_settled(tables[7]), "a batch of this process is heard at once")
+    assert not threads_here()
+    assert [table.to_arrow().num_rows for table in (tables[0], tables[7])] == [1, 2]
+
+
+def test_tables_are_merged_too_and_the_claims_are_gone_after_the_stop(tmp_path: Path) -> None:
+    tables = tables_in(tmp_path, 5, read_budget="2")
+    for table in tables:
+        for batch in range(6):
+            table.apply(changes(*range(batch, 1000, 100)))
+            table.settle()
+    with maintained([upkeep_of(table) for table in tables]):
+        wait_until(lambda: all(internals_of(table).compaction.finish(0) for table in tables))
+    for table in tables:
+        assert len(log_of(table).refresh().parts) < 6 and not claims_of(log_of(table).refresh().domains)
+
+
+def test_tables_without_a_store_that_answers_delay_no_other(tmp_path: Path) -> None:
+    tables, may_end = tables_in(tmp_path, 12), threading.Event()
+    silent, others = tables[:6], tables[6:]
+
+    def unanswered() -> None:
+        assert may_end.wait(SECONDS_MAX)
+        raise Retry("the store does not answer")
+
+    upkeeps = [replace(upkeep_of(table), step=unanswered) for table in silent[:3]]
+    with maintained([*upkeeps, *map(upkeep_of, others)]):
+        for round in range(3):
+            for table in others:
+                table.apply(changes(round))
+            wait_until(lambda: all(map(is_settled, others)))
+        may_end.set()
+
+
+def test_a_table_that_fails_is_in_trouble_alone(tmp_path: Path) -> None:
+    fine, sick, broken = tables_in(tmp_path, 3)
+    errors = [Retry("no answer") for _ in range(3)]
+
+    def fails_at_first() -> None:
+        if errors:
+            raise errors.pop()
+        internals_of(sick).step()
+
+    def fails() -> None:
+        raise Corrupt("the file x is missing")
+
+    upkeeps = [upkeep_of(fine), replace(upkeep_of(sick), step=fails_at_first), replace(upkeep_of(broken), step=fails)]
+    with maintained(upkeeps) as maintenance:
+        for table in (fine, sick, broken):
+            table.apply(changes(1))
+        wait_until(lambda: is_settled(fine) and is_settled(sick) and maintenance.ended())
+        wait_until(lambda: set(maintenance.troubles()) == {broken.path})
+        assert isinstance(maintenance.troubles()[broken.path], Corrupt)
+        assert maintenance.ended() == {broken.path}
+        assert {finding.check for finding in broken.status().findings} == {"query"}
+        maintenance.add(upkeep_of(broken))
+        wait_until(lambda: is_settled(broken))
+        assert not maintenance.troubles() and not maintenance.ended()
+    assert not broken.status().findings
+
+
+def test_a_table_that_fails_often_waits_between_its_tries_whatever_comes_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.failures.PAUSE_SECONDS_MAX", 3600.0)
+    [table], tries = tables_in(tmp_path, 1), list[int]()
+
+    def fails() -> None:
+        tries.append(1)
+        raise Retry("no answer")
+
+    with maintained([replace(upkeep_of(table), step=fails)]) as maintenance:
+        wait_until(lambda: maintenance.troubles())
+        for number in range(20):
+            table.apply(changes(number))
+            time.sleep(0.005)
+        assert len(tries) == 1, "the next try is in a second"
+
+
+def test_a_table_that_was_dropped_ends_alone_and_may_be_made_anew(tmp_path: Path) -> None:
+    other, dropped = tables_in(tmp_path, 2)
+    with maintained([upkeep_of(other), upkeep_of(dropped)]) as maintenance:
+        wait_until(lambda: len(log_of(dropped).refresh().parts) == 0)
+        shutil.rmtree(dropped.path)
+        internals_of(dropped).log._listed_at = 0.0  # the log is listed once a minute
+        maintenance._tables[dropped.path].look()
+        wait_until(lambda: maintenance.ended() == {dropped.path})
+        assert isinstance(maintenance.troubles()[dropped.path], TableNotFound)
+        made_anew = lakebed.create(dropped.path, SCHEMA, keys=["id"])
+        maintenance.add(upkeep_of(made_anew))
+        for table in (made_anew, other):
+            table.apply(changes(1))
+        wait_until(lambda: is_settled(made_anew) and is_settled(other))
+        assert not maintenance.troubles()
+        maintenance.remove(made_anew.path)
+        assert maintenance.tables == (other.path,)
+
+
+def test_a_table_made_anew_behind_the_back_of_its_maintenance_is_settled(tmp_path: Path) -> None:
+    [old] = tables_in(tmp_path, 1)
+    old.apply(changes(1, 2, 3))
+    with maintained([upkeep_of(old)]) as maintenance:
+        wait_until(lambda: is_settled(old))
+        shutil.rmtree(old.path)
+        anew = lakebed.create(old.path, SCHEMA, keys=["id"])
+        anew.apply(changes(7))
+        internals_of(old).log._listed_at = 0.0
+        maintenance._tables[old.path].look()
+        wait_until(lambda: is_settled(anew), lambda: f"{maintenance.troubles()}")
+        assert anew.to_arrow()["id"].to_pylist() == [7]
+
+
+def test_leases_are_extended_while_all_other_threads_are_busy(tmp_path: Path) -> None:
+    tables, may_end = tables_in(tmp_path, 8, read_budget="2"), threading.Event()
+    extended = dict.fromkeys((table.path for table in tables), 0)
+
+    def busy() -> None:
+        assert may_end.wait(SECONDS_MAX)
+
+    def upkeep(table: lakebed.Table) -> Upkeep:
+        def extend() -> None:
+            extended[table.path] += 1
+
+        long, lease = Chore(run=busy, seconds=0.0), Chore(run=extend, seconds=0.01, extends_leases=True)
+        made = upkeep_of(table)
+        made.compactor.next_plan = lambda: busy()  # type: ignore[method-assign, func-returns-value, assignment]
+        return replace(made, step=busy, chores=(long, lease))
+
+    with maintained(list(map(upkeep, tables))):
+        wait_until(lambda: len(threads_here()) >= 4 + 1 + 2)
+        wait_until(lambda: min(extended.values()) >= 5)
+        may_end.set()
+
+
+def test_no_thread_and_no_duckdb_database_belongs_to_an_idle_table(tmp_path: Path) -> None:
+    from lakebed.storage import engine
+
+    tables = tables_in(tmp_path, 60)
+    with maintained([upkeep_of(table) for table in tables]) as maintenance:
+        wait_until(lambda: all(each._cycles for each in maintenance._tables.values()))
+        databases = len(engine._databases)
+        assert len(threads_here()) <= 4 + 2 + 2 + 2
+        more = tables_in(tmp_path / "more", 60)
+        for table in more:
+            maintenance.add(upkeep_of(table))
+        wait_until(lambda: all(each._cycles for each in maintenance._tables.values()))
+        assert len(threads_here()) <= 4 + 2 + 2 + 2 and len(engine._databases) == databases
+
+
+def test_what_runs_ends_before_the_stop_returns(tmp_path: Path) -> None:
+    tables, running = tables_in(tmp_path, 6), list[str]()
+
+    def upkeep(table: lakebed.Table) -> Upkeep:
+        def step() -> None:
+            running.append(table.path)
+            time.sleep(0.05)
+            running.remove(table.path)
+
+        return replace(upkeep_of(table), step=step)
+
+    maintenance = DatabaseMaintenance()
+    for table in tables:
+        maintenance.add(upkeep(table))
+    wait_until(lambda: running)
+    maintenance.stop()
+    assert not running and not threads_here() and not maintenance.tables
+    for table in tables:
+        table.apply(changes(1))  # nobody listens any more
+    time.sleep(0.05)
+    assert not running
