@@ -10,19 +10,21 @@ import pyarrow as pa
 import yaml
 
 from lakebed.cli import exit_codes
+from lakebed.cli.database_lines import database_lines, errors_in
 from lakebed.cli.escapes import shown, shown_lines
 from lakebed.errors import LakebedError
 from lakebed.pipeline.check import Checked, check
+from lakebed.pipeline.check_database import check_database
 from lakebed.pipeline.document import HIDDEN, Document
 from lakebed.pipeline.places import is_local
-from lakebed.pipeline.settings import Pipeline, load_table
+from lakebed.pipeline.settings import AnyPipeline, DatabasePipeline, Pipeline, load
 
 
 def validate(file: str, connect: bool = False) -> int:
     """Print the settings. ``connect``: ask brokers and stores too. Raises LakebedError that lists all that is wrong."""
-    pipeline = load_table(file)
+    pipeline = load(file)
     try:
-        checked = check(pipeline, connect=connect)
+        lines, wrong = _check(pipeline, connect)
     except LakebedError as error:
         raise error.with_text(pipeline.document.redact(str(error))) from None
     print(
@@ -33,18 +35,30 @@ def validate(file: str, connect: bool = False) -> int:
         ),
         end="",
     )
-    for note in (_verdict(pipeline, checked), *checked.notes, _open_question(pipeline, checked.columns)):
-        if note:
-            print(f"# {shown(pipeline.document.redact(note))}")
+    for line in lines:
+        print(f"# {shown(pipeline.document.redact(line))}")
     if not connect and _connects(pipeline):
         print("# brokers and stores were not asked; --connect does")
+    if wrong:
+        whole = pipeline.document.all_of(wrong)
+        raise whole.with_text(pipeline.document.redact(str(whole)))
     return exit_codes.OK
 
 
-def effective_settings(pipeline: Pipeline) -> dict[str, Any]:
+def _check(pipeline: AnyPipeline, connect: bool) -> tuple[list[str], list[LakebedError]]:
+    """What there is to say, and what is wrong with single tables of a database. Raises for all else that is wrong."""
+    if isinstance(pipeline, DatabasePipeline):
+        database = check_database(pipeline, connect=connect, topics=connect)
+        return [*database_lines(pipeline, database), *database.notes], errors_in(database)
+    checked = check(pipeline, connect=connect)
+    said = (_verdict(pipeline, checked), *checked.notes, _open_question(pipeline, checked.columns))
+    return [line for line in said if line], []
+
+
+def effective_settings(pipeline: AnyPipeline) -> dict[str, Any]:
     """Every key with its value, as the file could spell it."""
     out: dict[str, Any] = {}
-    for item in fields(pipeline):
+    for item in sorted(fields(pipeline), key=lambda item: item.name not in ("table", "database")):
         value = getattr(pipeline, item.name)
         match item.name:
             case "document" | "source_kind" | "format_kind":
@@ -68,8 +82,8 @@ def _verdict(pipeline: Pipeline, checked: Checked) -> str:
     return f"fine; the table at {path} is there, at version {checked.table.version}"
 
 
-def _connects(pipeline: Pipeline) -> bool:
-    places = [pipeline.table.path, pipeline.checkpoint or ".", getattr(pipeline.source, "folder", ".")]
+def _connects(pipeline: AnyPipeline) -> bool:
+    places = [pipeline.path, pipeline.checkpoint or ".", getattr(pipeline.source, "folder", ".")]
     return pipeline.source_kind == "kafka" or not all(map(is_local, places))
 
 

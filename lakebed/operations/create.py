@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import pyarrow as pa
 
@@ -72,7 +73,7 @@ class NewTable:
     sequence_by: str | None = None
     partition_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
-    types: str = "given"
+    types: Literal["given", "wide"] = "given"
 
     def settings(self) -> TableSettings:
         """The settings of version 0. Raises InvalidInput for a property that can't be given."""

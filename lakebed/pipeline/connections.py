@@ -11,7 +11,7 @@ from lakebed.ingest.typed.registry import Registry
 from lakebed.manifest.stores import open_store
 from lakebed.pipeline.checkpoint import has_batches
 from lakebed.pipeline.findings import Findings
-from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
+from lakebed.pipeline.settings import AnyPipeline, FilesSection, KafkaSection, Pipeline
 from lakebed.storage.roots import LocalRoot, parse_root
 
 if TYPE_CHECKING:
@@ -21,9 +21,10 @@ KAFKA_SECONDS = REGISTRY_SECONDS = 10.0
 """How long a broker, and a registry, have to answer."""
 
 
-def check_stores(pipeline: Pipeline, findings: Findings) -> None:
+def check_stores(pipeline: AnyPipeline, findings: Findings) -> None:
     """List a little in each store. Folders on a local disk are not looked at."""
-    places = {("table", "path"): pipeline.table.path, ("checkpoint",): pipeline.checkpoint or ""}
+    target = ("table" if isinstance(pipeline, Pipeline) else "database", "path")
+    places: dict[tuple[str, ...], str] = {target: pipeline.path, ("checkpoint",): pipeline.checkpoint or ""}
     if isinstance(pipeline.source, FilesSection):
         places["source", "folder"] = pipeline.source.folder
     for place, path in places.items():
@@ -73,7 +74,7 @@ def check_kafka(section: KafkaSection, settings: KafkaSettings, checkpoint: str,
             cluster.starting(partitions)
 
 
-def check_registry(pipeline: Pipeline, findings: Findings, connect: bool) -> None:
+def check_registry(pipeline: AnyPipeline, findings: Findings, connect: bool) -> None:
     """Its settings; with ``connect``, ask the registry for a little."""
     if pipeline.registry is None:
         return

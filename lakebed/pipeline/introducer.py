@@ -15,7 +15,8 @@ from lakebed.ingest.database.introduce import FirstRows, Rows, introduction, row
 from lakebed.ingest.database.naming import NoTable, TableName
 from lakebed.ingest.database.wishes import TableWishes
 from lakebed.ingest.source import Range, RangeReader
-from lakebed.pipeline.document import Node
+from lakebed.manifest.schema import canonical_schema
+from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.settings import DatabasePipeline, TableSection, decoder_options
 from lakebed.pipeline.target import Difference, differences, refusal
 from lakebed.table import Table
@@ -32,6 +33,30 @@ class Introduced:
     table: Table
     wishes: TableWishes
     created: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The table that a topic becomes."""
+
+    name: TableName
+    path: str
+    wishes: TableWishes
+    new: NewTable
+
+    def create(self) -> Table:
+        """Raises TableExists, and what ``lakebed.create`` raises."""
+        new = self.new
+        return tables.create(
+            self.path,
+            new.schema,
+            new.keys,
+            new.sort_key,
+            sequence_by=new.sequence_by,
+            partition_by=new.partition_by,
+            properties=new.properties,
+            types=new.types,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +86,18 @@ class Introducer:
         Raises InvalidInput for a table that differs from the file, InvalidSchema for rows that no table can have, Retry for what
         may pass, and what the source raises.
         """
+        found = self.expected(topic, ranges)
+        if not isinstance(found, Expected):
+            return found
+        try:
+            return Introduced(found.name, found.create(), found.wishes, created=True)
+        except TableExists:  # another process was faster
+            opened = self._opened(topic, found.name, found.wishes)
+            assert opened is not None
+            return opened
+
+    def expected(self, topic: str, ranges: Sequence[Range]) -> Introduced | Expected | NoTable | NotYet:
+        """As ``table_for``, but a table that is not there is only described."""
         name = self._naming.table_of(topic)
         if isinstance(name, NoTable):
             return name
@@ -68,15 +105,12 @@ class Introducer:
             most = self._pipeline.database.max_tables
             return NoTable(f"there are {most:,} tables already; raise database.max_tables, or exclude some")
         wishes = self._pipeline.database.wishes_for(str(name))
+        found: Introduced | Expected | NotYet | None = None
         try:
-            found = self._opened(topic, name, wishes) or self._made(topic, name, wishes, ranges)
-        except BaseException:
-            self._names.discard(name)
-            raise
-        if isinstance(found, NotYet):
-            self._names.discard(name)
-        else:
-            self._first.pop(topic, None)
+            found = self._opened(topic, name, wishes) or self._described(topic, name, wishes, ranges)
+        finally:
+            if found is None or isinstance(found, NotYet):
+                self._names.discard(name)
         return found
 
     def _has_room(self, name: TableName) -> bool:
@@ -103,38 +137,36 @@ class Introducer:
             raise refusal(found, path, self._pipeline.document.file, _OTHERWISE)
         return Introduced(name, table, wishes)
 
-    def _made(self, topic: str, name: TableName, wishes: TableWishes, ranges: Sequence[Range]) -> Introduced | NotYet:
+    def _described(
+        self, topic: str, name: TableName, wishes: TableWishes, ranges: Sequence[Range]
+    ) -> Expected | NotYet:
         first = self._first.setdefault(topic, FirstRows(self._rows_of))
         rows = first.among(ranges, self._read)
         if rows is None:
             return NotYet(first.why_not)
         try:
-            return Introduced(name, self._created(topic, name, wishes, rows), wishes, created=True)
-        except TableExists:  # another process was faster
-            found = self._opened(topic, name, wishes)
-            assert found is not None
-            return found
+            return self._expected(topic, name, wishes, rows)
         except InvalidInput as error:
-            raise error.with_text(str(self._document.error(self._place_of(name), f"table {name}: {error}"))) from None
+            rules = self._pipeline.database.rules_for(str(name))
+            node = self._document.at("database", *(("tables", rules[-1]) if rules else ()))
+            raise error.with_text(str(self._document.error(node, f"table {name}: {error}"))) from None
+        finally:
+            del self._first[topic]
 
-    def _place_of(self, name: TableName) -> Node:
-        """Where the file says most about a table."""
-        rules = self._pipeline.database.rules_for(str(name))
-        return self._document.at("database", *(("tables", rules[-1]) if rules else ()))
-
-    def _created(self, topic: str, name: TableName, wishes: TableWishes, rows: Rows) -> Table:
+    def _expected(self, topic: str, name: TableName, wishes: TableWishes, rows: Rows) -> Expected:
         leave_out = getattr(self._pipeline.format, "unknown_fields", "warn") == "ignore"
         made = introduction(rows, wishes, leave_out=leave_out)
-        return tables.create(
-            path_of(self._pipeline, name),
-            made.columns,
-            made.keys,
-            wishes.sort_key,
+        new = NewTable(
+            schema=made.columns,
+            keys=made.keys,
+            sort_key=wishes.sort_key,
             sequence_by=made.sequence_by,
             partition_by=wishes.partition_by,
             properties={**wishes.properties, TOPIC_PROPERTY: topic},
             types=wishes.types,
         )
+        check_layout(canonical_schema(made.columns), new.settings(), new.partition_by)
+        return Expected(name, path_of(self._pipeline, name), wishes, new)
 
 
 def path_of(pipeline: DatabasePipeline, name: TableName) -> str:

@@ -9,33 +9,35 @@ import os
 
 from lakebed.errors import LakebedError, Unsupported
 from lakebed.pipeline.findings import Findings
-from lakebed.pipeline.settings import FilesSection, Pipeline
+from lakebed.pipeline.settings import AnyPipeline, FilesSection, Pipeline
 from lakebed.storage.roots import LocalRoot, parse_root
 from lakebed.table.internals import STREAMS_FOLDER
 
 _GLOB = frozenset("*?[{")
 
 
-def checkpoint_of(pipeline: Pipeline, query: str) -> str:
+def checkpoint_of(pipeline: AnyPipeline, query: str) -> str:
     """The folder of a pipeline's checkpoint."""
-    return pipeline.checkpoint or f"{pipeline.table.path.rstrip('/')}/{STREAMS_FOLDER}/{query}"
+    return pipeline.checkpoint or f"{pipeline.path.rstrip('/')}/{STREAMS_FOLDER}/{query}"
 
 
-def check_places(pipeline: Pipeline, findings: Findings) -> None:
-    """Look at the folders of the table, the checkpoint and the source."""
-    table = _local(pipeline.table.path, findings, "table", "path")
+def check_places(pipeline: AnyPipeline, findings: Findings) -> None:
+    """Look at the folders of the table or the database, the checkpoint and the source."""
+    kind = "table" if isinstance(pipeline, Pipeline) else "database"
+    target = _local(pipeline.path, findings, kind, "path")
     checkpoint = _local(pipeline.checkpoint, findings, "checkpoint") if pipeline.checkpoint else None
-    for folder, place in ((table, ("table", "path")), (checkpoint, ("checkpoint",))):
+    places: tuple[tuple[str | None, tuple[str, ...]], ...] = ((target, (kind, "path")), (checkpoint, ("checkpoint",)))
+    for folder, place in places:
         if folder is not None and (why := _not_writable(folder)):
             findings.wrong(why, *place)
-    if table and checkpoint and _is_exposed(checkpoint, table):
+    if target and checkpoint and _is_exposed(checkpoint, target):
         findings.wrong(
-            f"{pipeline.checkpoint} lies in the table's folder, where maintenance deletes files that it does not know; leave the "
-            "setting out, or choose a folder elsewhere",
+            f"{pipeline.checkpoint} lies in the {kind}'s folder, where maintenance deletes files that it does not know; leave "
+            "the setting out, or choose a folder elsewhere",
             "checkpoint",
         )
-    if isinstance(pipeline.source, FilesSection):
-        _check_source(pipeline.source, bool(pipeline.table.partition_by), table, checkpoint, findings)
+    if isinstance(pipeline, Pipeline) and isinstance(pipeline.source, FilesSection):
+        _check_source(pipeline.source, bool(pipeline.table.partition_by), target, checkpoint, findings)
 
 
 def _check_source(
@@ -78,7 +80,7 @@ def _local(path: str, findings: Findings, *place: str) -> str | None:
     try:
         root = parse_root(path)
     except Unsupported as error:
-        if place == ("table", "path"):
+        if place[-1] == "path":
             findings.add(error, *place)
         return None
     except LakebedError as error:
