@@ -12,6 +12,7 @@ import pyarrow as pa
 from lakebed import events
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.ingest.batch_writer import (
+    BatchResult,
     WriteTask,
     Written,
     commit_written,
@@ -20,6 +21,7 @@ from lakebed.ingest.batch_writer import (
 )
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import Evolution, first_names
+from lakebed.ingest.handover import Handover
 from lakebed.ingest.row_changes import RowChanges, prepare_or_split
 from lakebed.ingest.row_evolution import completed, evolved, rescued, under_their_names, with_rescued_column
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy
@@ -92,12 +94,13 @@ def apply(
     else:
         rows = arrow_rows(changes, snapshot.logical_schema)
         snapshot, written = _write_rows(path, rows, how, snapshot, evolution)
-    if written.quarantined:
-        aside = quarantine_log()
-        commit_written(aside, aside.refresh(), Written(parts=written.quarantined), batch, Operation.QUARANTINE)
-    if not written.parts and batch is None:
+    if not written.parts and not written.quarantined and batch is None:
         return snapshot.version
-    return _commit(path, log, snapshot, written, batch, time.perf_counter() - started)
+    handover = Handover(path, quarantine_log)
+    result = commit_written(log, snapshot, written, batch, Operation.APPLY, handover=handover)
+    handover.deliver(result.snapshot)
+    _report(path, log, result, written, batch, time.perf_counter() - started)
+    return result.version
 
 
 def frame_changes(
@@ -160,13 +163,12 @@ def _arrow_schema(frame: DataFrame) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _commit(
-    path: str, log: TableLog, snapshot: Snapshot, written: Written, batch: Transaction | None, before_seconds: float
-) -> int:
-    result = commit_written(log, snapshot, written, batch, Operation.APPLY)
+def _report(
+    path: str, log: TableLog, result: BatchResult, written: Written, batch: Transaction | None, seconds: float
+) -> None:
     if result.replayed and batch:
         events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
-        return result.version
+        return
     report_unknown(path, written)
     newest = None if written.newest_event_us is None else written.newest_event_us / 1e6
     events.emit(
@@ -177,7 +179,7 @@ def _commit(
             bytes=sum(part.bytes for part in written.parts),
             parts=len(written.parts),
             quarantined=sum(part.rows for part in written.quarantined),
-            seconds=before_seconds + result.commit_seconds,
+            seconds=seconds,
             commit_seconds=result.commit_seconds,
             attempts=result.attempts,
             newest_event_seconds=newest,
@@ -187,7 +189,6 @@ def _commit(
         )
     )
     log.checkpoint_if_due(result.snapshot, slack=2)  # if nobody maintains the table, the writer must do this
-    return result.version
 
 
 def _batch(batch_id: int | str | None) -> Transaction | None:

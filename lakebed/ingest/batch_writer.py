@@ -1,15 +1,14 @@
-"""Writing one batch of changes: parts first, then one blind commit that carries the batch's id.
+"""Writing one batch of changes: parts first, then one commit that also says what of the source is in the table now.
 
 1. Each task turns its input into changes, keeps the newest change of each key, and writes parts under new names.
-2. The driver orders the parts by task and by their place in the task, and commits them with the batch id.
-   A blind append reads nothing of the table, so it conflicts only with the same batch (M3) and with a change of the
-   table's metadata.
-3. Records that can't be used are written to the quarantine table and committed there *before* the batch, under the same
-   id. After a crash in between, the batch comes again, without the records that the quarantine has (``quarantined_offsets``).
+2. The driver orders the parts by task and by their place in the task, and commits them with the positions that were read to
+   (``manifest.positions``), or with the batch's id where the source has no positions. The commit reads no rows of the table. So
+   it conflicts only with the same batch (M3), with somebody who read the same topic, and with a change of the table's metadata.
+3. Records that can't be used are written to files of the quarantine table. The commit lists them; after it they are committed
+   there (``handover``).
 4. A truncate that no earlier batch contained removes everything before it (``truncates``). The tasks run again with the
    cutoff and write exactly the changes after it. The commit removes all parts of the table and records the truncate,
    for records that arrive later.
-
 5. What records need of the table's schema first (``schema_evolution``) ends the writing too. The table is altered, and the tasks
    run again with the new schema. Nothing of the earlier run is committed.
 
@@ -21,7 +20,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,9 +28,8 @@ import pyarrow as pa
 
 from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.errors import InvalidChanges, QuarantineRefused, Retry, TableReplaced
-from lakebed.ingest.batch_fingerprint import batch_fingerprint, fingerprint_entry
 from lakebed.ingest.decoder import Decoded
-from lakebed.ingest.quarantined_offsets import Offsets
+from lakebed.ingest.handover import Handover
 from lakebed.ingest.row_changes import split
 from lakebed.ingest.schema_evolution import merged
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
@@ -40,12 +38,12 @@ from lakebed.manifest.actions import (
     Action,
     AddChangePart,
     AddPart,
-    Domain,
     Transaction,
 )
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import BLIND, ReadWriteSet
+from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import Operation
+from lakebed.manifest.positions import Position, entry_of, position_entry, positions_of
 from lakebed.manifest.removals import all_removals
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
@@ -66,7 +64,8 @@ if TYPE_CHECKING:
 
 SLICE_ROWS_MAX = 500_000
 SLICE_BYTES_MAX = 256 << 20
-_Row = tuple[str, int, str]  # what a task yields: a kind, the number of the task, JSON
+TaskRow = tuple[str, int, str]
+"""What a task yields: a kind, the number of the task, JSON."""
 
 
 class ChangeStream(Protocol):
@@ -88,11 +87,10 @@ class Written:
     records_lost: int = 0
     unknown_fields: Mapping[str, int] = field(default_factory=dict)
     unknown_operations: Mapping[str, int] = field(default_factory=dict)
-    quarantined_offsets: Offsets = field(default_factory=Offsets)
     records_mismatched: int = 0  # among the quarantined: those that are what the format says and do not fit the table
     mismatch: str = ""  # why the first of them does not
     schema_needed: SchemaChange | None = None  # then nothing else counts
-    read: str | None = None  # fingerprint of the ranges that the batch read, if its source has ranges
+    read: tuple[Range, ...] = ()  # what was read, if the source has ranges
 
     @property
     def rows(self) -> int:
@@ -101,13 +99,24 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """``replayed``: the batch had been committed before; then ``version`` is the newest version."""
+    """``replayed``: the batch had been committed before; ``outdated``: its positions or the table's schema are others now, so it
+    must be read again. In both cases nothing was committed, and ``version`` is the newest version.
+    """
 
     version: int
     snapshot: Snapshot
     replayed: bool = False
+    outdated: bool = False
     attempts: int = 1
     commit_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """The positions of topics before a batch (None: the table has none) and after it."""
+
+    before: Mapping[str, Position | None]
+    after: Mapping[str, Position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +161,6 @@ class WriteTask:
         truncates: list[Truncate] = []
         fields, operations = Names(), Names()
         needs: list[SchemaChange] = []
-        aside_offsets = Offsets()
         for decoded in self._slices(_decodable(self.stream(batches), needs)):
             if needs:
                 break  # the batch runs again, so what was read before them is not written
@@ -173,7 +181,6 @@ class WriteTask:
                     for part in write_parts(stored_rows(layer, self.spec), self.spec, storage):
                         yield "part", part.to_json()
             if len(quarantined):
-                aside_offsets.add(quarantined)
                 aside = open_part_storage(self.root + QUARANTINE_SUFFIX)
                 for part in write_parts(quarantined, WriteSpec(schema=QUARANTINE_SCHEMA), aside):
                     yield "quarantined", part.to_json()
@@ -190,15 +197,13 @@ class WriteTask:
         seen |= {"unknown_fields": fields.counts, "unknown_operations": operations.counts}
         if truncates:
             seen["truncates"] = [to_json(truncate) for truncate in Cutoff(new=tuple(truncates)).remembered()]
-        if aside_offsets:
-            seen["quarantined_offsets"] = aside_offsets.to_json()
         if needs:
             seen["schema_needed"] = merged(needs).to_json()
         lost = getattr(self.stream, "records_lost", None)
         if callable(lost) and (count := lost()):
             seen["lost"] = count
         if isinstance(self.stream, RangeChanges):
-            seen["ranges"] = [astuple(one) for one in self.stream.ranges_read]
+            seen["read"] = [astuple(one) for one in self.stream.ranges_read]
         yield "seen", json.dumps(seen)
 
     def _slices(self, stream: Iterator[Decoded]) -> Iterator[Decoded]:
@@ -250,27 +255,31 @@ def write_dataframe(frame: DataFrame, task: WriteTask, cutoff: Cutoff = NO_CUTOF
     ``cutoff``: the truncates of earlier batches. Nothing is written if the table's schema must change first
     (``Written.schema_needed``). Raises InvalidChanges, and any LakebedError of a task.
     """
-    return _written(lambda each: _in_tasks(frame, each), task, cutoff)
+    return written_with(lambda each: in_tasks(frame, each), task, cutoff)
 
 
-def write_ranges(ranges: Sequence[Range], task: WriteTask, cutoff: Cutoff = NO_CUTOFF) -> Written:
-    """Like ``write_dataframe`` for a DataFrame of these ranges, but in this process, one range after the other.
+def written_with(run: Callable[[WriteTask], list[TaskRow]], task: WriteTask, cutoff: Cutoff = NO_CUTOFF) -> Written:
+    """What ``run`` writes with a task; it runs again where a truncate in the batch decides what counts."""
+    steps = writing(task, cutoff)
+    try:
+        chosen = next(steps)
+        while True:
+            chosen = steps.send(run(chosen))
+    except StopIteration as done:
+        written: Written = done.value
+        return written
 
-    Raises the errors of ``task``.
-    """
-    return _written(lambda each: _here(ranges, each), task, cutoff)
 
-
-def _written(run: Callable[[WriteTask], list[_Row]], task: WriteTask, cutoff: Cutoff) -> Written:
-    chosen = task.with_cutoff(cutoff)
-    written = _collected(run(chosen), chosen)
+def writing(task: WriteTask, cutoff: Cutoff) -> Generator[WriteTask, list[TaskRow], Written]:
+    """Yields the task to run, once or twice, and gets what it yielded; returns what was written."""
+    written = collected((yield task.with_cutoff(cutoff)))
     if written.truncates and written.schema_needed is None:
-        chosen = task.with_cutoff(replace(cutoff, new=written.truncates))
-        written = _collected(run(chosen), chosen)
+        written = collected((yield task.with_cutoff(replace(cutoff, new=written.truncates))))
     return written
 
 
-def _in_tasks(frame: DataFrame, task: WriteTask) -> list[_Row]:
+def in_tasks(frame: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[TaskRow]:
+    """Run a task on each partition of a DataFrame; returns what they yielded, in the order of their numbers."""
     from pyspark.sql.types import IntegerType, StringType, StructType
 
     result = StructType().add("kind", StringType()).add("task", IntegerType()).add("body", StringType())
@@ -279,12 +288,14 @@ def _in_tasks(frame: DataFrame, task: WriteTask) -> list[_Row]:
     return sorted(rows, key=lambda row: int(row[1]))  # a stable sort keeps the order within a task
 
 
-def _here(ranges: Sequence[Range], task: WriteTask) -> list[_Row]:
+def in_this_process(task: WriteTask, ranges: Sequence[Range]) -> list[TaskRow]:
+    """Run a task on ranges here, one after the other. Raises the errors of the task."""
     own: WriteTask = pickle.loads(pickle.dumps(task))  # a task counts in its copy
     return [(kind, 0, body) for kind, body in own.run(iter([batch_of(ranges)]))]
 
 
-def _collected(rows: list[_Row], task: WriteTask) -> Written:
+def collected(rows: Iterable[TaskRow]) -> Written:
+    """What the tasks of a batch wrote and counted, from what they yielded, in the order of the batch."""
     parts: list[WrittenPart] = []
     quarantined: list[WrittenPart] = []
     seen: list[dict[str, Any]] = []
@@ -298,14 +309,10 @@ def _collected(rows: list[_Row], task: WriteTask) -> Written:
                 seen.append(json.loads(body))
             case "requests":
                 report_requests(body)
-    offsets = Offsets()
-    for each in seen:
-        offsets.add_all(Offsets.from_json(each.get("quarantined_offsets", [])))
     needs = [SchemaChange.from_json(s["schema_needed"]) for s in seen if "schema_needed" in s]
     return Written(
         parts=tuple(parts),
         quarantined=tuple(quarantined),
-        quarantined_offsets=offsets,
         truncates=tuple(Truncate(**one) for s in seen for one in s.get("truncates", ())),
         newest_event_us=max((s["newest_event_us"] for s in seen if "newest_event_us" in s), default=None),
         records_ignored=sum(s.get("ignored", 0) for s in seen),
@@ -316,9 +323,7 @@ def _collected(rows: list[_Row], task: WriteTask) -> Written:
         schema_needed=merged(needs) if needs else None,
         unknown_fields=sum_of(s["unknown_fields"] for s in seen),
         unknown_operations=sum_of(s["unknown_operations"] for s in seen),
-        read=batch_fingerprint(Range(*one) for s in seen for one in s["ranges"])
-        if isinstance(task.stream, RangeChanges)
-        else None,
+        read=tuple(Range(*one) for s in seen for one in s.get("read", ())),
     )
 
 
@@ -328,15 +333,19 @@ def commit_written(
     written: Written,
     batch: Transaction | None,
     operation: Operation,
-    entry: Domain | None = None,
+    *,
+    moved: Moved | None = None,
+    handover: Handover | None = None,
 ) -> BatchResult:
-    """Commit a batch's parts as the newest changes of the table, and an entry with them.
+    """Commit a batch's parts as the newest changes of the table, with the positions that it ``moved``.
 
-    Raises Retry if the table's schema or keys changed meanwhile; TableReplaced; Contention; StoreUnavailable (a batch with
-    an id may then be repeated).
+    ``handover``: to the quarantine of the table, for what is quarantined. Raises Retry if the table's schema or keys changed
+    meanwhile (with ``moved`` the result is ``outdated``); TableReplaced; Contention; StoreUnavailable (a batch with an id or
+    positions may then be repeated).
     """
     spec, started = write_spec_of(read), time.perf_counter()
-    access = ReadWriteSet(whole_table=True) if written.truncates else BLIND
+    domains = frozenset(map(position_entry, moved.after)) if moved else frozenset()
+    access = ReadWriteSet(whole_table=bool(written.truncates), domains=domains)
     metrics = {"rows": written.rows, "bytes": sum(part.bytes for part in written.parts), "parts": len(written.parts)}
     if written.records_truncated:
         metrics["recordsTruncated"] = written.records_truncated
@@ -347,25 +356,23 @@ def commit_written(
                 "another table was created in this one's place while the batch was written; apply it again",
                 table=log.root,
             )
+        nothing = BatchResult(version=snapshot.version, snapshot=snapshot, commit_seconds=time.perf_counter() - started)
         if batch is not None and snapshot.transaction_version(batch.app_id) >= batch.version:
-            return Finished(
-                BatchResult(
-                    version=snapshot.version,
-                    snapshot=snapshot,
-                    replayed=True,
-                    attempts=1,
-                    commit_seconds=time.perf_counter() - started,
-                )
-            )
+            return Finished(replace(nothing, replayed=True))
+        if moved is not None:
+            positions = positions_of(snapshot)
+            if any(positions.get(topic) != before for topic, before in moved.before.items()):
+                return Finished(replace(nothing, outdated=True))
         if not spec.fits(write_spec_of(snapshot)):
+            if moved is not None:
+                return Finished(replace(nothing, outdated=True))
             raise Retry(
                 "the table's schema or keys changed while the batch was written; apply it again", table=log.root
             )
         actions = _actions(snapshot, written, spec)
-        if batch is not None and written.read is not None:
-            actions.append(fingerprint_entry(batch, written.read))
-        if entry is not None:
-            actions.append(entry)
+        actions += [entry_of(topic, position) for topic, position in moved.after.items()] if moved else []
+        listed = handover.entry(snapshot, written.quarantined) if handover else None
+        actions += [listed] if listed else []
 
         def result(committed: Committed) -> BatchResult:
             seconds = time.perf_counter() - started
@@ -379,7 +386,7 @@ def commit_written(
 
         return Proposal(actions=actions, access=access, result=result, metrics=metrics, batch=batch)
 
-    return commit_loop(log, operation, build, first=read, repeatable=batch is not None)
+    return commit_loop(log, operation, build, first=read, repeatable=batch is not None or moved is not None)
 
 
 def _actions(snapshot: Snapshot, written: Written, spec: WriteSpec) -> list[Action]:

@@ -5,7 +5,7 @@ Invariants
         ``truncated``.
     D2  Change rows are in record order; the two rows of a changed key follow each other, the delete first.
     D3  Decoding is a pure function of the records, the cutoff, the table's schema and the options: a batch that comes again gives
-        the same rows. If schema or options changed since, no record is lost or doubled for it (``quarantined_offsets``).
+        the same rows. If schema or options changed since, no record is lost or doubled for it (``handover``).
 """
 
 from __future__ import annotations

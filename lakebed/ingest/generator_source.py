@@ -22,7 +22,7 @@ from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.ingest.generator import TOPIC, OrderStream
 from lakebed.ingest.pace import Pace
-from lakebed.ingest.source import RANGE_SCHEMA_DDL, Carries, Range
+from lakebed.ingest.source import RANGE_SCHEMA_DDL, Bounds, Carries, Place, Range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,8 +45,15 @@ class GeneratorReader:
     tasks: int
     records_lost: int = 0
 
+    @property
+    def skips_losses(self) -> bool:
+        return False
+
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
         return ranges_between(start, end, self.tasks)
+
+    def bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
+        return {place: Bounds(earliest=0, starting=0, end=None) for place in places}
 
     def impatient(self) -> GeneratorReader:
         return self
@@ -170,9 +177,7 @@ class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def ranges_between(start: Mapping[str, Any], end: Mapping[str, Any], tasks: int) -> list[Range]:
-    """The ranges of a batch between two offset documents, one a task."""
+    """The ranges of a batch between two offset documents, one a task; they follow each other in the one partition."""
     first, last = start.get("next", 0), end.get("next", 0)
-    cuts = [first + (last - first) * task // tasks for task in range(tasks + 1)]
-    return [
-        Range(TOPIC, task, low, high, end["clock"]) for task, (low, high) in enumerate(pairwise(cuts)) if high > low
-    ]
+    cuts = sorted({first + (last - first) * task // tasks for task in range(tasks + 1)})
+    return [Range(TOPIC, 0, low, high, end["clock"], is_first=low == 0) for low, high in pairwise(cuts)]

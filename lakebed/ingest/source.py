@@ -10,14 +10,13 @@ records of a range inside the task. ``Source.carries`` is one of three kinds:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
-from lakebed.ingest.quarantined_offsets import Offsets
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.manifest.schema_change import SchemaChange
 
@@ -30,14 +29,16 @@ RANGE_SCHEMA_DDL = "topic string, partition int, start long, end long, clock_mic
 _RANGE_SCHEMA = pa.schema(
     [
         ("topic", pa.string()), ("partition", pa.int32()), ("start", pa.int64()), ("end", pa.int64()),
-        ("clock_micros", pa.int64()),
+        ("clock_micros", pa.int64()), ("topic_id", pa.string()), ("is_first", pa.bool_()),
     ]
 )  # fmt: skip
+Place = tuple[str, int]
+"""A partition of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Records of one partition of one topic: start <= offset < end."""
+    """Records of one partition of one topic: start <= offset < end. An empty one says how far the partition was read."""
 
     topic: str
     partition: int
@@ -45,6 +46,30 @@ class Range:
     end: int
     clock_micros: int | None = None
     """For generated events: the time of event 0 of the stream, in microseconds since the epoch."""
+    topic_id: str | None = None
+    """Tells a topic from one of the same name that is made after it was deleted; None if the source does not say."""
+    is_first: bool = False
+    """Whether the stream begins to read the partition here."""
+
+    @property
+    def place(self) -> Place:
+        return self.topic, self.partition
+
+    @property
+    def size(self) -> int:
+        """The number of offsets, which is at least that of the records."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a source has of a partition now. ``starting``: the offset where its settings say to begin; ``end`` is exclusive, and
+    None where more is always there."""
+
+    earliest: int
+    starting: int
+    end: int | None
+    topic_id: str | None = None
 
 
 class RangeReader(Protocol):
@@ -53,8 +78,18 @@ class RangeReader(Protocol):
     records_lost: int
     """The number of offsets that the source no longer had, where the settings allow to continue without them."""
 
+    @property
+    def skips_losses(self) -> bool:
+        """Whether the settings allow to continue without records that the source no longer has."""
+
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
-        """The ranges of a batch between two offset documents of the stream, in its order."""
+        """The ranges of a batch between two offset documents of the stream, in its order.
+
+        A partition of which the batch reads nothing has an empty one. Those of one partition follow each other without a gap.
+        """
+
+    def bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
+        """What the source has of these partitions now, without those that are gone. It is asked rarely. Raises Retry."""
 
     def impatient(self) -> RangeReader:
         """A reader that raises Retry after a few seconds in which the source sends nothing."""
@@ -110,17 +145,16 @@ class RangeChanges:
     source: RangeReader
     decoder: Decoder
     cutoff: Cutoff = NO_CUTOFF
-    left_out: Offsets = field(default_factory=Offsets)
-    """Records that an earlier attempt at the batch has put into the quarantine."""
     ranges_read: list[Range] = field(default_factory=list)
+    """What was read, whole: the table's positions follow from it."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         decoding = _Decoding(self.decoder, self.cutoff)
         for batch in batches:
             for chosen in ranges_of(batch):
-                self.ranges_read.append(chosen)
                 for records in self.source.read(chosen):
-                    yield decoding.decode(self.left_out.without(records))
+                    yield decoding.decode(records)
+                self.ranges_read.append(chosen)
 
     def records_lost(self) -> int:
         return self.source.records_lost

@@ -34,7 +34,18 @@ from lakebed.manifest.actions import (
     Transaction,
 )
 from lakebed.manifest.claims import Claim, claim_of
-from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, HOLD, REPLACED, SCHEMA, TRUNCATED, UNKNOWN_NAMES
+from lakebed.manifest.entries import (
+    CLAIM,
+    DETACHED,
+    EXPIRED,
+    HOLD,
+    POSITION,
+    QUARANTINED,
+    REPLACED,
+    SCHEMA,
+    TRUNCATED,
+    UNKNOWN_NAMES,
+)
 
 
 class CommitKind(Enum):
@@ -91,7 +102,7 @@ def ended_claim(commit: Commit) -> Claim | None:
 
 
 def is_append(actions: Iterable[Action], batch: Transaction | None = None) -> bool:
-    """Whether the actions only bring new changes or rows, beside the batch's id and what is kept of the batch."""
+    """Whether the actions only bring new changes or rows, or move positions, beside what is kept of a batch."""
     actions = (*actions, batch) if batch else tuple(actions)
     batches = {action.app_id for action in actions if isinstance(action, Transaction)}
     brings = False
@@ -101,7 +112,9 @@ def is_append(actions: Iterable[Action], batch: Transaction | None = None) -> bo
                 brings = True
             case CommitInfo() | Transaction():
                 pass
-            case Domain(domain, _, False) if domain in batches or domain == UNKNOWN_NAMES:
+            case Domain(domain, _, False) if domain.startswith(POSITION):
+                brings = True
+            case Domain(domain, _, False) if domain in batches or domain.startswith((UNKNOWN_NAMES, QUARANTINED)):
                 pass
             case _:
                 return False
@@ -145,7 +158,9 @@ def _kind_of_parts(commit: Commit) -> CommitKind | None:
 def _kind_of_entries(commit: Commit) -> CommitKind:
     """The kind of a commit that changes no part."""
     entries = [action.domain for action in commit.actions if isinstance(action, Domain)]
-    if any(isinstance(action, Transaction) for action in commit.actions):
+    if any(isinstance(action, Transaction) for action in commit.actions) or any(
+        entry.startswith((POSITION, QUARANTINED)) for entry in entries
+    ):
         return CommitKind.APPEND  # of an empty batch
     for prefix, kind in (
         (DETACHED, CommitKind.DROP_DETACHED),

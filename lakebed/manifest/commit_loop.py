@@ -26,7 +26,7 @@ from lakebed import events
 from lakebed.errors import Contention, LakebedError, Retry, StoreUnavailable
 from lakebed.manifest.actions import Action, CommitInfo, Transaction
 from lakebed.manifest.commit_kind import is_append
-from lakebed.manifest.conflicts import BLIND, ReadWriteSet
+from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.outcome import Committed, Conflicted, Unknown
 from lakebed.manifest.snapshot import Snapshot
@@ -108,7 +108,7 @@ def commit_loop(
                     commit_id="",
                     parameters=step.parameters,
                     metrics=step.metrics,
-                    blind_append=step.access == BLIND and is_append(step.actions, step.batch),
+                    blind_append=step.access.is_blind and is_append(step.actions, step.batch),
                     engine=ENGINE,
                 )
                 outcome = log.commit(snapshot, step.actions, info, step.access, step.batch)

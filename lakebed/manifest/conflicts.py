@@ -9,14 +9,15 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
    that read the changes (a mutation): change parts joined the tail, or rows left the table otherwise than by a settle.
 4. What both changed, by the table's scope: the same part, the same partition, or anything in the table.
 5. Claims: another claim on the same parts, or somebody who ended or took over the claim that ours rests on.
+6. Positions: somebody who read the same topic into the table.
 
-A blind append reads nothing, so only 1 and 2 can stop it.
+A blind append reads nothing, so only 1, 2 and 6 can stop it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from lakebed.manifest.actions import (
@@ -34,6 +35,7 @@ from lakebed.manifest.actions import (
 )
 from lakebed.manifest.claims import claim_of
 from lakebed.manifest.commit_kind import CommitKind, is_append, kind_of, settles
+from lakebed.manifest.entries import POSITION
 from lakebed.manifest.evolve import is_compatible, only_adds_features
 from lakebed.manifest.snapshot import Snapshot
 
@@ -47,6 +49,7 @@ class ConflictKind(Enum):
     PARTS = "parts"
     TABLE = "table"
     CLAIM = "claim"
+    POSITION = "position"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,11 @@ class ReadWriteSet:
     whole_table: bool = False
     claimed: frozenset[str] = frozenset()
     domains: frozenset[str] = frozenset()
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether it neither reads nor replaces rows."""
+        return replace(self, domains=frozenset()) == BLIND
 
 
 BLIND = ReadWriteSet()
@@ -117,7 +125,8 @@ def find_conflict(
                 if access.looked_up_keys and data_change:
                     return Conflict(winner.version, ConflictKind.NEW_ROWS, part.path)
             case Domain(domain, _, _) if domain in access.domains:
-                return Conflict(winner.version, ConflictKind.CLAIM, domain)
+                kind = ConflictKind.POSITION if domain.startswith(POSITION) else ConflictKind.CLAIM
+                return Conflict(winner.version, kind, domain)
             case Domain(domain, configuration, False) if access.claimed:
                 claim = claim_of(domain, configuration)
                 if claim and not access.claimed.isdisjoint(claim.sources):

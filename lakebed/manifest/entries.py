@@ -26,12 +26,17 @@ SOURCE_TRUNCATES = "lakebed.source_truncates"
 """The truncates of the source that the table has seen."""
 SCHEMA = "lakebed.schema."
 """A change of the schema; with its number, counted from 1."""
+POSITION = "lakebed.position."
+"""Up to where the table has read a topic of its source; with the topic."""
+QUARANTINED = "lakebed.quarantined"
+"""In the log of a table: parts of its quarantine that the quarantine may not have yet. In the log of a quarantine, with the id of
+the table: which of them it has."""
 UNKNOWN_NAMES = "lakebed.unknown_names"
 """Fields and operations of records that the table has no place for, and how often they came."""
 
 # Names of applications in ``txn``, which committed a batch.
 STREAM = "lakebed.ingest."
-"""A streaming query; with the id of its checkpoint. An entry of the same name keeps what its newest batch read."""
+"""A streaming query whose source has no positions; with the id of its checkpoint."""
 NAMED_BATCH = "lakebed.batch."
 """A batch whose id is a text; with that text."""
 APPLIED = "lakebed.apply"

@@ -17,13 +17,13 @@ from lakebed.compaction.settler import Settler
 from lakebed.compaction.upkeep import Chore, Upkeep
 from lakebed.errors import TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
-from lakebed.ingest.checkpoint_files import is_local
 from lakebed.ingest.decoder import Decoder
 from lakebed.ingest.evolving import Evolution
-from lakebed.ingest.planned import PlannedBatches
+from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.quarantine import set_aside
 from lakebed.ingest.replay import Replay, ReplayResult
-from lakebed.ingest.stream import Ingest, start_ingest
+from lakebed.ingest.source import RangeChanges
+from lakebed.ingest.stream import FrameIngest, RangeIngest, start_ingest
 from lakebed.manifest.actions import ChangePart
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.stores import open_store
@@ -122,11 +122,14 @@ class Internals:
     ) -> StreamingQuery:  # fmt: skip
         """Like ``Table.ingest``, for a stream whose tasks turn their input into changes themselves (see ``lakebed.ingest``)."""
         place = spark_path(checkpoint) if checkpoint else f"{self.storage.spark_root}/{STREAMS_FOLDER}/{query_name}"
-        planned = PlannedBatches(place) if is_local(frame.sparkSession, place) else None
         evolution = self.evolution(f"records of the stream {query_name} need it")
-        ingest = Ingest(
-            self.path, self.log, stream, quarantine, self.quarantine_log, evolution=evolution, planned=planned
-        )
+        common = self.path, self.log, stream, quarantine, self.quarantine_log
+        ingest: RangeIngest | FrameIngest
+        if isinstance(stream, RangeChanges):
+            documents = OffsetDocuments.of(frame.sparkSession, place)
+            ingest = RangeIngest(*common, evolution=evolution, documents=documents)
+        else:
+            ingest = FrameIngest(*common, evolution=evolution)
         # Named after the table too: one session may run the queries of many tables.
         return start_ingest(ingest, frame, place, f"{query_name} {self.path}", trigger)
 

@@ -21,18 +21,20 @@ import pytest
 import lakebed
 from lakebed.errors import InvalidSchema, QuarantineRefused
 from lakebed.ingest import stream as module
+from lakebed.ingest import table_batch
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.file_source import FileSource
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.schema_evolution import EVOLUTIONS, EvolvePolicy
-from lakebed.ingest.source import Range, RangeChanges, RecordChanges
-from lakebed.ingest.stream import Ingest
+from lakebed.ingest.source import Bounds, Place, Range, RangeChanges, RecordChanges
+from lakebed.ingest.stream import RangeIngest
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.operations.alter import alter
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.table import internals_of
+from tests.ingest.crashes import Crash, dying
 from tests.ingest.records import event, records, with_schema
 
 if TYPE_CHECKING:
@@ -47,10 +49,6 @@ ALL = EvolvePolicy(allowed=frozenset(EVOLUTIONS), by_schema=True)
 DEFAULT = EvolvePolicy(allowed=frozenset({"add", "relax"}), by_schema=True)
 
 
-class Crash(BaseException):
-    """The process ends here."""
-
-
 @dataclass(slots=True)
 class Topic:
     """A topic of one partition, and the reader of its ranges."""
@@ -58,9 +56,14 @@ class Topic:
     values: list[Any] = field(default_factory=list)
     records_lost: int = 0
     step: int = 2
+    skips_losses: bool = False
+    name: str = "shop.orders"
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
-        raise NotImplementedError
+        return [Range(self.name, 3, start.get("end", 0), end["end"], is_first=not start)]
+
+    def bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
+        return {place: Bounds(earliest=0, starting=0, end=len(self.values)) for place in places}
 
     def impatient(self) -> Topic:
         return self
@@ -77,9 +80,8 @@ class Planned:
     def __init__(self, ends: Sequence[int]) -> None:
         self.ends = list(ends)
 
-    def ranges(self, batch_id: int, reader: Any) -> list[Range]:
-        start = self.ends[batch_id - 1] if batch_id else 0
-        return [Range("shop.orders", 3, start, self.ends[batch_id])]
+    def of_batch(self, batch_id: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"end": self.ends[batch_id - 1]} if batch_id else {}, {"end": self.ends[batch_id]}
 
 
 FRAME: Any = SimpleNamespace(
@@ -98,6 +100,7 @@ class Stream:
         *,
         ends: Sequence[int] = (),
         format: str = "debezium-json",
+        topic: str = "shop.orders",
         alter: Callable[[SchemaChange, str], object] | None = None,
     ) -> None:
         internals = internals_of(lakebed.open(table.path))
@@ -105,25 +108,25 @@ class Stream:
         snapshot = self.log.refresh()
         columns = DecoderSchema.of_table(snapshot.logical_schema, ("id",), None, policy)
         self.tasks = 0
-        self.topic = Topic(values)
+        self.topic = Topic(values, name=topic)
         changes = RangeChanges(self.topic, decoder(format, columns))
         evolution = Evolution(self.log, alter or self.alter, "its records need it")
-        planned: Any = Planned(ends or [len(values)])
-        self.ingest = Ingest(
-            table.path, self.log, changes, "table", internals.quarantine_log, evolution=evolution, planned=planned
+        documents: Any = Planned(ends or [len(values)])
+        self.ingest = RangeIngest(
+            table.path, self.log, changes, "table", internals.quarantine_log, evolution=evolution, documents=documents
         )
 
     def alter(self, change: SchemaChange, reason: str) -> None:
         alter(self.log, change, reason=reason)
 
     def run(self, batch_id: int = 0) -> None:
-        write = module.write_ranges
+        write = module.in_this_process
 
         def counted(*args: Any) -> Any:
             self.tasks += 1
             return write(*args)
 
-        with patch.object(module, "write_ranges", counted):
+        with patch.object(module, "in_this_process", counted):
             self.ingest(FRAME, batch_id)
 
 
@@ -266,14 +269,14 @@ def test_a_table_that_somebody_altered_stops_no_stream(tmp_path: Path) -> None:
 def test_a_table_that_is_altered_while_a_batch_is_written_takes_it(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     stream = Stream(table, OLD)
-    write = module.write_ranges
+    write = module.in_this_process
 
     def meanwhile(*args: Any) -> Any:
         written = write(*args)
         table.alter(add={"coupon": "string"}, widen={"qty": "long"})
         return written
 
-    with patch.object(module, "write_ranges", meanwhile):
+    with patch.object(module, "in_this_process", meanwhile):
         stream.ingest(FRAME, 0)
     assert rows(table) == BOTH[:3]
 
@@ -287,7 +290,7 @@ def test_two_processes_that_meet_a_schema_at_once_agree(tmp_path: Path) -> None:
         small = {**tip, "type": "int32"}
 
         def run(
-            values: list[Any], query: str, table: Any = table, barrier: Any = barrier, errors: Any = errors
+            values: list[Any], topic: str, table: Any = table, barrier: Any = barrier, errors: Any = errors
         ) -> None:
             def together(change: SchemaChange, reason: str) -> None:
                 if not met:  # at once only the first time: one of them may need a second change
@@ -296,10 +299,9 @@ def test_two_processes_that_meet_a_schema_at_once_agree(tmp_path: Path) -> None:
                 stream.alter(change, reason)
 
             met: list[SchemaChange] = []
-            stream = Stream(table, values, ALL, alter=together)
-            context = SimpleNamespace(getLocalProperty=lambda name: query, master="local[1]")
+            stream = Stream(table, values, ALL, alter=together, topic=topic)
             try:
-                stream.ingest(SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)), 0)  # type: ignore[arg-type]
+                stream.ingest(FRAME, 0)
             except BaseException as error:
                 errors.append(error)
 
@@ -342,22 +344,12 @@ def test_what_the_table_refuses_is_asked_for_once_and_its_records_are_set_aside(
 # -- crashes -----------------------------------------------------------------------------------------------------------
 
 
-def crash_at(name: str, when: str) -> Any:
-    whole = getattr(module, name)
-
-    def crashing(*args: Any, **kwargs: Any) -> Any:
-        result = whole(*args, **kwargs) if when == "after" else None
-        raise Crash(name, result)
-
-    return patch.object(module, name, crashing)
-
-
 @pytest.mark.parametrize("values", [OLD + NEW, NEW + OLD])
 def test_a_process_that_dies_between_the_table_and_the_batch_loses_and_doubles_nothing(
     tmp_path: Path, values: list[Any]
 ) -> None:
     table = table_at(tmp_path)
-    with crash_at("commit_written", "before"), pytest.raises(Crash):
+    with dying(table_batch, "commit_written", "before"), pytest.raises(Crash):
         Stream(table, values).run()
     assert table.schema.names == ["id", "qty", "coupon"]
     assert rows(table) == []
@@ -379,62 +371,6 @@ def test_a_process_that_dies_before_the_table_is_altered_alters_it_next_time(tmp
         Stream(table, OLD + NEW, alter=dies).run()
     Stream(table, OLD + NEW).run()
     assert rows(table) == BOTH
-
-
-@pytest.mark.parametrize("altered", [False, True])
-def test_a_batch_that_comes_again_quarantines_what_it_quarantined_before(tmp_path: Path, altered: bool) -> None:
-    table = table_at(tmp_path)
-    fixed = EvolvePolicy(by_schema=True)
-    with dying_before_the_table(), pytest.raises(Crash):
-        Stream(table, OLD + NEW, fixed).run()
-    assert (rows(table), quarantined(table)) == ([], [3, 4, 5])
-    if altered:
-        table.alter(add={"coupon": "string"}, rename={"qty": "pieces"})
-    Stream(table, [*OLD, *NEW], fixed).run()
-    assert [row[:2] for row in rows(table)] == [(1, 1), (2, 2), (3, 3)]
-    assert quarantined(table) == [3, 4, 5]
-    if altered:
-        columns = DecoderSchema.of_table(table.schema, ("id",), None, fixed)
-        internals_of(table).replay_quarantine(decoder("debezium-json", columns))
-        assert (rows(table), quarantined(table)) == (BOTH, [])
-
-
-def test_a_batch_that_comes_again_leaves_out_what_a_replay_has_applied_since(tmp_path: Path) -> None:
-    table = table_at(tmp_path)
-    fixed = EvolvePolicy(by_schema=True)
-    with dying_before_the_table(), pytest.raises(Crash):
-        Stream(table, NEW + OLD, fixed).run()
-    table.alter(add={"coupon": "string"})
-    columns = DecoderSchema.of_table(table.schema, ("id",), None, fixed)
-    internals_of(table).replay_quarantine(decoder("debezium-json", columns))
-    table.apply(pa.table({"id": [4], "qty": [40], "coupon": ["newer"]}, schema=table.schema))
-    Stream(table, NEW + OLD, fixed).run()
-    assert rows(table) == [*BOTH[:3], (4, 40, "newer"), *BOTH[4:]]
-    assert quarantined(table) == []
-
-
-def test_a_batch_that_comes_again_and_fits_less_than_before_sets_the_rest_aside_too(tmp_path: Path) -> None:
-    table = table_at(tmp_path)
-    fixed = EvolvePolicy(by_schema=True)
-    broken = [b"{", *OLD, *NEW]
-    lenient = EvolvePolicy()
-    for policy in (lenient, fixed, fixed):
-        with dying_before_the_table(), pytest.raises(Crash):
-            Stream(table, broken, policy).run()
-    Stream(table, broken, fixed).run()
-    assert (rows(table), quarantined(table)) == ([(1, 1), (2, 2), (3, 3)], [0, 4, 5, 6])
-
-
-def dying_before_the_table() -> Any:
-    """The process ends after the commit of the quarantine, if there is one, and before that of the table."""
-    commit = module.commit_written
-
-    def dying(log: Any, read: Any, written: Any, batch: Any, operation: Any, *rest: Any) -> Any:
-        if operation == "STREAMING UPDATE":
-            raise Crash
-        return commit(log, read, written, batch, operation, *rest)
-
-    return patch.object(module, "commit_written", dying)
 
 
 # -- in tasks of Spark -------------------------------------------------------------------------------------------------
@@ -488,24 +424,22 @@ def test_tasks_report_a_schema_and_a_dataframe_keeps_its_columns(spark: SparkSes
 def run_and_die(path: str) -> None:
     """A process that is killed after it altered the table, before it commits its batch."""
 
-    def kill(*args: Any) -> None:
+    def kill(*args: Any, **kwargs: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with patch.object(module, "commit_written", kill):
+    with patch.object(table_batch, "commit_written", kill):
         Stream(lakebed.open(path), OLD + NEW).run()
 
 
-def run_at_once(path: str, query: str, start: Any) -> None:
+def run_at_once(path: str, topic: str, start: Any) -> None:
     """A process that meets the new schema at the same moment as another one."""
 
     def together(change: SchemaChange, reason: str) -> None:
         start.wait()
-        stream.alter(change, reason)
+        alter(internals_of(lakebed.open(path)).log, change, reason=reason)
 
-    own = [created([ID, QTY, COUPON], id=10 + len(query), qty=1, coupon=query)]
-    stream = Stream(lakebed.open(path), OLD + own, alter=together)
-    context = SimpleNamespace(getLocalProperty=lambda name: query, master="local[1]")
-    stream.ingest(SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context)), 0)  # type: ignore[arg-type]
+    own = [created([ID, QTY, COUPON], id=10 + len(topic), qty=1, coupon=topic)]
+    Stream(lakebed.open(path), OLD + own, alter=together, topic=topic).run()
 
 
 def test_killed_and_racing_processes_agree_on_the_schema_and_lose_nothing(tmp_path: Path) -> None:

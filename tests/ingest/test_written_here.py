@@ -13,8 +13,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import Retry
-from lakebed.ingest.batch_fingerprint import batch_fingerprint
-from lakebed.ingest.batch_writer import WriteTask, write_ranges
+from lakebed.ingest.batch_writer import WriteTask, collected, in_this_process
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
@@ -55,9 +54,9 @@ def test_each_batch_is_counted_by_itself(tmp_path: Path) -> None:
     changes = RangeChanges(GeneratorReader(ORDERS, tasks=2), DebeziumJson(SHAPE))
     task = WriteTask(write_spec_of(log_of(table).refresh()), table.path, changes)
     for first in (0, 100):
-        ranges = [Range("orders", 0, first, first + 50, 0), Range("orders", 1, first + 50, first + 100, 0)]
-        written = write_ranges(ranges, task)
-        assert written.read == batch_fingerprint(ranges) and 0 < written.rows <= 100
+        ranges = [Range("orders", 0, first, first + 50, 0), Range("orders", 0, first + 50, first + 100, 0)]
+        written = collected(in_this_process(task, ranges))
+        assert written.read == tuple(ranges) and 0 < written.rows <= 100
     assert changes.ranges_read == []
 
 

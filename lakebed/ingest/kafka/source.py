@@ -43,7 +43,7 @@ from lakebed.ingest.kafka.cluster import KafkaCluster, Partitions
 from lakebed.ingest.kafka.range import consume_range
 from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.pace import Pace
-from lakebed.ingest.source import RANGE_SCHEMA_DDL, Carries, Range
+from lakebed.ingest.source import RANGE_SCHEMA_DDL, Bounds, Carries, Place, Range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,8 +69,24 @@ class KafkaReader:
     settings: KafkaSettings
     records_lost: int = 0
 
+    @property
+    def skips_losses(self) -> bool:
+        return self.settings.on_data_loss == "skip"
+
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
         return ranges_between(start, end)
+
+    def bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
+        cluster = KafkaCluster(self.settings)
+        known, ids = cluster.look()
+        there = sorted(set(places).intersection(known))
+        earliest, ends, starting = cluster.earliest(there), cluster.latest(there), cluster.starting(known)
+        return {
+            place: Bounds(
+                earliest=earliest[place], starting=starting[place], end=ends[place], topic_id=ids.get(place[0])
+            )
+            for place in there
+        }
 
     def impatient(self) -> KafkaReader:
         seconds = min(IMPATIENT_SECONDS, self.settings.timeout_seconds)
@@ -181,7 +197,7 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"topics": _document(self._ends)} if self._ends else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [InputPartition(chosen) for chosen in ranges_between(start, end)]
+        return [InputPartition(chosen) for chosen in ranges_between(start, end) if chosen.size]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int, int, None]]:
         chosen: Range = partition.value
@@ -304,12 +320,13 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def ranges_between(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
-    """The ranges of a batch between two offset documents, in a fixed order."""
-    if start == end:  # the ranges of its ``begin`` were read already
-        return []
-    positions = {**_partitions(start.get("topics", {})), **_partitions(end.get("begin", {}))}
-    ends = _partitions(end.get("topics", {}))
-    return [Range(*p, positions[p], ends[p]) for p in sorted(ends) if p in positions and ends[p] > positions[p]]
+    """The ranges of a batch between two offset documents, in a fixed order; empty ones where there is nothing new."""
+    ends, ids = _partitions(end.get("topics", {})), end.get("ids", {})
+    begin = _partitions(end.get("begin", {})) if start != end else {}  # else they were read already
+    starts = {**ends, **_partitions(start.get("topics", {})), **begin} if start != end else ends
+    return [
+        Range(*p, min(starts[p], ends[p]), ends[p], topic_id=ids.get(p[0]), is_first=p in begin) for p in sorted(ends)
+    ]
 
 
 def _partitions(document: Mapping[str, Mapping[str, int]]) -> Partitions:

@@ -1,0 +1,345 @@
+"""One batch of one table, from ranges of its source: the table's own positions decide what is read (``manifest.positions``).
+
+1. The ranges that were planned say only up to where to read. For each partition the table reads from its position; without one,
+   from where the stream begins, or the settings of the source say to begin. What lies before the planned ranges, as after a
+   restored checkpoint or a pause, is read in pieces of bounded size.
+2. The work is yielded to whoever runs it: in this process, in a task, or in a task with the work of other tables.
+3. What records need of the schema alters the table, a truncate decides what counts: then the work is yielded again.
+4. The commit carries the new positions. If another process has moved them meanwhile, nothing is committed, and what is left is
+   read again. The files of the lost attempt are orphans.
+5. What can't be used is handed over to the quarantine (``handover``).
+
+A position that the source no longer has (the topic was made anew, or it ends before) is ``DataLoss``, or, where the settings
+allow it, reading starts over at what the source has.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lakebed import events
+from lakebed.errors import Contention, DataLoss, QuarantineRefused
+from lakebed.ingest.batch_writer import (
+    BatchResult,
+    Moved,
+    TaskRow,
+    WriteTask,
+    Written,
+    commit_written,
+    refuse_quarantine,
+    writing,
+)
+from lakebed.ingest.decoder import Decoder
+from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
+from lakebed.ingest.handover import Handover
+from lakebed.ingest.reading import Planned, clipped, limited, planned, read_to
+from lakebed.ingest.source import Bounds, Place, Range, RangeChanges, RangeReader
+from lakebed.ingest.truncates import cutoff_of
+from lakebed.ingest.unknown_report import report_unknown
+from lakebed.manifest.entries import Operation
+from lakebed.manifest.positions import Position, positions_of
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
+from lakebed.parts.changes import write_spec_of
+
+ATTEMPTS_MAX = 50
+"""So often a batch is read because another process was faster. Each time that one has brought the table forward."""
+_logger = logging.getLogger("lakebed.ingest")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteWork:
+    """Work of one table: to be run here, in a task of its own, or in a task with work of other tables.
+
+    The answer is what the task yields for the ranges, in their order (``in_this_process``, ``in_tasks``).
+    """
+
+    task: WriteTask
+    ranges: tuple[Range, ...]
+
+    @property
+    def records(self) -> int:
+        """The number of offsets to read."""
+        return sum(one.size for one in self.ranges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDone:
+    """What became of a batch. ``version``: that it was committed as; None if there was nothing to commit.
+
+    ``read_to``: the table's position in each partition that was planned; ``left``: how many offsets up to the ends of the ranges
+    it has not read yet.
+    """
+
+    snapshot: Snapshot
+    version: int | None = None
+    written: Written = field(default_factory=Written)
+    read_to: Mapping[Place, int] = field(default_factory=dict)
+    left: int = 0
+    attempts: int = 0
+    seconds: float = 0.0
+    commit_seconds: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        return self.written.rows
+
+    @property
+    def quarantined(self) -> int:
+        return sum(part.rows for part in self.written.quarantined)
+
+    def to_event(self, table: str, query: str = "", batch_id: int | None = None) -> events.BatchCommitted:
+        """The event of a batch that was committed."""
+        assert self.version is not None
+        written = self.written
+        return events.BatchCommitted(
+            table=table,
+            version=self.version,
+            rows=written.rows,
+            bytes=sum(part.bytes for part in written.parts),
+            parts=len(written.parts),
+            quarantined=self.quarantined,
+            seconds=self.seconds,
+            commit_seconds=self.commit_seconds,
+            attempts=self.attempts,
+            newest_event_seconds=None if written.newest_event_us is None else written.newest_event_us / 1e6,
+            ignored=written.records_ignored,
+            query=query,
+            batch_id=batch_id,
+            truncated=written.records_truncated,
+        )
+
+
+Batch = Generator[WriteWork, list[TaskRow], BatchDone]
+
+
+def run_alone(batch: Batch, run: Callable[[WriteWork], list[TaskRow]]) -> BatchDone:
+    """Bring one batch to its end."""
+    try:
+        work = next(batch)
+        while True:
+            work = batch.send(run(work))
+    except StopIteration as done:
+        result: BatchDone = done.value
+        return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begin:
+    """Where a table begins to read a partition, and of which topic of that name. ``end``: as planned."""
+
+    start: int
+    end: int
+    topic_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """What one attempt reads."""
+
+    begins: Mapping[Place, _Begin]
+    ranges: tuple[Range, ...]
+    before: Mapping[str, Position | None]
+    """The positions of the topics, as the attempt found them."""
+
+    @property
+    def starts(self) -> dict[Place, int]:
+        return {place: begin.start for place, begin in self.begins.items()}
+
+    def moved(self, read: Sequence[Range]) -> Moved:
+        """The positions after these ranges were read."""
+        offsets: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in read_to(self.starts, read).items():
+            offsets.setdefault(topic, {})[partition] = offset
+        after = {}
+        for topic, moved in offsets.items():
+            position = self.before.get(topic) or Position(offsets={})
+            ids = {begin.topic_id for (name, _), begin in self.begins.items() if name == topic}
+            topic_id = max(ids, key=lambda each: (is_another(position.topic_id, each), each or ""))
+            if is_another(position.topic_id, topic_id):
+                position = Position(offsets={})
+            after[topic] = replace(
+                position, offsets={**position.offsets, **moved}, topic_id=topic_id or position.topic_id
+            )
+        changed = {topic: position for topic, position in after.items() if position != self.before.get(topic)}
+        return Moved(before={topic: self.before.get(topic) for topic in changed}, after=changed)
+
+
+def is_another(one: str | None, other: str | None) -> bool:
+    """Whether two ids say that a topic was made anew; an id that is not known says nothing."""
+    return one is not None and other is not None and one != other
+
+
+class TableIngest:
+    """Brings ranges of a source into one table. One thread at a time."""
+
+    def __init__(
+        self, table: str, log: TableLog, source: RangeReader, decoder: Decoder, *, evolution: Evolution,
+        quarantine_log: Callable[[], TableLog], quarantine: str = "table",
+    ) -> None:  # fmt: skip
+        """``evolution``: changes the table where records need it; ``quarantine``: ``table`` or ``fail``."""
+        self._table = table
+        self._log = log
+        self._source = source
+        self._decoder = decoder
+        self._evolution = evolution
+        self._fails_on_quarantine = quarantine == "fail"
+        self._handover = Handover(table, quarantine_log)
+        self._ahead: set[Place] = set()
+
+    def batch(self, ranges: Sequence[Range], *, records_max: int | None = None) -> Batch:
+        """Read from the table's positions up to the ends of ``ranges``, about ``records_max`` records at most, and commit that.
+
+        ``ranges`` has all partitions that the table reads, also those of which nothing is new (empty ranges). Raises DataLoss,
+        QuarantineRefused, Contention, Retry, StoreUnavailable; whatever it raises, the same call may be repeated.
+        """
+        started = time.perf_counter()
+        snapshot = self._log.refresh()
+        self._handover.deliver(snapshot)
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            reading = self._reading(snapshot, ranges, records_max)
+            if not reading.ranges and not reading.moved(()).after:
+                return BatchDone(snapshot=snapshot, read_to=reading.starts, seconds=time.perf_counter() - started)
+            result, written = yield from self._attempt(snapshot, reading)
+            snapshot = result.snapshot
+            if not result.outdated:
+                break
+            _logger.info("%s: another process was faster, so a batch is read again (%d)", self._table, attempt)
+        else:
+            raise Contention(
+                f"{self._table}: others read the same topics or changed the schema {ATTEMPTS_MAX} times while a batch was read; "
+                "it is tried again",
+                table=self._table, operation=Operation.STREAMING_UPDATE, attempts=ATTEMPTS_MAX,
+            )  # fmt: skip
+        self._handover.deliver(snapshot)
+        self._log.checkpoint_if_due(snapshot, slack=2)  # if nobody maintains the table, the writer must do this
+        report_unknown(self._table, written)
+        reached = read_to(reading.starts, written.read)
+        return BatchDone(
+            snapshot=snapshot,
+            version=result.version,
+            written=written,
+            read_to=reached,
+            left=sum(max(0, begin.end - reached[place]) for place, begin in reading.begins.items()),
+            attempts=result.attempts + attempt - 1,
+            seconds=time.perf_counter() - started,
+            commit_seconds=result.commit_seconds,
+        )
+
+    def _attempt(
+        self, snapshot: Snapshot, reading: _Reading
+    ) -> Generator[WriteWork, list[TaskRow], tuple[BatchResult, Written]]:
+        written = Written()
+        if reading.ranges:
+            snapshot, written = yield from self._written(snapshot, reading.ranges)
+        self._refuse(written)
+        moved = reading.moved(written.read)
+        result = commit_written(
+            self._log, snapshot, written, None, Operation.STREAMING_UPDATE, moved=moved, handover=self._handover
+        )
+        return result, written
+
+    def _written(
+        self, snapshot: Snapshot, ranges: tuple[Range, ...]
+    ) -> Generator[WriteWork, list[TaskRow], tuple[Snapshot, Written]]:
+        """Have the parts written; returns also the version of the table that they are written for."""
+        for _ in range(ROUNDS_MAX):
+            self._decoder = self._evolution.bound(self._decoder, snapshot)
+            stream = RangeChanges(self._source, self._decoder)
+            steps = writing(WriteTask(write_spec_of(snapshot), self._table, stream), cutoff_of(snapshot))
+            try:
+                task = next(steps)
+                while True:
+                    task = steps.send((yield WriteWork(task, ranges)))
+            except StopIteration as done:
+                written: Written = done.value
+            if written.schema_needed is None:
+                return snapshot, written
+            snapshot = self._evolution.evolve(snapshot, written.schema_needed)
+        raise self._evolution.gave_up()
+
+    def _refuse(self, written: Written) -> None:
+        """For ``on_mismatch: fail`` and ``quarantine: fail``. Raises QuarantineRefused."""
+        refuse_mismatch(self._table, written, self._decoder)
+        if self._fails_on_quarantine and written.quarantined:
+            refuse_quarantine(written, self._table)
+
+    # -- what is read --------------------------------------------------------------------------------------------------
+
+    def _reading(self, snapshot: Snapshot, ranges: Sequence[Range], records_max: int | None) -> _Reading:
+        positions = positions_of(snapshot)
+        begins = self._begins(planned(ranges), positions)
+        starts = {place: begin.start for place, begin in begins.items() if begin.start < begin.end}
+        chosen = limited(clipped(ranges, starts), records_max)
+        topics = {topic for topic, _ in begins}
+        return _Reading(begins=begins, ranges=tuple(chosen), before={topic: positions.get(topic) for topic in topics})
+
+    def _begins(self, plans: Sequence[Planned], positions: Mapping[str, Position]) -> dict[Place, _Begin]:
+        """Where each partition begins. The source is asked only about those whose beginning the positions do not say."""
+        begins: dict[Place, _Begin] = {}
+        unclear: list[tuple[Planned, Position | None]] = []
+        for plan in plans:
+            first, position = plan.first, positions.get(plan.first.topic)
+            offset = position.offsets.get(first.partition) if position else None
+            if position and is_another(position.topic_id, first.topic_id):
+                unclear.append((plan, position))
+            elif offset is None and first.is_first:
+                begins[plan.place] = _Begin(start=first.start, end=plan.end, topic_id=first.topic_id)
+            elif offset is None or (offset > plan.end and plan.place not in self._ahead):
+                unclear.append((plan, position))
+            else:
+                begins[plan.place] = _Begin(start=offset, end=plan.end, topic_id=first.topic_id)
+        if unclear:
+            bounds = self._source.bounds([plan.place for plan, _ in unclear])
+            for plan, position in unclear:
+                found = self._asked(plan, position, bounds.get(plan.place))
+                if found is not None:
+                    begins[plan.place] = found
+        return begins
+
+    def _asked(self, plan: Planned, position: Position | None, bounds: Bounds | None) -> _Begin | None:
+        """Where a partition begins of which the source was asked; None if it is not there any more. Raises DataLoss."""
+        (topic, partition), topic_id = plan.place, plan.first.topic_id
+        offset = position.offsets.get(partition) if position else None
+        if bounds is None:
+            return None
+        if bounds.topic_id is not None and is_another(bounds.topic_id, topic_id):
+            topic_id, plan = bounds.topic_id, replace(plan, end=0)  # it was planned before the topic was made anew
+        if position and is_another(position.topic_id, topic_id):
+            return self._over_again(plan, bounds, topic_id, "the topic was deleted and created again")
+        if offset is None:
+            return _Begin(start=bounds.starting, end=plan.end, topic_id=topic_id)
+        if bounds.end is not None and offset > bounds.end:
+            return self._over_again(
+                plan, bounds, topic_id, f"it ends at offset {bounds.end}, and the table has {offset}"
+            )
+        self._ahead.add((topic, partition))
+        return _Begin(start=offset, end=plan.end, topic_id=topic_id)
+
+    def _over_again(self, plan: Planned, bounds: Bounds, topic_id: str | None, why: str) -> _Begin:
+        topic, partition = plan.place
+        if not self._source.skips_losses:
+            raise DataLoss(
+                f"topic {topic!r} partition {partition}: what the table {self._table} has not read of it is lost: {why}. To "
+                "continue with the records that are there now, set on_data_loss to 'skip'",
+                table=self._table, topic=topic, partition=partition,
+            )  # fmt: skip
+        _logger.warning(
+            "%s: reading of topic %r partition %d starts over at offset %d: %s",
+            self._table, topic, partition, bounds.earliest, why,
+        )  # fmt: skip
+        return _Begin(start=bounds.earliest, end=plan.end, topic_id=topic_id)
+
+
+def refuse_mismatch(table: str, written: Written, decoder: Decoder) -> None:
+    """For ``on_mismatch: fail``. Raises QuarantineRefused."""
+    if written.records_mismatched and decoder.decoder_schema.policy.on_mismatch == "fail":
+        raise QuarantineRefused(
+            f"{written.records_mismatched} records do not fit the table; the first: {written.mismatch} (on_mismatch: fail "
+            "is set; with quarantine they go to the quarantine table, with rescue what fits comes in)",
+            table=table,
+            records=written.records_mismatched,
+        )

@@ -1,0 +1,74 @@
+"""Positions: up to where a table has read each topic of its source. They are in the table's log, an entry per topic.
+
+    lakebed.position.<topic>   {"offsets": {"0": 1200, "1": 800}, "id": "…"}
+
+1. For each partition the entry has the next offset to read. ``id`` is the id of the topic, where the source has one: a topic that
+   was deleted and made again has another id, and its offsets mean other records.
+2. The commit that brings the records of a topic sets its entry, and conflicts with each other commit that sets the same entry. So
+   a record is in the table if and only if its offset is below the position: once, whoever reads it.
+3. Nothing else decides what was read: neither a checkpoint of Spark's, nor an id of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from lakebed.errors import Corrupt
+from lakebed.manifest.actions import Domain
+from lakebed.manifest.entries import POSITION
+from lakebed.manifest.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Up to where a topic was read. ``offsets``: the next offset, by partition.
+
+    ``transactions``: how far the table is in the transactions of the source, as JSON, where somebody follows them.
+    """
+
+    offsets: Mapping[int, int]
+    topic_id: str | None = None
+    transactions: Mapping[str, Any] | None = None
+
+
+def position_entry(topic: str) -> str:
+    """The name of a topic's entry in the log."""
+    return POSITION + topic
+
+
+def positions_of(snapshot: Snapshot) -> dict[str, Position]:
+    """The positions of a table, by topic. Raises Corrupt for an entry that is none."""
+    return {
+        domain.removeprefix(POSITION): _position(domain, text, snapshot)
+        for domain, text in snapshot.domains.items()
+        if domain.startswith(POSITION)
+    }
+
+
+def entry_of(topic: str, position: Position) -> Domain:
+    """The action that sets the entry of a topic."""
+    document: dict[str, Any] = {
+        "offsets": {str(number): offset for number, offset in sorted(position.offsets.items())},
+        "id": position.topic_id,
+    }
+    if position.transactions is not None:
+        document["transactions"] = position.transactions
+    return Domain(position_entry(topic), orjson.dumps(document).decode())
+
+
+def _position(domain: str, text: str, snapshot: Snapshot) -> Position:
+    try:
+        document = orjson.loads(text)
+        return Position(
+            offsets={int(number): int(offset) for number, offset in document["offsets"].items()},
+            topic_id=document.get("id"),
+            transactions=document.get("transactions"),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Corrupt(
+            f"the entry {domain} in the log is not a position: {error}", version=snapshot.version, path=domain
+        ) from None
