@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from lakebed.cli.init_command import parse_columns
 from lakebed.manifest.type_names import table_schema, type_text
 from lakebed.pipeline.draft import Draft, text_of
 from lakebed.pipeline.sample import columns_of, format_of
-from lakebed.pipeline.settings import KafkaSection, load, parse_pipeline
+from lakebed.pipeline.settings import DatabasePipeline, KafkaSection, load, parse_pipeline
 
 LINES = '{"id": 7, "price": 1.5, "at": "2026-02-02T08:00:00Z", "tags": ["a"], "where": {"x": 1}, "op": "u"}\n'
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1)
@@ -154,3 +155,22 @@ def test_columns_of_other_files(tmp_path: Path) -> None:
     assert parse_columns("a: map<string, long>, b: decimal(3, 1) not null") == {
         "a": "map<string, long>", "b": "decimal(3, 1) not null",
     }  # fmt: skip
+
+
+def test_a_file_for_a_database_validates(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--database", "./lake/shop", "--bootstrap-servers", "k:9092", "--topic-prefix", "my.shop"]
+    assert main(["init", "shop.yml", *options, "--record-format", "debezium-avro", "--registry", "http://r:8081"]) == 0
+    pipeline = load("shop.yml")
+    assert isinstance(pipeline, DatabasePipeline)
+    assert str(pipeline.naming.table_of("my.shop.public.orders")) == "public.orders"
+    assert re.fullmatch(pipeline.source.topic_pattern or "", "my.shop.public.orders")
+    assert not re.fullmatch(pipeline.source.topic_pattern or "", "my-shop.public.orders")
+    assert main(["validate", "shop.yml"]) == 0
+    capsys.readouterr()
+    assert main(["init", "other.yml", "--database", "x", "--keys", "id"]) == 2
+    assert "--keys is for one table; leave it out with --database" in capsys.readouterr().err
+    assert main(["init", "other.yml", "--database", "x", "--bootstrap-servers", "k:9092"]) == 2
+    assert "give --topic-prefix" in capsys.readouterr().err
+    assert main(["init", "other.yml", *options, "--record-format", "json"]) == 2
+    assert "records of json carry no schema" in capsys.readouterr().err
+    assert not Path("other.yml").exists()

@@ -168,6 +168,12 @@ def _add_init(add: _Add) -> None:
     init.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="kafka: the brokers")
     init.add_argument("--topic", metavar="NAME", action="append", help="kafka: may be given several times")
     init.add_argument(
+        "--database", metavar="PATH", help="in place of --path: one table for each topic, below this folder"
+    )
+    init.add_argument(
+        "--topic-prefix", metavar="NAME", help="with --database: what the topics begin with, such as shop"
+    )
+    init.add_argument(
         "--record-format", metavar="KIND", help="such as debezium-json, avro; of files also csv or parquet"
     )
     init.add_argument("--registry", metavar="URL", help="the schema registry, for formats whose schemas are in one")

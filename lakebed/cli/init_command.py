@@ -13,7 +13,7 @@ from lakebed.cli.escapes import shown
 from lakebed.errors import InvalidInput
 from lakebed.ingest.typed.formats import TYPED_FORMATS
 from lakebed.manifest.type_names import table_schema
-from lakebed.pipeline.draft import Draft, SourceKind, text_of
+from lakebed.pipeline.draft import DatabaseDraft, Draft, SourceKind, text_of, text_of_database
 from lakebed.pipeline.registry_sample import Sample, sample_of
 from lakebed.pipeline.sample import columns_of, format_of
 from lakebed.pipeline.settings import FORMATS
@@ -33,9 +33,9 @@ def init(options: argparse.Namespace) -> int:
     if not options.force and os.path.lexists(options.output):
         raise InvalidInput(f"{options.output} is there already; give another name, or --force to write over it")
     ask = _Questions(bool(sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()))
-    draft = _draft(options, ask)
+    draft = _draft(options, ask) if options.database is None else _database_draft(options, ask)
     ask.require_answers()
-    text = text_of(draft, options.output)
+    text = text_of(draft, options.output) if isinstance(draft, Draft) else text_of_database(draft, options.output)
     try:
         Path(options.output).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -44,6 +44,28 @@ def init(options: argparse.Namespace) -> int:
     for verb in ("validate", "run"):
         print(f"next: lakebed {verb} {shown(options.output)}")
     return exit_codes.OK
+
+
+def _database_draft(options: argparse.Namespace, ask: _Questions) -> DatabaseDraft:
+    """What is asked for one table alone is derived for each table of a database."""
+    for name in ("path", "columns", "keys", "sequence_by", "topic", "folder"):
+        if getattr(options, name):
+            raise InvalidInput(f"--{name.replace('_', '-')} is for one table; leave it out with --database")
+    if options.source not in (None, "kafka"):
+        raise InvalidInput(f"--source is {options.source}; the topics of a database are in kafka")
+    servers = options.bootstrap_servers or ask("--bootstrap-servers", "Which brokers?", "localhost:9092")
+    prefix = options.topic_prefix or ask("--topic-prefix", "Which topic.prefix has the connector?", "")
+    form = options.record_format or ask("--record-format", "What are its records?", "debezium-json", optional=True)
+    registry = options.registry or ""
+    if form in TYPED_FORMATS and not registry:
+        registry = ask("--registry", "Where is the schema registry?", "http://localhost:8081")
+    return DatabaseDraft(
+        path=options.database,
+        format=form,
+        bootstrap_servers=servers,
+        topic_prefix=prefix.rstrip("."),
+        registry=registry,
+    )
 
 
 def _draft(options: argparse.Namespace, ask: _Questions) -> Draft:

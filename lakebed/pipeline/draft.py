@@ -5,6 +5,7 @@ What it writes passes ``validate``, as soon as the folder of files and, if it gi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Literal
 import yaml
 
 from lakebed.pipeline.check import check
-from lakebed.pipeline.settings import parse_pipeline
+from lakebed.pipeline.settings import parse_any, parse_pipeline
 
 SourceKind = Literal["kafka", "files", "generator"]
 
@@ -39,6 +40,37 @@ class Draft:
     operation_field: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseDraft:
+    """A pipeline of a whole database to be. ``topic_prefix``: what the topics' names begin with, and a dot."""
+
+    path: str
+    format: str
+    bootstrap_servers: str
+    topic_prefix: str
+    registry: str = ""
+
+
+def text_of_database(draft: DatabaseDraft, file: str) -> str:
+    """As ``text_of``."""
+    config = {"bootstrap.servers": draft.bootstrap_servers}
+    pattern = re.escape(draft.topic_prefix) + r"\..*"
+    lines = [
+        *_head(file),
+        _section("database", {"path": draft.path, "topic_prefix": draft.topic_prefix}),
+        "  # What differs from what is derived, such as: exclude: [public.tmp_.*], tables: {public.orders: {keys: [id]}}\n",
+        "\n",
+        _section("source", {"kind": "kafka", "topic_pattern": pattern, "config": config}),
+        "\n",
+        _section("format", {"kind": draft.format}),
+    ]
+    if draft.registry:
+        lines += ["\n", _section("registry", {"url": draft.registry})]
+    text = "".join(lines)
+    parse_any(text, file, {})
+    return text
+
+
 def text_of(draft: Draft, file: str) -> str:
     """The pipeline file, to be saved as ``file``. Raises InvalidInput, with the line, for an answer that can't be used."""
     text = "".join(_lines(draft, file))
@@ -54,11 +86,7 @@ def _lines(draft: Draft, file: str) -> list[str]:
         table["sequence_by"] = draft.sequence_by
     if draft.columns:
         table["schema"] = dict(draft.columns)
-    lines = [
-        f"# Check it with: lakebed validate {' '.join(file.split())}\n",
-        "# Every key of a pipeline file: lakebed docs pipeline\n\n",
-        _section("table", table),
-    ]
+    lines = [*_head(file), _section("table", table)]
     if not draft.keys:
         lines.append(
             "  # Without keys the table is only appended to. With keys: [id] a newer row replaces an older one.\n"
@@ -69,6 +97,13 @@ def _lines(draft: Draft, file: str) -> list[str]:
         )
     lines += ["\n", _section("source", _source(draft)), "\n", _section("format", _format(draft))]
     return [*lines, "\n", _section("registry", {"url": draft.registry})] if draft.registry else lines
+
+
+def _head(file: str) -> tuple[str, str]:
+    return (
+        f"# Check it with: lakebed validate {' '.join(file.split())}\n",
+        "# Every key of a pipeline file: lakebed docs pipeline\n\n",
+    )
 
 
 def _source(draft: Draft) -> dict[str, Any]:

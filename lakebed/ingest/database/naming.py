@@ -29,6 +29,7 @@ PART_BYTES_MAX = 160
 """So that a folder's name with that of its quarantine fits into what file systems allow: 255 bytes."""
 WITHOUT_SCHEMA = "default"
 _PLAIN = re.compile(rb"[A-Za-z0-9_.-]")
+_ESCAPE = re.compile(rb"!([0-9a-f]{2})")
 _HEAD = re.compile(r"\^?((?:[A-Za-z0-9_-]|\\-)+)(?:\\\.|\.(?![*+?{]))")
 _TRANSACTIONS = "transaction"
 
@@ -50,6 +51,17 @@ class TableName:
             return f"{WITHOUT_SCHEMA}/{_part(self.text)}"
         first = _escaped(schema[:1]) + _part(schema[1:]) if schema.lower() == WITHOUT_SCHEMA else _part(schema)
         return f"{first}/{_part(table)}"
+
+    @staticmethod
+    def of_folder(folder: str) -> TableName | None:
+        """The name whose folder this is; None if it is nobody's, or that of a name that was cut."""
+        schema, slash, table = folder.partition("/")
+        try:
+            names = [_plain(schema), _plain(table)]
+        except ValueError:
+            return None
+        found = TableName(names[1] if schema == WITHOUT_SCHEMA else ".".join(names))
+        return found if slash and found.folder == folder else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +155,12 @@ def _part(name: str) -> str:
     digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:40]
     cut = text[: PART_BYTES_MAX - len(digest) - 2]
     return f"{cut}!!{digest}"
+
+
+def _plain(part: str) -> str:
+    """The reverse of ``_part``. Raises ValueError."""
+    data = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), part.encode()) if part != "!" else b""
+    return data.decode("utf-8", "surrogatepass")
 
 
 def _inner(name: str) -> str:

@@ -50,6 +50,31 @@ def test_two_names_never_share_a_folder_nor_that_of_a_quarantine(one: str, other
 
 @settings(max_examples=500)
 @given(NAMES)
+def test_the_folder_of_a_name_that_is_not_cut_says_the_name(name: str) -> None:
+    folder = TableName(name).folder
+    assert TableName.of_folder(folder) == (None if "!!" in folder else TableName(name))
+
+
+@settings(max_examples=500)
+@given(NAMES)
+def test_a_folder_that_no_name_has_is_nobodys(folder: str) -> None:
+    found = TableName.of_folder(folder)
+    assert found is None or found.folder == folder
+    for other in (
+        "public",
+        "public/",
+        "/orders",
+        "public/x_quarantine",
+        "public/a/b",
+        "_lakebed/database",
+        "public/!2E",
+        "a/é",
+    ):
+        assert TableName.of_folder(other) is None
+
+
+@settings(max_examples=500)
+@given(NAMES)
 def test_a_folder_stays_below_the_database_and_is_never_hidden_or_too_long(name: str) -> None:
     parts = TableName(name).folder.split("/")
     assert len(parts) == 2
