@@ -45,6 +45,8 @@ CALLED_BY_LIBRARIES = {
 }
 FOR_TESTS = {
     "DatabaseMaintenance",
+    "drain",
+    "hold_back",
     "troubles",
     "KEYS",
     "list_next",

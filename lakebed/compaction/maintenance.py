@@ -10,14 +10,17 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 
 from lakebed import events
 from lakebed.compaction.compactor import CLOSE_SECONDS_MAX
 from lakebed.compaction.upkeep import Maintained, Pools, Upkeep
-from lakebed.errors import LakebedError
+from lakebed.errors import Cancelled, LakebedError
 
 ONE_TABLE_LOOK_SECONDS = (0.02, 0.5)
 """The first and the longest pause between two looks at the log of a table that has a maintenance of its own."""
+_DRAIN_LOOK_SECONDS = 0.1
 LOOK_SECONDS = (1.0, 30.0)
 """Those of one table among many. Batches of this process need no look."""
 
@@ -43,9 +46,13 @@ class DatabaseMaintenance:
         """The paths of the tables."""
         return tuple(self._tables)
 
-    def add(self, upkeep: Upkeep) -> None:
-        """Maintain a table from now on. One with the same path, such as one whose maintenance has ended, is removed first."""
+    def add(self, upkeep: Upkeep, until_version: int | None = None) -> None:
+        """Maintain a table from now on. One with the same path, such as one whose maintenance has ended, is removed first.
+
+        ``until_version``: as if ``hold_back`` had been called before it begins.
+        """
         with self._changing:
+            upkeep.settler.until_version = until_version
             self._stop(upkeep.path)
             self._tables[upkeep.path] = maintained = Maintained(upkeep, self._pools, self._look_seconds)
             maintained.start()
@@ -54,6 +61,25 @@ class DatabaseMaintenance:
         """Maintain a table no more: its cycle ends, its merges are cancelled, and their claims released."""
         with self._changing:
             self._stop(path)
+
+    def hold_back(self, path: str, version: int | None) -> None:
+        """Settle nothing that was committed after this version, until ``settle_to`` moves the bound. None: there is no bound."""
+        if maintained := self._tables.get(path):
+            maintained.upkeep.settler.until_version = version
+            maintained.look()
+
+    def settle_to(self, path: str, version: int) -> Future[int | None]:
+        """Settle a table exactly up to a version, as soon as a thread is free; what is due later is not settled beyond it.
+
+        Returns the version at which every reader sees what the table was at ``version``; None if there is none
+        (``Settler.settle_to``). Its errors are the future's: LakebedError, Cancelled if the table is not maintained any more.
+        """
+        maintained = self._tables.get(path)
+        if maintained is not None:
+            return maintained.settle_to(version)
+        refused: Future[int | None] = Future()
+        refused.set_exception(Cancelled(f"{path} is not maintained here"))
+        return refused
 
     def troubles(self) -> dict[str, LakebedError]:
         """By path, the error for which the maintenance of a table waits or has ended. Tables without one are left out."""
@@ -68,6 +94,19 @@ class DatabaseMaintenance:
         """By path of a table, those of its parts that are left alone for now, because merges of them failed."""
         found = {path: each.upkeep.compactor.parked() for path, each in list(self._tables.items())}
         return {path: parts for path, parts in found.items() if parts}
+
+    def drain(self, seconds: float, waiting: Callable[[], object] = lambda: None) -> bool:
+        """Settle what is in the tails, up to their bounds, for so long at most; returns whether nothing is left.
+
+        ``waiting`` is called again and again meanwhile. A table that is in trouble is left as it is.
+        """
+        deadline = time.monotonic() + seconds
+        asked = [future for each in list(self._tables.values()) if (future := each.settle_the_rest()) is not None]
+        while True:
+            _, left = wait(asked, max(0.0, min(_DRAIN_LOOK_SECONDS, deadline - time.monotonic())))
+            if not left or time.monotonic() >= deadline:
+                return not left and not any(each.cancelled() or each.exception() for each in asked)
+            waiting()
 
     def stop(self) -> None:
         """Stop after the cycles that run now. Merges are cancelled, their claims released, and the threads end."""

@@ -11,6 +11,10 @@ orphan file.
    (another commit replaced a part, settled the same change parts, or brought new keys) steps 1 to 3 run again on the newest
    snapshot (``commit_loop``). The key index then reads only the parts that it does not have yet.
 
+*Up to a version*: change parts of later versions wait in the tail. Then other readers see, at the version of the last commit, the
+rows that the table had at the version asked for, unless something else that came after it is in the base already. Whether that
+is so follows from the commits in between (``is_as_of``).
+
 Invariants: B1, B2, T1.
 """
 
@@ -25,7 +29,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lakebed.manifest.actions import Action, AddPart, ChangePart, Part, RemoveChangePart
+from lakebed.manifest.actions import Action, AddChangePart, AddPart, ChangePart, Part, RemoveChangePart, RemovePart
+from lakebed.manifest.commit_kind import CommitKind, kind_of, settles, truncates
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import Operation
@@ -46,6 +51,11 @@ if TYPE_CHECKING:
 from lakebed.notebook import HtmlResult
 
 CHANGES_MAX = 2_000_000
+_LEAVES_ROWS = frozenset({
+    CommitKind.APPEND, CommitKind.MUTATION, CommitKind.SETTLE, CommitKind.MERGE, CommitKind.UPLOAD, CommitKind.PROPERTIES,
+    CommitKind.CLAIM, CommitKind.HOLD, CommitKind.EXPIRE, CommitKind.DROP_DETACHED, CommitKind.OTHER,
+})  # fmt: skip
+"""Kinds of commits that change no columns, and no rows either unless their parts say so."""
 _logger = logging.getLogger("lakebed.compaction")
 
 
@@ -81,14 +91,17 @@ def settle(
     *,
     changes_max: int = CHANGES_MAX,
     checkpoint_slack: int = 1,
+    until_version: int | None = None,
 ) -> SettleResult:
     """Settle everything that is in the tail now. Raises Contention, StoreUnavailable (settling again is safe).
 
     ``set_aside`` commits records of a change part to the quarantine, unless records of that part are there already.
-    ``checkpoint_slack``: a checkpoint is written after so many times the table's checkpoint interval.
+    ``checkpoint_slack``: a checkpoint is written after so many times the table's checkpoint interval. ``until_version``: change
+    parts of later versions stay in the tail.
     """
     started = time.perf_counter()
     snapshot = log.refresh()
+    until = snapshot.version if until_version is None else min(until_version, snapshot.version)
     settling = _Settling(
         log=log,
         storage=storage,
@@ -97,7 +110,7 @@ def settle(
         set_aside=set_aside,
         changes_max=changes_max,
         checkpoint_slack=checkpoint_slack,
-        until=snapshot.version,
+        until=until,
     )
     result = SettleResult(version=-1)
     while True:
@@ -151,6 +164,26 @@ class _Settling:
             return replace(step, version=committed.version), committed.snapshot
 
         return Proposal(actions=actions, access=access, result=result, metrics=_metrics(step))
+
+
+def is_as_of(until: int, now: Snapshot, log: TableLog) -> bool:
+    """Whether the base has the rows and columns that the table had at the version ``until``, up to which the tail is settled.
+
+    Reads the commits in between. False if one of them is not kept any more.
+    """
+    for version in range(until + 1, now.version + 1):
+        commit = log.read_commit(version)
+        if commit is None or truncates(commit) or kind_of(commit) not in _LEAVES_ROWS:
+            return False
+        for action in commit.actions:
+            match action:
+                case AddChangePart(part) if part.domain not in now.tail:
+                    return False
+                case AddPart(data_change=True) | RemovePart(data_change=True) if not settles(commit):
+                    return False
+                case _:
+                    pass
+    return True
 
 
 def _plus(result: SettleResult, step: SettleResult) -> SettleResult:

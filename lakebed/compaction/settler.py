@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lakebed import events
-from lakebed.compaction.settle import SettleResult, settle
+from lakebed.compaction.settle import SettleResult, is_as_of, settle
 from lakebed.compaction.spark_key_locator import SPARK_LOOKUP_KEYS_MIN, SparkKeyLocator
 from lakebed.manifest.actions import ChangePart
+from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -43,13 +45,21 @@ class Settler:
         self._deletion_vectors = deletion_vectors
         self._locator = locator
         self._set_aside = set_aside
+        self.until_version: int | None = None
+        """What becomes due is settled up to this version; later changes wait in the tail. None: no bound."""
         # Without it two threads would settle the same changes. Only threads that settle wait for it.
         self._lock = threading.Lock()
 
     def settle(
-        self, locator: Callable[[WriteSpec], KeyLocator] | None = None, checkpoint_slack: int = 1
+        self,
+        locator: Callable[[WriteSpec], KeyLocator] | None = None,
+        checkpoint_slack: int = 1,
+        until_version: int | None = None,
     ) -> SettleResult:
-        """Settle the whole tail; ``locator`` takes the place of the usual one. Raises what ``settle`` raises."""
+        """Settle the whole tail, or up to a version. Raises what ``settle`` raises.
+
+        ``locator`` takes the place of the usual one.
+        """
         found_by = locator or self._locator
         result = settle(
             self._log,
@@ -58,6 +68,7 @@ class Settler:
             found_by,
             self._set_aside,
             checkpoint_slack=checkpoint_slack,
+            until_version=until_version,
         )
         if result.commits or result.conflicts:
             events.emit(
@@ -83,13 +94,42 @@ class Settler:
         For maintenance, which writes checkpoints in a thread of its own: one is written here only if that thread is late.
         """
         with self._lock:  # a tail that waits may become due while a batch is looked at
-            now_ms = int(time.time() * 1000)
-            if reason_to_settle(self._log.refresh(), now_ms, self._log.statistics) is None:
+            now_ms, until_version = int(time.time() * 1000), self.until_version
+            snapshot = _without_later_changes(self._log.refresh(), until_version)
+            if reason_to_settle(snapshot, now_ms, self._log.statistics) is None:
                 return False
-            return self.settle(self.wide_locator(spark) if spark else None, checkpoint_slack=2).commits > 0
+            locator = self.wide_locator(spark) if spark else None
+            return self.settle(locator, checkpoint_slack=2, until_version=until_version).commits > 0
+
+    def settle_to(self, version: int, spark: SparkSession | None = None) -> int | None:
+        """Settle up to a version now; what becomes due afterwards is not settled beyond it. Raises what ``settle`` raises.
+
+        Returns the version at which every reader sees what the table was at ``version``. None if there is none, because
+        something that came later is in the base already: changes that were settled elsewhere, a truncate, another schema.
+        """
+        with self._lock:
+            self.until_version = version
+            settled = self.settle(
+                self.wide_locator(spark) if spark else None, checkpoint_slack=2, until_version=version
+            )
+            now = self._log.newest
+            if now is None or now.version != settled.version:
+                now = self._log.at_version(settled.version)
+            if not now.settings.keys:  # what is appended joins the base at once
+                return min(version, now.version)
+            return now.version if is_as_of(version, now, self._log) else None
 
     def wide_locator(
         self, spark: SparkSession, keys_min: int = SPARK_LOOKUP_KEYS_MIN
     ) -> Callable[[WriteSpec], KeyLocator]:
         """Finds keys by Spark tasks if there are at least ``keys_min``, and as usual if there are fewer."""
         return lambda spec: SparkKeyLocator(self._locator(spec), spark, spec, self._path, keys_min)
+
+
+def _without_later_changes(snapshot: Snapshot, until_version: int | None) -> Snapshot:
+    """The snapshot without change parts of versions after this one."""
+    if until_version is None:
+        return snapshot
+    return replace(
+        snapshot, tail={domain: part for domain, part in snapshot.tail.items() if part.version <= until_version}
+    )

@@ -25,14 +25,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from lakebed.compaction.compactor import CLOSE_SECONDS_MAX, Compactor
 from lakebed.compaction.scheduler import Job, Scheduler
-from lakebed.errors import LakebedError, Retry
+from lakebed.compaction.settler import Settler
+from lakebed.errors import Cancelled, LakebedError, Retry
 from lakebed.failures import Health, Restarts, failure_in
 from lakebed.manifest.table_log import TableLog
 
@@ -63,12 +66,15 @@ class Chore:
 class Upkeep:
     """What the maintenance of one table consists of.
 
-    ``step`` runs one cycle on the newest snapshot; ``spark_runs``: the maintenance ends when it returns False.
+    ``step`` runs one cycle on the newest snapshot; ``settle_to`` see ``Settler``; ``spark_runs``: the maintenance ends when it
+    returns False.
     """
 
     path: str
     log: TableLog
     step: Callable[[], None]
+    settler: Settler
+    settle_to: Callable[[int], int | None]
     compactor: Compactor
     chores: tuple[Chore, ...] = ()
     spark_runs: Callable[[], bool] = always
@@ -118,6 +124,8 @@ class Maintained:
         name = f"of {upkeep.path}"
         self._cycle = Job(self._run_cycle, f"the cycle {name}")
         self._merge = Job(self._run_merge, f"the merge {name}")
+        self._settle = Job(self._run_settles, f"the settle {name}")
+        self._settles: deque[tuple[int, Future[int | None]]] = deque()
         chores = [(chore, Job(partial(self._run_chore, chore), f"a chore {name}")) for chore in upkeep.chores]
         self._chores = [(chore, job, pools.leases if chore.extends_leases else pools.chores) for chore, job in chores]
 
@@ -135,6 +143,25 @@ class Maintained:
     def look(self) -> None:
         """Let the cycle look for a new version at once, or as soon as the pause after a failure is over."""
         self._pools.cycles.wake(self._cycle, max(0.0, self._not_before - time.monotonic()))
+
+    def settle_to(self, version: int) -> Future[int | None]:
+        """Settle up to a version as soon as a thread is free. See ``Settler.settle_to``; its errors are the future's."""
+        asked: Future[int | None] = Future()
+        self._settles.append((version, asked))
+        self._pools.cycles.wake(self._settle)
+        if self._stopping.is_set():
+            self._refuse_settles()
+        return asked
+
+    def settle_the_rest(self) -> Future[int | None] | None:
+        """Settle the tail, up to the bound if there is one; None if there is none left, or if the table is in trouble."""
+        newest, until = self.upkeep.log.newest, self.upkeep.settler.until_version
+        if newest is None or self.trouble is not None:
+            return None
+        until = newest.version if until is None else until
+        if not any(part.version <= until for part in newest.tail.values()):
+            return None
+        return self.settle_to(until)
 
     def stop(self, timeout_seconds: float = CLOSE_SECONDS_MAX) -> None:
         """End after the cycle that runs now; waits so long for it. Merges are cancelled, and their claims released."""
@@ -190,6 +217,22 @@ class Maintained:
         self._plan_soon()
         return pause
 
+    def _run_settles(self) -> None:
+        """Settle up to the versions that were asked for, in this order."""
+        while self._settles and not self._stopping.is_set():
+            version, asked = self._settles.popleft()
+            if asked.set_running_or_notify_cancel():
+                try:
+                    asked.set_result(self.upkeep.settle_to(version))
+                except Exception as error:
+                    asked.set_exception(error)
+
+    def _refuse_settles(self) -> None:
+        while self._settles:
+            asked = self._settles.popleft()[1]
+            if asked.set_running_or_notify_cancel():
+                asked.set_exception(Cancelled(f"the maintenance of {self.upkeep.path} has ended"))
+
     def _run_merge(self) -> float | None:
         """Make a plan and execute it; returns when to plan again."""
         compactor = self.upkeep.compactor
@@ -238,7 +281,8 @@ class Maintained:
         compactor = self.upkeep.compactor
         compactor.cancel()
         deadline = time.monotonic() + timeout_seconds
-        jobs: dict[Scheduler, list[Job]] = {self._pools.merges: [self._merge], self._pools.cycles: [self._cycle]}
+        cycles = [self._cycle, self._settle]
+        jobs: dict[Scheduler, list[Job]] = {self._pools.merges: [self._merge], self._pools.cycles: cycles}
         for _, job, pool in self._chores:
             jobs.setdefault(pool, []).append(job)
         for pool, theirs in jobs.items():
@@ -246,5 +290,6 @@ class Maintained:
         for pool, theirs in jobs.items():
             pool.remove(theirs, deadline - time.monotonic())
         compactor.close()
+        self._refuse_settles()
         self._on_end()
         self.ended.set()

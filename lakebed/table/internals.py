@@ -184,6 +184,8 @@ class Internals:
             path=self.path,
             log=self.log,
             step=lambda: self.step(spark),
+            settler=self.settler,
+            settle_to=lambda version: self.settler.settle_to(version, spark),
             compactor=compactor,
             chores=(
                 *self.compaction.chores(),

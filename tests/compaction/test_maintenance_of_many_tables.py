@@ -16,9 +16,10 @@ import pytest
 import lakebed
 from lakebed.compaction.maintenance import DatabaseMaintenance
 from lakebed.compaction.upkeep import Chore, Upkeep
-from lakebed.errors import Corrupt, Retry, TableNotFound
+from lakebed.errors import Cancelled, Corrupt, Retry, TableNotFound
 from lakebed.manifest.claims import claims_of
 from lakebed.table import internals_of
+from tests.foreign.readers import delta_rs, own
 from tests.internals import log_of
 from tests.waiting import wait_until
 
@@ -244,3 +245,59 @@ def test_what_runs_ends_before_the_stop_returns(tmp_path: Path) -> None:
         table.apply(changes(1))  # nobody listens any more
     time.sleep(0.05)
     assert not running
+
+
+# -- up to a version ----------------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_is_held_back_is_settled_to_the_versions_that_are_asked_for(tmp_path: Path) -> None:
+    points, free = tables_in(tmp_path, 2, settle_after_age="0 seconds")
+    maintenance = DatabaseMaintenance()
+    try:
+        maintenance.add(upkeep_of(points), until_version=0)
+        maintenance.add(upkeep_of(free))
+        for number in range(1, 5):
+            for table in (points, free):
+                table.apply(changes(number))
+        wait_until(lambda: is_settled(free))
+        assert len(log_of(points).refresh().tail) == 4, "nothing is settled before it is asked for"
+        asked = maintenance.settle_to(points.path, 2), maintenance.settle_to(points.path, 3)
+        at = [future.result(SECONDS_MAX) for future in asked]
+        assert [delta_rs(points, version) for version in at] == [own(points, version) for version in (2, 3)]
+        points.apply(changes(5))
+        assert not maintenance.drain(0.0) or len(log_of(points).refresh().tail) == 2
+        maintenance.hold_back(points.path, None)
+        wait_until(lambda: is_settled(points))
+        with pytest.raises(Cancelled):
+            maintenance.settle_to(str(tmp_path / "other"), 1).result(SECONDS_MAX)
+    finally:
+        maintenance.stop()
+
+
+def test_what_is_left_is_settled_before_the_stop(tmp_path: Path) -> None:
+    tables = tables_in(tmp_path, 6, settle_after_age="1 hour")
+    with maintained([upkeep_of(table) for table in tables]) as maintenance:
+        for table in tables:
+            table.apply(changes(1))
+        looks: list[int] = []
+        assert maintenance.drain(SECONDS_MAX, lambda: looks.append(1))
+        assert all(map(is_settled, tables)) and maintenance.drain(0.0)
+
+
+def test_a_settle_that_fails_or_comes_too_late_says_so(tmp_path: Path) -> None:
+    [table], may_end = tables_in(tmp_path, 1), threading.Event()
+
+    def fails(version: int) -> int:
+        assert may_end.wait(SECONDS_MAX)
+        raise Retry("no answer")
+
+    with maintained([replace(upkeep_of(table), settle_to=fails)]) as maintenance:
+        first, second = maintenance.settle_to(table.path, 0), maintenance.settle_to(table.path, 0)
+        wait_until(first.running)
+        stopping = threading.Thread(target=maintenance.stop)
+        stopping.start()
+        wait_until(lambda: not maintenance.tables)
+        may_end.set()
+        assert isinstance(first.exception(SECONDS_MAX), Retry)
+        assert isinstance(second.exception(SECONDS_MAX), Cancelled)
+        stopping.join(SECONDS_MAX)
