@@ -153,6 +153,7 @@ def _replay(options: argparse.Namespace) -> int:
     from lakebed.cli.confirm import confirmed
     from lakebed.cli.logs import hide, note
     from lakebed.cli.output import print_record
+    from lakebed.pipeline.layer_sections import ChangesFormat
     from lakebed.pipeline.settings import RowsFormat
     from lakebed.pipeline.sources import open_decoder
     from lakebed.storage.roots import parse_root
@@ -168,7 +169,7 @@ def _replay(options: argparse.Namespace) -> int:
     path = pipeline.table.path
     if options.pipeline and str(parse_root(options.path)) != str(parse_root(path)):
         raise InvalidInput(f"{options.pipeline} writes to {path}, not to {options.path}")
-    if isinstance(pipeline.format, RowsFormat):
+    if isinstance(pipeline.format, RowsFormat | ChangesFormat):
         raise InvalidInput(
             f"the format {pipeline.format_kind} has rows, not records that could be decoded again: apply the rows anew"
         )

@@ -24,13 +24,13 @@ def validate(file: str, connect: bool = False) -> int:
     """Print the settings. ``connect``: ask brokers and stores too. Raises LakebedError that lists all that is wrong."""
     pipeline = load(file)
     try:
-        lines, wrong = _check(pipeline, connect)
+        effective, lines, wrong = _check(pipeline, connect)
     except LakebedError as error:
         raise error.with_text(pipeline.document.redact(str(error))) from None
     print(
         shown_lines(
             yaml.safe_dump(
-                effective_settings(pipeline), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
+                effective_settings(effective), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
             )
         ),
         end="",
@@ -45,14 +45,16 @@ def validate(file: str, connect: bool = False) -> int:
     return exit_codes.OK
 
 
-def _check(pipeline: AnyPipeline, connect: bool) -> tuple[list[str], list[LakebedError]]:
-    """What there is to say, and what is wrong with single tables of a database. Raises for all else that is wrong."""
+def _check(pipeline: AnyPipeline, connect: bool) -> tuple[AnyPipeline, list[str], list[LakebedError]]:
+    """The pipeline with what its source says of its table, what there is to say, and what is wrong with single tables of a
+    database. Raises for all else that is wrong.
+    """
     if isinstance(pipeline, DatabasePipeline):
         database = check_database(pipeline, connect=connect, topics=connect)
-        return [*database_lines(pipeline, database), *database.notes], errors_in(database)
+        return pipeline, [*database_lines(pipeline, database), *database.notes], errors_in(database)
     checked = check(pipeline, connect=connect)
     said = (_verdict(pipeline, checked), *checked.notes, _open_question(pipeline, checked.columns))
-    return [line for line in said if line], []
+    return checked.pipeline, [line for line in said if line], []
 
 
 def effective_settings(pipeline: AnyPipeline) -> dict[str, Any]:

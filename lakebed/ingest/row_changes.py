@@ -63,31 +63,53 @@ def split(
     deletes: str | None = None,
     left_out: Sequence[str] = (),
 ) -> tuple[pa.Table, pa.Table]:
-    """The rows that fit the table, and those that do not with a reason each. Halves the batch, so few bad rows cost little.
+    """The rows that fit the table, and those that do not with a reason each, as records of the quarantine.
 
     The other arguments are those of ``prepare``.
     """
-    connection = connection or connect(threads=1)
+    good, reasons = fitting(table, spec, connection or connect(threads=1), deletes, left_out)
+    bad = [_quarantined(table.slice(row, 1), why) for row, why in reasons]
+    return good, pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
+
+
+def fitting(
+    table: pa.Table,
+    spec: WriteSpec,
+    connection: duckdb.DuckDBPyConnection,
+    deletes: str | None = None,
+    left_out: Sequence[str] = (),
+) -> tuple[pa.Table, list[tuple[int, str]]]:
+    """The rows that fit the table, as ``prepare`` returns them, and why the others do not, by their numbers.
+
+    Halves the batch, so few bad rows cost little. Raises InvalidChanges if no row can be of these columns.
+    """
     good: list[pa.Table] = [prepare(table.slice(0, 0), spec, connection, deletes, left_out)]
-    bad: list[dict[str, Any]] = []
-    pieces = [table]
+    reasons: list[tuple[int, str]] = []
+    pieces = [(0, len(table))]
     while pieces:
-        piece = pieces.pop()
+        start, rows = pieces.pop()
         try:
-            good.append(prepare(piece, spec, connection, deletes, left_out))
+            good.append(prepare(table.slice(start, rows), spec, connection, deletes, left_out))
         except InvalidChanges as error:
-            if len(piece) == 1:
-                bad.append(_quarantined(piece, str(error)))
+            if rows == 1:
+                reasons.append((start, str(error)))
             else:
-                half = len(piece) // 2
-                pieces += [piece.slice(half), piece.slice(0, half)]  # the first half comes first, which keeps the order
-    return pa.concat_tables(good), pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
+                half = rows // 2
+                pieces += [
+                    (start + half, rows - half),
+                    (start, half),
+                ]  # the first half comes first, which keeps the order
+    return pa.concat_tables(good), reasons
+
+
+def row_as_json(row: pa.Table) -> bytes:
+    """One row as the value of a record of the quarantine."""
+    whole = row.take(pa.array([0]))  # DuckDB refuses structs that are slices
+    return json.dumps(rows_as_json(whole)[0], ensure_ascii=False).encode()
 
 
 def _quarantined(row: pa.Table, reason: str) -> dict[str, Any]:
-    whole = row.take(pa.array([0]))  # DuckDB refuses structs that are slices
-    value = json.dumps(rows_as_json(whole)[0], ensure_ascii=False).encode()
-    return {"value": value, "reason": reason, "time": datetime.datetime.now(datetime.UTC)}
+    return {"value": row_as_json(row), "reason": reason, "time": datetime.datetime.now(datetime.UTC)}
 
 
 def prepare_or_split(

@@ -30,6 +30,7 @@ from lakebed.pipeline.connections import check_kafka, check_registry, check_stor
 from lakebed.pipeline.expressions import check_spark_expression
 from lakebed.pipeline.file_columns import check_file_columns
 from lakebed.pipeline.findings import Findings
+from lakebed.pipeline.layer_sections import ChangesFormat, LakebedSection
 from lakebed.pipeline.places import check_places, checkpoint_of, is_local
 from lakebed.pipeline.settings import (
     FilesSection,
@@ -42,6 +43,7 @@ from lakebed.pipeline.settings import (
 )
 from lakebed.pipeline.target import ANOTHER_PATH, differences
 from lakebed.pipeline.typed_sections import TypedRowsFormat
+from lakebed.pipeline.upstream import Upstream, check_upstream, find_upstream, with_upstream
 from lakebed.settings import suggest
 from lakebed.sortkey.sort_key import parse_sort_key
 from lakebed.table import Table
@@ -52,8 +54,12 @@ QUERY_NAME = "ingest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a check found out. ``table`` is None if there is none yet, or if nobody looked; ``columns`` that a run would write."""
+    """What a check found out. ``table`` is None if there is none yet, or if nobody looked; ``columns`` that a run would write.
 
+    ``pipeline``: with what its source says of a table that is to be created.
+    """
+
+    pipeline: Pipeline
     table: Table | None
     columns: pa.Schema
     was_looked_for: bool
@@ -77,15 +83,22 @@ def check(pipeline: Pipeline, *, connect: bool = False, only: Role | None = None
     if connect:
         check_stores(pipeline, findings)
     table, was_looked_for = _existing(pipeline, findings, connect)
+    upstream = _upstream(pipeline, findings, connect) if only != "maintain" else None
+    if upstream is not None and table is None:
+        pipeline = with_upstream(pipeline, upstream)
     target = _target(pipeline, table, was_looked_for, findings)
     if target is not None and only != "maintain":
         _check_format(pipeline, target, findings)
+    if target is not None and upstream is not None:
+        check_upstream(upstream, target.columns, target.keys, target.sequence_by, findings)
     if only != "maintain":
         _check_source(pipeline, findings, connect)
         check_registry(pipeline, findings, connect)
     findings.raise_if_any()
     columns = pa.schema([]) if target is None else target.columns
-    return Checked(table=table, columns=columns, was_looked_for=was_looked_for, notes=tuple(findings.notes))
+    return Checked(
+        pipeline=pipeline, table=table, columns=columns, was_looked_for=was_looked_for, notes=tuple(findings.notes)
+    )
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -106,6 +119,14 @@ def _existing(pipeline: Pipeline, findings: Findings, connect: bool) -> tuple[Ta
         return None, True
 
 
+def _upstream(pipeline: Pipeline, findings: Findings, connect: bool) -> Upstream | None:
+    """The table that the pipeline reads, if it reads one; in a store only with ``connect``."""
+    section = pipeline.source
+    if not isinstance(section, LakebedSection) or findings.has("source", "path"):
+        return None
+    return find_upstream(section, findings) if connect or is_local(section.path) else None
+
+
 def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findings: Findings) -> _Target | None:
     """What a run would write to; None if that is not known."""
     section = pipeline.table
@@ -115,6 +136,8 @@ def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findi
         detail = table.inspect.detail().to_pylist()[0]
         return _Target(table.schema, tuple(detail["keys"]), detail["sequence_by"])
     if section.columns is None:
+        if isinstance(pipeline.source, LakebedSection):
+            return None  # its upstream was not looked at, or is wrong
         if was_looked_for and not findings.has("table", "path"):
             findings.wrong(
                 "there is no table at this path, and no table.schema to create it with; add one", "table", "path"
@@ -173,6 +196,8 @@ def _check_sequence(pipeline: Pipeline, columns: pa.Schema, findings: Findings) 
                     f"{name!r} is {kind}; a sequence that is no column of the table must be whole numbers or timestamps"
                 )
             return
+        if isinstance(pipeline.format, ChangesFormat):
+            return  # the upstream says what there is
         try:
             path = metadata_path(name)
         except InvalidSchema as error:
@@ -199,6 +224,8 @@ def _check_format(pipeline: Pipeline, target: _Target, findings: Findings) -> No
             check_file_columns(pipeline.source, pipeline.format_kind, columns, form.except_columns, findings)
         return
     _check_names_of_fields(pipeline, target, findings)
+    if isinstance(form, ChangesFormat):
+        return
     members = pipeline.document.at("format").value
     if isinstance(form, JsonFormat | TypedRowsFormat) and form.operation_field is None and isinstance(members, Mapping):
         for name in ("delete_values", "upsert_values"):

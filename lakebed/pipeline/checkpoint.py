@@ -81,6 +81,8 @@ def _goes_on(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
         return False
     if now["kind"] == "files":
         return _folder(before.get("folder", "")) == _folder(now["folder"])
+    if now["kind"] == "lakebed":
+        return _folder(before.get("table", "")) == _folder(now["table"])
     if now["kind"] == "kafka":
         return _have_topics_in_common(before, now)
     return True
@@ -108,4 +110,6 @@ def _described(source: Mapping[str, Any]) -> str:
         return f"Kafka's {', '.join(source['topics'])}"
     if "topic_pattern" in source:
         return f"Kafka's topics that match {source['topic_pattern']}"
+    if "table" in source:
+        return f"the table {source['table']}"
     return f"the folder {source['folder']}" if "folder" in source else f"the source {source.get('kind')}"

@@ -11,6 +11,7 @@ from lakebed.ingest.typed.registry import Registry
 from lakebed.manifest.stores import open_store
 from lakebed.pipeline.checkpoint import has_batches
 from lakebed.pipeline.findings import Findings
+from lakebed.pipeline.layer_sections import LakebedSection
 from lakebed.pipeline.settings import AnyPipeline, FilesSection, KafkaSection, Pipeline
 from lakebed.storage.roots import LocalRoot, parse_root
 
@@ -27,6 +28,8 @@ def check_stores(pipeline: AnyPipeline, findings: Findings) -> None:
     places: dict[tuple[str, ...], str] = {target: pipeline.path, ("checkpoint",): pipeline.checkpoint or ""}
     if isinstance(pipeline.source, FilesSection):
         places["source", "folder"] = pipeline.source.folder
+    elif isinstance(pipeline.source, LakebedSection):
+        places["source", "path"] = pipeline.source.path
     for place, path in places.items():
         try:
             if path and not findings.has(*place) and not isinstance(parse_root(path), LocalRoot):

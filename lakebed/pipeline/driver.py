@@ -27,6 +27,7 @@ from lakebed import session as sessions
 from lakebed.errors import MissingPrerequisite
 from lakebed.pipeline.jars import why_no_jars
 from lakebed.pipeline.java import Java, JavaEnded, QuickStart, quick_start
+from lakebed.pipeline.layer_sections import LakebedSection
 from lakebed.pipeline.settings import FilesSection, Pipeline
 
 if TYPE_CHECKING:
@@ -289,4 +290,6 @@ def _wants_s3(pipeline: Pipeline) -> bool:
     places = [pipeline.table.path, pipeline.checkpoint or ""]
     if isinstance(pipeline.source, FilesSection):
         places.append(pipeline.source.folder)
+    elif isinstance(pipeline.source, LakebedSection):
+        places.append(pipeline.source.path)
     return any(place.startswith(("s3:", "s3a:")) for place in places)

@@ -9,6 +9,7 @@ import os
 
 from lakebed.errors import LakebedError, Unsupported
 from lakebed.pipeline.findings import Findings
+from lakebed.pipeline.layer_sections import LakebedSection
 from lakebed.pipeline.settings import AnyPipeline, FilesSection, Pipeline
 from lakebed.storage.roots import LocalRoot, parse_root
 from lakebed.table.internals import STREAMS_FOLDER
@@ -38,6 +39,10 @@ def check_places(pipeline: AnyPipeline, findings: Findings) -> None:
         )
     if isinstance(pipeline, Pipeline) and isinstance(pipeline.source, FilesSection):
         _check_source(pipeline.source, bool(pipeline.table.partition_by), target, checkpoint, findings)
+    elif isinstance(pipeline.source, LakebedSection):
+        upstream = _local(pipeline.source.path, findings, "source", "path")
+        if upstream is not None and upstream in (target, checkpoint):
+            findings.wrong("a pipeline can't read the table that it writes; use another path", "source", "path")
 
 
 def _check_source(

@@ -25,6 +25,7 @@ from lakebed.manifest.widening import widest_type
 from lakebed.pipeline.binding import bind, convert, leaves, mapping_of
 from lakebed.pipeline.database_section import DatabaseSection, wrong_in
 from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
+from lakebed.pipeline.layer_sections import CHANGES, ChangesFormat, LakebedSection
 from lakebed.pipeline.typed_sections import (
     RegistrySection,
     TypedEventsFormat,
@@ -35,7 +36,7 @@ from lakebed.pipeline.typed_sections import (
 )
 from lakebed.settings import check_creatable, property_value, suggest
 
-FORMATS_WITH_SCHEMA = ("debezium-json", *TYPED_FORMATS)
+FORMATS_WITH_SCHEMA = ("debezium-json", *TYPED_FORMATS, CHANGES)
 """Those whose records may carry their schema."""
 EVOLVE_BY_DEFAULT: tuple[Evolution, ...] = ("add", "relax")
 FORMATS = ("debezium-json", "json", *TYPED_FORMATS, "csv", "parquet")
@@ -125,8 +126,12 @@ class GeneratorSection:
         return {}
 
 
-SourceSection = KafkaSection | FilesSection | GeneratorSection
-_SOURCE_SECTIONS: dict[str, type[Any]] = {"kafka": KafkaSection, "files": FilesSection, "generator": GeneratorSection}
+SourceSection = KafkaSection | FilesSection | LakebedSection | GeneratorSection
+_SOURCE_SECTIONS: dict[str, type[Any]] = {
+    "kafka": KafkaSection, "files": FilesSection, "lakebed": LakebedSection, "generator": GeneratorSection,
+}  # fmt: skip
+_ONLY_FORMATS = {"generator": "debezium-json", "lakebed": CHANGES}
+"""Sources whose records are of one format, which need not be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +165,10 @@ class RowsFormat:
     except_columns: tuple[str, ...] = ()
 
 
-FormatSection = DebeziumFormat | JsonFormat | TypedFormat | RowsFormat
+FormatSection = DebeziumFormat | JsonFormat | TypedFormat | RowsFormat | ChangesFormat
 _FORMAT_SECTIONS: dict[str, type[Any]] = {
     "debezium-json": DebeziumFormat, "json": JsonFormat, "csv": RowsFormat, "parquet": RowsFormat,
+    CHANGES: ChangesFormat,
 } | {name: TypedEventsFormat if name.startswith(EVENTS) else TypedRowsFormat for name in TYPED_FORMATS}  # fmt: skip
 
 
@@ -348,10 +354,11 @@ def parse_any(text: str, file: str, environment: Mapping[str, str] | None = None
         source = _choice(document, root, "source", sources, None)
     except (InvalidInput, ExceptionGroup) as error:
         errors += leaves(error)
-    is_generated = source is not None and source[0] == "generator"
     try:
         if "format" in members or source is not None:
-            chosen = _choice(document, root, "format", _FORMAT_SECTIONS, "debezium-json" if is_generated else None)
+            chosen = _choice(
+                document, root, "format", _FORMAT_SECTIONS, _ONLY_FORMATS.get(source[0]) if source else None
+            )
     except (InvalidInput, ExceptionGroup) as error:
         errors += leaves(error)
     if top is not None:
@@ -529,8 +536,11 @@ def _wrong_in_table(document: Document, table: TableSection) -> Iterator[Invalid
 
 
 def _wrong_format(document: Document, members: Mapping[str, Node], source: str, chosen: str) -> Iterator[InvalidInput]:
-    if source == "generator" and chosen != "debezium-json":
-        yield document.error(members["format"], "the generator makes debezium-json, so leave the format out")
+    only = _ONLY_FORMATS.get(source)
+    if only is not None and chosen != only:
+        yield document.error(members["format"], f"the source {source} makes {only}, so leave the format out")
+    if chosen == CHANGES and source != "lakebed":
+        yield document.error(members["format"], "changes are what a source of kind lakebed makes; use another format")
     if source == "files" and chosen in TYPED_FORMATS:
         yield document.error(
             members["format"], f"lines of files can't be {chosen}; use json, debezium-json, csv or parquet"

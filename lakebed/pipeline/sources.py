@@ -14,8 +14,11 @@ from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.pace import BATCH_SECONDS
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
+from lakebed.ingest.upstream.decoder import ChangeRows
+from lakebed.ingest.upstream.reader import UpstreamSettings
 from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.check import QUERY_NAME
+from lakebed.pipeline.layer_sections import ChangesFormat, LakebedSection
 from lakebed.pipeline.settings import (
     FilesSection,
     GeneratorSection,
@@ -69,6 +72,16 @@ def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:
             files_per_batch_max=section.files_per_batch_max,
             options=section.options,
         )
+    if isinstance(section, LakebedSection):
+        from lakebed.ingest.upstream.source import UpstreamSource
+
+        settings = UpstreamSettings(
+            path=section.path,
+            table=pipeline.table.path,
+            starting_version=section.first_version,
+            on_data_loss=section.on_data_loss,
+        )
+        return UpstreamSource(settings, _pace(pipeline))
     from lakebed.ingest.generator_source import GeneratorSource
 
     return GeneratorSource(order_stream(section), section.tasks, section.max_records_per_batch, _pace(pipeline))
@@ -84,6 +97,8 @@ def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
     """The decoder of the format for a table's columns."""
     detail = table.inspect.detail().to_pylist()[0]
     decoder_schema = DecoderSchema.of_table(table.schema, tuple(detail["keys"]), detail["sequence_by"], pipeline.policy)
+    if isinstance(pipeline.format, ChangesFormat):
+        return ChangeRows(decoder_schema)
     return decoder(pipeline.format_kind, decoder_schema, decoder_options(pipeline))
 
 

@@ -18,6 +18,7 @@ from lakebed.errors import InvalidInput, TableExists, TableNotFound
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy, may_have_become
 from lakebed.manifest.schema import canonical_schema
 from lakebed.pipeline.settings import Pipeline, TableSection
+from lakebed.pipeline.upstream import with_upstream
 from lakebed.settings import property_value, suggest
 from lakebed.sortkey.sort_key import parse_sort_key
 from lakebed.table import Table
@@ -29,6 +30,7 @@ def open_or_create(pipeline: Pipeline) -> Table:
     try:
         return check(pipeline, tables.open(section.path))
     except TableNotFound:
+        section = with_upstream(pipeline).table
         if section.columns is None:
             raise InvalidInput(
                 f"there is no table at {section.path}, and {pipeline.document.file} has no table.schema to create it "

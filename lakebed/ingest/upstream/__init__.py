@@ -1,0 +1,1 @@
+"""Another table of lakebed as a source: its change rows become changes of this one."""
