@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec, TopicMetadata
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
 from lakebed.ingest.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
@@ -32,8 +40,19 @@ class KafkaCluster:
 
     @cached_property
     def _admin(self) -> AdminClient:
+        return self._client(AdminClient, self._settings.admin_config())
+
+    @cached_property
+    def _consumer(self) -> Consumer:
+        """Asks for metadata and offsets: one request to each broker, for a third of the CPU time that the admin client takes.
+
+        It looks up offsets of those partitions alone that its own newest metadata have.
+        """
+        return self._client(Consumer, self._settings.consumer_config())
+
+    def _client(self, kind: type[T], config: Mapping[str, Any]) -> T:
         try:
-            return AdminClient({**self._settings.admin_config(), "error_cb": self._troubles.append, "log_level": 0})
+            return kind({**config, "error_cb": self._troubles.append, "log_level": 0})  # type: ignore[call-arg]
         except (KafkaException, ValueError, TypeError) as error:
             text = without_secrets(str(error), self._settings.config)
             raise InvalidInput(f"kafka: the client refuses its settings: {text}") from None
@@ -52,7 +71,7 @@ class KafkaCluster:
         metadata, topics = self._patiently(selected)
         self._seen.update(topics)
         partitions = [(topic, number) for topic in topics for number in sorted(metadata[topic].partitions)]
-        return partitions, self._ids(topics)
+        return partitions, self.ids(topics)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         """Repeats the question until there is an answer, since leaders move and a new topic reaches the brokers one by one.
@@ -71,26 +90,28 @@ class KafkaCluster:
     def _metadata(self) -> ClusterMetadata:
         """The metadata of all topics: a request for a topic by its name may create it."""
         try:
-            return self._admin.list_topics(timeout=min(LOOK_SECONDS, self._settings.timeout_seconds))
+            return self._consumer.list_topics(timeout=min(LOOK_SECONDS, self._settings.timeout_seconds))
         except KafkaException as error:
             raise self._unreachable(error) from None
 
-    def _ids(self, topics: list[str]) -> dict[str, str]:
+    def ids(self, topics: Sequence[str]) -> dict[str, str]:
         if not topics:
             return {}
         ids = {}
-        described = self._admin.describe_topics(TopicCollection(topics), request_timeout=self._settings.timeout_seconds)
+        described = self._admin.describe_topics(
+            TopicCollection(list(topics)), request_timeout=self._settings.timeout_seconds
+        )
         for topic, answer in described.items():
             with suppress(KafkaException):  # without the id, only offsets can show that the topic was replaced
                 ids[topic] = str(answer.result().topic_id)
         return ids
 
     def earliest(self, partitions: list[tuple[str, int]]) -> Partitions:
-        return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
+        return self._offsets(dict.fromkeys(partitions, OFFSET_BEGINNING))
 
     def latest(self, partitions: list[tuple[str, int]]) -> Partitions:
         """The end offsets; with ``read_committed`` the last stable offsets."""
-        return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+        return self._offsets(dict.fromkeys(partitions, OFFSET_END))
 
     def starting(self, partitions: list[tuple[str, int]]) -> Partitions:
         """Where the settings say to begin."""
@@ -100,7 +121,7 @@ class KafkaCluster:
         if isinstance(starting, str):
             return self.earliest(partitions)
         if set(starting) == {"timestamp"}:
-            found = self._offsets(dict.fromkeys(partitions, OffsetSpec.for_timestamp(starting["timestamp"])))
+            found = self._offsets(dict.fromkeys(partitions, int(starting["timestamp"])))
             later = [partition for partition, offset in found.items() if offset < 0]
             return {**found, **(self.latest(later) if later else {})}
         return {**self.earliest(partitions), **self._listed(starting, partitions)}
@@ -112,22 +133,26 @@ class KafkaCluster:
             raise InvalidInput(f"kafka: starting_offsets has topic {topic!r} partition {partition}, which is not read")
         return listed
 
-    def _offsets(self, wanted: Mapping[tuple[str, int], OffsetSpec]) -> Partitions:
+    def _offsets(self, wanted: Mapping[tuple[str, int], int]) -> Partitions:
         return self._patiently(lambda: self._offsets_now(wanted)) if wanted else {}
 
-    def _offsets_now(self, wanted: Mapping[tuple[str, int], OffsetSpec]) -> Partitions:
-        level = IsolationLevel.READ_COMMITTED if self._settings.reads_committed else IsolationLevel.READ_UNCOMMITTED
-        answers = self._admin.list_offsets(
-            {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()},
-            isolation_level=level,
-            request_timeout=self._settings.timeout_seconds,
-        )
+    def _offsets_now(self, wanted: Mapping[tuple[str, int], int]) -> Partitions:
+        """``wanted``: by partition a time in milliseconds, or one of librdkafka's marks for the beginning and the end."""
         try:
-            return {(asked.topic, asked.partition): answer.result().offset for asked, answer in answers.items()}
+            answers = self._answers(wanted)
+            for answer in answers:
+                if answer.error is not None:
+                    raise KafkaException(answer.error)
         except KafkaException as error:
             if kafka_error_of(error).code() in GONE:
                 raise self.error_of_unknown(wanted) from None
             raise self._unreachable(error) from None
+        return {(answer.topic, answer.partition): answer.offset for answer in answers}
+
+    def _answers(self, wanted: Mapping[tuple[str, int], int]) -> list[TopicPartition]:
+        asked = [TopicPartition(topic, partition, at) for (topic, partition), at in wanted.items()]
+        found: list[TopicPartition] = self._consumer.offsets_for_times(asked, timeout=self._settings.timeout_seconds)
+        return found
 
     def error_of_unknown(self, wanted: Iterable[tuple[str, int]]) -> Exception:
         """The error for a partition that a broker does not host. The metadata show whether it is gone."""
@@ -147,7 +172,7 @@ class KafkaCluster:
         """The error for a failed call. The client's background errors are collected first: a refused login is one of them."""
         cause = kafka_error_of(error)
         self._troubles.clear()
-        self._admin.poll(0)
+        self._consumer.poll(0)
         for trouble in self._troubles:
             if trouble.code() in (*REFUSED, KafkaError._SSL, KafkaError._RESOLVE):
                 cause = trouble

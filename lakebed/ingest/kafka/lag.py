@@ -11,13 +11,15 @@ def lag_by_topic(progress: Mapping[str, Any]) -> dict[str, int]:
     """By topic, the records that existed when the last batch was planned and that no batch has read yet.
 
     ``progress`` is a StreamingQueryProgress as a mapping. The result is empty if the source reports no offsets. A
-    partition that no batch has begun to read is left out.
+    partition that no batch has begun to read is left out. Of a database it has the topics with most of these records.
     """
     lag: dict[str, int] = {}
     for source in progress.get("sources", ()):
-        latest, end = _topics(source["latestOffset"]), _topics(source["endOffset"])
-        for topic, offsets in end.items():
-            ends = latest.get(topic)
+        latest, end = _document(source["latestOffset"]), _document(source["endOffset"])
+        if "left" in latest:
+            return dict(latest["left"])
+        for topic, offsets in _topics(end).items():
+            ends = _topics(latest).get(topic)
             if ends is None:
                 continue
             behind = sum(max(0, ends.get(partition, offset) - offset) for partition, offset in offsets.items())
@@ -25,12 +27,22 @@ def lag_by_topic(progress: Mapping[str, Any]) -> dict[str, int]:
     return lag
 
 
-def _topics(offset: Any) -> Mapping[str, Mapping[str, int]]:
-    """The offsets by topic and partition in an offset document of ``kafka.source``; empty for any other text."""
+def lag_in_all(progress: Mapping[str, Any]) -> int:
+    """The same for all topics together."""
+    known = [_document(source["latestOffset"]).get("left_in_all") for source in progress.get("sources", ())]
+    return sum(lag_by_topic(progress).values()) if not known or known[0] is None else int(known[0])
+
+
+def _topics(document: Mapping[str, Any]) -> Mapping[str, Mapping[str, int]]:
+    topics = document.get("topics")
+    return topics if isinstance(topics, Mapping) else {}
+
+
+def _document(offset: Any) -> Mapping[str, Any]:
+    """An offset document of ``kafka.source`` or ``kafka.database_source``; empty for any other text."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)
         except ValueError:
             return {}
-    topics = offset.get("topics") if isinstance(offset, Mapping) else None
-    return topics if isinstance(topics, Mapping) else {}
+    return offset if isinstance(offset, Mapping) else {}

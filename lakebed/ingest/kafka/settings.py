@@ -109,10 +109,6 @@ class KafkaSettings:
     def admin_config(self) -> dict[str, Any]:
         return {name: value for name, value in self.config.items() if not CONSUMER_ONLY.match(name)}
 
-    @property
-    def reads_committed(self) -> bool:
-        return bool(self.consumer_config()["isolation.level"] == "read_committed")
-
     def to_json(self) -> str:
         return json.dumps(
             {

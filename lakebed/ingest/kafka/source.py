@@ -42,6 +42,7 @@ from lakebed.ingest.batch_limit import BatchLimit
 from lakebed.ingest.kafka.cluster import KafkaCluster, Partitions
 from lakebed.ingest.kafka.range import consume_range
 from lakebed.ingest.kafka.settings import KafkaSettings
+from lakebed.ingest.kafka.shares import in_proportion
 from lakebed.ingest.pace import Pace
 from lakebed.ingest.source import RANGE_SCHEMA_DDL, Bounds, Carries, Place, Range
 
@@ -285,12 +286,7 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 records = min(records, int(self._settings.max_bytes_per_batch / record_bytes))
         if records >= total:
             return {p: offset + waiting[p] for p, offset in positions.items()}
-        shares = {p: count * records // total for p, count in waiting.items()}
-        left = max(records, 1) - sum(shares.values())
-        for p in sorted(waiting, key=lambda p: (shares[p] - waiting[p], p)):
-            more = min(left, waiting[p] - shares[p], 1 + left // len(waiting))
-            shares[p] += more
-            left -= more
+        shares = in_proportion(waiting, records)
         return {p: offset + shares[p] for p, offset in positions.items()}
 
     def _bytes_per_record(self, positions: Partitions, waiting: Partitions) -> float:

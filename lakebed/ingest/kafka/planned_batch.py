@@ -1,0 +1,65 @@
+"""What one batch of a database reads: the offset document of its query.
+
+    {"batch": 17, "tick": 2, "begin": {topic: {"0": 7}},
+     "topics": {topic: {"id": "…", "ranges": {"0": [100, 250]}, "first": [0]}}}
+
+The document holds the ranges of its own batch alone, so its size follows what the batch reads and not the number of topics. Up to
+where the tables have read is in their logs (``manifest.positions``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lakebed.ingest.kafka.cluster import Partitions
+from lakebed.ingest.source import Range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedBatch:
+    """``number``: 1 for the first batch of a checkpoint. ``tick``: the last tick of the driver when the batch was planned.
+
+    A range ``is_first`` if nothing before it was read, or what was read is no longer there. ``begin``: where partitions begin
+    that were there before the first batch, unless that is their earliest offset.
+    """
+
+    number: int = 0
+    tick: int = 0
+    ranges: tuple[Range, ...] = ()
+    begin: Partitions = field(default_factory=dict)
+
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> PlannedBatch:
+        """The batch of an offset document; number 0 for ``{}``."""
+        return PlannedBatch(
+            number=document.get("batch", 0),
+            tick=document.get("tick", 0),
+            ranges=tuple(
+                Range(
+                    topic, int(number), start, end, topic_id=of.get("id"), is_first=int(number) in of.get("first", ())
+                )
+                for topic, of in document.get("topics", {}).items()
+                for number, (start, end) in of.get("ranges", {}).items()
+            ),
+            begin={
+                (topic, int(number)): offset
+                for topic, of in document.get("begin", {}).items()
+                for number, offset in of.items()
+            },
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The offset document, in a fixed order."""
+        topics: dict[str, dict[str, Any]] = {}
+        for each in sorted(self.ranges, key=lambda each: each.place):
+            of = topics.setdefault(each.topic, {} if each.topic_id is None else {"id": each.topic_id})
+            of.setdefault("ranges", {})[str(each.partition)] = [each.start, each.end]
+            if each.is_first:
+                of.setdefault("first", []).append(each.partition)
+        document: dict[str, Any] = {"batch": self.number, "tick": self.tick, "topics": topics}
+        begin: dict[str, dict[str, int]] = {}
+        for (topic, partition), offset in sorted(self.begin.items()):
+            begin.setdefault(topic, {})[str(partition)] = offset
+        return {**document, "begin": begin} if begin else document
