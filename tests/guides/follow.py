@@ -166,7 +166,11 @@ class Reader:
 
     def _yaml(self, block: Block) -> None:
         document = yaml.safe_load(self._here(block.text))
-        if isinstance(document, dict) and {"table", "source"} <= document.keys():
+        if (
+            isinstance(document, dict)
+            and "source" in document
+            and not document.keys().isdisjoint({"table", "database"})
+        ):
             self._pipeline = document
             file = block.file or "pipeline.yml"
             self._write(file, self._here(block.text))
