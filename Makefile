@@ -16,7 +16,7 @@ WORKERS ?= 2
 # Prefer the Python that the tests of a release run with; any from 3.11 on will do.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: help setup run test test-fast soak-pgbench soak-kill soak-replicas soak-schema soak-page bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
+.PHONY: help setup run run-shop test test-fast soak-pgbench soak-kill soak-replicas soak-schema soak-page bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -65,6 +65,9 @@ build-tools:
 run: setup  ## the example pipeline; options go into ARGS, e.g. make run ARGS="--duration 20"
 	@exec $(BIN)/lakebed run examples/orders.yml $(ARGS)
 
+run-shop: setup build-tools  ## a busy shop in PostgreSQL, captured by Debezium into Kafka, and a copy of all its tables; Ctrl-C ends it
+	@exec $(BIN)/python -m tests.infra.shop $(ARGS)
+
 test: setup build-tools  ## all tests, with real servers; TESTS=path narrows, WORKERS=0 is one process, ARGS goes to pytest
 	@$(BIN)/python -m tests.infra.downloads
 	exec $(BIN)/python -m pytest $(TESTS) --durations=15 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -110,5 +113,5 @@ format: $(VENV)/.installed  ## put files into the form that `make check` asks fo
 	$(BIN)/ruff format .
 
 clean:  ## remove what was built or fetched, and the example's table
-	rm -rf $(VENV) .build build dist *.egg-info lakebed/ingest/native/*.so lake/orders .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .build build dist *.egg-info lakebed/ingest/native/*.so lake/orders lake/shop .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
