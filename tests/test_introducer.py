@@ -299,6 +299,12 @@ def test_a_table_that_is_there_is_opened_without_reading_a_record(tmp_path: Path
     assert isinstance(found, Introduced) and not found.created
 
 
+def test_without_a_record_and_a_table_there_is_none_yet(tmp_path: Path) -> None:
+    assert Introducer(pipeline(tmp_path), Topic({})).table_for("shop.public.orders", []) == NotYet(
+        "there is no table yet"
+    )
+
+
 def test_a_table_that_was_made_for_another_topic_is_refused(tmp_path: Path) -> None:
     """Such as on a file system for which Orders and orders are one folder."""
     introduced(pipeline(tmp_path), [as_json(event("c", ROW))])

@@ -140,6 +140,8 @@ class Introducer:
     def _described(
         self, topic: str, name: TableName, wishes: TableWishes, ranges: Sequence[Range]
     ) -> Expected | NotYet:
+        if not ranges:
+            return NotYet("there is no table yet")
         first = self._first.setdefault(topic, FirstRows(self._rows_of))
         rows = first.among(ranges, self._read)
         if rows is None:
