@@ -373,6 +373,8 @@ def commit_written(
         actions += [entry_of(topic, position) for topic, position in moved.after.items()] if moved else []
         listed = handover.entry(snapshot, written.quarantined) if handover else None
         actions += [listed] if listed else []
+        # Of two commits at once, the later one would drop what the other one lists for the quarantine.
+        rests_on = replace(access, domains=domains | {listed.domain}) if listed else access
 
         def result(committed: Committed) -> BatchResult:
             seconds = time.perf_counter() - started
@@ -384,7 +386,7 @@ def commit_written(
                 commit_seconds=seconds,
             )
 
-        return Proposal(actions=actions, access=access, result=result, metrics=metrics, batch=batch)
+        return Proposal(actions=actions, access=rests_on, result=result, metrics=metrics, batch=batch)
 
     return commit_loop(log, operation, build, first=read, repeatable=batch is not None or moved is not None)
 

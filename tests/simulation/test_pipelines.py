@@ -1,0 +1,117 @@
+"""Many tables, several processes at once, checkpoints that are old or lost: no record is lost or comes twice at any version.
+
+More worlds: ``LAKEBED_SEEDS=1000 .venv/bin/python -m pytest tests/simulation/test_pipelines.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebed.ingest import batch_writer, handover
+from lakebed.ingest.batch_writer import Moved, in_this_process
+from lakebed.ingest.handover import Handover
+from lakebed.ingest.source import Range
+from lakebed.ingest.table_batch import Batch, TableIngest, _Reading
+from lakebed.manifest.conflicts import BLIND
+from lakebed.manifest.positions import Position, entry_of
+from tests.simulation.pipelines import Kept, Shop, add_table, ingest_of, quarantined, simulate
+from tests.simulation.topics import Broker, Fact, SimulatedReader, Topic
+from tests.simulation.world import Actor, Faults, World
+
+SEEDS = int(os.environ.get("LAKEBED_SEEDS", "10"))
+
+
+def test_every_version_of_every_table_has_the_records_below_its_positions_each_once() -> None:
+    total: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        total += simulate(seed).counts
+    for happened in (
+        "crash", "before", "after", "delayed", "committed", "nothing to do", "failed", "checkpoint lost",
+        "checkpoint old", "checkpoint foreign", "settled", "quarantined", "worked again",
+    ):  # fmt: skip
+        assert total[happened] > 0, f"nothing of the kind {happened!r} happened: {dict(total)}"
+
+
+def test_a_seed_is_the_same_world_every_time() -> None:
+    assert simulate(2, 150).trace == simulate(2, 150).trace
+
+
+def test_two_processes_that_quarantine_records_of_two_topics_at_once_lose_none(tmp_path: Path) -> None:
+    shop = calm_shop()
+    topics = [Topic(name, False, False, [[Fact("bad"), Fact("bad")]]) for name in ("shop.a", "shop.b")]
+    kept = add_table(shop, tmp_path / "t", topics)
+    batches = [batch_of(shop, kept, topic.name) for topic in topics]
+    works = [next(batch) for batch in batches]  # both have seen the same version
+    for batch, work in zip(batches, works, strict=True):
+        with pytest.raises(StopIteration):
+            batch.send(in_this_process(work.task, work.ranges))
+    assert quarantined(kept) == shop.broker.unreadable(kept.topics)
+
+
+def calm_shop() -> Shop:
+    """Where nothing happens to anybody."""
+    world = World(0, Faults(0, 0, 0, 0, 0))
+    world.closing = True
+    world.pause = lambda actor: None  # type: ignore[method-assign]
+    return Shop(world, Broker({}), [])
+
+
+def batch_of(shop: Shop, kept: Kept, topic: str) -> Batch:
+    """A new process reads all there is of a topic with one partition."""
+    ingest = ingest_of(shop, kept, Actor("one", lambda actor: None), SimulatedReader(shop.broker))
+    return ingest.batch([Range(topic, 0, 0, shop.broker.ends()[topic, 0], is_first=True)])
+
+
+# -- the real code, broken on purpose: each time the worlds show it -----------------------------------------------------
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def positions_do_not_conflict(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(batch_writer, "position_entry", lambda topic: f"another.{topic}")
+
+
+def positions_are_not_compared(broken: pytest.MonkeyPatch) -> None:
+    moved = _Reading.moved
+    broken.setattr(_Reading, "moved", lambda self, read: Moved(before={}, after=moved(self, read).after))
+
+
+def positions_are_not_committed(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(batch_writer, "entry_of", lambda topic, position: entry_of(topic, Position(offsets={})))
+
+
+def the_checkpoint_decides_where_a_batch_begins(broken: pytest.MonkeyPatch) -> None:
+    begins: Any = TableIngest._begins
+    broken.setattr(TableIngest, "_begins", lambda self, plans, positions: begins(self, plans, {}))
+
+
+def records_are_not_handed_over(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(Handover, "deliver", lambda self, snapshot: None)
+
+
+def two_may_hand_over_the_same_records(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(handover, "ReadWriteSet", lambda domains: BLIND)
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        positions_do_not_conflict,
+        positions_are_not_compared,
+        positions_are_not_committed,
+        the_checkpoint_decides_where_a_batch_begins,
+        records_are_not_handed_over,
+        two_may_hand_over_the_same_records,
+    ],
+)
+def test_the_worlds_show_what_is_broken(break_it: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_it(monkeypatch)
+    with pytest.raises(AssertionError, match=r"seed \d+"):
+        for seed in range(300):
+            simulate(seed)
