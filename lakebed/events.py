@@ -342,11 +342,26 @@ class InvariantViolated:
     when: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointTaken:
+    """A point of a database was taken: all transactions of the source up to it are in the tables, whole.
+
+    ``table``: the root of the log of points; ``time_ms``: of the point's last transaction, by the source; ``tables``: how many
+    are in the point; ``left_out``: how many are not.
+    """
+
+    table: str
+    number: int
+    time_ms: int
+    tables: int
+    left_out: int = 0
+
+
 Event: TypeAlias = (
     BatchCommitted | BatchReplayed | NameUnknown | OffsetsLost | Settled | KeyIndexRebuilt | ViewRefreshed | MergeBegan
     | MergeEnded | MergeFailed | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded
     | SchemaChanged | CommitGivenUp | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged
-    | InvariantViolated
+    | InvariantViolated | PointTaken
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []

@@ -34,6 +34,11 @@ the table: which of them it has."""
 UNKNOWN_NAMES = "lakebed.unknown_names"
 """Fields and operations of records that the table has no place for, and how often they came."""
 
+POINT = "lakebed.point"
+"""The newest point, in the log of a database."""
+POINT_TABLE = "lakebed.point_table."
+"""At which version a table is in the points, in the log of a database; with the table's name."""
+
 # Names of applications in ``txn``, which committed a batch.
 STREAM = "lakebed.ingest."
 """A streaming query whose source has no positions; with the id of its checkpoint."""
@@ -100,3 +105,4 @@ class Operation(StrEnum):
     HOLD_VERSION = "HOLD VERSION"
     RELEASE_VERSION = "RELEASE VERSION"
     EXPIRE_VERSIONS = "EXPIRE VERSIONS"
+    POINT = "POINT"

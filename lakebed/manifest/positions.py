@@ -20,6 +20,7 @@ import orjson
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.entries import POSITION
+from lakebed.manifest.progress import Progress
 from lakebed.manifest.snapshot import Snapshot
 
 
@@ -27,12 +28,12 @@ from lakebed.manifest.snapshot import Snapshot
 class Position:
     """Up to where a topic was read. ``offsets``: the next offset, by partition.
 
-    ``transactions``: how far the table is in the transactions of the source, as JSON, where somebody follows them.
+    ``transactions``: how far the table is in the transactions of the source, where points are taken.
     """
 
     offsets: Mapping[int, int]
     topic_id: str | None = None
-    transactions: Mapping[str, Any] | None = None
+    transactions: Progress | None = None
 
 
 def position_entry(topic: str) -> str:
@@ -56,7 +57,7 @@ def entry_of(topic: str, position: Position) -> Domain:
         "id": position.topic_id,
     }
     if position.transactions is not None:
-        document["transactions"] = position.transactions
+        document["transactions"] = position.transactions.to_json()
     return Domain(position_entry(topic), orjson.dumps(document).decode())
 
 
@@ -66,7 +67,7 @@ def _position(domain: str, text: str, snapshot: Snapshot) -> Position:
         return Position(
             offsets={int(number): int(offset) for number, offset in document["offsets"].items()},
             topic_id=document.get("id"),
-            transactions=document.get("transactions"),
+            transactions=Progress.of_json(document.get("transactions")),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupt(

@@ -41,6 +41,7 @@ from lakebed.events import (
     MutationFailed,
     NameUnknown,
     OffsetsLost,
+    PointTaken,
     QueryChanged,
     SchemaChanged,
     Settled,
@@ -105,7 +106,7 @@ def level_of(event: Event) -> int:
             return logging.DEBUG
         case (
             BatchCommitted() | Settled() | ViewRefreshed() | MergeBegan() | MergeEnded() | Uploaded()
-            | StoreRequested() | SourceLagged() | TaskMeasured() | NameUnknown()
+            | StoreRequested() | SourceLagged() | TaskMeasured() | NameUnknown() | PointTaken()
         ):  # fmt: skip
             return logging.DEBUG
         case BatchReplayed() | KeyIndexRebuilt() | MutationBegan() | MutationEnded() | CommitEnded() | SchemaChanged():

@@ -38,6 +38,7 @@ from lakebed.events import (
     MutationFailed,
     NameUnknown,
     OffsetsLost,
+    PointTaken,
     QueryChanged,
     SchemaChanged,
     Settled,
@@ -255,6 +256,13 @@ class Metrics:
         self._dollars = self._counter(
             "lakebed_store_request_dollars", "Estimated cost of the requests at list prices.", "operation"
         )
+        self._points = self._counter("lakebed_points", "Points of a database that were taken.")
+        self._point_time = self._gauge(
+            "lakebed_point_timestamp_seconds", "When the source committed the last transaction of the newest point."
+        )
+        self._point_left_out = self._gauge(
+            "lakebed_point_tables_left_out", "Tables of the database that are not in the newest point."
+        )
         self._task_memory = self._histogram(
             "lakebed_task_memory_bytes", "The most memory that the process of a task ever had.", _TASK_BYTES, "kind"
         )
@@ -325,6 +333,10 @@ class Metrics:
                     self._lag.labels(event.table, event.topic).set(event.records)
                 case QueryChanged():
                     self._query_changed(event)
+                case PointTaken():
+                    self._points.labels(event.table).inc()
+                    self._point_time.labels(event.table).set(event.time_ms / 1000)
+                    self._point_left_out.labels(event.table).set(event.left_out)
                 case InvariantViolated():
                     self._violations.labels(event.table, event.invariant, event.when).inc()
 

@@ -31,6 +31,7 @@ from lakebed.events import (
     MutationFailed,
     NameUnknown,
     OffsetsLost,
+    PointTaken,
     QueryChanged,
     SchemaChanged,
     Settled,
@@ -174,6 +175,7 @@ EVENTS = (
         table="t", operation="SETTLE", result="conflicted", version=7, attempts=1, seconds=0.01, conflict="new rows"
     ),
     CommitEnded(table="t", operation="SOMEBODY'S OWN", result="committed", version=8, attempts=1, seconds=0.01),
+    PointTaken(table="t", number=57, time_ms=1_795_254_750_108, tables=3, left_out=1),
     SchemaChanged(table="t", version=9, change='{"add":{"a":"long"},"drop":["b"]}', reason=""),
     CommitGivenUp(table="t", operation="SETTLE", attempts=50, seconds=9.5),
     ClaimChanged(table="t", result="taken_over"),

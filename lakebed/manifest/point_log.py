@@ -1,0 +1,269 @@
+"""The log of a database: its commits are points. It is a Delta log without rows, below ``_lakebed/database`` of the database.
+
+    lakebed.point                  {"point": 57, "time_ms": …, "transaction": "754:39412448", "left_out": {…}, …}
+    lakebed.point_table.<table>    {"version": 12, "table": "<id>", "settled": 14}
+
+1. A commit that takes a point sets the first entry, and those of the tables whose version changed. So the snapshot at one version
+   has the whole map, and a table that did not change costs nothing.
+2. Points only grow: the commit conflicts with each other one that takes a point, and a point that is not newer is not taken. The
+   newest one may be taken again with tables that were left out of it.
+3. The entry of a table that is left out stays as it was; ``left_out`` says that it does not count.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, VersionNotFound
+from lakebed.manifest.actions import Action, CommitInfo, Domain, Metadata, Protocol
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
+from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.entries import POINT, POINT_TABLE, Operation
+from lakebed.manifest.format import FORMAT, GATE_FEATURE
+from lakebed.manifest.outcome import Unknown
+from lakebed.manifest.schema import schema_to_json
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import TableLog
+from lakebed.settings import FORMAT_PROPERTY
+from lakebed.version import ENGINE
+
+FOLDER = "_lakebed/database"
+_FEATURES = frozenset(
+    {"deletionVectors", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", GATE_FEATURE}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAt:
+    """A table in a point. ``version``: for readers of lakebed's; ``settled``: for every reader of Delta tables, None if it is not
+    settled there; ``table_id``: of the table that had this name then."""
+
+    version: int
+    table_id: str
+    settled: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A moment of the source: every transaction up to ``transaction`` is in, whole, and none after it.
+
+    ``number``: grows from point to point; ``time_ms``: when the source committed that transaction; ``left_out``: tables that are
+    not in the point, and why; ``resume``: what the next process needs to know. ``tables``: the others.
+    """
+
+    number: int
+    time_ms: int
+    transaction: str
+    tables: Mapping[str, TableAt]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    resume: Mapping[str, Any] = field(default_factory=dict)
+    version: int = -1
+    """Of the log of the database."""
+    taken_ms: int = 0
+    """When it was taken."""
+
+
+class PointLog:
+    """The points of a database. Safe to use from several threads."""
+
+    def __init__(self, log: TableLog) -> None:
+        self.log = log
+
+    @staticmethod
+    def of(path: str) -> PointLog:
+        """The log of the database at ``path``, which need not exist."""
+        return PointLog(TableLog(open_store(f"{path.rstrip('/')}/{FOLDER}")))
+
+    def create(self) -> None:
+        """Create the log, unless it is there. Raises StoreUnavailable."""
+        if self.log.exists():
+            return
+        metadata = Metadata(
+            id=str(uuid.uuid4()),
+            schema_string=schema_to_json(pa.schema([pa.field("point", pa.int64())])),
+            partition_columns=(),
+            configuration={
+                "delta.enableDeletionVectors": "true",
+                "delta.enableInCommitTimestamps": "true",
+                FORMAT_PROPERTY: str(FORMAT),
+            },
+            created_ms=int(time.time() * 1000),
+        )
+        protocol = Protocol(3, 7, frozenset({"deletionVectors"}), _FEATURES)
+        outcome = self.log.create(
+            [protocol, metadata], CommitInfo(operation=Operation.CREATE, commit_id="", engine=ENGINE)
+        )
+        if isinstance(outcome, Unknown):
+            raise StoreUnavailable(
+                f"whether {self.log.root} was created is unknown: {outcome.cause}", table=self.log.root
+            )
+
+    def newest(self) -> Point | None:
+        """The newest point; None if there is none, or no log."""
+        try:
+            return point_of(self.log.refresh())
+        except TableNotFound:
+            return None
+
+    def take(self, point: Point) -> Point:
+        """Take a point, unless there is one that is as new; returns the newest. Raises StoreUnavailable, Contention."""
+
+        def build(snapshot: Snapshot) -> Proposal[Point] | Finished[Point]:
+            newest = point_of(snapshot)
+            if newest is not None and not _follows(newest, point):
+                return Finished(newest)
+            before = tables_of(snapshot)
+            actions: list[Action] = [
+                Domain(POINT_TABLE + name, _text(at))
+                for name, at in point.tables.items()
+                if name not in before or replace(before[name], settled=None) != at
+            ]
+            known = point.tables.keys() | point.left_out.keys()
+            actions += [Domain(POINT_TABLE + name, "", removed=True) for name in before if name not in known]
+            actions.append(Domain(POINT, orjson.dumps(_document(point)).decode()))
+
+            def result(committed: Any) -> Point:
+                taken = point_of(committed.snapshot)
+                assert taken is not None
+                return taken
+
+            return Proposal(actions=actions, access=ReadWriteSet(domains=frozenset([POINT])), result=result)
+
+        return commit_loop(self.log, Operation.POINT, build)
+
+    def settled(self, number: int, versions: Mapping[str, int]) -> Point | None:
+        """Say at which versions the tables of the newest point are settled; None if there is a newer point by now."""
+
+        def build(snapshot: Snapshot) -> Proposal[Point | None] | Finished[Point | None]:
+            newest = point_of(snapshot)
+            if newest is None or newest.number != number:
+                return Finished(None)
+            actions: list[Action] = []
+            for name, version in versions.items():
+                at = newest.tables.get(name)
+                if at is not None and at.settled != version:
+                    settled = TableAt(version=at.version, table_id=at.table_id, settled=version)
+                    actions.append(Domain(POINT_TABLE + name, _text(settled)))
+            if not actions:
+                return Finished(newest)
+            access = ReadWriteSet(domains=frozenset([POINT]))
+            return Proposal(actions=actions, access=access, result=lambda committed: point_of(committed.snapshot))
+
+        return commit_loop(self.log, Operation.POINT, build)
+
+    def at(self, number: int | None = None, time_ms: int | None = None) -> Point:
+        """The point of a number; or the newest of a time or before; or the newest. Raises VersionNotFound."""
+        newest = self.newest()
+        if newest is None:
+            raise VersionNotFound(
+                f"there is no point yet of the database at {self.log.root.removesuffix('/' + FOLDER)}: a pipeline takes them "
+                "if its file has database.points and the connector has provide.transaction.metadata set",
+                table=self.log.root,
+            )
+        if number is None and time_ms is None:
+            return newest
+        found = self._search(
+            newest, lambda point: point.number <= number if number is not None else _until(point, time_ms)
+        )
+        if found is None or (number is not None and found.number != number):
+            what = f"point {number}" if number is not None else "a point that old"
+            raise VersionNotFound(f"there is no {what}: it was never taken, or has expired", table=self.log.root)
+        return found
+
+    def _search(self, newest: Point, is_old: Any) -> Point | None:
+        """The newest point that is old enough: points grow with the versions of the log, both their numbers and their times."""
+        if is_old(newest):
+            return newest
+        low, high = self.log.oldest_version(), newest.version
+        found: Point | None = None
+        while low < high:
+            middle = (low + high) // 2
+            point = point_of(self.log.at_version(middle))
+            if point is None or is_old(point):
+                found, low = point or found, middle + 1
+            else:
+                high = middle
+        return found
+
+    def all(self) -> Iterator[Point]:
+        """The points that are kept, newest first."""
+        newest = self.newest()
+        if newest is None:
+            return
+        number: int | None = None
+        for version in range(newest.version, self.log.oldest_version() - 1, -1):
+            point = point_of(self.log.at_version(version))
+            if point is not None and point.number != number:
+                yield point
+                number = point.number
+
+
+def _follows(newest: Point, point: Point) -> bool:
+    """Whether a point may come after the newest: it is of a later transaction, or of the same one and has more tables."""
+    if point.number == newest.number:
+        return point.left_out.keys() < newest.left_out.keys()
+    return point.number > newest.number
+
+
+def point_of(snapshot: Snapshot) -> Point | None:
+    """The point that a version of the log is at. Raises Corrupt."""
+    text = snapshot.domains.get(POINT)
+    if text is None:
+        return None
+    try:
+        document = orjson.loads(text)
+        left_out = dict(document["left_out"])
+        return Point(
+            number=int(document["point"]),
+            time_ms=int(document["time_ms"]),
+            transaction=document["transaction"],
+            tables={name: at for name, at in tables_of(snapshot).items() if name not in left_out},
+            left_out=left_out,
+            resume=document["resume"],
+            version=snapshot.version,
+            taken_ms=int(document["taken_ms"]),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise Corrupt(f"the entry {POINT} in the log is not a point: {error}", version=snapshot.version) from None
+
+
+def tables_of(snapshot: Snapshot) -> dict[str, TableAt]:
+    """What the entries of tables say, also of those that are left out."""
+    out = {}
+    for domain, text in snapshot.domains.items():
+        if domain.startswith(POINT_TABLE):
+            document = orjson.loads(text)
+            out[domain.removeprefix(POINT_TABLE)] = TableAt(
+                version=int(document["version"]), table_id=document["table"], settled=document.get("settled")
+            )
+    return out
+
+
+def _document(point: Point) -> dict[str, Any]:
+    return {
+        "point": point.number,
+        "time_ms": point.time_ms,
+        "transaction": point.transaction,
+        "left_out": dict(point.left_out),
+        "resume": dict(point.resume),
+        "taken_ms": point.taken_ms,
+    }
+
+
+def _text(at: TableAt) -> str:
+    document: dict[str, Any] = {"version": at.version, "table": at.table_id}
+    if at.settled is not None:
+        document["settled"] = at.settled
+    return orjson.dumps(document).decode()
+
+
+def _until(point: Point, time_ms: int | None) -> bool:
+    return time_ms is not None and point.time_ms <= time_ms
