@@ -30,9 +30,10 @@ from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.errors import InvalidChanges, QuarantineRefused, Retry, TableReplaced
 from lakebed.ingest.decoder import Decoded
 from lakebed.ingest.handover import Handover
+from lakebed.ingest.points.cut import Report
 from lakebed.ingest.row_changes import split
 from lakebed.ingest.schema_evolution import merged
-from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
+from lakebed.ingest.source import Place, Range, RangeChanges, RecordChanges, batch_of
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, cutoff_of, to_domain, to_json
 from lakebed.manifest.actions import (
     Action,
@@ -91,6 +92,7 @@ class Written:
     mismatch: str = ""  # why the first of them does not
     schema_needed: SchemaChange | None = None  # then nothing else counts
     read: tuple[Range, ...] = ()  # what was read, if the source has ranges
+    transactions: Mapping[Place, Report] = field(default_factory=dict)  # of partitions that might be cut
 
     @property
     def rows(self) -> int:
@@ -204,6 +206,8 @@ class WriteTask:
             seen["lost"] = count
         if isinstance(self.stream, RangeChanges):
             seen["read"] = [astuple(one) for one in self.stream.ranges_read]
+            if self.stream.reports:
+                seen["transactions"] = self.stream.reports
         yield "seen", json.dumps(seen)
 
     def _slices(self, stream: Iterator[Decoded]) -> Iterator[Decoded]:
@@ -324,6 +328,7 @@ def collected(rows: Iterable[TaskRow]) -> Written:
         unknown_fields=sum_of(s["unknown_fields"] for s in seen),
         unknown_operations=sum_of(s["unknown_operations"] for s in seen),
         read=tuple(Range(*one) for s in seen for one in s.get("read", ())),
+        transactions={(topic, number): report for s in seen for topic, number, report in s.get("transactions", ())},
     )
 
 

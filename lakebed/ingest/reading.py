@@ -71,6 +71,14 @@ def limited(ranges: Sequence[Range], records_max: int | None) -> list[Range]:
     return out
 
 
+def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """The same with one range for each partition; those of a partition follow each other without a gap."""
+    out: dict[Place, Range] = {}
+    for one in sorted(ranges, key=lambda one: (one.place, one.start)):
+        out[one.place] = replace(out[one.place], end=one.end) if one.place in out else one
+    return tuple(out.values())
+
+
 def read_to(starts: Mapping[Place, int], read: Iterable[Range]) -> dict[Place, int]:
     """Up to where each partition was read, from these offsets on. Raises Unexpected if something between was not read."""
     reached = dict(starts)

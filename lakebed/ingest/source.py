@@ -11,12 +11,14 @@ records of a range inside the task. ``Source.carries`` is one of three kinds:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
+from lakebed.ingest.points.cut import Report, TaskCut
+from lakebed.ingest.points.decoders import transaction_ids_of
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.manifest.schema_change import SchemaChange
 
@@ -145,16 +147,36 @@ class RangeChanges:
     source: RangeReader
     decoder: Decoder
     cutoff: Cutoff = NO_CUTOFF
+    cuts: Mapping[str, TaskCut] = field(default_factory=dict)
+    """Where the partitions of a topic are cut, so that transactions stay whole; one that is cut is a single range."""
     ranges_read: list[Range] = field(default_factory=list)
     """What was read, whole: the table's positions follow from it."""
+    reports: list[tuple[str, int, Report]] = field(default_factory=list)
+    """What there is to say of partitions that may be cut."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         decoding = _Decoding(self.decoder, self.cutoff)
         for batch in batches:
             for chosen in ranges_of(batch):
+                if chosen.topic in self.cuts:
+                    yield from self._cut(chosen, decoding)
+                    continue
                 for records in self.source.read(chosen):
                     yield decoding.decode(records)
                 self.ranges_read.append(chosen)
+
+    def _cut(self, chosen: Range, decoding: _Decoding) -> Iterator[Decoded]:
+        """Reads a partition up to the cut."""
+        reader = transaction_ids_of(self.decoder)
+        cutting, end = self.cuts[chosen.topic].begin(chosen.partition), chosen.end
+        for records in self.source.read(chosen):
+            before, stopped = cutting.take(records, reader.read(records))
+            yield decoding.decode(before)
+            if stopped is not None:
+                end = stopped
+                break
+        self.ranges_read.append(replace(chosen, end=end))
+        self.reports.append((chosen.topic, chosen.partition, cutting.report()))
 
     def records_lost(self) -> int:
         return self.source.records_lost

@@ -35,12 +35,14 @@ from lakebed.ingest.batch_writer import (
 from lakebed.ingest.decoder import Decoder
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
 from lakebed.ingest.handover import Handover
-from lakebed.ingest.reading import Planned, clipped, limited, planned, read_to
+from lakebed.ingest.points.cut import Cut, Report
+from lakebed.ingest.reading import Planned, clipped, joined, limited, planned, read_to
 from lakebed.ingest.source import Bounds, Place, Range, RangeChanges, RangeReader
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.positions import Position, positions_of
+from lakebed.manifest.progress import Progress
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
@@ -71,7 +73,8 @@ class BatchDone:
     """What became of a batch. ``version``: that it was committed as; None if there was nothing to commit.
 
     ``read_to``: the table's position in each partition that was planned; ``left``: how many offsets up to the ends of the ranges
-    it has not read yet.
+    it has not read yet, but for those behind the cut; ``stopped``: the partitions that the cut stopped, and the transactions that
+    it stopped them before.
     """
 
     snapshot: Snapshot
@@ -79,6 +82,7 @@ class BatchDone:
     written: Written = field(default_factory=Written)
     read_to: Mapping[Place, int] = field(default_factory=dict)
     left: int = 0
+    stopped: Mapping[Place, str] = field(default_factory=dict)
     attempts: int = 0
     seconds: float = 0.0
     commit_seconds: float = 0.0
@@ -149,8 +153,8 @@ class _Reading:
     def starts(self) -> dict[Place, int]:
         return {place: begin.start for place, begin in self.begins.items()}
 
-    def moved(self, read: Sequence[Range]) -> Moved:
-        """The positions after these ranges were read."""
+    def moved(self, read: Sequence[Range], cut: Cut | None, reports: Mapping[Place, Report]) -> Moved:
+        """The positions after these ranges were read, up to the ``cut``."""
         offsets: dict[str, dict[int, int]] = {}
         for (topic, partition), offset in read_to(self.starts, read).items():
             offsets.setdefault(topic, {})[partition] = offset
@@ -161,11 +165,20 @@ class _Reading:
             topic_id = max(ids, key=lambda each: (is_another(position.topic_id, each), each or ""))
             if is_another(position.topic_id, topic_id):
                 position = Position(offsets={})
-            after[topic] = replace(
-                position, offsets={**position.offsets, **moved}, topic_id=topic_id or position.topic_id
-            )
+            now = replace(position, offsets={**position.offsets, **moved}, topic_id=topic_id or position.topic_id)
+            if now != self.before.get(topic):
+                now = replace(now, transactions=self._progress(topic, cut, reports))
+            after[topic] = now
         changed = {topic: position for topic, position in after.items() if position != self.before.get(topic)}
         return Moved(before={topic: self.before.get(topic) for topic in changed}, after=changed)
+
+    def _progress(self, topic: str, cut: Cut | None, reports: Mapping[Place, Report]) -> Progress | None:
+        """How far the table is in the transactions of the source; None if it was read without regard to them."""
+        if cut is None:
+            return None
+        position = self.before.get(topic)
+        own = {partition: report for (name, partition), report in reports.items() if name == topic}
+        return cut.advanced(topic, position.transactions if position else None, own, is_new=position is None)
 
 
 def is_another(one: str | None, other: str | None) -> bool:
@@ -190,8 +203,9 @@ class TableIngest:
         self._handover = Handover(table, quarantine_log)
         self._ahead: set[Place] = set()
 
-    def batch(self, ranges: Sequence[Range], *, records_max: int | None = None) -> Batch:
+    def batch(self, ranges: Sequence[Range], *, records_max: int | None = None, cut: Cut | None = None) -> Batch:
         """Read from the table's positions up to the ends of ``ranges``, about ``records_max`` records at most, and commit that.
+        With a ``cut``, partitions end before transactions that are not in it.
 
         ``ranges`` has all partitions that the table reads, also those of which nothing is new (empty ranges). Raises DataLoss,
         QuarantineRefused, Contention, Retry, StoreUnavailable; whatever it raises, the same call may be repeated.
@@ -201,9 +215,9 @@ class TableIngest:
         self._handover.deliver(snapshot)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             reading = self._reading(snapshot, ranges, records_max)
-            if not reading.ranges and not reading.moved(()).after:
+            if not reading.ranges and not reading.moved((), cut, {}).after:
                 return BatchDone(snapshot=snapshot, read_to=reading.starts, seconds=time.perf_counter() - started)
-            result, written = yield from self._attempt(snapshot, reading)
+            result, written = yield from self._attempt(snapshot, reading, cut)
             snapshot = result.snapshot
             if not result.outdated:
                 break
@@ -218,37 +232,47 @@ class TableIngest:
         self._log.checkpoint_if_due(snapshot, slack=2)  # if nobody maintains the table, the writer must do this
         report_unknown(self._table, written)
         reached = read_to(reading.starts, written.read)
+        stopped = {place: report["stopped"] for place, report in written.transactions.items() if report["stopped"]}
+        ends = {place: begin.end for place, begin in reading.begins.items() if place not in stopped}
         return BatchDone(
             snapshot=snapshot,
-            version=result.version,
+            version=None if result.replayed else result.version,
             written=written,
             read_to=reached,
-            left=sum(max(0, begin.end - reached[place]) for place, begin in reading.begins.items()),
+            left=sum(max(0, end - reached[place]) for place, end in ends.items()),
+            stopped=stopped,
             attempts=result.attempts + attempt - 1,
             seconds=time.perf_counter() - started,
             commit_seconds=result.commit_seconds,
         )
 
     def _attempt(
-        self, snapshot: Snapshot, reading: _Reading
+        self, snapshot: Snapshot, reading: _Reading, cut: Cut | None
     ) -> Generator[WriteWork, list[TaskRow], tuple[BatchResult, Written]]:
         written = Written()
         if reading.ranges:
-            snapshot, written = yield from self._written(snapshot, reading.ranges)
+            snapshot, written = yield from self._written(snapshot, reading, cut)
         self._refuse(written)
-        moved = reading.moved(written.read)
+        moved = reading.moved(written.read, cut, written.transactions)
+        if not moved.after:  # the cut is where the table is
+            return BatchResult(version=snapshot.version, snapshot=snapshot, replayed=True), written
         result = commit_written(
             self._log, snapshot, written, None, Operation.STREAMING_UPDATE, moved=moved, handover=self._handover
         )
         return result, written
 
     def _written(
-        self, snapshot: Snapshot, ranges: tuple[Range, ...]
+        self, snapshot: Snapshot, reading: _Reading, cut: Cut | None
     ) -> Generator[WriteWork, list[TaskRow], tuple[Snapshot, Written]]:
         """Have the parts written; returns also the version of the table that they are written for."""
+        ranges, cuts = reading.ranges, {}
+        if cut is not None:
+            ranges = joined(ranges)
+            positions = reading.before.items()
+            cuts = {topic: cut.for_topic(topic, one.transactions if one else None) for topic, one in positions}
         for _ in range(ROUNDS_MAX):
             self._decoder = self._evolution.bound(self._decoder, snapshot)
-            stream = RangeChanges(self._source, self._decoder)
+            stream = RangeChanges(self._source, self._decoder, cuts=cuts)
             steps = writing(WriteTask(write_spec_of(snapshot), self._table, stream), cutoff_of(snapshot))
             try:
                 task = next(steps)

@@ -100,6 +100,16 @@ class TypedRecords:
         """The columns that it decodes to."""
         return self._settings.decoder_schema
 
+    @property
+    def reads_events(self) -> bool:
+        """Whether records are Debezium's events."""
+        return self._settings.events
+
+    @property
+    def value_schemas(self) -> Schemas:
+        """Which schema each record has."""
+        return self._settings.values
+
     def bound_to(self, decoder_schema: DecoderSchema) -> TypedRecords:
         """The same decoder for a table whose schema changed."""
         return TypedRecords(replace(self._settings, decoder_schema=decoder_schema))

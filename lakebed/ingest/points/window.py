@@ -1,0 +1,164 @@
+"""The transactions of the source that are remembered: those since the last point, and the newest before it.
+
+1. Each end has a place: its offset, plus a shift if the topic was made anew, so places only grow.
+2. An end that comes again, because the connector sends it again after a restart, is the same transaction: its first place counts.
+3. A transaction that has begun and not ended is open. Its id is kept until its end comes, however long that takes.
+4. What is forgotten is older than the last point, of which ``KEPT`` transactions before it stay, and older than what any table
+   still waits for, of which ``WAITING_MAX`` stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
+
+from lakebed.ingest.points.cut import Cut, Expected
+from lakebed.ingest.points.transaction_records import TransactionRecord
+
+KEPT = 50_000
+RECENT = 1_000
+WAITING_MAX = 300_000
+STEP_MS = 10_000
+"""By how much the connector's clock may step back."""
+_INVALID = re.compile(r"[^a-zA-Z0-9._-]")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A transaction that has ended."""
+
+    place: int
+    id: str
+    text: str
+    time_ms: int
+    written_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Window:
+    """``prefix``: of the topics, which a table's name lacks; ``base``: the transaction of the last point.
+
+    ``shift``: see step 1; ``from_place``: of transactions up to this one nothing is known but that they ended.
+    """
+
+    prefix: str
+    base: int = -1
+    shift: int = 0
+    from_place: int = -1
+    next_offset: int | None = None
+    ends: deque[End] = field(default_factory=deque)
+    open: dict[str, int] = field(default_factory=dict)
+    newest_ms: int = 0
+    _ids: dict[str, End] = field(default_factory=dict)
+    _expected: dict[str, deque[Expected]] = field(default_factory=dict)
+
+    def observe(self, records: Iterable[TransactionRecord]) -> None:
+        """Take the next records of the topic, in their order."""
+        for one in records:
+            place = one.offset + self.shift
+            self.next_offset = one.offset + 1
+            self.newest_ms = max(self.newest_ms, one.written_ms)
+            if one.events is None:
+                if one.id not in self._ids:
+                    self.open.setdefault(one.id, place)
+                continue
+            self.open.pop(one.id, None)
+            if one.id in self._ids:
+                continue
+            end = End(place, one.id, one.text, one.time_ms, one.written_ms)
+            self.ends.append(end)
+            self._ids[one.id] = end
+            for name, events in one.events.items():
+                topic = f"{self.prefix}.{_INVALID.sub('_', name)}" if self.prefix else _INVALID.sub("_", name)
+                self._expected.setdefault(topic, deque()).append(Expected(place, one.id, events))
+        while len(self.ends) > WAITING_MAX:
+            self._forget()
+
+    def start_over(self) -> None:
+        """The topic was made anew: its offsets begin again."""
+        if self.next_offset is not None:
+            self.shift += self.next_offset
+            self.next_offset = None
+
+    @property
+    def newest(self) -> End | None:
+        """The end that came last."""
+        return self.ends[-1] if self.ends else None
+
+    def has(self, id: str) -> bool:
+        """Whether the end of a transaction is remembered."""
+        return id in self._ids
+
+    def end_at(self, place: int) -> End | None:
+        """The end at a place."""
+        return next((end for end in reversed(self.ends) if end.place == place), None)
+
+    def expected(self, topic: str, after: int, until: int) -> list[Expected]:
+        """What transactions between two places count of a topic."""
+        return [one for one in self._expected.get(topic, ()) if after < one.place <= until]
+
+    def topics(self, after: int, until: int) -> set[str]:
+        """The topics that have events of transactions between two places."""
+        found = set()
+        for topic, several in self._expected.items():
+            for one in reversed(several):
+                if one.place <= after:
+                    break
+                if one.place <= until:
+                    found.add(topic)
+                    break
+        return found
+
+    def horizon_ms(self, target: int) -> int:
+        """What the connector wrote before this time belongs to no transaction after ``target``."""
+        end = self.end_at(target)
+        return end.written_ms - STEP_MS if end else -1
+
+    @property
+    def read_from(self) -> int:
+        """The offset from which a process that begins later must read the topic, to know what the next cut needs."""
+        start = self.ends[-min(RECENT, len(self.ends))].place if self.ends else self.base + 1
+        return max(0, min([start, *self.open.values()]) - self.shift)
+
+    def cut(self, target: int, *, whole: bool, wall_ms: int = 0) -> Cut:
+        """The cut at a transaction. ``whole``: with all transactions that are remembered, else with those since the last point
+        and ``RECENT`` before it."""
+        since = -1
+        if not whole:
+            before = [end.place for end in islice(reversed(self.ends), KEPT + RECENT) if end.place <= self.base]
+            since = before[:RECENT][-1] if before else -1
+        chosen = list(takewhile(lambda end: end.place >= since, reversed(self.ends)))
+        return Cut(
+            target=target,
+            passing=frozenset(end.id for end in chosen if end.place <= target),
+            blocked=frozenset([end.id for end in chosen if end.place > target] + list(self.open)),
+            horizon_ms=self.horizon_ms(target),
+            expected={
+                topic: tuple(reversed(newest))
+                for topic, several in self._expected.items()
+                if (newest := list(takewhile(lambda one: one.place >= since, reversed(several))))
+            },
+            from_place=max(self.from_place, since - 1),
+            now_ms=max(self.newest_ms, wall_ms),
+        )
+
+    def took(self, place: int, needed: int) -> None:
+        """There is a point at this place. Tables wait for events of transactions after ``needed``."""
+        self.base = max(self.base, place)
+        old = min(self.base, needed)
+        later = sum(1 for _ in takewhile(lambda end: end.place > self.base, reversed(self.ends)))
+        while len(self.ends) - later > KEPT and self.ends[0].place <= old:
+            self._forget()
+
+    def _forget(self) -> None:
+        end = self.ends.popleft()
+        del self._ids[end.id]
+        self.from_place = max(self.from_place, end.place)
+        for topic, several in list(self._expected.items()):
+            while several and several[0].place <= end.place:
+                several.popleft()
+            if not several:
+                del self._expected[topic]
