@@ -151,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_simulate(add, rows)
     _add_quarantine(add, rows)
     _add_compaction(add, rows)
+    _add_positions(add, rows)
     _add_schema(add, rows)
     _add_mutations(add, rows)
     _add_cleanup(add, rows)
@@ -399,6 +400,27 @@ def _add_cleanup(add: _Add, rows: argparse.ArgumentParser) -> None:
     expire.add_argument(
         "--retain-last", type=int, default=1, metavar="N", help="keep the newest N versions (default: 1)"
     )
+
+
+def _add_positions(add: _Add, rows: argparse.ArgumentParser) -> None:
+    from lakebed.cli import confirm
+    from lakebed.cli import position_commands as commands
+
+    positions = add("positions", "list up to which offsets a table has read its source", commands.positions, rows)
+    rewind = add(
+        "rewind", "have a table read a topic of its source again, while its pipeline runs", commands.rewind, rows
+    )
+    for command in (positions, rewind):
+        command.add_argument("path", metavar="PATH", help="the table")
+    rewind.add_argument("topic", metavar="TOPIC", help="as lakebed positions lists it")
+    rewind.add_argument(
+        "--to",
+        type=int,
+        metavar="OFFSET",
+        help="read from here on (default: from where the pipeline file says to begin)",
+    )
+    rewind.add_argument("--partition", type=int, metavar="N", help="of one partition only")
+    confirm.add_option(rewind)
 
 
 def _add_schema(add: _Add, rows: argparse.ArgumentParser) -> None:

@@ -238,6 +238,14 @@ SCHEMAS = View(
     ),
     only_json=("schema",),
 )
+POSITIONS = View(
+    (
+        Shown("topic"),
+        Shown("partition", right=True),
+        Shown("next_offset", right=True),
+        Shown("topic_id", optional=True, if_any=True),
+    )
+)
 DETACHED = View(
     (
         Shown("name"),

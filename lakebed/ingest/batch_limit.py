@@ -1,8 +1,12 @@
-"""The size of the next batch: all waiting rows, or fewer while maintenance is behind (``planning.backpressure``)."""
+"""What the log of the table says to the process that plans batches: how far it has read, and whether maintenance is behind.
+
+The size of the next batch is all waiting rows, or fewer while maintenance is behind (``planning.backpressure``).
+"""
 
 from __future__ import annotations
 
 from lakebed.errors import Retry, TableNotFound
+from lakebed.manifest.positions import Position, positions_of
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.planning.backpressure import pressure
@@ -17,6 +21,15 @@ class BatchLimit:
         """Without a table there is no backpressure, so no limit."""
         self._log = None if table is None else TableLog(open_store(table))
         self._usual = _ROWS_AT_FIRST
+
+    def positions(self) -> dict[str, Position]:
+        """Up to where the table has read its topics; nothing if that is not known now."""
+        if self._log is None:
+            return {}
+        try:
+            return positions_of(self._log.refresh())
+        except (TableNotFound, Retry):
+            return {}
 
     def limit(self, waiting: int) -> int:
         """How many of the ``waiting`` rows the next batch may take."""

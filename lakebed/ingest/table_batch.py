@@ -333,7 +333,8 @@ class TableIngest:
         if bounds.topic_id is not None and is_another(bounds.topic_id, topic_id):
             topic_id, plan = bounds.topic_id, replace(plan, end=0)  # it was planned before the topic was made anew
         if position and is_another(position.topic_id, topic_id):
-            return self._over_again(plan, bounds, topic_id, "the topic was deleted and created again")
+            why = "the topic was deleted and created again, or is one of another cluster"
+            return self._over_again(plan, bounds, topic_id, why)
         if offset is None:
             return _Begin(start=bounds.starting, end=plan.end, topic_id=topic_id)
         if bounds.end is not None and offset > bounds.end:

@@ -14,7 +14,7 @@ from lakebed.version import __version__
 
 GATE_FEATURE = "lakebed"
 """The writer feature of lakebed's tables: other programs do not support it, so they do not write."""
-FORMAT = 2
+FORMAT = 3
 _FIRST = 1  # of tables from before the number was written
 
 

@@ -51,6 +51,10 @@ class TableInspect:
         """
         return schema_history.schemas(self._log)
 
+    def positions(self) -> pa.Table:
+        """Up to where the table has read its source, a row each partition: topic, partition, the next offset, the topic's id."""
+        return metadata_tables.positions(self._log.refresh())
+
     def compactions(self, last: int = 1000) -> pa.Table:
         """The merges among the newest commits that the log still has, newest first: the cost, and what the plan predicted.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 
@@ -12,6 +12,7 @@ from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress, Re
 from lakebed.compaction.service import CompactResult
 from lakebed.operations import cleanup
 from lakebed.operations.hold import hold
+from lakebed.operations.rewind import rewind
 from lakebed.planning.plan_table import plan_table
 from lakebed.settings import interval_seconds
 from lakebed.table.internals import Internals
@@ -61,6 +62,18 @@ class TableMaintenance:
             reads=self._internals.reads.of,
         )
         return job.predicted() if dry_run else self._internals.compaction.recluster(job)
+
+    # -- reading again -------------------------------------------------------------------------------------------------
+
+    def rewind(self, topic: str, to: int | Mapping[int, int] | None = None) -> int:
+        """Have the table's pipeline read a topic again; returns the version.
+
+        ``to``: the offset to read all partitions from, or by partition; without it the table forgets the topic, and its pipeline
+        begins where its settings say (``starting_offsets``). A table with keys keeps the newest change of each key; one without
+        has the rows twice. Raises InvalidInput (a topic or partition that was not read, an offset ahead), Contention,
+        StoreUnavailable.
+        """
+        return rewind(self._log, topic, to)
 
     # -- cleaning up ---------------------------------------------------------------------------------------------------
 

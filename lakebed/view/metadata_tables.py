@@ -12,6 +12,7 @@ from lakebed.manifest.actions import Commit
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.column_mapping import ColumnMapping
 from lakebed.manifest.commit_kind import CommitKind, kind_of
+from lakebed.manifest.positions import positions_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_figures import figures_of
 from lakebed.manifest.table_log import TableLog
@@ -40,6 +41,9 @@ TIMELINE_SCHEMA = pa.schema(
         ("metrics", pa.map_(pa.string(), pa.float64())),
         ("engine", pa.string()),
     ]
+)
+POSITIONS_SCHEMA = pa.schema(
+    [("topic", pa.string()), ("partition", pa.int32()), ("next_offset", pa.int64()), ("topic_id", pa.string())]
 )
 CLAIMS_SCHEMA = pa.schema(
     [
@@ -208,6 +212,16 @@ def timeline(commits: Sequence[Commit]) -> pa.Table:
             }
         )
     return pa.Table.from_pylist(rows, TIMELINE_SCHEMA)
+
+
+def positions(snapshot: Snapshot) -> pa.Table:
+    """One row per partition that the table reads (POSITIONS_SCHEMA), sorted."""
+    rows = [
+        {"topic": topic, "partition": number, "next_offset": offset, "topic_id": position.topic_id}
+        for topic, position in sorted(positions_of(snapshot).items())
+        for number, offset in sorted(position.offsets.items())
+    ]
+    return pa.Table.from_pylist(rows, POSITIONS_SCHEMA)
 
 
 def claims(snapshot: Snapshot, now_ms: int) -> pa.Table:

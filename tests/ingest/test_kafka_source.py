@@ -9,18 +9,25 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import NewPartitions, TopicMetadata
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
+import lakebed
 from lakebed.errors import DataLoss, InvalidInput, Retry
 from lakebed.ingest.kafka import source as kafka_source
 from lakebed.ingest.kafka.cluster import KafkaCluster, topics_there
 from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.kafka.source import KafkaRangeStream, KafkaSource
-from lakebed.ingest.source import Range
+from lakebed.ingest.source import Bounds, Range
+from lakebed.manifest.commit_loop import Proposal, commit_loop
+from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.entries import Operation
+from lakebed.manifest.positions import Position, entry_of, position_entry
 from tests.infra.kafka import KafkaServer
+from tests.internals import log_of
 from tests.waiting import Patience, wait_until
 
 if TYPE_CHECKING:
@@ -108,6 +115,48 @@ def test_a_stream_may_start_at_a_time_or_at_given_offsets(kafka: KafkaServer, to
     assert planned(source, {}, ask(source, {})) == [(topic, 0, 4, 5)]
     with pytest.raises(InvalidInput, match="partition 9, which is not read"):
         ask(stream(kafka, topic, starting_offsets={topic: {"9": 4}}), {})
+
+
+def test_a_source_says_what_it_has_of_partitions_now(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, 5)
+    settings = KafkaSettings(
+        config={"bootstrap.servers": kafka.bootstrap}, topics=(topic,), starting_offsets={topic: {"0": 2}}
+    )
+    found = KafkaSource(settings).reader.bounds([(topic, 0), (topic, 1), (topic, 7), ("gone", 0)])
+    [topic_id] = {one.topic_id for one in found.values()}
+    assert topic_id is not None
+    assert found == {
+        (topic, 0): Bounds(earliest=0, starting=2, end=5, topic_id=topic_id),
+        (topic, 1): Bounds(earliest=0, starting=0, end=0, topic_id=topic_id),
+    }
+
+
+def test_a_stream_without_its_checkpoint_begins_where_the_table_is(
+    kafka: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(kafka, topic, 10)
+    table = lakebed.create(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    monkeypatch.setattr(kafka_source, "METADATA_SECONDS", 0.0)
+    settings = KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=(topic,))
+
+    def began(**position: Any) -> KafkaRangeStream:
+        entry = entry_of(topic, Position(**position))
+        access = ReadWriteSet(domains=frozenset([position_entry(topic)]))
+        proposal = Proposal(actions=[entry], access=access, result=lambda committed: committed.version)
+        commit_loop(log_of(table), Operation.REWIND, lambda snapshot: proposal)
+        return KafkaRangeStream(settings, table.path)
+
+    _, ids = KafkaCluster(settings).look()
+    source = began(offsets={0: 7}, topic_id=ids[topic])
+    first = ask(source, {})
+    assert planned(source, {}, first) == [(topic, 0, 7, 10)]
+    again = ask(source, first)
+    assert again["again"] == 1 and planned(source, first, again) == [], "the table is at 7, so it reads from there"
+    began(offsets={0: 10}, topic_id=ids[topic])
+    assert ask(source, again) == again
+    for lost in ({"offsets": {0: 11}, "topic_id": ids[topic]}, {"offsets": {0: 7}, "topic_id": "another"}):
+        source = began(**lost)
+        assert planned(source, {}, ask(source, {})) == [(topic, 0, 0, 10)], "the table says what is lost"
 
 
 def test_partitions_and_topics_that_appear_start_at_earliest(kafka: KafkaServer, topic: str) -> None:

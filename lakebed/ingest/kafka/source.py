@@ -6,7 +6,8 @@ Invariants
     K2  With ``read_committed`` a batch ends at the last stable offset: no open transaction is in it.
 
 An offset document is ``{"topics": {topic: {partition: next offset}}, "begin": {topic: {partition: offset}}, "ids":
-{topic: id}}``; ``{}`` is the state before the starting offsets were looked up.
+{topic: id}, "again": how often a batch was planned for what the table is to read again}``; ``{}`` is the state before the
+starting offsets were looked up.
 
 ``latestOffset``
     1.  Every few seconds, ask for the topics, their partitions and their ids.
@@ -14,7 +15,9 @@ An offset document is ``{"topics": {topic: {partition: next offset}}, "begin": {
     3.  Ask for the ends of all partitions in one request. If there is nothing new, ask again a few times, with pauses.
     4.  New partitions get a ``begin``. If a topic has another id, or a partition ends below the position, this raises
         ``DataLoss``, or reading starts over at the earliest offset.
-    5.  The limits, and the ``BatchLimit`` of a table that is behind, are shared among the partitions in proportion to
+        A partition that the table has read already, by its own log, begins there.
+    5.  If there is nothing new, but the table has read less than was planned, a batch without ranges is planned (``again``).
+    6.  The limits, and the ``BatchLimit`` of a table that is behind, are shared among the partitions in proportion to
         their unread records.
 """
 
@@ -155,6 +158,7 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ids: dict[str, str] = {}
         self._known: list[tuple[str, int]] = []
         self._looked_at = float("-inf")
+        self._asked_at = time.monotonic()
         self._targets: Partitions | None = None
         self._ends: Partitions = {}
         self._record_bytes: float | None = None
@@ -220,6 +224,9 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = self._begins(start, positions, known)
         begin |= self._restarts(start, positions, begin)
         if not begin and all(self._ends.get(p, offset) <= offset for p, offset in positions.items()):
+            if start and self._is_behind(positions):
+                kept = {name: value for name, value in start.items() if name != "begin"}
+                return {**kept, "again": start.get("again", 0) + 1}
             return start if start else self._offset(start, positions, begin)
         available = {**positions, **begin}
         taken = self._within(limit, available)
@@ -243,9 +250,29 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         new = [partition for partition in known if partition not in positions]
         if not new:
             return {}
-        if "topics" not in start:
-            return self._cluster.starting(new)
-        return self._cluster.earliest(new)
+        begin = self._cluster.earliest(new) if "topics" in start else self._cluster.starting(new)
+        read = self._read()  # by the table, if the checkpoint was lost
+        return {
+            p: read[p] if offset < read.get(p, offset) <= self._ends.get(p, offset) else offset
+            for p, offset in begin.items()
+        }
+
+    def _read(self) -> Partitions:
+        """Up to where the table has read the topics of now."""
+        return {
+            (topic, partition): offset
+            for topic, position in self._batch_limit.positions().items()
+            if self._ids.get(topic, position.topic_id) == position.topic_id
+            for partition, offset in position.offsets.items()
+        }
+
+    def _is_behind(self, positions: Partitions) -> bool:
+        """Whether the table has read less than was planned, as after a rewind. Its log is asked every few seconds."""
+        if time.monotonic() - self._asked_at < METADATA_SECONDS:
+            return False
+        self._asked_at = time.monotonic()
+        read = self._read()
+        return any(read.get(p, offset) < offset for p, offset in positions.items() if p in self._ends)
 
     def _restarts(self, start: Mapping[str, Any], positions: Partitions, begin: Partitions) -> Partitions:
         """The new first offsets of partitions whose records were replaced. Raises DataLoss unless losses are skipped."""

@@ -1,0 +1,83 @@
+"""The checkpoint of a query may be repeated, old, lost or shared: each record is in the table once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import lakebed
+from lakebed.ingest.debezium.events import DebeziumJson
+from lakebed.ingest.decoder import DecoderSchema
+from lakebed.ingest.generator import COLUMNS, OrderStream
+from lakebed.ingest.generator_source import GeneratorSource
+from lakebed.ingest.source import RangeChanges
+from lakebed.table import internals_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = pytest.mark.slow
+
+
+def started(spark: SparkSession, path: Path, events: int, checkpoint: str, batch: int = 400) -> StreamingQuery:
+    """A query that reads all events up to this one into a table without keys, and ends."""
+    table = lakebed.open(path) if path.exists() else lakebed.create(path, COLUMNS)
+    source = GeneratorSource(OrderStream(events_max=events, inserts=1.0, deletes=0), max_records_per_batch=batch)
+    changes = RangeChanges(source.reader, DebeziumJson(DecoderSchema(COLUMNS)))
+    place = str(path.parent / checkpoint)
+    return internals_of(table).start_ingest(
+        changes, source.stream(spark), checkpoint=place, query_name=checkpoint, trigger={"availableNow": True}
+    )
+
+
+def ingest(spark: SparkSession, path: Path, events: int, checkpoint: str = "c", batch: int = 400) -> None:
+    query = started(spark, path, events, checkpoint, batch)
+    assert query.awaitTermination(120) and query.exception() is None
+
+
+def orders(path: Path) -> list[int]:
+    return sorted(lakebed.open(path).to_arrow()["order_id"].to_pylist())
+
+
+def test_whatever_becomes_of_the_checkpoint_each_record_is_in_the_table_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, checkpoint = tmp_path / "t", tmp_path / "c"
+    ingest(spark, path, 1000)
+    assert orders(path) == list(range(1000))
+
+    (checkpoint / "commits" / "2").unlink()  # as a process leaves it that was killed after the commit of the table
+    ingest(spark, path, 1300)
+    assert orders(path) == list(range(1300))
+
+    newest = max(int(file.name) for file in (checkpoint / "offsets").iterdir() if file.name.isdigit())
+    (checkpoint / "commits" / str(newest)).unlink()
+    planned = checkpoint / "offsets" / str(newest)
+    *head, offset = planned.read_text().splitlines()
+    planned.write_text("\n".join([*head, json.dumps(json.loads(offset) | {"next": 1400})]))
+    ingest(spark, path, 1500)  # the last batch was planned anew, with more in it
+    assert orders(path) == list(range(1500))
+
+    for number in range(2, newest + 2):
+        for name in ("commits", "offsets"):
+            Path(checkpoint, name, str(number)).unlink(missing_ok=True)
+    ingest(spark, path, 1600, batch=500)  # the checkpoint is older than the table
+    assert orders(path) == list(range(1600))
+
+    shutil.rmtree(checkpoint)
+    ingest(spark, path, 1700)
+    assert orders(path) == list(range(1700))
+
+
+def test_two_queries_on_one_table_share_the_records(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    lakebed.create(path, COLUMNS)
+    queries = [started(spark, path, 2000, checkpoint, batch) for checkpoint, batch in (("one", 300), ("other", 170))]
+    for query in queries:
+        assert query.awaitTermination(120) and query.exception() is None
+    assert orders(path) == list(range(2000))
