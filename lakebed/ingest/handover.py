@@ -9,7 +9,8 @@ The two tables have a log each, and no commit is in both. So the log of the tabl
    it has taken. Files are numbered in the order in which the table lists them, so none is taken twice, whoever does it.
 4. The next batch leaves the files out of the entry of the table.
 
-After a crash between 2 and 3 the next batch, of any process, begins with 3.
+After a crash between 2 and 3 the next batch, of any process, begins with 3. A cleanup of the quarantine leaves alone what the
+table lists (``operations.cleanup``).
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Handover:
         """The entry of a commit to the table that brings these files too, and drops those that the quarantine has; None if it is
         the same as before."""
         listed, first = _listed(snapshot)
-        left = [(number, text) for number, text in listed if number > self._taken]
-        more = [(first + place, part.to_json()) for place, part in enumerate(parts)]
+        left = [(number, part) for number, part in listed if number > self._taken]
+        more = [(first + place, orjson.loads(part.to_json())) for place, part in enumerate(parts)]
         self._own.update(part.path for part in parts)
         if not more and len(left) == len(listed):
             return None
@@ -56,7 +57,7 @@ class Handover:
 
     def deliver(self, snapshot: Snapshot) -> None:
         """Commit what the table lists to the quarantine, unless that has it. Raises StoreUnavailable, Contention."""
-        listed = [(number, text) for number, text in _listed(snapshot)[0] if number > self._taken]
+        listed = [(number, part) for number, part in _listed(snapshot)[0] if number > self._taken]
         if not listed:
             return
         log = self._quarantine_log()
@@ -65,7 +66,7 @@ class Handover:
         def build(quarantine: Snapshot) -> Proposal[None] | Finished[None]:
             text = quarantine.domains.get(entry)
             taken = orjson.loads(text)["taken"] if text else 0
-            parts = [WrittenPart.from_json(text) for number, text in listed if number > taken]
+            parts = [WrittenPart(**part) for number, part in listed if number > taken]
             if not parts:
                 return Finished(None)
             actions: list[Action] = [
@@ -88,7 +89,7 @@ class Handover:
         return there
 
 
-def _listed(snapshot: Snapshot) -> tuple[list[tuple[int, str]], int]:
+def _listed(snapshot: Snapshot) -> tuple[list[tuple[int, dict[str, Any]]], int]:
     """The files that a table lists, each with its number, and the number of the next one."""
     text = snapshot.domains.get(QUARANTINED)
     if text is None:

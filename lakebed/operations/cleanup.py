@@ -39,16 +39,19 @@ from urllib.parse import unquote
 import orjson
 import pyarrow as pa
 
-from lakebed.errors import Contention, Corrupt, InvalidInput, VersionNotFound
+from lakebed.errors import Contention, Corrupt, InvalidInput, TableNotFound, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain, RemoveChangePart, RemovePart
 from lakebed.manifest.claims import LEASE_MS_MAX, claims_of
 from lakebed.manifest.deletion_vector import DeletionVector
+from lakebed.manifest.entries import QUARANTINED
 from lakebed.manifest.expire import expire_before
 from lakebed.manifest.holds import first_unexpired, held_onward, held_versions, holds_of
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.read_commits import commits_since
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import LOG_FOLDER, TableLog
+from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.parts.read_counts import READS_FOLDER, WINDOW_SECONDS
 from lakebed.settings import PREFIX, retention_seconds
 from lakebed.storage.local_files import TEMPORARY_PREFIX
@@ -293,6 +296,7 @@ def _live_set(
     else:
         unreferenced_before_ms = min(unreferenced_before_ms, oldest.timestamp_ms - write_seconds * 1000)
     referenced.update(_referenced_by_held(log, held_versions(newest.domains, now_ms), first))
+    referenced.update(_listed_for_quarantine(log.root))
     under_way = [  # by the clock of who claimed, which may be a day off
         claim.since_ms - LEASE_MS_MAX
         for claim in claims_of(newest.domains).values()
@@ -336,6 +340,16 @@ def _referenced_by_held(log: TableLog, versions: Iterable[int], before: int) -> 
         if version < before:
             with suppress(VersionNotFound):  # it has left the log: nobody can read it any more
                 yield from _referenced_by(log.at_version(version))
+
+
+def _listed_for_quarantine(root: str) -> Iterator[str]:
+    """Files of a quarantine that the log of its table lists, and that are to be committed yet (``lakebed.quarantined``)."""
+    if not root.endswith(QUARANTINE_SUFFIX):
+        return
+    with suppress(TableNotFound):
+        table = TableLog(open_store(root.removesuffix(QUARANTINE_SUFFIX))).refresh()
+        if text := table.domains.get(QUARANTINED):
+            yield from _referenced_by_entry(QUARANTINED, text)
 
 
 def _referenced_since(log: TableLog, after: int, last: int) -> Iterator[str]:

@@ -270,6 +270,19 @@ def test_a_partition_that_is_gone_stops_nothing(tmp_path: Path) -> None:
 # -- quarantine --------------------------------------------------------------------------------------------------------
 
 
+def test_a_cleanup_of_the_quarantine_leaves_what_its_table_lists(tmp_path: Path) -> None:
+    table, source = unkeyed(tmp_path), filled(1)
+    source.add("t", 0, b"{")
+    Process(table.path, source).run()
+    source.add("t", 0, b"}")
+    with dying(Handover, "deliver", "before", 2), pytest.raises(Crash):
+        Process(table.path, source).run()
+    quarantine = lakebed.open(table.path + QUARANTINE_SUFFIX)
+    quarantine.maintenance.remove_orphan_files(older_than="0 seconds", dry_run=False, allow_short_retention=True)
+    Process(table.path, source).run()
+    assert quarantined(table) == [1, 2]
+
+
 def test_the_entry_of_the_quarantine_does_not_grow(tmp_path: Path) -> None:
     table, source = unkeyed(tmp_path), filled(1)
     process, sizes = Process(table.path, source), []
