@@ -129,6 +129,8 @@ class Compactor:
         self._shared = _Shared()
         self._lock = threading.Lock()  # of _shared
         self._closing = False
+        self.depth_over_budget = 0
+        """By how many runs the deepest point of the base is beyond the read budget, as the last plan found it."""
         self.on_wake: Callable[[], object] = lambda: None
         """What ``wake`` calls: it lets the threads plan that work for this compactor."""
 
@@ -170,11 +172,14 @@ class Compactor:
         with self._starting() as start:
             return bool(self._plans(start))
 
-    def next_plan(self) -> tuple[int, MergePlan] | None:
-        """The plan to run next, and its number, for ``run``; None if there is none, or if the compactor closes."""
+    def next_plan(self, looks: bool = True) -> tuple[int, MergePlan] | None:
+        """The plan to run next, and its number, for ``run``; None if there is none, or if the compactor closes.
+
+        ``looks``: whether the log is read; if not, the plan is for the newest snapshot in memory.
+        """
         while not self._closing:
             with self._starting() as start:
-                plans = self._plans(start)
+                plans = self._plans(start, looks)
                 with self._lock:
                     job = self._take(start, plans)
                 if job is not None or not plans:
@@ -199,9 +204,9 @@ class Compactor:
             with self._lock:
                 self._shared.planning.discard(start)
 
-    def _plans(self, start: _Start) -> list[MergePlan]:
+    def _plans(self, start: _Start, looks: bool = True) -> list[MergePlan]:
         """What can be merged, best first."""
-        snapshot, now_ms = self._log.refresh(), int(start.now * 1000)
+        snapshot, now_ms = (None if looks else self._log.newest) or self._log.refresh(), int(start.now * 1000)
         views = self._merger.views(snapshot, now_ms)
         gone = [path for path in start.failed if all(path not in view.snapshot.parts for view in views)]
         with self._lock:
@@ -212,6 +217,7 @@ class Compactor:
         for view in views:
             taken = start.taken | view.claimed
             planning = self._planner(view.snapshot, taken, now_ms, start.in_flight_bytes, reads, view.goal)
+            self.depth_over_budget = max(0, planning.depth_max - snapshot.settings.read_budget)
             if plans := uploaded_plans(planning, view.below):
                 return plans
         return []

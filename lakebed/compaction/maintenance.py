@@ -8,10 +8,12 @@ depend on the writers. It is no streaming query, since Spark would do more for e
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import suppress
 
 from lakebed import events
 from lakebed.compaction.compactor import CLOSE_SECONDS_MAX
@@ -21,7 +23,7 @@ from lakebed.errors import Cancelled, LakebedError
 ONE_TABLE_LOOK_SECONDS = (0.02, 0.5)
 """The first and the longest pause between two looks at the log of a table that has a maintenance of its own."""
 _DRAIN_LOOK_SECONDS = 0.1
-LOOK_SECONDS = (1.0, 30.0)
+LOOK_SECONDS = (1.0, 60.0)
 """Those of one table among many. Batches of this process need no look."""
 
 
@@ -33,6 +35,7 @@ class DatabaseMaintenance:
 
     def __init__(self, threads: int | None = None, look_seconds: tuple[float, float] = LOOK_SECONDS) -> None:
         """``threads``: those that settle, by default 4; as many more at most merge, clean up and extend leases."""
+        _raise_limit_of_files()
         threads = threads or 4
         merges = max(1, min(threads // 2, os.cpu_count() or 1))
         self._pools = Pools(cycles=threads, merges=merges, chores=2, leases=2)
@@ -170,3 +173,11 @@ class Maintenance:
     def _hear(self, event: events.Event) -> None:
         if isinstance(event, events.BatchCommitted) and event.table == self._maintained.upkeep.path:
             self._maintained.look()
+
+
+def _raise_limit_of_files() -> None:
+    """A table has up to two locks, open files, and many systems allow 1,024 of them unless a process asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # the system allows no more
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

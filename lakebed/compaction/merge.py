@@ -309,7 +309,8 @@ class Merger:
         Nobody needs them any more: a replica that comes back so late does its work again.
         """
         late_ms = int((self._clock() - self._lease_seconds) * 1000)
-        for claim in claims_of(self._log.refresh().domains).values():
+        newest = self._log.newest or self._log.refresh()  # a claim that others made since is not old enough
+        for claim in claims_of(newest.domains).values():
             if claim.replica != self.replica and not claim.is_live(late_ms):
                 self.abandon(claim, result="expired")
 

@@ -19,7 +19,7 @@ from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
 from lakebed.compaction.upkeep import Chore
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.compaction.volatile_choice import volatile_choice
-from lakebed.manifest.claims import claimed_paths
+from lakebed.manifest.claims import claimed_paths, claims_of
 from lakebed.manifest.table_log import TableLog
 from lakebed.notebook import HtmlResult
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -132,16 +132,19 @@ class Compaction:
 
     def chores(self) -> tuple[Chore, ...]:
         """What is to be done now and then beside the merges of the compactor in the background."""
-        tidy = Chore(run=self._tidy, seconds=min(TIDY_SECONDS, self.lease_seconds))
-        volatile = self.volatile_merger
+        volatile, seconds = self.volatile_merger, min(TIDY_SECONDS, self.lease_seconds)
         if volatile is None:
-            return (tidy,)
+            return (Chore(run=self._tidy, seconds=seconds, is_needed=self._has_claims),)
+        tidy = Chore(run=self._tidy, seconds=seconds)
         heartbeat = self.lease_seconds / HEARTBEATS
         return (
             tidy,
             Chore(run=self._upload, seconds=UPLOAD_LOOK_SECONDS, is_needed=volatile.holds_any),
             Chore(run=volatile.extend, seconds=heartbeat, is_needed=volatile.holds_any, extends_leases=True),
         )
+
+    def _has_claims(self) -> bool:
+        return self._log.newest is not None and bool(claims_of(self._log.newest.domains))
 
     def due(self) -> bool:
         """Whether the compactor of this process has something to merge now."""

@@ -92,15 +92,16 @@ def settle(
     changes_max: int = CHANGES_MAX,
     checkpoint_slack: int = 1,
     until_version: int | None = None,
+    first: Snapshot | None = None,
 ) -> SettleResult:
     """Settle everything that is in the tail now. Raises Contention, StoreUnavailable (settling again is safe).
 
     ``set_aside`` commits records of a change part to the quarantine, unless records of that part are there already.
     ``checkpoint_slack``: a checkpoint is written after so many times the table's checkpoint interval. ``until_version``: change
-    parts of later versions stay in the tail.
+    parts of later versions stay in the tail. ``first``: the snapshot to begin with (default: the newest).
     """
     started = time.perf_counter()
-    snapshot = log.refresh()
+    snapshot = first or log.refresh()
     until = snapshot.version if until_version is None else min(until_version, snapshot.version)
     settling = _Settling(
         log=log,

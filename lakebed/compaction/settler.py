@@ -55,10 +55,11 @@ class Settler:
         locator: Callable[[WriteSpec], KeyLocator] | None = None,
         checkpoint_slack: int = 1,
         until_version: int | None = None,
+        first: Snapshot | None = None,
     ) -> SettleResult:
         """Settle the whole tail, or up to a version. Raises what ``settle`` raises.
 
-        ``locator`` takes the place of the usual one.
+        ``locator`` takes the place of the usual one; ``first``: the snapshot to begin with (default: the newest).
         """
         found_by = locator or self._locator
         result = settle(
@@ -69,6 +70,7 @@ class Settler:
             self._set_aside,
             checkpoint_slack=checkpoint_slack,
             until_version=until_version,
+            first=first,
         )
         if result.commits or result.conflicts:
             events.emit(
@@ -88,18 +90,20 @@ class Settler:
             )
         return result
 
-    def settle_if_due(self, spark: SparkSession | None = None) -> bool:
+    def settle_if_due(self, spark: SparkSession | None = None, looks: bool = True) -> bool:
         """Settle if the planner says so; returns whether something was settled. With a session, Spark tasks find very many keys.
 
         For maintenance, which writes checkpoints in a thread of its own: one is written here only if that thread is late.
+        ``looks``: whether the log is read; if not, the newest snapshot in memory decides.
         """
         with self._lock:  # a tail that waits may become due while a batch is looked at
             now_ms, until_version = int(time.time() * 1000), self.until_version
-            snapshot = _without_later_changes(self._log.refresh(), until_version)
-            if reason_to_settle(snapshot, now_ms, self._log.statistics) is None:
+            newest = (None if looks else self._log.newest) or self._log.refresh()
+            to_settle = _without_later_changes(newest, until_version)
+            if reason_to_settle(to_settle, now_ms, self._log.statistics) is None:
                 return False
             locator = self.wide_locator(spark) if spark else None
-            return self.settle(locator, checkpoint_slack=2, until_version=until_version).commits > 0
+            return self.settle(locator, checkpoint_slack=2, until_version=until_version, first=newest).commits > 0
 
     def settle_to(self, version: int, spark: SparkSession | None = None) -> int | None:
         """Settle up to a version now; what becomes due afterwards is not settled beyond it. Raises what ``settle`` raises.

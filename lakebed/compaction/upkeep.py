@@ -2,9 +2,10 @@
 
 1. The *cycle* looks for a new version: at once after a batch that this process commits, and otherwise after a pause that grows
    while nothing comes. If there is one, or if the tail may have become due, it settles what is due and refreshes the views.
-   After an error that may pass it runs again, later each time.
-2. After a cycle the merge job makes a plan and executes it, as long as there is one. Without a new version it plans again now and
-   then, since claims and failures expire.
+   After an error that may pass it runs again, later each time. The more it is behind (backpressure), the earlier it gets a
+   thread.
+2. When a cycle has found another base, the merge job makes a plan and executes it, as long as there is one. It plans again now
+   and then all the same, since claims and failures expire. The deeper a table is, the earlier it gets a thread.
 3. Chores (uploads, checkpoints, cleaning up) run at intervals while they are needed. Leases are extended in a pool of their own,
    so that no merge or settle delays that.
 
@@ -31,19 +32,26 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import is_not
 
 from lakebed.compaction.compactor import CLOSE_SECONDS_MAX, Compactor
 from lakebed.compaction.scheduler import Job, Scheduler
 from lakebed.compaction.settler import Settler
 from lakebed.errors import Cancelled, LakebedError, Retry
 from lakebed.failures import Health, Restarts, failure_in
+from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
+from lakebed.planning.backpressure import pressure
 
 QUERY = "maintain"
 SETTLE_LOOK_SECONDS = 5.0
 """How often a tail is looked at that waits: it becomes due with time."""
 MERGE_LOOK_SECONDS = (5.0, 60.0)
 """The pauses between two plans without a new version: the first, and the longest."""
+IDLE_SECONDS = 600.0
+"""When a table is idle into which nothing came."""
+INDEX_BYTES_KEPT = 64 << 20
+"""A key index that is larger stays open while the table is idle: to open it is to read it once."""
 _SLOW_SECONDS = 5.0
 _logger = logging.getLogger("lakebed.compact")
 
@@ -66,8 +74,8 @@ class Chore:
 class Upkeep:
     """What the maintenance of one table consists of.
 
-    ``step`` runs one cycle on the newest snapshot; ``settle_to`` see ``Settler``; ``spark_runs``: the maintenance ends when it
-    returns False.
+    ``step`` runs one cycle on the newest snapshot that ``log`` has; ``settle_to``: see ``Settler``; ``release`` lets go of the
+    key index, unless it has more bytes than that; ``spark_runs``: the maintenance ends when it returns False.
     """
 
     path: str
@@ -77,6 +85,7 @@ class Upkeep:
     settle_to: Callable[[int], int | None]
     compactor: Compactor
     chores: tuple[Chore, ...] = ()
+    release: Callable[[int | None], object] = lambda bytes_max: None
     spark_runs: Callable[[], bool] = always
 
 
@@ -117,6 +126,7 @@ class Maintained:
         self._cycles = self._cycles_at_failure = 0
         self._seen, self._pause = ("", -1), look_seconds[0]  # a table's id and version
         self._merge_pause = MERGE_LOOK_SECONDS[0]
+        self._planned: tuple[object, ...] = (None, None)  # what of the table the merges were planned for
         self._stepped_at = self._not_before = 0.0
         self._stopping, self.ended = threading.Event(), threading.Event()
         self.error: LakebedError | None = None
@@ -185,22 +195,31 @@ class Maintained:
             return self._failed(failure_in(str(error), QUERY)) if self.upkeep.spark_runs() else 0.0
 
     def _look(self) -> float:
-        snapshot = self.upkeep.log.refresh()
-        waits = bool(snapshot.tail) and time.monotonic() - self._stepped_at >= SETTLE_LOOK_SECONDS
-        version = snapshot.metadata.id, snapshot.version
+        log = self.upkeep.log
+        newest = log.newest
+        if newest is None or _version_of(newest) == self._seen:  # else this process committed meanwhile
+            newest = log.refresh()
+        version = _version_of(newest)
+        waits = bool(newest.tail) and time.monotonic() - self._stepped_at >= SETTLE_LOOK_SECONDS
         if version != self._seen or waits:
+            self._cycle.head_start_seconds = pressure(newest).factor - 1
             self.upkeep.step()
             self._stepped_at = time.monotonic()
             self._cycles += 1
             self._health.runs()
-            if version != self._seen:
-                self._seen, self._pause = version, self._look_seconds[0]
+            newest = log.newest or newest
+        if version != self._seen:
+            self._seen, self._pause, log.is_idle = version, self._look_seconds[0], False
+            if any(map(is_not, self._planned, base := (newest.parts, newest.metadata))):
+                self._planned = base
                 self._plan_soon()
-                self._wake_chores()
-        else:
+            self._wake_chores()
+        elif not waits:
             self._pause = min(2 * self._pause, self._look_seconds[1])
-        newest = self.upkeep.log.newest
-        return min(self._pause, SETTLE_LOOK_SECONDS) if newest and newest.tail else self._pause
+            if not log.is_idle and time.monotonic() - self._stepped_at >= IDLE_SECONDS:
+                log.is_idle = True
+                self.upkeep.release(INDEX_BYTES_KEPT)
+        return min(self._pause, SETTLE_LOOK_SECONDS) if newest.tail else self._pause
 
     def _failed(self, error: LakebedError) -> float | None:
         """The pause until the next try; None if there is none."""
@@ -237,7 +256,8 @@ class Maintained:
         """Make a plan and execute it; returns when to plan again."""
         compactor = self.upkeep.compactor
         try:
-            job = compactor.next_plan()
+            job = compactor.next_plan(looks=False)  # the cycle looks
+            self._merge.head_start_seconds = compactor.depth_over_budget
             if job is not None:
                 with suppress(Exception):  # reported already, and tried again later
                     compactor.run(*job)
@@ -291,5 +311,11 @@ class Maintained:
             pool.remove(theirs, deadline - time.monotonic())
         compactor.close()
         self._refuse_settles()
+        self.upkeep.log.is_idle = False
+        self.upkeep.release(None)
         self._on_end()
         self.ended.set()
+
+
+def _version_of(snapshot: Snapshot) -> tuple[str, int]:
+    return snapshot.metadata.id, snapshot.version

@@ -300,14 +300,13 @@ class VolatileMerger:
     def tidy(self) -> None:
         """Remove files that were kept for readers long enough, and claims of replicas that are gone (``Merger.tidy``)."""
         self._merger.tidy()
-        settings = self._log.refresh().settings
+        newest = self._log.newest or self._log.refresh()
+        settings = newest.settings
         is_full = not self._folder.has_room(settings.volatile_bytes_max, 2 * settings.plan_bytes_max)
         with self._lock:
             self._is_full = is_full
             in_use = set(self._held) | self._busy
-        in_flight = {
-            claim.id for claim in claims_of(self._log.refresh().domains).values() if claim.replica == self.replica
-        }
+        in_flight = {claim.id for claim in claims_of(newest.domains).values() if claim.replica == self.replica}
         self._folder.sweep(lambda name: name in in_use or name in in_flight)
 
     # -- inside ------------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from lakebed.sortkey.statistics_cache import StatisticsCache
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", COLUMN_MAPPING, TYPE_WIDENING})
 _RELIST_SECONDS = 60.0
+_IDLE_RELIST_SECONDS = 600.0
 _LOAD_ATTEMPTS_MAX = 5
 _ENABLED = "delta.inCommitTimestampEnablementVersion"  # from this version on the times of commits grow
 
@@ -58,6 +59,8 @@ class LogReader:
         """Parsed statistics of parts, of all versions; those of removed parts are dropped now and then."""
         self.clock = clock
         self.sleep = sleep
+        self.is_idle = False
+        """Set by who follows the log, while nothing comes: it is listed every ten minutes then, not every minute."""
         self._newest: Snapshot | None = None
         self._times: dict[int, int] = {}  # of commits that were made before times were kept in order
         self._checkpointed = -1
@@ -89,7 +92,8 @@ class LogReader:
 
     def _read_newest(self) -> Snapshot:
         before = known = self._newest
-        if known is None or not 0 <= self.clock() - self._listed_at <= _RELIST_SECONDS:
+        relist_seconds = _IDLE_RELIST_SECONDS if self.is_idle else _RELIST_SECONDS
+        if known is None or not 0 <= self.clock() - self._listed_at <= relist_seconds:
             if known is not None and not self._is_in_log(known):
                 known, self._checkpointed = None, -1
             known = self._without_expired(self._load(None, known))

@@ -55,6 +55,18 @@ class Locators:
         if found is not None and not found.index.abandoned and not (found.rebuild and found.rebuild.is_running):
             found.index.merge_runs()
 
+    def release(self, bytes_max: int | None = None) -> None:
+        """Let go of the key index, its lock and its files, unless it has more bytes. It is opened again when needed."""
+        found = self._open
+        if found is None or (found.rebuild and found.rebuild.is_running):
+            return
+        if bytes_max is not None and found.index.bytes > bytes_max:
+            return
+        with self._opening:
+            if self._open is found:
+                self._open = None
+                found.index.close()
+
     def _opened(self, spec: WriteSpec, before: _Open | None) -> _Open:
         if before is not None:
             if before.rebuild is not None:

@@ -187,6 +187,7 @@ class Internals:
             settler=self.settler,
             settle_to=lambda version: self.settler.settle_to(version, spark),
             compactor=compactor,
+            release=self.locators.release,
             chores=(
                 *self.compaction.chores(),
                 Chore(run=self.tidy, seconds=max(60.0, min(_TIDY_SECONDS, log_retention_seconds / 2))),
@@ -197,9 +198,9 @@ class Internals:
         )
 
     def step(self, spark: SparkSession | None = None) -> None:
-        """One maintenance cycle: settle if it is due, refresh the views; tidy the key index when idle."""
-        settled = self.settler.settle_if_due(spark)
-        self.view.refresh(self.log.refresh())
+        """One maintenance cycle on the newest snapshot in memory: settle if due, refresh the views; tidy the index when idle."""
+        settled = self.settler.settle_if_due(spark, looks=False)
+        self.view.refresh(self.log.newest or self.log.refresh())
         if not settled:
             self.locators.tidy()
 

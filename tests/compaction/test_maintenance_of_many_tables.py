@@ -200,7 +200,7 @@ def test_leases_are_extended_while_all_other_threads_are_busy(tmp_path: Path) ->
 
         long, lease = Chore(run=busy, seconds=0.0), Chore(run=extend, seconds=0.01, extends_leases=True)
         made = upkeep_of(table)
-        made.compactor.next_plan = lambda: busy()  # type: ignore[method-assign, func-returns-value, assignment]
+        made.compactor.next_plan = lambda looks: busy()  # type: ignore[method-assign, func-returns-value, assignment]
         return replace(made, step=busy, chores=(long, lease))
 
     with maintained(list(map(upkeep, tables))):
@@ -301,3 +301,37 @@ def test_a_settle_that_fails_or_comes_too_late_says_so(tmp_path: Path) -> None:
         assert isinstance(first.exception(SECONDS_MAX), Retry)
         assert isinstance(second.exception(SECONDS_MAX), Cancelled)
         stopping.join(SECONDS_MAX)
+
+
+def test_a_table_into_which_nothing_comes_lets_go_of_its_key_index_and_takes_it_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.compaction.upkeep.IDLE_SECONDS", 0.0)
+    [table] = tables_in(tmp_path, 1)
+    internals = internals_of(table)
+    maintenance = DatabaseMaintenance(look_seconds=(0.01, 0.02))
+    try:
+        maintenance.add(upkeep_of(table))
+        for round in range(3):
+            table.apply(changes(round, 100))
+            wait_until(lambda: is_settled(table))
+            wait_until(lambda: internals.locators._open is None and log_of(table).is_idle)
+        assert table.lookup([100])["v"].to_pylist() == [100] and table.to_arrow().num_rows == 4
+    finally:
+        maintenance.stop()
+    assert not log_of(table).is_idle
+
+
+def test_a_table_that_is_removed_leaves_its_key_index_to_the_next_handle(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    [table] = tables_in(tmp_path, 1)
+    with maintained([upkeep_of(table)]) as maintenance:
+        table.apply(changes(1))
+        wait_until(lambda: is_settled(table))
+        maintenance.remove(table.path)
+        other = lakebed.open(table.path)
+        maintenance.add(upkeep_of(other))
+        other.apply(changes(2))
+        wait_until(lambda: is_settled(other))
+    assert not [record for record in caplog.records if "another process uses the key index" in record.getMessage()]
