@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lakebed.compaction.recluster_job import ReclusterResult
     from lakebed.compaction.service import CompactResult
     from lakebed.compaction.settle import SettleResult
+    from lakebed.database.warehouse import Moment, Warehouse, warehouse
     from lakebed.operations.alter import AlterResult
     from lakebed.operations.mutation import MutationResult
     from lakebed.session import spark
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AlterResult",
     "CompactResult",
+    "Moment",
     "MutationResult",
     "ReclusterResult",
     "SettleResult",
     "Table",
+    "Warehouse",
     "__version__",
     "convert",
     "create",
@@ -34,20 +37,24 @@ __all__ = [
     "events",
     "open",
     "spark",
+    "warehouse",
 ]
 
 # Loaded when first asked for: each of Spark's Python workers imports some module of lakebed, and needs few of these.
 _HOMES = {
     "AlterResult": "lakebed.operations.alter",
     "CompactResult": "lakebed.compaction.service",
+    "Moment": "lakebed.database.warehouse",
     "MutationResult": "lakebed.operations.mutation",
     "ReclusterResult": "lakebed.compaction.recluster_job",
     "SettleResult": "lakebed.compaction.settle",
     "Table": "lakebed.table",
+    "Warehouse": "lakebed.database.warehouse",
     "convert": "lakebed.table",
     "create": "lakebed.table",
     "open": "lakebed.table",
     "spark": "lakebed.session",
+    "warehouse": "lakebed.database.warehouse",
 }
 
 

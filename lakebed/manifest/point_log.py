@@ -1,7 +1,7 @@
 """The log of a database: its commits are points. It is a Delta log without rows, below ``_lakebed/database`` of the database.
 
     lakebed.point                  {"point": 57, "time_ms": …, "transaction": "754:39412448", "left_out": {…}, …}
-    lakebed.point_table.<table>    {"version": 12, "table": "<id>", "settled": 14}
+    lakebed.point_table.<table>    {"version": 12, "table": "<id>", "position": "1f0c…", "settled": 14}
 
 1. A commit that takes a point sets the first entry, and those of the tables whose version changed. So the snapshot at one version
    has the whole map, and a table that did not change costs nothing.
@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import POINT, POINT_TABLE, Operation
 from lakebed.manifest.format import FORMAT, GATE_FEATURE
 from lakebed.manifest.outcome import Unknown
+from lakebed.manifest.positions import entry_of, positions_of
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -44,10 +46,12 @@ _FEATURES = frozenset(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAt:
     """A table in a point. ``version``: for readers of lakebed's; ``settled``: for every reader of Delta tables, None if it is not
-    settled there; ``table_id``: of the table that had this name then."""
+    settled there; ``table_id``: of the table that had this name then; ``position``: tells what it had read (``position_digest``).
+    """
 
     version: int
     table_id: str
+    position: str = ""
     settled: int | None = None
 
 
@@ -150,8 +154,7 @@ class PointLog:
             for name, version in versions.items():
                 at = newest.tables.get(name)
                 if at is not None and at.settled != version:
-                    settled = TableAt(version=at.version, table_id=at.table_id, settled=version)
-                    actions.append(Domain(POINT_TABLE + name, _text(settled)))
+                    actions.append(Domain(POINT_TABLE + name, _text(replace(at, settled=version))))
             if not actions:
                 return Finished(newest)
             access = ReadWriteSet(domains=frozenset([POINT]))
@@ -213,6 +216,13 @@ def _follows(newest: Point, point: Point) -> bool:
     return point.number > newest.number
 
 
+def position_digest(snapshot: Snapshot) -> str:
+    """Tells apart what a table has read at different versions; the same as long as it has read nothing more."""
+    positions = positions_of(snapshot)
+    texts = [entry_of(topic, positions[topic]).configuration for topic in sorted(positions)]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
 def point_of(snapshot: Snapshot) -> Point | None:
     """The point that a version of the log is at. Raises Corrupt."""
     text = snapshot.domains.get(POINT)
@@ -242,7 +252,10 @@ def tables_of(snapshot: Snapshot) -> dict[str, TableAt]:
         if domain.startswith(POINT_TABLE):
             document = orjson.loads(text)
             out[domain.removeprefix(POINT_TABLE)] = TableAt(
-                version=int(document["version"]), table_id=document["table"], settled=document.get("settled")
+                version=int(document["version"]),
+                table_id=document["table"],
+                position=document["position"],
+                settled=document.get("settled"),
             )
     return out
 
@@ -259,7 +272,7 @@ def _document(point: Point) -> dict[str, Any]:
 
 
 def _text(at: TableAt) -> str:
-    document: dict[str, Any] = {"version": at.version, "table": at.table_id}
+    document: dict[str, Any] = {"version": at.version, "table": at.table_id, "position": at.position}
     if at.settled is not None:
         document["settled"] = at.settled
     return orjson.dumps(document).decode()

@@ -154,6 +154,22 @@ def require_text(text: object, name: str) -> str:
     return text
 
 
+def tables_in(sql: str) -> set[tuple[str, str]]:
+    """The tables that a query names, each with its schema, or "" where it names none; also those that the query defines itself.
+
+    Raises InvalidInput as ``require_query``.
+    """
+    text = require_query(sql)
+    rest = text[prefix.end() :] if (prefix := _EXPLAIN.match(text)) else text
+    with connect() as connection:
+        tree = _serialized(connection, rest, "the query", "one SELECT")
+    return {
+        (str(node.get("schema_name", "")), str(node["table_name"]))
+        for node in _nodes(tree)
+        if "table_name" in node and node.get("type") == "BASE_TABLE"
+    }
+
+
 def connection_for(
     storage: PartStorage, paths: Iterable[str], folders: Sequence[str] = ()
 ) -> duckdb.DuckDBPyConnection:

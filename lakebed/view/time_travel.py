@@ -19,14 +19,15 @@ def snapshot_at(log: TableLog, version: int | None = None, timestamp: str | floa
         raise InvalidInput("give a version or a timestamp, not both")
     newest = log.refresh()
     if timestamp is not None:
-        version = log.version_at(_epoch_ms(timestamp))
+        version = log.version_at(epoch_ms(timestamp))
     if version is None:
         return newest
     require_unexpired(newest.domains, version, log.now_ms())
     return log.at_version(version)
 
 
-def _epoch_ms(timestamp: str | float) -> int:
+def epoch_ms(timestamp: str | float) -> int:
+    """Milliseconds of a time: epoch seconds, or an ISO text, which is UTC without an offset. Raises InvalidInput."""
     if isinstance(timestamp, (int, float)):
         return int(timestamp * 1000)
     try:

@@ -74,19 +74,37 @@ MAINTENANCE = {
     "vacuum": "retention=None, dry_run=True, allow_short_retention=False",
 }
 MAINTAINED = {"awaitTermination": "timeout=None", "exception": "", "stop": ""}
+WAREHOUSE = {
+    "at": "moment='newest', *, hold_seconds=3600.0",
+    "create_views": "spark, at='newest'",
+    "points": "limit=100",
+    "query": "sql, at='newest'",
+    "table": "name",
+    "watermark": "",
+}
+MOMENT = {
+    "create_views": "spark",
+    "query": "sql",
+    "read": "spark, name",
+    "to_arrow": "name, columns=None, where=None",
+}
 SURFACES: tuple[tuple[type, dict[str, str]], ...] = (
     (lakebed.Table, METHODS),
     (Maintenance, MAINTAINED),
     (TableInspect, INSPECT),
     (TableMaintenance, MAINTENANCE),
+    (lakebed.Warehouse, WAREHOUSE),
+    (lakebed.Moment, MOMENT),
 )
 PUBLIC = {
     "AlterResult",
     "CompactResult",
+    "Moment",
     "MutationResult",
     "ReclusterResult",
     "SettleResult",
     "Table",
+    "Warehouse",
     "__version__",
     "convert",
     "create",
@@ -94,6 +112,7 @@ PUBLIC = {
     "events",
     "open",
     "spark",
+    "warehouse",
 }
 
 

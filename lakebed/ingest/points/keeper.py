@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lakebed import events
 from lakebed.errors import Retry, Unsupported
@@ -26,9 +26,9 @@ from lakebed.ingest.points.transaction_records import TransactionReader
 from lakebed.ingest.points.window import Window
 from lakebed.ingest.source import Range, RangeReader
 from lakebed.ingest.table_batch import BatchDone, is_another
-from lakebed.manifest.point_log import Point, PointLog, TableAt
+from lakebed.manifest.point_log import Point, PointLog, TableAt, position_digest
 from lakebed.manifest.positions import positions_of
-from lakebed.manifest.progress import Progress
+from lakebed.manifest.snapshot import Snapshot
 
 _logger = logging.getLogger("lakebed.ingest")
 
@@ -47,6 +47,7 @@ class PointSettings:
 class _Name:
     name: str
     table_id: str
+    position: str
 
 
 class PointKeeper:
@@ -103,13 +104,16 @@ class PointKeeper:
 
     # Tables -----------------------------------------------------------------------------------------------------------
 
-    def add(
-        self, topic: str, name: str, *, table_id: str, version: int, progress: Progress | None, has_read: bool
-    ) -> None:
-        """A table from now on; ``version`` has what it has read, ``progress`` is what its position in the topic says, and
-        ``has_read`` whether it has one."""
-        self._names[topic] = _Name(name, table_id)
-        self.state.add(topic, version, progress, has_read=has_read, wall_ms=self._now_ms())
+    def add(self, topic: str, name: str, snapshot: Snapshot) -> None:
+        """A table from now on, and its newest version."""
+        position = positions_of(snapshot).get(topic)
+        progress = position.transactions if position else None
+        self.name(topic, name, table_id=snapshot.metadata.id, position=position_digest(snapshot))
+        self.state.add(topic, snapshot.version, progress, has_read=position is not None, wall_ms=self._now_ms())
+
+    def name(self, topic: str, name: str, *, table_id: str, position: str = "") -> None:
+        """What the points call the table of a topic."""
+        self._names[topic] = _Name(name, table_id, position)
 
     def done(self, topic: str, result: BatchDone) -> None:
         """A table after a batch. One that had nothing to do in it is as it was."""
@@ -120,6 +124,7 @@ class PointKeeper:
             is_behind=result.left > 0,
             stopped=tuple(id for (name, _), id in result.stopped.items() if name == topic),
         )
+        self._names[topic] = replace(self._names[topic], position=position_digest(result.snapshot))
         self.state.done(topic, done)
 
     def failed(self, topic: str) -> None:
@@ -190,7 +195,9 @@ class PointKeeper:
             time_ms=reached.end.time_ms,
             transaction=reached.end.text,
             tables={
-                names[topic].name: TableAt(version=version, table_id=names[topic].table_id)
+                names[topic].name: TableAt(
+                    version=version, table_id=names[topic].table_id, position=names[topic].position
+                )
                 for topic, version in reached.versions.items()
             },
             left_out={names[topic].name if topic in names else topic: why for topic, why in reached.left_out.items()},

@@ -203,14 +203,9 @@ class World:
     def _add(self, keeper: PointKeeper, topic: str) -> None:
         now = self.versions[topic][-1]
         name = topic.removeprefix(f"{PREFIX}.")
-        keeper.add(
-            topic,
-            name,
-            table_id=name,
-            version=len(self.versions[topic]) - 1,
-            progress=now.progress,
-            has_read=any(now.offsets),
-        )
+        keeper.name(topic, name, table_id=name)
+        has_read, version = any(now.offsets), len(self.versions[topic]) - 1
+        keeper.state.add(topic, version, now.progress, has_read=has_read, wall_ms=self.wall_ms())
 
     def _bring(self, keeper: PointKeeper, cut: Cut, topic: str, ends: list[int]) -> None:
         """Bring a table further, compare and commit."""

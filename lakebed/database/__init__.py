@@ -1,0 +1,1 @@
+"""A database as a whole: all its tables as of one moment."""

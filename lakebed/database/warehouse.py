@@ -1,0 +1,256 @@
+"""All tables of a database, each by itself or all as of one moment of the source.
+
+warehouse = lakebed.warehouse("s3://lake/shop")
+with warehouse.at("newest") as moment:
+    moment.query("select sum(balance) from public.accounts join public.branches using (bid)")
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakebed.database.joined_query import TableOfQuery, query_tables
+from lakebed.errors import InvalidInput, TableNotFound, VersionNotFound
+from lakebed.ingest.database.naming import TableName
+from lakebed.manifest.point_log import Point, PointLog, TableAt, position_digest
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.operations.hold import hold
+from lakebed.storage.open import open_part_storage
+from lakebed.table import Table
+from lakebed.table import open as open_table
+from lakebed.table.internals import internals_of
+from lakebed.view.time_travel import epoch_ms, snapshot_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HOLD_SECONDS = 3600.0
+POINTS_SCHEMA = pa.schema(
+    [
+        pa.field("point", pa.int64(), False),
+        pa.field("time", pa.timestamp("ms", "UTC"), False),
+        pa.field("taken", pa.timestamp("ms", "UTC"), False),
+        pa.field("transaction", pa.string(), False),
+        pa.field("tables", pa.int32(), False),
+        pa.field("left_out", pa.map_(pa.string(), pa.string()), False),
+    ]
+)
+
+
+def warehouse(path: str | os.PathLike[str]) -> Warehouse:
+    """The database at a local path or an ``s3://`` one. Nothing is read yet."""
+    return Warehouse(open_part_storage(os.fspath(path)).root)
+
+
+class Warehouse:
+    """A database: the tables below one path, which one pipeline keeps. Made by ``lakebed.warehouse``."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._points = PointLog.of(path)
+
+    def __repr__(self) -> str:
+        return f"lakebed.warehouse({self.path!r})"
+
+    def table(self, name: str) -> Table:
+        """The table ``schema.table``, at its newest version. Raises TableNotFound."""
+        return open_table(f"{self.path}/{TableName(name).folder}")
+
+    def points(self, limit: int = 100) -> pa.Table:
+        """The newest points that are kept, newest first (POINTS_SCHEMA): ``time`` is the source's, ``taken`` this side's."""
+        found = list(islice(self._points.all(), limit))
+        columns: dict[str, list[Any]] = {
+            "point": [one.number for one in found],
+            "time": [one.time_ms for one in found],
+            "taken": [one.taken_ms for one in found],
+            "transaction": [one.transaction for one in found],
+            "tables": [len(one.tables) for one in found],
+            "left_out": [list(one.left_out.items()) for one in found],
+        }
+        arrays = [pa.array(columns[field.name], field.type) for field in POINTS_SCHEMA]
+        return pa.Table.from_arrays(arrays, schema=POINTS_SCHEMA)
+
+    def watermark(self) -> datetime.datetime | None:
+        """When the source committed the last transaction of the newest point; None if there is no point yet."""
+        newest = self._points.newest()
+        return None if newest is None else _time(newest.time_ms)
+
+    def at(self, moment: int | str | datetime.datetime = "newest", *, hold_seconds: float = HOLD_SECONDS) -> Moment:
+        """All tables as of one moment of the source: every transaction up to it is in, whole, and none after it.
+
+        ``moment``: the number of a point, ``"newest"``, or a time of the source (a datetime or an ISO text, UTC without an
+        offset): then the newest point until that time. In a ``with`` block, no cleanup deletes what the tables that are read in
+        it need, for ``hold_seconds`` at most. Raises VersionNotFound if there is no such point, InvalidInput.
+        """
+        if isinstance(moment, bool) or not isinstance(moment, (int, str, datetime.datetime)):
+            raise InvalidInput(f"{moment!r} is neither the number of a point nor a time; 'newest' is the newest point")
+        if isinstance(moment, int):
+            point = self._points.at(number=moment)
+        elif moment == "newest":
+            point = self._points.at()
+        else:
+            text = moment if isinstance(moment, str) else moment.isoformat()
+            point = self._points.at(time_ms=epoch_ms(text))
+        return Moment(self, point, hold_seconds)
+
+    def query(self, sql: str, at: int | str | datetime.datetime = "newest") -> pa.Table:
+        """The result of a SQL query over tables as of one moment (``Moment.query``)."""
+        return self.at(at).query(sql)
+
+    def create_views(self, spark: SparkSession, at: int | str | datetime.datetime = "newest") -> dict[str, str]:
+        """Make temporary views of all tables as of one moment (``Moment.create_views``)."""
+        return self.at(at).create_views(spark)
+
+
+class Moment:
+    """The tables of a database as of a point. Made by ``Warehouse.at``; a ``with`` block holds the versions that it reads."""
+
+    def __init__(self, warehouse: Warehouse, point: Point, hold_seconds: float) -> None:
+        self._warehouse = warehouse
+        self._point = point
+        self._hold_seconds = hold_seconds
+        self._tables: dict[str, tuple[Table, Snapshot]] = {}
+        self._holds: ExitStack | None = None
+
+    def __repr__(self) -> str:
+        return f"{self._warehouse!r}.at({self._point.number})"
+
+    def __enter__(self) -> Moment:
+        self._holds = ExitStack()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        holds, self._holds = self._holds, None
+        if holds is not None:
+            holds.close()
+
+    @property
+    def number(self) -> int:
+        """The number of the point."""
+        return self._point.number
+
+    @property
+    def time(self) -> datetime.datetime:
+        """When the source committed the point's last transaction."""
+        return _time(self._point.time_ms)
+
+    @property
+    def transaction(self) -> str:
+        """The source's id of that transaction."""
+        return self._point.transaction
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables in the point."""
+        return tuple(sorted(self._point.tables))
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """The tables that are not in the point, and why."""
+        return dict(self._point.left_out)
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """The version of each table, for readers of lakebed's."""
+        return {name: at.version for name, at in sorted(self._point.tables.items())}
+
+    @property
+    def settled_versions(self) -> Mapping[str, int]:
+        """The version at which every Delta reader sees each table as of this moment; tables that are not settled there lack."""
+        return {name: at.settled for name, at in sorted(self._point.tables.items()) if at.settled is not None}
+
+    def read(self, spark: SparkSession, name: str) -> DataFrame:
+        """A table as a DataFrame. Raises TableNotFound if it is not in the point, VersionNotFound if its version has expired."""
+        table, snapshot = self._opened(name)
+        return internals_of(table).view.dataframe(spark, snapshot)
+
+    def to_arrow(self, name: str, columns: list[str] | None = None, where: str | None = None) -> pa.Table:
+        """A table without Spark, as ``Table.to_arrow``. Raises as ``read``, and InvalidInput."""
+        table, snapshot = self._opened(name)
+        return internals_of(table).view.arrow(snapshot, columns, where)
+
+    def query(self, sql: str) -> pa.Table:
+        """The result of one SELECT (DuckDB's dialect) over these tables, called ``schema.table``, or ``table`` where only one
+        schema has it. Raises InvalidInput, and as ``read``."""
+        return query_tables(sql, tuple(self._point.tables), self._of_query)
+
+    def create_views(self, spark: SparkSession) -> dict[str, str]:
+        """Make temporary views, of the name of the table, or ``schema_table`` where several schemas have it; returns them with
+        the tables that they show. The views stay at this moment. Raises as ``read``."""
+        bare = [name.partition(".")[2] or name for name in self.tables]
+        views = {
+            own if bare.count(own) == 1 else name.replace(".", "_"): name
+            for name, own in zip(self.tables, bare, strict=True)
+        }
+        for view, name in views.items():
+            self.read(spark, name).createOrReplaceTempView(f"`{view.replace('`', '``')}`")
+        return views
+
+    def _of_query(self, name: str) -> TableOfQuery:
+        table, snapshot = self._opened(name)
+        internals = internals_of(table)
+        return TableOfQuery(internals.storage, internals.view.pin(snapshot, on_this_host=False), snapshot)
+
+    def _opened(self, name: str) -> tuple[Table, Snapshot]:
+        if name not in self._tables:
+            at = self._point.tables.get(name)
+            if at is None:
+                raise self._not_here(name)
+            table = self._warehouse.table(name)
+            self._tables[name] = table, self._pinned(name, table, at)
+        return self._tables[name]
+
+    def _not_here(self, name: str) -> TableNotFound:
+        why = self._point.left_out.get(name)
+        if why is not None:
+            return TableNotFound(
+                f"table {name} is left out of point {self.number}: {why}; warehouse.table({name!r}) opens its newest version",
+                table=name,
+            )
+        known = ", ".join(self.tables[:20])
+        return TableNotFound(f"there is no table {name} in point {self.number}; it has {known}", table=name)
+
+    def _pinned(self, name: str, table: Table, at: TableAt) -> Snapshot:
+        """The version that the point names; if it has expired, the one of the time of the point, which has read the same."""
+        log = internals_of(table).log
+        newest = log.refresh()
+        if newest.metadata.id != at.table_id:
+            raise VersionNotFound(
+                f"table {name} was made anew since point {self.number}, so what it was then is gone", table=table.path
+            )
+        try:
+            snapshot = snapshot_at(log, at.version)
+        except VersionNotFound:
+            snapshot = self._of_that_time(name, table, at, newest)
+        if self._holds is not None:
+            self._holds.enter_context(hold(log, snapshot.version, self._hold_seconds))
+        return snapshot
+
+    def _of_that_time(self, name: str, table: Table, at: TableAt, newest: Snapshot) -> Snapshot:
+        log = internals_of(table).log
+        for snapshot in self._later(table, newest):
+            if snapshot.version >= at.version and position_digest(snapshot) == at.position:
+                return snapshot
+        raise VersionNotFound(
+            f"point {self.number} has expired: table {name} no longer keeps what it was then; the property lakebed.log_retention "
+            "says how long versions are kept",
+            table=log.root,
+            version=at.version,
+        )
+
+    def _later(self, table: Table, newest: Snapshot) -> Iterator[Snapshot]:
+        log = internals_of(table).log
+        with suppress(VersionNotFound):
+            yield snapshot_at(log, log.version_at(self._point.taken_ms))
+        yield newest
+
+
+def _time(milliseconds: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
