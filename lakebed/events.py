@@ -330,6 +330,25 @@ class QueryChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableParked:
+    """The pipeline of a database leaves a table alone until somebody resumes it. ``error``: the class of the error, ``reason``:
+    its text; ``failures``: in a row.
+    """
+
+    table: str
+    error: str
+    reason: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableResumed:
+    """A table that was parked is read again."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InvariantViolated:
     """A commit breaks an invariant (docs/invariants.md). ``when``: write (it was refused, so the table is as it was) or read
     (it is a version of the table). ``detail``: how.
@@ -361,7 +380,7 @@ Event: TypeAlias = (
     BatchCommitted | BatchReplayed | NameUnknown | OffsetsLost | Settled | KeyIndexRebuilt | ViewRefreshed | MergeBegan
     | MergeEnded | MergeFailed | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded
     | SchemaChanged | CommitGivenUp | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged
-    | InvariantViolated | PointTaken
+    | TableParked | TableResumed | InvariantViolated | PointTaken
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []

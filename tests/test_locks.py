@@ -18,6 +18,7 @@ QUICK = {
     ("compaction/volatile.py", "_lock"): "the materialized parts of this replica, and which are in use",
     ("failures.py", "_here_lock"): "the queries of this process",
     ("failures.py", "_lock"): "the state of a query",
+    ("ingest/database/ingest.py", "_lock"): "what is known of the topics, and how they stand",
     ("manifest/log_reader.py", "_lock"): "the reference to the newest snapshot",
     ("manifest/stores/memory.py", "_lock"): "the objects of a store in memory",
     ("monitoring/metrics.py", "_lock"): "meters",

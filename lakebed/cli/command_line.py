@@ -302,8 +302,14 @@ def _add_files(add: _Add) -> None:
 
 
 def _add_health(add: _Add, rows: argparse.ArgumentParser) -> None:
+    from lakebed.cli import database_commands
     from lakebed.cli import health_commands as commands
 
+    resume = add("resume", "let a pipeline go on with tables that it has parked", database_commands.resume)
+    resume.add_argument("path", metavar="PATH", help="the table, or the database")
+    resume.add_argument(
+        "tables", nargs="*", metavar="TABLE", help="tables of the database, such as public.orders (default: all)"
+    )
     status = add(
         "status", "show on one screen whether a table is healthy, and if not, why and what to do", commands.status, rows
     )
@@ -313,7 +319,11 @@ def _add_health(add: _Add, rows: argparse.ArgumentParser) -> None:
         "compactions", "list the newest merges of a table, and what each cost", commands.compactions, rows
     )
     for command in (status, doctor, claims, compactions):
-        command.add_argument("path", metavar="PATH", help="the table")
+        command.add_argument(
+            "path",
+            metavar="PATH",
+            help="the table" if command is not status else "the table, or a database: a row a table",
+        )
     looks = status.add_mutually_exclusive_group()
     looks.add_argument("--watch", action="store_true", help="refresh it every two seconds, until Ctrl-C")
     looks.add_argument("--deep", action="store_true", help="include the findings of lakebed doctor --deep")

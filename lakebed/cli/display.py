@@ -20,7 +20,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lakebed.cli import logs
+from lakebed.cli import database_display, logs
 from lakebed.cli.escapes import shown
 from lakebed.cli.output import print_first_columns
 from lakebed.cli.views import bytes_text
@@ -28,8 +28,9 @@ from lakebed.errors import LakebedError
 from lakebed.monitoring.event_log import Value, log_fields
 from lakebed.monitoring.progress import Ages
 from lakebed.monitoring.table_state import TableState
+from lakebed.pipeline.database_work import DatabaseState
 from lakebed.pipeline.run import Look, Outcome
-from lakebed.pipeline.settings import Pipeline
+from lakebed.pipeline.settings import AnyPipeline
 from lakebed.quoting import quote
 from lakebed.storage.roots import parse_root
 
@@ -41,7 +42,7 @@ SAMPLE_ROWS = 5
 class LiveDisplay:
     """A panel that is redrawn as the run goes on."""
 
-    def __init__(self, pipeline: Pipeline, console: Console) -> None:
+    def __init__(self, pipeline: AnyPipeline, console: Console) -> None:
         self._pipeline = pipeline
         self._live = Live(console=console, refresh_per_second=4, transient=True, redirect_stderr=sys.stderr.isatty())
         self._around = ExitStack()
@@ -102,12 +103,12 @@ class PlainDisplay:
         print(time.strftime("%H:%M:%S"), shown(text), flush=True)
 
 
-def display(pipeline: Pipeline, log_format: str) -> LiveDisplay | PlainDisplay:
+def display(pipeline: AnyPipeline, log_format: str) -> LiveDisplay | PlainDisplay:
     """The display that suits stdout and the format of the log."""
     console = Console(file=sys.stdout)
     if console.is_terminal and (log_format == "off" or not sys.stderr.isatty()):
         return LiveDisplay(pipeline, console)
-    return PlainDisplay(str(parse_root(pipeline.table.path)) if log_format == "json" else None)
+    return PlainDisplay(str(parse_root(pipeline.path)) if log_format == "json" else None)
 
 
 def line(look: Look) -> str:
@@ -117,7 +118,9 @@ def line(look: Look) -> str:
         f"{figures.rows:,} rows in ({figures.rows_per_second:,.0f}/s)",
         f"committed after {_seconds(figures.committed.newest)}, visible after {_seconds(figures.visible.newest)}",
     ]
-    if state:
+    if isinstance(state, DatabaseState):
+        parts += database_display.parts(state)
+    elif state:
         parts += [f"version {state.version}", f"tail {state.tail_parts} parts {state.tail_rows:,} rows", _levels(state)]
     parts.append(f"write amplification {_ratio(figures.write_amplification)}")
     if figures.last_error:
@@ -125,7 +128,7 @@ def line(look: Look) -> str:
     return " · ".join(parts)
 
 
-def panel(look: Look, pipeline: Pipeline, warning: str | None = None) -> Panel:
+def panel(look: Look, pipeline: AnyPipeline, warning: str | None = None) -> Panel:
     """A run as a panel; ``warning``: the last one."""
     figures, state = look.figures, look.state
     grid = Table.grid(padding=(0, 2))
@@ -134,7 +137,10 @@ def panel(look: Look, pipeline: Pipeline, warning: str | None = None) -> Panel:
     grid.add_row("rows in", f"{figures.rows:,}   {figures.rows_per_second:,.0f}/s   in {figures.batches:,} batches")
     grid.add_row("committed", _ages(figures.committed))
     grid.add_row("visible", _ages(figures.visible))
-    if state:
+    if isinstance(state, DatabaseState):
+        for name, found in database_display.rows(state):
+            grid.add_row(name, found)
+    elif state:
         grid.add_row("version", f"{state.version:,}")
         grid.add_row("tail", f"{state.tail_parts:,} parts   {state.tail_rows:,} rows not yet settled")
         grid.add_row("base", f"{state.rows:,} rows   {state.dead_rows:,} dead   {bytes_text(state.bytes)}")
@@ -150,32 +156,35 @@ def panel(look: Look, pipeline: Pipeline, warning: str | None = None) -> Panel:
     foot = Text(
         f"{look.phase}   {figures.seconds:,.0f} s   metrics {look.metrics_url or 'off'}   Ctrl-C stops", style="dim"
     )
-    return Panel(
-        Group(grid, foot), title=Text(shown(f"lakebed   {pipeline.table.path}")), box=box.ROUNDED, expand=False
-    )
+    return Panel(Group(grid, foot), title=Text(shown(f"lakebed   {pipeline.path}")), box=box.ROUNDED, expand=False)
 
 
-def summary(outcome: Outcome, pipeline: Pipeline) -> None:
+def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
     """What a run did, a few rows, and where to look next."""
-    figures, state, path = outcome.figures, outcome.state, pipeline.table.path
+    figures, state = outcome.figures, outcome.state
     rows = [
         ("rows in", f"{figures.rows:,} in {figures.batches:,} batches, {figures.rows_per_second_overall:,.0f}/s"),
-        ("table", f"{state.rows:,} rows at version {state.version:,}"),
         ("committed", f"p50 {_seconds(figures.committed.p50)}, p99 {_seconds(figures.committed.p99)} after the event"),
         ("visible", f"p50 {_seconds(figures.visible.p50)}, p99 {_seconds(figures.visible.p99)} after the event"),
-        (
-            "parts",
-            f"{_levels(state)}; tail {state.tail_parts} parts, {state.tail_rows:,} rows; {bytes_text(state.bytes)}",
-        ),
         ("write amplification", _ratio(figures.write_amplification)),
     ]
+    if isinstance(state, DatabaseState):
+        rows.insert(1, ("tables", database_display.counts(state)))
+        rows += [(one.state, f"{one.name}: {one.error}") for one in database_display.in_trouble(state)]
+    else:
+        rows.insert(1, ("table", f"{state.rows:,} rows at version {state.version:,}"))
+        tail = f"tail {state.tail_parts} parts, {state.tail_rows:,} rows"
+        rows.insert(4, ("parts", f"{_levels(state)}; {tail}; {bytes_text(state.bytes)}"))
     aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]
     if aside:
         rows.append(("quarantined", ", ".join(aside)))
-    path = shown(path)
+    path = shown(pipeline.path)
     print(f"\nlakebed ran for {figures.seconds:,.1f} s: {path}")
     for name, text in rows:
-        print(f"  {name:<20}{text}")
+        print(f"  {name:<20}{shown(text)}")
+    if outcome.table is None:
+        print(f"\nnext:  lakebed status {path}", flush=True)
+        return
     name = outcome.table.path.rstrip("/").rsplit("/", 1)[-1]
     try:
         sample = outcome.table.query(f"select * from {quote(name)} limit {SAMPLE_ROWS}", name)
@@ -192,7 +201,9 @@ def summary(outcome: Outcome, pipeline: Pipeline) -> None:
 def log_summary(outcome: Outcome) -> None:
     """What a run did, as a log line."""
     figures = outcome.figures
-    fields: dict[str, Value] = {"table": outcome.table.path, "version": outcome.state.version}
+    state = outcome.state
+    fields: dict[str, Value] = {"table": outcome.table.path} if outcome.table else {}
+    fields |= _counted(state) if isinstance(state, DatabaseState) else {"version": state.version}
     fields |= {"seconds": round(figures.seconds, 3), "rows": figures.rows, "batches": figures.batches}
     fields |= {"quarantined": figures.quarantined, "lost": figures.lost, "replayed": figures.replayed}
     log_fields(logging.INFO, "run_ended", fields)
@@ -206,11 +217,17 @@ def _progress(look: Look) -> dict[str, Value]:
         "visible_after_seconds": figures.visible.newest, "write_amplification": figures.write_amplification,
         "last_error": figures.last_error,
     }  # fmt: skip
-    if state:
+    if isinstance(state, DatabaseState):
+        fields |= _counted(state)
+    elif state:
         fields |= {"version": state.version, "tail_parts": state.tail_parts, "tail_rows": state.tail_rows}
     return {
         name: round(each, 3) if isinstance(each, float) else each for name, each in fields.items() if each is not None
     }
+
+
+def _counted(state: DatabaseState) -> dict[str, Value]:
+    return {"tables": len(state.tables), "parked": state.count("parked"), "waiting": state.count("waiting")}
 
 
 def _aside(quarantined: int, lost: int, replayed: int) -> list[tuple[int, str]]:

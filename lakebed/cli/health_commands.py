@@ -27,8 +27,11 @@ _STYLES = {"ok": "green", "warning": "yellow", "critical": "red"}
 
 
 def status(options: argparse.Namespace) -> int:
+    from lakebed.cli import database_commands
     from lakebed.health.status import Observer
 
+    if not options.watch and not options.deep and not database_commands.is_table(options.path):
+        return database_commands.status(options)
     seen = Observer(options.path)
     if options.watch:
         return _watch(seen.look, options.format)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from lakebed import events
 from lakebed.errors import MissingPrerequisite
-from lakebed.pipeline.settings import Pipeline
+from lakebed.pipeline.settings import AnyPipeline, Pipeline
 from lakebed.ui.live import Live
 from lakebed.ui.server import PageServer
 
@@ -16,13 +16,13 @@ _WHERE = "page.host and page.port of the pipeline file"
 
 
 @contextmanager
-def served_page(pipeline: Pipeline) -> Iterator[str | None]:
+def served_page(pipeline: AnyPipeline) -> Iterator[str | None]:
     """Serves the page until the block ends: its address, or None if the file turns it off.
 
     A port that is taken is no reason not to ingest: then it is any free one. Raises MissingPrerequisite if there is none.
     """
     page = pipeline.page
-    if page.port is None:
+    if page.port is None or not isinstance(pipeline, Pipeline):
         yield None
         return
     live = Live()

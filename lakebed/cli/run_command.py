@@ -11,19 +11,20 @@ import signal
 import threading
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from lakebed.cli import exit_codes, logs
-from lakebed.errors import LakebedError, Unexpected
+from lakebed.errors import InvalidInput, LakebedError, Unexpected
 from lakebed.pipeline.document import Document
 from lakebed.pipeline.driver import SparkStart
-from lakebed.pipeline.settings import Pipeline, load_table, maintenance_of
+from lakebed.pipeline.settings import AnyPipeline, Pipeline, load, maintenance_of
 
 if TYPE_CHECKING:
     from lakebed.pipeline.check import Role
     from lakebed.pipeline.run import Look
 
 STOP_SECONDS_MAX = 45.0
+P = TypeVar("P", bound=AnyPipeline)
 
 
 def run_pipeline(
@@ -37,10 +38,12 @@ def run_pipeline(
     host: str | None = None,
 ) -> int:
     """Run a pipeline file; returns the exit code. Raises LakebedError, with secrets redacted."""
-    pipeline = load_table(file)
+    pipeline = load(file)
     if events_per_second is not None:
         from lakebed.pipeline.sources import with_rate
 
+        if not isinstance(pipeline, Pipeline):
+            raise InvalidInput(f"--rate is for the generator; {file} is of a database, which has none")
         pipeline = with_rate(pipeline, events_per_second)
     if metrics_port != "file":
         pipeline = replace(pipeline, metrics=replace(pipeline.metrics, port=metrics_port))
@@ -65,14 +68,14 @@ def maintain_table(
     return _run(_at_host(pipeline, host), duration_seconds, "maintain", log_format)
 
 
-def _at_host(pipeline: Pipeline, host: str | None) -> Pipeline:
+def _at_host(pipeline: P, host: str | None) -> P:
     """The pipeline with its metrics and its page at another address; None leaves them where they are."""
     if host is None:
         return pipeline
     return replace(pipeline, metrics=replace(pipeline.metrics, host=host), page=replace(pipeline.page, host=host))
 
 
-def _run(pipeline: Pipeline, duration_seconds: float | None, only: Role | None, log_format: str) -> int:
+def _run(pipeline: AnyPipeline, duration_seconds: float | None, only: Role | None, log_format: str) -> int:
     logs.hide(pipeline.document.redact)
     stop = _StopRequest()
     try:

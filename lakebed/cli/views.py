@@ -200,6 +200,19 @@ CLAIMS = View(
     ),
     only_json=("sources",),
 )
+DATABASE = View(
+    (
+        Shown("table", least=16),
+        Shown("state"),
+        Shown("rows", right=True),
+        Shown("not settled", of="tail_rows", right=True),
+        Shown("size", of="bytes", right=True),
+        Shown("committed_utc", of="committed_at"),
+        Shown("parked_utc", of="parked_at", if_any=True),
+        Shown("version", right=True, optional=True),
+    ),
+    below="error",
+)
 CLUSTERING = View(
     (
         Shown("level", _level, right=True),

@@ -256,7 +256,7 @@ def require_keys(spec: WriteSpec, keys: Sequence[str] | None, sequence_by: str |
 
 
 def start_ingest(
-    ingest: RangeIngest | FrameIngest,
+    ingest: Callable[[DataFrame, int], None],
     frame: DataFrame,
     checkpoint: str,
     name: str,

@@ -47,6 +47,8 @@ from lakebed.events import (
     Settled,
     SourceLagged,
     StoreRequested,
+    TableParked,
+    TableResumed,
     TaskMeasured,
     Uploaded,
     ViewRefreshed,
@@ -92,7 +94,13 @@ def name_of(event: Event) -> str:
 def level_of(event: Event) -> int:
     """The level at which an event is logged."""
     match event:
-        case MergeFailed(parked=True) | MutationFailed() | QueryChanged(state="failed") | InvariantViolated():
+        case (
+            MergeFailed(parked=True)
+            | MutationFailed()
+            | QueryChanged(state="failed")
+            | InvariantViolated()
+            | TableParked()
+        ):
             return logging.ERROR
         case MergeFailed() | OffsetsLost() | IngestDelayed() | QueryChanged(state="waiting"):
             return logging.WARNING
@@ -111,7 +119,7 @@ def level_of(event: Event) -> int:
             return logging.DEBUG
         case BatchReplayed() | KeyIndexRebuilt() | MutationBegan() | MutationEnded() | CommitEnded() | SchemaChanged():
             return logging.INFO
-        case QueryChanged():
+        case QueryChanged() | TableResumed():
             return logging.INFO
 
 

@@ -44,6 +44,8 @@ from lakebed.events import (
     Settled,
     SourceLagged,
     StoreRequested,
+    TableParked,
+    TableResumed,
     TaskMeasured,
     Uploaded,
     ViewRefreshed,
@@ -205,6 +207,10 @@ class Metrics:
         self._query_up = self._gauge(
             "lakebed_query_up", "Whether a query of this process runs; 0: it failed, and waits or has ended.", "role"
         )
+        self._parked = self._gauge(
+            "lakebed_table_parked",
+            "Whether the pipeline of a database leaves the table alone until somebody resumes it.",
+        )
 
     def _describe_log_and_store(self) -> None:
         """What happens in the log, in the object store and in tasks."""
@@ -337,6 +343,8 @@ class Metrics:
                     self._points.labels(event.table).inc()
                     self._point_time.labels(event.table).set(event.time_ms / 1000)
                     self._point_left_out.labels(event.table).set(event.left_out)
+                case TableParked() | TableResumed():
+                    self._parked.labels(event.table).set(isinstance(event, TableParked))
                 case InvariantViolated():
                     self._violations.labels(event.table, event.invariant, event.when).inc()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -93,24 +93,26 @@ class _Sample:
 
 
 class Progress:
-    """Listens to the events of one table; ``figures`` may be asked from any thread."""
+    """Listens to the events of one table, or of all tables of a database; ``figures`` may be asked from any thread."""
 
-    def __init__(self, table: str, clock: Callable[[], float] = time.time) -> None:
-        self._table = table
+    def __init__(self, path: str, clock: Callable[[], float] = time.time, *, is_database: bool = False) -> None:
+        """``path``: of the table or the database."""
+        self._table = path
+        self._below = f"{path.rstrip('/')}/" if is_database else None
         self._clock = clock
         self._lock = threading.Lock()
         self._started = clock()
-        self._meter = FreshnessMeter()
+        self._meters: dict[str, FreshnessMeter] = {}
         self._committed = _Sample()
         self._visible = _Sample()
-        self._recent: deque[tuple[float, int]] = deque()
+        self._recent: deque[tuple[float, int, str]] = deque()
         self._rows = self._batches = self._replayed = self._quarantined = self._lost = 0
         self._bytes_ingested = self._bytes_written = 0
         self._version: int | None = None
         self._errors: dict[str, str] = {}  # by role, the newest last
 
     def __call__(self, event: Event) -> None:
-        if event.table != self._table:
+        if event.table != self._table and not (self._below and event.table.startswith(self._below)):
             return
         now = self._clock()
         with self._lock:
@@ -122,7 +124,7 @@ class Progress:
                     self._version = max(event.version, self._version or 0)
                     self._quarantined += event.quarantined
                     self._bytes_written += event.bytes_written
-                    for aged in self._meter.settled(event, now):
+                    for aged in self._meter(event.table).settled(event, now):
                         self._visible.add(aged)
                 case MergeEnded():
                     self._version = max(event.version, self._version or 0)
@@ -164,7 +166,7 @@ class Progress:
             return Figures(
                 seconds=now - self._started,
                 rows=self._rows,
-                rows_per_second=sum(rows for _, rows in self._recent) / span,
+                rows_per_second=sum(rows for _, rows, _ in self._recent) / span,
                 batches=self._batches,
                 replayed=self._replayed,
                 quarantined=self._quarantined,
@@ -177,6 +179,16 @@ class Progress:
                 last_error=next(reversed(self._errors.values()), None),
             )
 
+    def rates(self) -> dict[str, float]:
+        """Rows a second of each table that committed some lately, by its root."""
+        figures = self.figures()
+        span = min(RATE_SECONDS, max(figures.seconds, 1e-3))
+        with self._lock:
+            rates: Counter[str] = Counter()
+            for _, rows, table in self._recent:
+                rates[table] += rows
+        return {table: rows / span for table, rows in rates.items()}
+
     def _batch(self, event: BatchCommitted, now: float) -> None:
         self._errors.pop("ingest", None)
         self._batches += 1
@@ -185,6 +197,9 @@ class Progress:
         self._bytes_ingested += event.bytes
         self._bytes_written += event.bytes
         self._version = max(event.version, self._version or 0)
-        self._recent.append((now, event.rows))
-        if aged := self._meter.committed(event, now):
+        self._recent.append((now, event.rows, event.table))
+        if aged := self._meter(event.table).committed(event, now):
             self._committed.add(aged)
+
+    def _meter(self, table: str) -> FreshnessMeter:
+        return self._meters.setdefault(table, FreshnessMeter())

@@ -28,7 +28,7 @@ from lakebed.errors import MissingPrerequisite
 from lakebed.pipeline.jars import why_no_jars
 from lakebed.pipeline.java import Java, JavaEnded, QuickStart, quick_start
 from lakebed.pipeline.layer_sections import LakebedSection
-from lakebed.pipeline.settings import FilesSection, Pipeline
+from lakebed.pipeline.settings import AnyPipeline, FilesSection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ class SparkSettings:
         return {**self.conf, "spark.master": self.master}
 
 
-def spark_settings(pipeline: Pipeline, maintains: bool = False) -> SparkSettings:
+def spark_settings(pipeline: AnyPipeline, maintains: bool = False) -> SparkSettings:
     """``maintains``: the pipeline only maintains, and reads no source."""
     section = pipeline.spark
     master = section.master or os.environ.get("LAKEBED_SPARK_MASTER") or LOCAL_MASTER
@@ -103,7 +103,7 @@ class SparkStart:
     1. ``begin`` starts Java. 2. ``wait`` starts Spark in it. 3. The end of ``with`` stops Spark, or gives up what still starts.
     """
 
-    def __init__(self, pipeline: Pipeline, *, maintains: bool = False) -> None:
+    def __init__(self, pipeline: AnyPipeline, *, maintains: bool = False) -> None:
         self._settings = spark_settings(pipeline, maintains)
         self.log = Path(tempfile.gettempdir(), f"lakebed-spark-{uuid.uuid4().hex[:12]}.log")
         self._quick: QuickStart | None = None
@@ -286,8 +286,8 @@ def end(gateway: Any) -> None:
         process.wait()
 
 
-def _wants_s3(pipeline: Pipeline) -> bool:
-    places = [pipeline.table.path, pipeline.checkpoint or ""]
+def _wants_s3(pipeline: AnyPipeline) -> bool:
+    places = [pipeline.path, pipeline.checkpoint or ""]
     if isinstance(pipeline.source, FilesSection):
         places.append(pipeline.source.folder)
     elif isinstance(pipeline.source, LakebedSection):

@@ -1,13 +1,15 @@
-"""Execute a pipeline: ingest, a streaming query, and maintenance, a thread, in one process, watched and stopped in order.
+"""Execute a pipeline: ingest, a streaming query, and maintenance, threads, in one process, watched and stopped in order.
 
-1. The metrics port is opened, the file checked (``check``) and the table opened or created before Spark starts, so errors there
-   are raised at once. Only Java starts beside this.
-2. The queries start. A sampler thread reads the table's figures at intervals; the caller gets the newest ones.
+1. The metrics port is opened, the file checked (``check``) and the table or the database opened before Spark starts, so errors
+   there are raised at once. Only Java starts beside this.
+2. The queries start. A sampler thread reads figures at intervals; the caller gets the newest ones.
 3. A query that fails with a temporary error is started again, each time after a longer pause (``lakebed.failures``).
    Ingest is restarted here; maintenance restarts itself. Any other error ends the execution.
 4. At the stop, ingest ends after the current batch; maintenance continues until the tail is empty and, for a bounded time, until
-   what is due is merged; then Spark ends. A
-   batch that had only begun is abandoned: the next execution repeats it under the same batch id, so it counts once.
+   what is due is merged; then Spark ends. A batch that had only begun is abandoned: the next execution reads it again, and it
+   counts once, because the table's positions say what is in it.
+
+What differs between one table and a database is ``Work``: ``table_work``, ``database_work``.
 """
 
 from __future__ import annotations
@@ -17,31 +19,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from lakebed import events
 from lakebed.errors import LakebedError, Unexpected
 from lakebed.failures import PROOF_SECONDS, Health, Restarts, failure_in, failure_of
-from lakebed.ingest.kafka.lag import lag_by_topic
 from lakebed.monitoring.metrics import Metrics, MetricsServer
 from lakebed.monitoring.progress import Figures, Progress
 from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.check import QUERY_NAME, Role, check
-from lakebed.pipeline.checkpoint import take_checkpoint
+from lakebed.pipeline.check_database import check_database
+from lakebed.pipeline.database_work import DatabaseState, DatabaseWork
 from lakebed.pipeline.driver import Abandoned, Driver, SparkStart, StartPhase
-from lakebed.pipeline.places import checkpoint_of
-from lakebed.pipeline.settings import KafkaSection, Pipeline
-from lakebed.pipeline.sources import start_ingest
-from lakebed.pipeline.target import open_or_create
-from lakebed.single_flight import SingleFlight
-from lakebed.table import Table, internals_of
+from lakebed.pipeline.settings import AnyPipeline, Pipeline
+from lakebed.pipeline.table_work import TableWork
+from lakebed.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from lakebed.compaction.maintenance import Maintenance
 
 Phase = StartPhase | Literal["first batch", "running", "trying again", "stopping"]
 LOOK_SECONDS = 0.25
@@ -49,34 +46,75 @@ FIRST_BATCH_SECONDS = 30.0  # the duration is counted from then on, even if no b
 SAMPLE_SECONDS = 1.0
 SAMPLE_SHARE = 0.05  # at most this share of the time is spent on sampling the table
 BATCH_SECONDS_MAX = 15.0
-DRAIN_SECONDS_MAX = 10.0
-MERGE_SECONDS_MAX = 10.0
 
 _logger = logging.getLogger("lakebed.run")
 
 
+State = TableState | DatabaseState
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The state of an execution at one moment. ``state`` is None until the table was sampled first."""
+    """The state of an execution at one moment. ``state`` is None until it was sampled first."""
 
     phase: Phase
     figures: Figures
-    state: TableState | None
+    state: State | None
     metrics_url: str | None
     page_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of an execution."""
+    """The result of an execution. ``table``: None for a database."""
 
-    table: Table
+    table: Table | None
     figures: Figures
-    state: TableState
+    state: State
+
+
+class Work(Protocol):
+    """What an execution does. ``path``: of the table or the database; ``progress`` hears its events."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def progress(self) -> Progress: ...
+    @property
+    def table(self) -> Table | None: ...
+
+    def start_ingest(self, spark: SparkSession) -> StreamingQuery:
+        """Start the query; once more, if it ended. Raises LakebedError, and what Spark raises."""
+
+    def end_ingest(self) -> None:
+        """End what ingest still does when its query has ended."""
+
+    def maintain(self, spark: SparkSession) -> None:
+        """Begin to maintain."""
+
+    def end_maintenance(self, waiting: Callable[[], None]) -> None:
+        """Settle and merge what is due, for a bounded time, and end. ``waiting`` is called again and again meanwhile."""
+
+    def abandon(self) -> None:
+        """End at once, after an error."""
+
+    @property
+    def ingest_trouble(self) -> LakebedError | None:
+        """Why nothing can be ingested, though the query runs."""
+
+    @property
+    def maintain_trouble(self) -> LakebedError | None:
+        """The error for which maintenance waits. Raises the error that ended it."""
+
+    def observe(self) -> State:
+        """The figures now, for the display and for the gauges. Raises LakebedError."""
+
+    def report_lag(self, query: StreamingQuery) -> None:
+        """Emit how far the query is behind its source."""
 
 
 def run(
-    pipeline: Pipeline,
+    pipeline: AnyPipeline,
     start: SparkStart,
     stop: threading.Event,
     watch: Callable[[Look], None],
@@ -94,15 +132,10 @@ def run(
         server = _serve(pipeline, metrics)
         if server is not None:
             stack.callback(server.close)
-        for note in check(pipeline, connect=True, only=only).notes:
-            _logger.warning("%s", note)
-        table = open_or_create(pipeline)
-        if only != "maintain":
-            take_checkpoint(pipeline, checkpoint_of(pipeline, QUERY_NAME))
-        progress = Progress(table.path)
+        work = _work(pipeline, metrics, only)
         stack.callback(events.listen(metrics))
-        stack.callback(events.listen(progress))
-        going = _Run(pipeline, table, progress, metrics, watch, only=only, metrics_url=server.url if server else None)
+        stack.callback(events.listen(work.progress))
+        going = _Run(pipeline, work, metrics, watch, only=only, metrics_url=server.url if server else None)
 
         def abandoned() -> bool:
             going.look(start.phase)
@@ -110,24 +143,29 @@ def run(
 
         with suppress(Abandoned):
             going.until(start.wait(abandoned), stop, duration_seconds)
-        return Outcome(table, progress.figures(), going.observe())
+        return Outcome(work.table, work.progress.figures(), going.observe())
+
+
+def _work(pipeline: AnyPipeline, metrics: Metrics, only: Role | None) -> Work:
+    if isinstance(pipeline, Pipeline):
+        notes = check(pipeline, connect=True, only=only).notes
+    else:
+        notes = check_database(pipeline, connect=True).notes
+    for note in notes:
+        _logger.warning("%s", note)
+    return (
+        TableWork(pipeline, metrics, only) if isinstance(pipeline, Pipeline) else DatabaseWork(pipeline, metrics, only)
+    )
 
 
 class _Run:
     def __init__(
-        self,
-        pipeline: Pipeline,
-        table: Table,
-        progress: Progress,
-        metrics: Metrics,
-        watch: Callable[[Look], None],
-        *,
-        only: Role | None,
-        metrics_url: str | None,
-    ) -> None:
+        self, pipeline: AnyPipeline, work: Work, metrics: Metrics, watch: Callable[[Look], None],
+        *, only: Role | None, metrics_url: str | None,
+    ) -> None:  # fmt: skip
         self._pipeline = pipeline
-        self._table = table
-        self._progress = progress
+        self._work = work
+        self._progress = work.progress
         self._metrics = metrics
         self._watch = watch
         self._metrics_url = metrics_url
@@ -135,28 +173,20 @@ class _Run:
             (only,) if only else (("ingest", "maintain") if pipeline.maintain else ("ingest",))
         )
         self._ingest: StreamingQuery | None = None
-        self._maintenance: Maintenance | None = None
-        self._health = Health(table.path, QUERY_NAME)
+        self._health = Health(work.path, QUERY_NAME)
         self._restarts = Restarts()
         self._again_at: float | None = None
         self._started_at = 0.0
         self._batches_at_failure = 0
-        self._state: TableState | None = None
-        self._internals = internals_of(table)
-        self._sampler = self._internals.sampler()
-        self._sampling_once = SingleFlight[TableState]()
+        self._state: State | None = None
 
     def look(self, phase: Phase) -> None:
         self._watch(Look(phase, self._progress.figures(), self._state, self._metrics_url))
 
-    def observe(self) -> TableState:
-        """The table's figures now, for the display and for the gauges."""
-        self._state = state = self._sampling_once(self._sampled)
-        self._metrics.observe(self._table.path, state)
+    def observe(self) -> State:
+        """The figures now, for the display and for the gauges."""
+        self._state = state = self._work.observe()
         return state
-
-    def _sampled(self) -> TableState:
-        return replace(self._sampler.sample(), parked_parts=len(self._internals.compaction.parked()))
 
     def until(self, driver: Driver, stop: threading.Event, duration_seconds: float | None) -> None:
         spark = driver.spark
@@ -166,11 +196,11 @@ class _Run:
                     if "ingest" in self._roles:
                         self._start_ingest(spark)
                     if "maintain" in self._roles:
-                        self._maintenance = self._table.maintain(spark)
+                        self._work.maintain(spark)
                     self._watch_queries(driver, stop, duration_seconds)
                 self.look("stopping")
                 self._end_ingest()
-                self._end_maintenance()
+                self._work.end_maintenance(lambda: self.look("stopping"))
         except LakebedError as error:
             self._stop_all()
             if isinstance(error, Unexpected):  # Spark's log may hold the cause
@@ -181,7 +211,7 @@ class _Run:
 
     def _start_ingest(self, spark: SparkSession) -> None:
         try:
-            self._ingest = start_ingest(self._pipeline, self._table, spark)
+            self._ingest = self._work.start_ingest(spark)
         except LakebedError as error:
             self._ingest_failed(error)
         except Exception as error:  # Spark's errors keep their text in the JVM, so read it while the JVM is alive
@@ -204,8 +234,7 @@ class _Run:
             if going and duration_seconds is not None and now - began >= duration_seconds:
                 return
             self._check_ingest(driver.spark)
-            self._check_maintenance()
-            waits = self._health.error or (self._maintenance is not None and self._maintenance.trouble)
+            waits = self._health.error or self._has_trouble()
             self.look("trying again" if waits else "running" if going or self._ingest is None else "first batch")
             stop.wait(LOOK_SECONDS)
 
@@ -236,16 +265,15 @@ class _Run:
         self._health.waits(redacted, pause)
         self._again_at = time.monotonic() + pause
 
-    def _check_maintenance(self) -> None:
-        if self._maintenance is None:
-            return
-        if not self._maintenance.isActive:
-            raise self._maintenance.exception() or Unexpected("the maintain query was stopped from outside")
-        trouble = self._maintenance.trouble
-        if trouble is None:
-            self._progress.healed("maintain")
-        else:
-            self._progress.failed("maintain", self._pipeline.document.redact(str(trouble)))
+    def _has_trouble(self) -> bool:
+        """Whether ingest or maintenance waits. Raises the error that ended maintenance."""
+        troubles = {QUERY_NAME: self._work.ingest_trouble, "maintain": self._work.maintain_trouble}
+        for role, trouble in troubles.items():
+            if trouble is not None:
+                self._progress.failed(role, self._pipeline.document.redact(str(trouble)))
+            elif role == "maintain" or self._health.error is None:
+                self._progress.healed(role)
+        return any(troubles.values())
 
     @contextmanager
     def _sampling(self) -> Iterator[None]:
@@ -258,7 +286,7 @@ class _Run:
                 try:
                     self.observe()
                 except LakebedError:
-                    self._metrics.down(self._table.path)
+                    self._metrics.down(self._work.path)
                 self._report_lag()
                 done.wait(max(SAMPLE_SECONDS, (time.monotonic() - started) / SAMPLE_SHARE))
 
@@ -271,13 +299,9 @@ class _Run:
             thread.join(timeout=5)
 
     def _report_lag(self) -> None:
-        query = self._ingest
-        if query is None or not isinstance(self._pipeline.source, KafkaSection):
-            return
-        with suppress(Exception):  # Spark may be shutting down
-            progress = query.lastProgress
-            for topic, records in lag_by_topic(dict(progress) if progress else {}).items():
-                events.emit(events.SourceLagged(table=self._table.path, topic=topic, records=records))
+        if self._ingest is not None:
+            with suppress(Exception):  # Spark may be shutting down
+                self._work.report_lag(self._ingest)
 
     # -- the stop ----------------------------------------------------------------------------------------------------
 
@@ -294,38 +318,24 @@ class _Run:
                 break
             time.sleep(0.02)
         _stop(query)
+        self._work.end_ingest()
         self._health.stopped()
 
-    def _end_maintenance(self) -> None:
-        query = self._maintenance
-        if query is None:
-            return
-        deadline = time.monotonic() + DRAIN_SECONDS_MAX
-        while query.isActive and time.monotonic() < deadline:
-            if not self._internals.log.refresh().tail:
-                break
-            self.look("stopping")
-            time.sleep(0.05)
-        if query.isActive:
-            self._internals.compaction.finish(MERGE_SECONDS_MAX, lambda: self.look("stopping"))
-        _stop(query)
-        self._internals.compaction.close()  # running merges release their claims
-        if self._internals.log.refresh().tail:
-            self._table.settle()
-
     def _stop_all(self) -> None:
-        for query in (self._ingest, self._maintenance):
-            if query is not None:
-                _stop(query)
+        if self._ingest is not None:
+            _stop(self._ingest)
+        with suppress(Exception):  # the error that ended the execution is the one to report
+            self._work.end_ingest()
+            self._work.abandon()
 
 
-def _stop(query: StreamingQuery | Maintenance) -> None:
+def _stop(query: StreamingQuery) -> None:
     try:
         query.stop()
     except Exception as error:  # Spark is gone, or the batch does not end: the next execution continues in either case
         _logger.warning("a query did not stop cleanly: %s", str(error).splitlines()[0])
 
 
-def _serve(pipeline: Pipeline, metrics: Metrics) -> MetricsServer | None:
+def _serve(pipeline: AnyPipeline, metrics: Metrics) -> MetricsServer | None:
     port = pipeline.metrics.port
     return None if port is None else metrics.serve(pipeline.metrics.host, port)

@@ -20,6 +20,7 @@ from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.check import QUERY_NAME
 from lakebed.pipeline.layer_sections import ChangesFormat, LakebedSection
 from lakebed.pipeline.settings import (
+    AnyPipeline,
     FilesSection,
     GeneratorSection,
     KafkaSection,
@@ -32,6 +33,8 @@ from lakebed.table import Table, internals_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from lakebed.ingest.kafka.settings import KafkaSettings
 
 
 def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> StreamingQuery:
@@ -81,10 +84,10 @@ def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:
             starting_version=section.first_version,
             on_data_loss=section.on_data_loss,
         )
-        return UpstreamSource(settings, _pace(pipeline))
+        return UpstreamSource(settings, pace(pipeline))
     from lakebed.ingest.generator_source import GeneratorSource
 
-    return GeneratorSource(order_stream(section), section.tasks, section.max_records_per_batch, _pace(pipeline))
+    return GeneratorSource(order_stream(section), section.tasks, section.max_records_per_batch, pace(pipeline))
 
 
 def order_stream(section: GeneratorSection) -> OrderStream:
@@ -116,18 +119,24 @@ def trigger(seconds: float) -> Mapping[str, str]:
     return {"processingTime": f"{round(seconds * 1000)} milliseconds"}
 
 
-def _pace(pipeline: Pipeline) -> float:
+def pace(pipeline: AnyPipeline) -> float:
     """Without a trigger of the user's the source itself paces the batches."""
     return 0.0 if pipeline.trigger_seconds else BATCH_SECONDS
 
 
-def _kafka(section: KafkaSection, pipeline: Pipeline) -> Source:
+def kafka_settings(section: KafkaSection) -> KafkaSettings:
+    """The settings of a source. Raises InvalidInput, MissingPrerequisite."""
     try:
         from lakebed.ingest.kafka.settings import KafkaSettings
-        from lakebed.ingest.kafka.source import KafkaSource
     except ModuleNotFoundError as error:
         if error.name != "confluent_kafka":
             raise
         raise MissingPrerequisite("the source kafka needs confluent-kafka: pip install 'lakebed[kafka]'") from None
-    values = {name: getattr(section, name) for name in KafkaSection.__slots__}
-    return KafkaSource(KafkaSettings(**values), pipeline.table.path, _pace(pipeline))
+    return KafkaSettings(**{name: getattr(section, name) for name in KafkaSection.__slots__})
+
+
+def _kafka(section: KafkaSection, pipeline: Pipeline) -> Source:
+    settings = kafka_settings(section)
+    from lakebed.ingest.kafka.source import KafkaSource
+
+    return KafkaSource(settings, pipeline.table.path, pace(pipeline))

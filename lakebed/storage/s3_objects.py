@@ -288,6 +288,23 @@ class S3Objects:
                 return sorted(name for name in names if name and name >= start)
             request["ContinuationToken"] = answer["NextContinuationToken"]
 
+    def folders(self, folder: str) -> list[str]:
+        """Names of the folders directly in ``folder`` (empty: at the root), in byte order; none is no error."""
+        prefix = f"{self.place.key(folder)}/".lstrip("/") if folder or self.place.prefix else ""
+        request: dict[str, Any] = {"Bucket": self.place.bucket, "Prefix": prefix, "Delimiter": "/"}
+        names: list[str] = []
+        while True:
+            page = dict(request)
+
+            def send(client: Any, _: dict[str, str], page: dict[str, Any] = page) -> tuple[dict[str, Any], int, int]:
+                return client.list_objects_v2(**page), 0, 0
+
+            answer = self._ask("list", f"{folder}/", send)
+            names.extend(item["Prefix"][len(prefix) : -1] for item in answer.get("CommonPrefixes", ()))
+            if not answer.get("IsTruncated"):
+                return sorted(names)
+            request["ContinuationToken"] = answer["NextContinuationToken"]
+
     def list(self, prefix: str) -> Iterator[tuple[str, int, float]]:
         """All objects whose path begins with ``prefix``, page by page."""
         request: dict[str, Any] = {"Bucket": self.place.bucket, "Prefix": self.place.key(prefix)}

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress, ReclusterResult
 from lakebed.compaction.service import CompactResult
+from lakebed.manifest import parked
 from lakebed.operations import cleanup
 from lakebed.operations.hold import hold
 from lakebed.operations.rewind import rewind
@@ -74,6 +75,15 @@ class TableMaintenance:
         StoreUnavailable.
         """
         return rewind(self._log, topic, to)
+
+    # -- the pipeline of a database ------------------------------------------------------------------------------------
+
+    def resume(self) -> bool:
+        """Let the pipeline of the table's database go on with it, if it has parked it; returns whether it had.
+
+        A pipeline that runs goes on within seconds, where it stopped. Raises Contention, StoreUnavailable.
+        """
+        return parked.resume(self._log)
 
     # -- cleaning up ---------------------------------------------------------------------------------------------------
 

@@ -191,6 +191,9 @@ STORIES = {
     "a query that starts again": Case(
         "LakebedQueryDown", {'lakebed_query_up{role="maintain"}': "1 0 0 1 0 1 1"}, 5, None
     ),
+    "a table of a database that is left alone": Case(
+        "LakebedTableParked", {"lakebed_table_parked": "_x5 1x10 0x10"}, silent=4, fires=6, resolved=17
+    ),
     "records that can't be rows": Case(
         "LakebedQuarantineGrowing",
         {"lakebed_quarantine_rows": "0x20 5x60"},

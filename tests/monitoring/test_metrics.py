@@ -37,6 +37,8 @@ from lakebed.events import (
     Settled,
     SourceLagged,
     StoreRequested,
+    TableParked,
+    TableResumed,
     TaskMeasured,
     Uploaded,
     ViewRefreshed,
@@ -185,6 +187,8 @@ EVENTS = (
     SourceLagged(table="t", topic="orders", records=42),
     QueryChanged(table="t", role="maintain", state="running"),
     QueryChanged(table="t", role="ingest", state="failed", error="DataLoss", reason="gone"),
+    TableResumed(table="t"),
+    TableParked(table="t", error="DataLoss", reason="gone", failures=1),
     InvariantViolated(table="t", invariant="P3", version=7, detail="2 rows are gone", when="write"),
 )
 

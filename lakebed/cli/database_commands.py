@@ -1,0 +1,75 @@
+"""``lakebed resume``, and ``lakebed status`` of a database."""
+
+from __future__ import annotations
+
+import argparse
+
+from lakebed.cli import exit_codes
+from lakebed.errors import InvalidInput, LakebedError, TableNotFound
+
+# What a command needs is imported when it runs: a parser must not wait for it.
+
+
+def resume(options: argparse.Namespace) -> int:
+    """Resume tables that are parked: the one at the path, or those of a database, all or some of them."""
+    from lakebed.cli.logs import note
+    from lakebed.manifest.parked import resume as resumed
+    from lakebed.table.internals import open_log
+
+    code, names = exit_codes.OK, []
+    for name, root in _chosen(options.path, options.tables).items():
+        try:
+            if resumed(open_log(root)):
+                names.append(name)
+        except LakebedError as error:  # the others are resumed all the same
+            note(f"{name} is not resumed: {error}")
+            code = exit_codes.exit_code_of(error)
+    for name in names:
+        print(f"{name} is resumed: its pipeline goes on with it where it stopped")
+    if not names and code == exit_codes.OK:
+        print("no table is parked")
+    return code
+
+
+def _chosen(path: str, names: list[str]) -> dict[str, str]:
+    """The roots of the tables that are meant, by name. Raises TableNotFound, InvalidInput."""
+    from lakebed.ingest.database.tables import tables_below
+    from lakebed.settings import suggest
+
+    if is_table(path):
+        if names:
+            raise InvalidInput(f"{path} is a table; name tables after the path of a database")
+        return {path: path}
+    found = tables_below(path)
+    if not found:
+        raise TableNotFound(f"there is no table at {path}, nor below it")
+    for name in names:
+        if name not in found:
+            raise InvalidInput(f"there is no table {name} below {path}{suggest(name, found)}")
+    return {name: root for name, root in found.items() if not names or name in names}
+
+
+def is_table(path: str) -> bool:
+    """Whether there is a table at the path itself. Raises StoreUnavailable, Unsupported."""
+    from lakebed.table.internals import open_log
+
+    try:
+        open_log(path)
+    except TableNotFound:
+        return False
+    return True
+
+
+def status(options: argparse.Namespace) -> int:
+    """A row for each table of a database: how it is, and why it is parked, if it is. Raises TableNotFound."""
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.views import DATABASE
+    from lakebed.health.database_status import database_status
+    from lakebed.ingest.database.tables import tables_below
+
+    tables = tables_below(options.path)
+    if not tables:
+        raise TableNotFound(f"there is no table at {options.path}, nor below it")
+    found = database_status(tables)
+    print_rows(found, options, DATABASE)
+    return exit_codes.OK if found["error"].null_count == len(found) else exit_codes.FAILED

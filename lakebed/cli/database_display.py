@@ -1,0 +1,65 @@
+"""What ``lakebed run`` shows of a database: how many tables there are and how they stand, the busiest, and those in trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from lakebed.cli.escapes import shown
+from lakebed.ingest.database.ingest import TableStanding
+from lakebed.pipeline.database_work import DatabaseState
+
+TABLES_MAX = 12
+"""So many fit on a terminal beside the rest; those in trouble come first, then the busiest."""
+ERROR_CHARACTERS = 100
+
+
+def counts(state: DatabaseState) -> str:
+    """How many tables there are, and how many of them do not just live."""
+    others = [f"{count:,} {name}" for name in ("parked", "waiting", "new") if (count := state.count(name))]
+    return ", ".join([f"{len(state.tables):,} tables", *others])
+
+
+def parts(state: DatabaseState) -> list[str]:
+    """A database in a line: its parts."""
+    unread = [f"{state.unread:,} records unread"] if state.unread is not None else []
+    return [counts(state), *unread, *(f"{one.name} {one.state}: {_short(one.error)}" for one in in_trouble(state)[:3])]
+
+
+def in_trouble(state: DatabaseState) -> list[TableStanding]:
+    """The tables that wait or are parked, the parked ones first."""
+    return sorted((one for one in state.tables if one.error), key=lambda one: (one.state, one.name))
+
+
+def busiest(state: DatabaseState) -> Sequence[TableStanding]:
+    """The tables to show."""
+    troubled = in_trouble(state)[: TABLES_MAX // 2]
+    others = [one for one in state.tables if one not in troubled]
+    others.sort(key=lambda one: (-state.rates.get(one.name, 0.0), -one.unread, one.name))
+    return [*troubled, *others[: TABLES_MAX - len(troubled)]]
+
+
+def rows(state: DatabaseState) -> Iterator[tuple[str, str | Table]]:
+    """What a panel says of a database."""
+    yield "tables", counts(state)
+    yield "unread", "-" if state.unread is None else f"{state.unread:,} records at the source"
+    if not state.tables:
+        return
+    grid = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        grid.add_column(no_wrap=True)
+    grid.add_column(overflow="ellipsis")
+    for one in busiest(state):
+        style = {"parked": "red", "waiting": "yellow"}.get(one.state, "")
+        rate = f"{state.rates.get(one.name, 0.0):,.0f}/s"
+        grid.add_row(shown(one.name), Text(one.state, style), rate, Text(_short(one.error), style))
+    if more := len(state.tables) - TABLES_MAX:
+        grid.add_row(f"and {more:,} more" if more > 0 else "")
+    yield "", grid
+
+
+def _short(error: str) -> str:
+    text = shown(error)
+    return text if len(text) <= ERROR_CHARACTERS else f"{text[: ERROR_CHARACTERS - 1]}…"

@@ -1,0 +1,327 @@
+"""The foreachBatch of a database: one micro-batch in, a commit for each table that has something new.
+
+1.  The batch's offset document says which ranges of which topics are new. Each topic remembers what it wants (``member``).
+2.  All topics that want something are read at once (``runner``), but for those that wait after a failure, are parked, or are
+    still being read for an earlier batch. Each table commits for itself, and its log alone says what it has read. So the batch
+    does not fail for the failure of a table, and a batch that comes again does nothing twice.
+3.  What the outcomes mean for each table is decided (``standing``). A table that failed is tried again by a later batch.
+4.  If nothing new comes in, but a topic still wants something, a *tick* asks the planner for a batch (``Told``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lakebed import events
+from lakebed.error_transport import crosses_spark
+from lakebed.errors import LakebedError, Unexpected
+from lakebed.failures import Health
+from lakebed.ingest.database.member import Ignored, Member, Open
+from lakebed.ingest.database.parking import LOOK_SECONDS as PARKED_LOOK_SECONDS
+from lakebed.ingest.database.parking import ParkedTables
+from lakebed.ingest.database.runner import Outcome, Runner, Skipped
+from lakebed.ingest.database.standing import Failing, ruling
+from lakebed.ingest.source import Range
+from lakebed.ingest.table_batch import BatchDone
+from lakebed.manifest.positions import Position, positions_of
+from lakebed.planning.backpressure import pressure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROLE = "ingest"
+LOOK_SECONDS = 0.2
+CLOSE_SECONDS = 10.0
+UNOPENED_SECONDS = 60.0
+"""A topic that can't be made a table has no log that could say so: it is tried again after that time."""
+_STOPPED_SECONDS = 1.0
+"""After a batch in which a table read nothing of what it wants: it waits for other tables, or for a transaction to end."""
+_logger = logging.getLogger("lakebed.ingest")
+
+
+class PlannedBatch(Protocol):
+    """What a batch reads."""
+
+    @property
+    def tick(self) -> int: ...
+    @property
+    def ranges(self) -> Sequence[Range]: ...
+
+
+class Keeper(Protocol):
+    """Keeps the points of a database: says how far a batch may read, and hears what became of it."""
+
+    def cut_for(self, ranges: Sequence[Range]) -> Any: ...
+    def batch_done(self, results: Mapping[str, BatchDone | LakebedError]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the planner is told. ``tick``: a batch is wanted if that of the last one is smaller; ``left_out``: topics that no
+    batch need read.
+    """
+
+    tick: int = 0
+    left_out: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TableStanding:
+    """How a topic stands, for the display. ``state``: live, waiting, parked or new (it has no table yet)."""
+
+    topic: str
+    name: str
+    state: str
+    error: str = ""
+    unread: int = 0
+
+
+def _nothing_planned(batch_id: int) -> PlannedBatch:
+    raise Unexpected(f"batch {batch_id} came before a query began")
+
+
+@dataclass(slots=True)
+class _State:
+    """What all threads of the pipeline share."""
+
+    members: dict[str, Member] = field(default_factory=dict)
+    failing: Mapping[str, Failing] = field(default_factory=dict)
+    worked: int = 0
+    shared: LakebedError | None = None
+    in_batch: bool = False
+    tick: int = 0
+    told: Told | None = None
+
+
+class DatabaseIngest:
+    """Called by Structured Streaming with every micro-batch; serves one query after the other until ``close``."""
+
+    def __init__(
+        self, path: str, open_table: Open, *, keeper: Keeper | None = None, runner: Runner | None = None,
+        clock: Callable[[], float] = time.monotonic, look_seconds: float = PARKED_LOOK_SECONDS,
+    ) -> None:  # fmt: skip
+        """``path``: of the database. ``look_seconds``: how often the logs of parked tables are looked at."""
+        self.path = path
+        self._clock = clock
+        self._runner = runner or Runner(open_table)
+        self._keeper = keeper
+        self._state = _State()
+        self._lock = threading.Lock()
+        self._planned: Callable[[int], PlannedBatch] = _nothing_planned
+        self._tell: Callable[[Told], None] = lambda told: None
+        self._health: dict[str, Health] = {}
+        self._parked = ParkedTables(self._resumed, look_seconds)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="lakebed-database", daemon=True)
+        self._thread.start()
+
+    # -- a query -------------------------------------------------------------------------------------------------------
+
+    def begin(self, planned: Callable[[int], PlannedBatch], tell: Callable[[Told], None]) -> dict[str, Position]:
+        """A query begins; returns the positions from which it has to plan, by topic.
+
+        ``planned``: what the batch with an id reads; ``tell``: tells the planner something.
+        """
+        self._planned, self._tell = planned, tell
+        with self._lock:
+            members = list(self._state.members.values())
+            for member in members:
+                member.forget()
+            self._state.told = None
+        found: dict[str, Position] = {}
+        for member in members:
+            if member.table is not None and member.table.log.newest is not None:
+                positions = positions_of(member.table.log.newest)
+                found |= {topic: one for topic, one in positions.items() if topic == member.topic}
+        return found
+
+    @crosses_spark
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        self.batch(self._planned(batch_id), frame.sparkSession)
+
+    def batch(self, planned: PlannedBatch, spark: Any = None) -> None:
+        """Read what a batch planned, and what is left of earlier ones."""
+        self._hear(self._runner.late())
+        with self._lock:
+            self._take(planned)
+            now = self._clock()
+            chosen = [member for member in self._state.members.values() if member.is_due(now)]
+            self._state.in_batch = True
+        try:
+            cut = self._keeper.cut_for(planned.ranges) if self._keeper else None
+            ended = self._runner.run(chosen, cut, spark)
+            self._hear(ended)
+            if self._keeper:
+                self._keeper.batch_done(
+                    {m.topic: one for m, one in ended if isinstance(one, (BatchDone, LakebedError))}
+                )
+        finally:
+            with self._lock:
+                self._state.in_batch = False
+        self._tell_if_due()
+
+    def close(self) -> None:
+        """End. Tables that are being read get a few seconds to end; what they do not commit is read again by the next run."""
+        self._closing.set()
+        self._runner.close(CLOSE_SECONDS)
+        self._parked.close()
+        self._thread.join(CLOSE_SECONDS)
+        for health in self._health.values():
+            health.stopped()
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    @property
+    def trouble(self) -> LakebedError | None:
+        """Why no table can be read now: the newest error of one of them. None if any can."""
+        return self._state.shared
+
+    def standings(self) -> list[TableStanding]:
+        """How each topic that is a table stands, by name."""
+        with self._lock:
+            found = [self._standing(member) for member in self._state.members.values() if not member.is_ignored]
+        return sorted(found, key=lambda one: one.name)
+
+    def is_idle(self) -> bool:
+        """Whether no topic is being read or is due."""
+        with self._lock:
+            now = self._clock()
+            members = self._state.members.values()
+            return not self._state.in_batch and not any(one.is_busy or one.is_due(now) for one in members)
+
+    def know(self, members: Sequence[Member]) -> None:
+        """Topics whose tables are open before the first batch, parked ones among them."""
+        with self._lock:
+            self._state.members |= {member.topic: member for member in members}
+        for member in members:
+            if member.parked is not None:
+                self._report_parked(member)
+                self._parked.watch(member, in_log=True)
+
+    def _standing(self, member: Member) -> TableStanding:
+        name = member.table.name if member.table else member.topic
+        failing = self._state.failing.get(member.topic)
+        if member.parked is not None:
+            state, error = "parked", member.parked.error
+        elif failing is not None:
+            state, error = "waiting", str(failing.error)
+        else:
+            state, error = "live" if member.table else "new", ""
+        return TableStanding(member.topic, name, state, error, member.unread)
+
+    # -- what a batch means --------------------------------------------------------------------------------------------
+
+    def _take(self, planned: PlannedBatch) -> None:
+        self._state.tick = max(self._state.tick, planned.tick)
+        for one in planned.ranges:
+            self._state.members.setdefault(one.topic, Member(one.topic)).want(one)
+
+    def _hear(self, ended: Sequence[tuple[Member, Outcome]]) -> None:
+        """What became of tables."""
+        if not ended:
+            return
+        parked: list[Member] = []
+        outcomes: dict[str, LakebedError | None] = {}
+        with self._lock:
+            state, now = self._state, self._clock()
+            before = state.failing
+            for member, outcome in ended:
+                if isinstance(outcome, Ignored):
+                    member.is_ignored = True
+                    member.forget()
+                    continue
+                if isinstance(outcome, Skipped):
+                    continue
+                outcomes[member.topic] = outcome if isinstance(outcome, LakebedError) else None
+                if isinstance(outcome, BatchDone):
+                    member.due = now + self._pause(member, outcome)
+            found = ruling(before, outcomes, state.worked, now)
+            failing = dict(found.failing)
+            for topic, park in found.park.items():
+                member = state.members[topic]
+                if member.table is None:  # it has no log that could say so: it is tried again, seldom
+                    failing[topic] = Failing(park.error, park.failures, now + UNOPENED_SECONDS, found.worked)
+                else:
+                    member.parked = park.entry(int(time.time() * 1000))
+                    parked.append(member)
+            state.failing, state.worked = failing, found.worked
+            state.shared = found.shared if outcomes else state.shared
+            for topic, one in failing.items():
+                state.members[topic].due = one.due
+            for topic in outcomes:
+                state.members[topic].is_apart = topic in failing
+        for topic in outcomes:
+            self._report(self._state.members[topic], before.get(topic), failing.get(topic))
+        for member in parked:
+            self._report_parked(member)
+            self._parked.watch(member, in_log=False)
+
+    def _pause(self, member: Member, done: BatchDone) -> float:
+        """How long a table waits before it is read again."""
+        read = member.has_read(done)
+        if member.table is None or member.table.log.newest is None:
+            return 0.0
+        found = pressure(member.table.log.newest)
+        delay = found.delay_seconds(1.0)
+        if delay:
+            events.emit(
+                events.IngestDelayed(table=member.table.root, reason=found.reason, factor=found.factor, seconds=delay)
+            )
+        return max(delay, 0.0 if read or not member.wanted else _STOPPED_SECONDS)
+
+    def _report(self, member: Member, before: Failing | None, now: Failing | None) -> None:
+        place = member.table.root if member.table else member.topic
+        if now is not None:
+            health = self._health.setdefault(place, Health(place, ROLE))
+            health.waits(now.error, max(0.0, now.due - self._clock()))
+        elif before is not None and member.parked is None and place in self._health:
+            self._health[place].runs()
+
+    def _report_parked(self, member: Member) -> None:
+        assert member.table is not None and member.parked is not None
+        root, parked = member.table.root, member.parked
+        if (health := self._health.pop(root, None)) is not None:
+            health.stopped()
+        _logger.error(
+            "%s is parked: %s (lakebed resume lets it go on)",
+            member.table.name,
+            parked.error,
+            extra=events.ALSO_AN_EVENT,
+        )
+        events.emit(events.TableParked(table=root, error=parked.kind, reason=parked.error, failures=parked.failures))
+
+    def _resumed(self, member: Member) -> None:
+        assert member.table is not None
+        with self._lock:
+            member.parked = None
+            member.due = 0.0
+            self._state.failing = {topic: one for topic, one in self._state.failing.items() if topic != member.topic}
+        _logger.info("%s is resumed", member.table.name)
+        events.emit(events.TableResumed(table=member.table.root))
+
+    # -- ticks ---------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        while not self._closing.wait(LOOK_SECONDS):
+            try:
+                self._tell_if_due()
+            except OSError as error:
+                _logger.warning("the planner can't be told to plan a batch: %s", error)
+
+    def _tell_if_due(self) -> None:
+        """Tell the planner what changed: that a batch is wanted, and what no batch need read."""
+        with self._lock:
+            state, now = self._state, self._clock()
+            members = state.members.values()
+            wants = not state.in_batch and any(member.is_due(now) for member in members)
+            left_out = frozenset(one.topic for one in members if one.parked is not None or one.is_ignored)
+            told = Told(state.tick + 1 if wants else state.tick, left_out)
+            changed = told != state.told
+            state.told = told
+        if changed:
+            self._tell(told)

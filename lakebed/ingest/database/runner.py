@@ -1,0 +1,255 @@
+"""Reads many tables at once: small ones by threads of this process, large ones in one Spark job.
+
+1.  The smallest tables are read here as long as they have few records together. The others share a Spark job, whose tasks
+    hold work of several tables. Without Spark on this machine all but the slow ones are read by the job.
+2.  A table that does not answer in time (its store hangs, its log is contended) is left to its thread: the batch ends without it,
+    and what it did counts when it ends. Meanwhile no batch reads it. So nobody waits for it longer than ``PATIENCE_SECONDS``.
+3.  Threads that are left behind are replaced, as long as they are ``LEFT_MAX`` at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from lakebed import events
+from lakebed.errors import LakebedError, Unexpected
+from lakebed.failures import failure_in
+from lakebed.ingest.batch_writer import TaskRow
+from lakebed.ingest.database.member import Ignored, Member, Open, OpenTable
+from lakebed.ingest.database.task import run_here, run_in_tasks
+from lakebed.ingest.table_batch import Batch, BatchDone, WriteWork
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The batch went on without the table; a later one reads it."""
+
+
+Outcome: TypeAlias = BatchDone | Ignored | Skipped | LakebedError
+RECORDS_HERE_MAX = 20_000
+"""Of all tables together. So many take some 0.2 s here; a Spark job and its Python workers take as much for none."""
+RECORDS_TASKS_MAX = 200_000
+"""Of all tables that share a job, times its tasks that run at once: some seconds."""
+THREADS = 8
+LEFT_MAX = 64
+PATIENCE_SECONDS = 5.0
+_logger = logging.getLogger("lakebed.ingest")
+
+
+class Runner:
+    """Reads tables, batch by batch. One batch at a time; ``ended`` may be called by any thread."""
+
+    def __init__(self, open_table: Open, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._open = open_table
+        self._patience_seconds = patience_seconds
+        self._pool = ThreadPoolExecutor(THREADS, "lakebed-table")
+        self._behind: set[Future[Any]] = set()
+        self._replaced = 0
+        self._late: SimpleQueue[tuple[Member, Outcome]] = SimpleQueue()
+
+    def run(self, members: Sequence[Member], cut: Any, spark: SparkSession | None) -> list[tuple[Member, Outcome]]:
+        """Read what the tables want, and return how it went for those that ended.
+
+        Raises the error of a Spark job that failed for all tables in it.
+        """
+        deadline = time.monotonic() + self._patience_seconds
+        here, together = split(members, spark)
+        for member in members:
+            member.is_busy = True
+        alone = {self._pool.submit(self._read, member, cut): member for member in here}
+        ended = self._read_together(together, cut, spark) if together and spark is not None else []
+        wait(alone, max(0.0, deadline - time.monotonic()))
+        for future, member in alone.items():
+            ended += self._taken(member, future)
+        self._replace_threads()
+        return ended
+
+    def late(self) -> list[tuple[Member, Outcome]]:
+        """The tables that have ended since after a batch had left them behind."""
+        found = []
+        while not self._late.empty():
+            member, outcome = self._late.get()
+            member.is_busy = False
+            found.append((member, outcome))
+        return found
+
+    def close(self, seconds: float) -> None:
+        """End; tables that are being read get so long to end."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        wait(list(self._behind), seconds)
+
+    # -- one table by a thread of its own ------------------------------------------------------------------------------
+
+    def _read(self, member: Member, cut: Any) -> BatchDone | Ignored:
+        found = self._opened(member)
+        if isinstance(found, Ignored):
+            return found
+        batch = begun(member, found, cut, RECORDS_HERE_MAX)
+        done = advanced(batch, None)
+        while isinstance(done, WriteWork):
+            try:
+                rows: list[TaskRow] | LakebedError = run_here(done)
+            except LakebedError as error:
+                rows = error
+            done = advanced(batch, rows)
+        return finished(found, done)
+
+    def _opened(self, member: Member) -> OpenTable | Ignored:
+        if member.table is None:
+            ranges = sorted(member.wanted.values(), key=lambda one: one.partition)
+            found = self._open(member.topic, ranges)
+            if isinstance(found, Ignored):
+                return found
+            member.table = found
+        return member.table
+
+    def _taken(self, member: Member, future: Future[Any]) -> list[tuple[Member, Outcome]]:
+        """How it went for a table, if its thread has ended; else it is left to its thread, or to the next batch."""
+        if future.done():
+            member.is_busy = False
+            return [(member, outcome_of(member, future))]
+        if future.cancel():  # no thread was free
+            member.is_busy = False
+            return []
+        _logger.warning("%s takes longer than %.0f s; the other tables go on", member.topic, self._patience_seconds)
+        member.is_apart = True
+        self._behind.add(future)
+
+        def ends(ended: Future[Any]) -> None:
+            self._behind.discard(ended)
+            self._late.put((member, outcome_of(member, ended)))
+
+        future.add_done_callback(ends)
+        return []
+
+    def _replace_threads(self) -> None:
+        """Threads that are left behind are missing to the next batch: others take their place."""
+        stuck = len(self._behind)
+        if stuck > self._replaced and stuck <= LEFT_MAX:
+            self._pool.shutdown(wait=False)
+            self._pool = ThreadPoolExecutor(THREADS, "lakebed-table")
+        self._replaced = stuck
+
+    # -- several tables in one Spark job -------------------------------------------------------------------------------
+
+    def _read_together(self, members: Sequence[Member], cut: Any, spark: SparkSession) -> list[tuple[Member, Outcome]]:
+        records = RECORDS_TASKS_MAX * spark.sparkContext.defaultParallelism
+        shares = shares_of({member.topic: member.unread for member in members}, records)
+        by_topic = {member.topic: member for member in members}
+        batches: dict[str, Batch] = {}
+        for member in members:
+            assert member.table is not None
+            batches[member.topic] = begun(member, member.table, cut, shares[member.topic])
+        answers: Mapping[str, list[TaskRow] | LakebedError | None] = dict.fromkeys(batches)
+        ended: list[tuple[Member, Outcome]] = []
+        while answers:
+            works: dict[str, WriteWork] = {}
+            futures = {
+                topic: self._pool.submit(self._advanced, by_topic[topic], batches[topic], answer)
+                for topic, answer in answers.items()
+            }
+            wait(futures.values(), self._patience_seconds)
+            for topic, future in futures.items():
+                if future.done() and future.exception() is None and isinstance(work := future.result(), WriteWork):
+                    works[topic] = work
+                else:
+                    ended += self._taken(by_topic[topic], future)
+            answers = self._answers(works, spark)
+        return ended
+
+    def _advanced(
+        self, member: Member, batch: Batch, answer: list[TaskRow] | LakebedError | None
+    ) -> WriteWork | BatchDone:
+        done = advanced(batch, answer)
+        assert member.table is not None
+        return done if isinstance(done, WriteWork) else finished(member.table, done)
+
+    def _answers(
+        self, works: Mapping[str, WriteWork], spark: SparkSession
+    ) -> Mapping[str, list[TaskRow] | LakebedError]:
+        if not works:
+            return {}
+        try:
+            return run_in_tasks(spark, works)
+        except LakebedError as error:
+            failed: LakebedError = error
+        except Exception as error:
+            failed = failure_in(str(error), "ingest")
+        return dict.fromkeys(works, failed)
+
+
+def outcome_of(member: Member, future: Future[Any]) -> Outcome:
+    """How it went for a table whose thread has ended."""
+    error = future.exception()
+    if error is None:
+        found: BatchDone | Ignored | WriteWork = future.result()
+        # Work of a thread that was left behind is not done any more: a later batch plans it again.
+        return Skipped() if isinstance(found, WriteWork) else found
+    if isinstance(error, LakebedError):
+        return error
+    _logger.warning("%s could not be read", member.topic, exc_info=error)
+    return Unexpected(f"unexpected {type(error).__name__}: {error}")
+
+
+def split(members: Sequence[Member], spark: SparkSession | None) -> tuple[list[Member], list[Member]]:
+    """The tables that are read by threads here, the quick ones first, and those that share a Spark job."""
+    ordered = sorted(members, key=lambda member: (member.is_apart, member.unread, member.topic))
+    if spark is None:
+        return ordered, []
+    is_local = str(spark.sparkContext.master).startswith("local")
+    here: list[Member] = []
+    together: list[Member] = []
+    records = 0
+    for member in ordered:
+        records += member.unread
+        is_small = is_local and records <= RECORDS_HERE_MAX
+        alone = is_small or member.is_apart or member.table is None
+        (here if alone else together).append(member)
+    return here, together
+
+
+def shares_of(unread: Mapping[str, int], records: int) -> dict[str, int]:
+    """How many records each table reads, of so many for all: all that it has, or its share; never nothing."""
+    shares: dict[str, int] = {}
+    left = records
+    ordered = sorted(unread.items(), key=lambda item: item[1])
+    for number, (topic, wanted) in enumerate(ordered):
+        shares[topic] = max(1, min(wanted, left // (len(ordered) - number)))
+        left -= shares[topic]
+    return shares
+
+
+def begun(member: Member, table: OpenTable, cut: Any, records_max: int) -> Batch:
+    """The batch of a table, which has not begun to plan yet."""
+    ranges = sorted(member.wanted.values(), key=lambda one: one.partition)
+    return table.ingest.batch(ranges, records_max=records_max)
+
+
+def advanced(batch: Batch, answer: list[TaskRow] | LakebedError | None) -> WriteWork | BatchDone:
+    """The next work of a table, or its end. ``answer``: what became of its last work; None to begin. Raises its error."""
+    try:
+        if answer is None:
+            return next(batch)
+        return batch.throw(answer) if isinstance(answer, LakebedError) else batch.send(answer)
+    except StopIteration as stop:
+        done: BatchDone = stop.value
+        return done
+
+
+def finished(table: OpenTable, done: BatchDone) -> BatchDone:
+    """Report what a table committed."""
+    if done.version is not None:
+        if lost := done.written.records_lost:
+            events.emit(events.OffsetsLost(table=table.root, source=table.name, records=lost))
+        events.emit(done.to_event(table.root))
+        table.log.checkpoint_if_due(done.snapshot, slack=2)  # if nobody maintains the table, the writer must do this
+    return done

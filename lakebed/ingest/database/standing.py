@@ -1,0 +1,117 @@
+"""Whether a table of a database is read, and what its failures mean: pure.
+
+          work
+       /--------\\
+       v        |   fails                        fails again, and the cause is the table's own
+     live ------+--------> waiting ----------------------------------------------------> parked
+       ^                    |   ^                                                          |
+       |   work             |   |  fails                                                   |
+       +--------------------/---/                                                          |
+       \\---------------------------- somebody resumes it ---------------------------------/
+
+A table that fails waits, longer each time. Others never wait for it. Whether a cause is a table's own, the other tables show:
+
+1.  An error that names something of the table itself (``OWN``) parks it at once. But if all tables that read in the batch failed,
+    and all with that kind of error, then something that they share may be the cause: see 2.
+2.  After any other error a table is parked only if another table has worked since its first failure in the series. If the error
+    may pass (``Retry``, ``Unexpected``), it must have failed ``FAILURES_MAX`` times as well.
+
+So while brokers, a registry or a store fail for everybody, everybody waits, and nobody is parked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from lakebed.errors import (
+    Corrupt,
+    DataLoss,
+    InvalidChanges,
+    InvalidSchema,
+    LakebedError,
+    QuarantineRefused,
+    Retry,
+    TableNotFound,
+    Unexpected,
+)
+from lakebed.failures import PAUSE_SECONDS_MAX
+from lakebed.manifest.parked import Parked
+
+FAILURES_MAX = 8
+"""With the pauses between them these are two minutes."""
+OWN = (DataLoss, InvalidSchema, InvalidChanges, QuarantineRefused, Corrupt, TableNotFound)
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A table that fails. ``due``: when it is tried again (monotonic seconds); ``worked_before``: how many times the tables of
+    the database had worked before its first failure.
+    """
+
+    error: LakebedError
+    failures: int
+    due: float
+    worked_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """The table is not read any more."""
+
+    error: LakebedError
+    failures: int
+
+    def entry(self, now_ms: int) -> Parked:
+        """What the table's log says of it."""
+        return Parked(error=str(self.error), kind=type(self.error).__name__, since_ms=now_ms, failures=self.failures)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the outcomes of a batch mean. ``worked``: how many times tables have worked by now."""
+
+    worked: int
+    failing: Mapping[str, Failing]
+    """All tables that wait now, by topic."""
+    park: Mapping[str, Park]
+    shared: LakebedError | None
+    """The error of a table, if no table that read has worked."""
+
+
+def ruling(
+    before: Mapping[str, Failing], outcomes: Mapping[str, LakebedError | None], worked: int, now: float
+) -> Ruling:
+    """``outcomes``: of the tables that were read, by topic; None: it worked. ``before``: those that waited until now."""
+    failed = {topic: error for topic, error in outcomes.items() if error is not None}
+    worked_before, worked = worked, worked + len(outcomes) - len(failed)
+    failing = {topic: one for topic, one in before.items() if topic not in outcomes}
+    if worked > worked_before:  # what all share works again: who waits since nothing worked is tried soon
+        soon = now + _pause(1)
+        failing = {
+            topic: replace(one, due=min(one.due, soon)) if one.worked_before == worked_before else one
+            for topic, one in failing.items()
+        }
+    alike = len(failed) > 1 and len(failed) == len(outcomes) and len({type(error) for error in failed.values()}) == 1
+    park: dict[str, Park] = {}
+    for topic, error in failed.items():
+        earlier = before.get(topic)
+        failures = earlier.failures + 1 if earlier else 1
+        since = earlier.worked_before if earlier else worked_before
+        if _is_parked(error, failures, others_worked=worked > since, alike=alike):
+            park[topic] = Park(error, failures)
+        else:
+            failing[topic] = Failing(error, failures, now + _pause(failures), since)
+    shared = next(iter(failed.values())) if failed and len(failed) == len(outcomes) else None
+    return Ruling(worked, failing, park, shared)
+
+
+def _is_parked(error: LakebedError, failures: int, *, others_worked: bool, alike: bool) -> bool:
+    if isinstance(error, OWN) and not alike:
+        return True
+    may_pass = isinstance(error, (Retry, Unexpected))
+    return others_worked and (failures >= FAILURES_MAX or not may_pass)
+
+
+def _pause(failures: int) -> float:
+    return float(min(PAUSE_SECONDS_MAX, 2 ** min(failures - 1, 10)))

@@ -1,0 +1,35 @@
+"""Which tables there are below a path, by the folders that are there: the list is no state of its own."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+from lakebed.ingest.database.naming import TableName
+from lakebed.manifest.log_files import LOG_FOLDER
+from lakebed.storage.folders import Folders
+
+_THREADS = 16
+_CUT = "!!"  # in the folder of a name that was cut (``naming``)
+
+
+def tables_below(path: str) -> dict[str, str]:
+    """The roots of the tables of a database, by name (``schema.table``), in the order of the names; none is no error.
+
+    A name that is too long for a folder is given as the folder says it. Raises InvalidInput, StoreUnavailable.
+    """
+    folders = Folders(path)
+    root = str(folders.root)
+
+    def tables_in(schema: str) -> list[str]:
+        found = [f"{schema}/{name}" for name in folders.below(schema)]
+        return [folder for folder in found if _CUT in folder or TableName.of_folder(folder) is not None]
+
+    def is_table(folder: str) -> bool:
+        return LOG_FOLDER in folders.below(folder)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        candidates = list(chain.from_iterable(pool.map(tables_in, folders.below())))
+        tables = [folder for folder, is_one in zip(candidates, pool.map(is_table, candidates), strict=True) if is_one]
+    named = {str(TableName.of_folder(folder) or folder.replace("/", ".")): f"{root}/{folder}" for folder in tables}
+    return dict(sorted(named.items()))

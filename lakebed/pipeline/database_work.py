@@ -1,0 +1,239 @@
+"""What a run does for a pipeline of a whole database: one streaming query for all topics, and one maintenance for all tables.
+
+1. Before Spark starts, the tables of the topics that there are now are opened. Their positions are where planning begins.
+2. The query's checkpoint decides nothing, since the tables' logs say what is in them. So it is a folder of the process, a new one
+   for each start of the query, unless the settings begin elsewhere than at the earliest offset: that must be remembered.
+3. Topics that appear later become tables as their first records come. Each table that is opened is maintained from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakebed import events
+from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.errors import LakebedError, Retry
+from lakebed.ingest.database.ingest import DatabaseIngest, TableStanding, Told
+from lakebed.ingest.database.member import Ignored, Member, OpenTable
+from lakebed.ingest.database.naming import NoTable
+from lakebed.ingest.decoder import DecoderSchema
+from lakebed.ingest.formats import decoder
+from lakebed.ingest.kafka.lag import lag_by_topic, lag_in_all
+from lakebed.ingest.offset_documents import OffsetDocuments
+from lakebed.ingest.source import Range
+from lakebed.ingest.stream import start_ingest
+from lakebed.ingest.table_batch import TableIngest
+from lakebed.manifest.parked import parked_of
+from lakebed.monitoring.metrics import Metrics
+from lakebed.monitoring.progress import Progress
+from lakebed.pipeline.check import QUERY_NAME, Role
+from lakebed.pipeline.introducer import Introduced, Introducer, NotYet
+from lakebed.pipeline.places import checkpoint_of
+from lakebed.pipeline.settings import DatabasePipeline, decoder_options
+from lakebed.pipeline.sources import kafka_settings, pace, trigger
+from lakebed.storage.roots import parse_root, spark_path
+from lakebed.table import Table, internals_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+OPEN_THREADS = 16
+"""Opening a table is a few requests to its store."""
+SETTLE_THREADS = 4
+WAIT_SECONDS = 0.1
+_logger = logging.getLogger("lakebed.run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseState:
+    """A database at one moment. ``rates``: rows a second of the tables that committed lately, by name; ``unread``: records that
+    no batch has read yet, None if that is not known.
+    """
+
+    tables: tuple[TableStanding, ...]
+    rates: Mapping[str, float]
+    unread: int | None
+
+    def count(self, state: str) -> int:
+        """How many tables are in a state."""
+        return sum(one.state == state for one in self.tables)
+
+
+class DatabaseWork:
+    """See ``run.Work``."""
+
+    table = None
+
+    def __init__(self, pipeline: DatabasePipeline, metrics: Metrics, only: Role | None) -> None:
+        """Opens the tables that there are. Raises LakebedError if the brokers do not answer, or refuse the settings."""
+        from lakebed.ingest.kafka.database_source import KafkaDatabaseReader
+
+        self._pipeline = pipeline
+        self._metrics = metrics
+        self.path = str(parse_root(pipeline.path))
+        self.progress = Progress(self.path, is_database=True)
+        self._settings = kafka_settings(pipeline.source)
+        self._reader = KafkaDatabaseReader(self._settings)
+        self._introducer = Introducer(pipeline, self._reader)
+        self._decoder_options = decoder_options(pipeline)
+        self._folder = Path(tempfile.mkdtemp(prefix="lakebed-database-"))
+        self._starts = 0
+        self._max_ages: dict[str, float] = {}
+        self._opened: dict[str, Introduced] = {}
+        self._maintenance: DatabaseMaintenance | None = None
+        self._spark: SparkSession | None = None
+        self._unread: int | None = None
+        self._ingest = DatabaseIngest(self.path, self._open)
+        self._ingest.know(self._members())
+
+    # -- ingest --------------------------------------------------------------------------------------------------------
+
+    def start_ingest(self, spark: SparkSession) -> StreamingQuery:
+        from lakebed.ingest.kafka.database_source import KafkaDatabaseSource
+        from lakebed.ingest.kafka.planned_batch import PlannedBatch
+
+        folder = self._folder / str(self._starts)
+        folder.mkdir()
+        self._starts += 1
+        checkpoint = f"file://{folder}/checkpoint"
+        if self._pipeline.checkpoint or self._settings.starting_offsets != "earliest":
+            checkpoint = spark_path(checkpoint_of(self._pipeline, QUERY_NAME))
+        documents = OffsetDocuments.of(spark, checkpoint)
+
+        def planned(batch_id: int) -> PlannedBatch:
+            return PlannedBatch.of(documents.of_batch(batch_id)[1])
+
+        positions = self._ingest.begin(planned, lambda told: self._tell(folder, told))
+        source = KafkaDatabaseSource(self._settings, folder, positions, pace(self._pipeline))
+        common = checkpoint, f"{QUERY_NAME} {self.path}", trigger(self._pipeline.trigger_seconds)
+        return start_ingest(self._ingest, source.stream(spark), *common)
+
+    def end_ingest(self) -> None:
+        self._ingest.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def ingest_trouble(self) -> LakebedError | None:
+        return self._ingest.trouble
+
+    def report_lag(self, query: StreamingQuery) -> None:
+        progress = dict(query.lastProgress or {})
+        self._unread = lag_in_all(progress)
+        for topic, records in lag_by_topic(progress).items():
+            if topic in self._opened:
+                events.emit(events.SourceLagged(table=self._opened[topic].table.path, topic=topic, records=records))
+
+    def _tell(self, folder: Path, told: Told) -> None:
+        from lakebed.ingest.kafka.control import Control, write_control
+
+        control = Control(
+            tick=told.tick,
+            default_max_age_seconds=self._pipeline.database.max_age_seconds,
+            max_age_seconds=dict(self._max_ages),
+            limits=dict.fromkeys(told.left_out, 0),
+        )
+        write_control(folder, control)
+
+    # -- tables --------------------------------------------------------------------------------------------------------
+
+    def _members(self) -> list[Member]:
+        """The topics whose tables can be opened now. Any other topic's is opened, or made, by the batch that reads it first."""
+        from lakebed.ingest.kafka.database_cluster import DatabaseCluster
+
+        topics = sorted({topic for topic, _ in DatabaseCluster(self._settings).partitions()})
+        with ThreadPoolExecutor(OPEN_THREADS, "lakebed-open") as pool:
+            return [member for member in pool.map(self._member, topics) if member is not None]
+
+    def _member(self, topic: str) -> Member | None:
+        try:
+            found = self._open(topic, ())
+        except LakebedError as error:  # one table's trouble; the batch that reads it tries again, and reports it
+            _logger.info("the table of the topic %s is not opened yet: %s", topic, error)
+            return None
+        if isinstance(found, Ignored):
+            return Member(topic, is_ignored=True)
+        return Member(topic, found, parked=parked_of(found.log.refresh()))
+
+    def _open(self, topic: str, ranges: Sequence[Range]) -> OpenTable | Ignored:
+        found = self._introducer.table_for(topic, ranges)
+        if isinstance(found, NoTable):
+            return Ignored(found.reason)
+        if isinstance(found, NotYet):
+            raise Retry(f"the topic {topic} can't become a table yet: {found.reason}")
+        internals = internals_of(found.table)
+        detail = found.table.inspect.detail().to_pylist()[0]
+        shape = DecoderSchema.of_table(
+            found.table.schema,
+            tuple(detail["keys"]),
+            detail["sequence_by"],
+            self._pipeline.policy_of(found.wishes),
+        )
+        ingest = TableIngest(
+            found.table.path,
+            internals.log,
+            self._reader,
+            decoder(self._pipeline.format_kind, shape, self._decoder_options),
+            evolution=internals.evolution(f"records of the topic {topic} need it"),
+            quarantine_log=internals.quarantine_log,
+            quarantine=self._pipeline.quarantine,
+        )
+        if found.wishes.max_age_seconds != self._pipeline.database.max_age_seconds:
+            self._max_ages[topic] = found.wishes.max_age_seconds
+        self._opened[topic] = found
+        self._maintain(found)
+        return OpenTable(str(found.name), found.table.path, internals.log, ingest)
+
+    # -- maintenance ---------------------------------------------------------------------------------------------------
+
+    def maintain(self, spark: SparkSession) -> None:
+        self._maintenance = DatabaseMaintenance()
+        self._spark = spark
+        for found in list(self._opened.values()):
+            self._maintain(found)
+
+    def _maintain(self, found: Introduced) -> None:
+        maintenance, path = self._maintenance, found.table.path
+        if maintenance is not None and path not in maintenance.tables:
+            maintenance.add(internals_of(found.table).upkeep(self._spark))
+
+    @property
+    def maintain_trouble(self) -> LakebedError | None:
+        troubles = self._maintenance.troubles() if self._maintenance is not None else {}
+        return next(iter(troubles.values()), None)
+
+    def end_maintenance(self, waiting: Callable[[], None]) -> None:
+        if self._maintenance is None:
+            return
+        self.abandon()
+        with ThreadPoolExecutor(SETTLE_THREADS, "lakebed-settle") as pool:
+            settling = [pool.submit(_settled, found.table) for found in list(self._opened.values())]
+            while wait(settling, WAIT_SECONDS).not_done:
+                waiting()
+
+    def abandon(self) -> None:
+        if self._maintenance is not None:
+            self._maintenance.stop()
+
+    # -- figures -------------------------------------------------------------------------------------------------------
+
+    def observe(self) -> DatabaseState:
+        names = {found.table.path: str(found.name) for found in list(self._opened.values())}
+        rates = {names.get(root, root): rate for root, rate in self.progress.rates().items()}
+        return DatabaseState(tables=tuple(self._ingest.standings()), rates=rates, unread=self._unread)
+
+
+def _settled(table: Table) -> None:
+    """Settle what is left in the tail of a table. One that can't be settled now is settled by whoever maintains it next."""
+    try:
+        if internals_of(table).log.refresh().tail:
+            table.settle()
+    except LakebedError as error:
+        _logger.warning("%s is not settled: %s", table.path, error)

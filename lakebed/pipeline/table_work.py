@@ -1,0 +1,106 @@
+"""What a run does for a pipeline of one table: ingest, a streaming query, and maintenance, a thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lakebed import events
+from lakebed.errors import LakebedError, Unexpected
+from lakebed.ingest.kafka.lag import lag_by_topic
+from lakebed.monitoring.metrics import Metrics
+from lakebed.monitoring.progress import Progress
+from lakebed.monitoring.table_state import TableState
+from lakebed.pipeline.check import QUERY_NAME, Role
+from lakebed.pipeline.checkpoint import take_checkpoint
+from lakebed.pipeline.places import checkpoint_of
+from lakebed.pipeline.settings import KafkaSection, Pipeline
+from lakebed.pipeline.sources import start_ingest
+from lakebed.pipeline.target import open_or_create
+from lakebed.single_flight import SingleFlight
+from lakebed.table import internals_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from lakebed.compaction.maintenance import Maintenance
+
+DRAIN_SECONDS_MAX = 10.0
+MERGE_SECONDS_MAX = 10.0
+
+
+class TableWork:
+    """See ``run.Work``."""
+
+    def __init__(self, pipeline: Pipeline, metrics: Metrics, only: Role | None) -> None:
+        """Opens or creates the table. Raises LakebedError."""
+        self._pipeline = pipeline
+        self._metrics = metrics
+        self.table = open_or_create(pipeline)
+        if only != "maintain":
+            take_checkpoint(pipeline, checkpoint_of(pipeline, QUERY_NAME))
+        self.path = self.table.path
+        self.progress = Progress(self.path)
+        self._internals = internals_of(self.table)
+        self._sampler = self._internals.sampler()
+        self._sampling_once = SingleFlight[TableState]()
+        self._maintenance: Maintenance | None = None
+
+    @property
+    def ingest_trouble(self) -> LakebedError | None:
+        return None  # what goes wrong ends the query
+
+    @property
+    def maintain_trouble(self) -> LakebedError | None:
+        if self._maintenance is None:
+            return None
+        if not self._maintenance.isActive:
+            raise self._maintenance.exception() or Unexpected("the maintain query was stopped from outside")
+        return self._maintenance.trouble
+
+    def start_ingest(self, spark: SparkSession) -> StreamingQuery:
+        return start_ingest(self._pipeline, self.table, spark)
+
+    def maintain(self, spark: SparkSession) -> None:
+        self._maintenance = self.table.maintain(spark)
+
+    def observe(self) -> TableState:
+        state = self._sampling_once(self._sampled)
+        self._metrics.observe(self.path, state)
+        return state
+
+    def report_lag(self, query: StreamingQuery) -> None:
+        if isinstance(self._pipeline.source, KafkaSection):
+            progress = query.lastProgress
+            for topic, records in lag_by_topic(dict(progress) if progress else {}).items():
+                events.emit(events.SourceLagged(table=self.path, topic=topic, records=records))
+
+    def end_maintenance(self, waiting: Callable[[], None]) -> None:
+        query = self._maintenance
+        if query is None:
+            return
+        deadline = time.monotonic() + DRAIN_SECONDS_MAX
+        while query.isActive and time.monotonic() < deadline:
+            if not self._internals.log.refresh().tail:
+                break
+            waiting()
+            time.sleep(0.05)
+        if query.isActive:
+            self._internals.compaction.finish(MERGE_SECONDS_MAX, waiting)
+        query.stop()
+        self._internals.compaction.close()  # running merges release their claims
+        if self._internals.log.refresh().tail:
+            self.table.settle()
+
+    def end_ingest(self) -> None:
+        """Nothing of it is left when its query has ended."""
+
+    def abandon(self) -> None:
+        if self._maintenance is not None:
+            self._maintenance.stop()
+
+    def _sampled(self) -> TableState:
+        return replace(self._sampler.sample(), parked_parts=len(self._internals.compaction.parked()))

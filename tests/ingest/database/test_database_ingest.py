@@ -1,0 +1,265 @@
+"""Many tables, each on its own feet: no trouble of one stops or delays the others, and nothing is lost or read twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+import lakebed
+from lakebed.errors import DataLoss, LakebedError, Retry, StoreUnavailable
+from lakebed.ingest import table_batch
+from lakebed.ingest.database import runner
+from lakebed.ingest.database.standing import FAILURES_MAX
+from lakebed.manifest.parked import parked_of, resume
+from lakebed.manifest.table_log import TableLog
+from tests.ingest.database.databases import Database, Gate, database, filled, more
+from tests.internals import log_of
+from tests.waiting import wait_until
+
+ALL = ("a", "b", "c", "sick")
+
+
+@contextmanager
+def failing(owner: Any, name: str, topic: str, error: LakebedError | Callable[[], object]) -> Iterator[list[int]]:
+    """A method that fails, or does something first, for the log of one table. Yields a list that grows with each call."""
+    whole, calls = getattr(owner, name), []
+
+    def called(log: TableLog, *args: Any, **named: Any) -> Any:
+        if Path(log.root).name == topic:
+            calls.append(1)
+            if isinstance(error, LakebedError):
+                raise error
+            error()
+        return whole(log, *args, **named)
+
+    with patch.object(owner, name, called):
+        yield calls
+
+
+def refusing(topic: str) -> Any:
+    return failing(TableLog, "commit", topic, StoreUnavailable("the store refuses writes"))
+
+
+def catches_up(one: Database, topic: str, count: int) -> None:
+    """Batch by batch all records come into the table, once."""
+    wait_until(lambda: (one.batches(1), one.position(topic) == {0: count})[1], one.ingest.standings().__repr__)
+    assert one.rows(topic) == list(range(count))
+
+
+def everything(one: Database, count: int, topics: tuple[str, ...] = ALL) -> None:
+    """All records are in all tables, once."""
+    for topic in topics:
+        assert one.rows(topic) == list(range(count)), topic
+
+
+def test_each_topic_becomes_a_table_with_its_own_position(tmp_path: Path) -> None:
+    source = filled(*ALL)
+    with database(tmp_path, source) as one:
+        one.batch()
+        more(source, "a", 3)
+        one.batch()
+        assert one.position("a") == {0: 8} and one.position("b") == {0: 5}
+        assert (one.rows("a"), one.rows("b")) == (list(range(8)), list(range(5)))
+        assert one.table("a").version == 2 and one.table("b").version == 1
+        assert set(one.states().values()) == {"live"}
+
+
+def test_a_topic_that_is_no_table_is_asked_about_once_and_left_out_of_batches(tmp_path: Path) -> None:
+    source, asked = filled("_heartbeat", "a"), []
+    with database(tmp_path, source) as one:
+        one.opening = asked.append
+        one.batches(2)
+        more(source, "_heartbeat", 1)
+        assert one.planner.told.left_out == {"_heartbeat"}
+        one.batches(2)
+        assert asked.count("_heartbeat") == 1 and list(one.states()) == ["a"]
+
+
+def test_a_table_whose_log_refuses_writes_stops_nobody_and_parks_at_last(tmp_path: Path) -> None:
+    source = filled(*ALL)
+    with database(tmp_path, source) as one:
+        with refusing("sick") as calls:
+            for number in range(FAILURES_MAX):
+                one.batches(1)
+                assert [one.position(topic) for topic in ALL] == [{0: 5 + number}] * 3 + [{}]
+                for topic in ALL:
+                    more(source, topic, 1)
+            assert one.states() == {"a": "live", "b": "live", "c": "live", "sick": "parked"}
+            tries = len(calls)
+            one.batches(5)
+            wait_until(lambda: len(calls) > tries)  # its log is asked to say so, and can't
+        catches_up(one, "sick", 5 + FAILURES_MAX)  # the log can be written: the cause has passed
+
+
+def test_a_table_whose_topic_is_made_anew_parks_at_once_and_its_log_says_why(tmp_path: Path) -> None:
+    source = filled(*ALL)
+    with database(tmp_path, source) as one:
+        one.batch()
+        source.make_anew("sick")
+        one.planner.positions["sick", 0] = 0
+        for topic in ALL:
+            more(source, topic, 2)
+        one.batches(1)
+        everything(one, 7, ALL[:3])
+        assert one.states()["sick"] == "parked"
+        wait_until(lambda: parked_of(log_of(one.table("sick")).refresh()) is not None)
+        parked = parked_of(log_of(one.table("sick")).refresh())
+        assert parked is not None and parked.kind == "DataLoss" and "lost" in parked.error
+
+
+def test_a_parked_table_stays_parked_in_the_next_run_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    source = filled(*ALL)
+    with database(tmp_path, source) as one:
+        one.batch()
+        more(source, "sick", 10)
+        more(source, "a", 10)
+        with patch.object(runner, "run_here", refusing_work("sick", DataLoss("gone"))):
+            one.batches(1)
+        wait_until(lambda: parked_of(log_of(one.table("sick")).refresh()) is not None)
+    with database(tmp_path, source) as two:
+        more(source, "sick", 5)
+        two.batches(2)
+        assert two.states()["sick"] == "parked" and two.rows("sick") == list(range(5))
+        assert two.planner.told.left_out == {"sick"}
+        assert resume(log_of(lakebed.open(tmp_path / "sick"))) is True  # another process
+        catches_up(two, "sick", 20)
+        assert two.rows("a") == list(range(15))
+
+
+@pytest.mark.parametrize("error", [Retry("no broker"), StoreUnavailable("no store"), DataLoss("all gone")])
+def test_what_fails_for_all_tables_is_the_pipelines_trouble_and_parks_nobody(
+    tmp_path: Path, error: LakebedError
+) -> None:
+    source = filled(*ALL)
+    with database(tmp_path, source) as one:
+        with patch.object(runner, "run_here", side_effect=error):
+            one.batches(3 * FAILURES_MAX)
+            assert set(one.states().values()) == {"waiting"} and type(one.ingest.trouble) is type(error)
+            assert not any(parked_of(log_of(one.table(topic)).refresh()) for topic in ALL)
+        one.batches(2)
+        everything(one, 5)
+        assert one.ingest.trouble is None and set(one.states().values()) == {"live"}
+
+
+def test_a_table_that_can_not_be_made_waits_and_stops_nobody(tmp_path: Path) -> None:
+    source = filled(*ALL)
+    with database(tmp_path, source) as one:
+
+        def impossible(topic: str) -> None:
+            if topic == "sick":
+                raise LakebedError("no type for the column")
+
+        one.opening = impossible
+        one.batches(3)
+        everything(one, 5, ALL[:3])
+        assert one.states()["sick"] == "waiting" and not (tmp_path / "sick").exists()
+        one.opening = lambda topic: None
+        one.batches(1)
+        everything(one, 5)
+
+
+def test_nobody_waits_for_a_table_whose_store_hangs_and_what_it_does_late_counts(tmp_path: Path) -> None:
+    source, gate = filled(*ALL), Gate()
+    with database(tmp_path, source, patience_seconds=0.3) as one:
+        with failing(TableLog, "commit", "sick", gate):
+            one.batch()
+            everything(one, 5, ALL[:3])
+            for number in range(1, 4):
+                for topic in ALL:
+                    more(source, topic, 1)
+                one.batches(1)
+                assert [one.position(topic) for topic in ALL] == [{0: 5 + number}] * 3 + [{}]
+            assert gate.waiting == 1  # no later batch reads it meanwhile
+            assert one.rows("sick") == []
+            gate.is_open.set()
+            wait_until(lambda: one.position("sick") == {0: 5})
+        catches_up(one, "sick", 8)
+
+
+def test_many_tables_that_hang_take_no_thread_from_the_others(tmp_path: Path) -> None:
+    sick = [f"sick{number}" for number in range(2 * runner.THREADS)]
+    source, gate = filled("a", *sick), Gate()
+    with database(tmp_path, source, patience_seconds=0.3) as one:
+
+        def hangs(topic: str) -> None:
+            if topic in sick:
+                gate()
+
+        one.opening = hangs
+        for _ in range(6):
+            one.batches(1)
+            more(source, "a", 1)
+        assert one.rows("a") == list(range(10))
+        gate.is_open.set()
+        wait_until(lambda: (one.batches(1), one.ingest.is_idle())[1])
+        everything(one, 5, tuple(sick))
+
+
+def test_a_table_with_more_records_than_a_batch_takes_asks_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RECORDS_HERE_MAX", 10)
+    source = filled("a", "b", count=25)
+    with database(tmp_path, source) as one:
+        one.batch()
+        assert one.position("a") == {0: 10} and one.planner.told.tick == 1
+        one.batch()
+        one.batch()
+        everything(one, 25, ("a", "b"))
+        tick = one.planner.told.tick
+        one.batch()
+        assert one.planner.told.tick == tick and one.table("a").version == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_that_ends_between_the_commits_of_tables_loses_nothing(tmp_path: Path, seed: int) -> None:
+    """Also where two processes keep the same tables at once, and tables fail or crash at random."""
+    dice, source = random.Random(seed), filled(*ALL)
+    for _ in range(4):
+        with database(tmp_path, source) as one, database(tmp_path, source) as other:
+            for _ in range(3):
+                more(source, dice.choice(ALL), dice.randint(1, 20))
+                with patch.object(table_batch, "commit_written", at_random(dice)):
+                    dice.choice([one, other]).batches(1)
+                if dice.random() < 0.3:
+                    one.begin()  # the query was started again
+            other.batches(dice.randint(0, 1))
+    with database(tmp_path, source) as last:
+        for topic in ALL:
+            if (tmp_path / topic).exists() and resume(log_of(last.table(topic))):
+                last.wait_for(topic, "live")
+            catches_up(last, topic, source.topics[topic][0].end)
+
+
+def at_random(dice: random.Random) -> Callable[..., Any]:
+    """Commits of which some fail before, and some after they were done."""
+    whole = table_batch.commit_written
+
+    def committed(*args: Any, **named: Any) -> Any:
+        when = dice.random()
+        if when < 0.2:
+            raise StoreUnavailable("before")
+        result = whole(*args, **named)
+        if when < 0.4:
+            raise StoreUnavailable("after")
+        return result
+
+    return committed
+
+
+def refusing_work(topic: str, error: LakebedError) -> Callable[..., Any]:
+    """Work that fails for one table."""
+    whole = runner.run_here
+
+    def run(work: Any) -> Any:
+        if any(one.topic == topic for one in work.ranges):
+            raise error
+        return whole(work)
+
+    return run

@@ -1,0 +1,95 @@
+"""What failures of tables mean: who waits, who is parked, and when all have one trouble."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.errors import (
+    Corrupt,
+    DataLoss,
+    InvalidInput,
+    InvalidSchema,
+    LakebedError,
+    MissingPrerequisite,
+    QuarantineRefused,
+    Retry,
+    StoreUnavailable,
+    TableNotFound,
+    Unexpected,
+)
+from lakebed.ingest.database.standing import FAILURES_MAX, Failing, Ruling, ruling
+
+OWN = [DataLoss, InvalidSchema, QuarantineRefused, Corrupt, TableNotFound]
+OTHERS = [InvalidInput, MissingPrerequisite]
+PASSING = [Retry, StoreUnavailable, Unexpected]
+
+
+def batches(*outcomes: dict[str, LakebedError | None], second: float = 100.0) -> Ruling:
+    """The ruling after several batches, each some seconds after the one before."""
+    found = Ruling(0, {}, {}, None)
+    for number, one in enumerate(outcomes):
+        found = ruling(found.failing, one, found.worked, number * second)
+    return found
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_an_error_of_the_table_itself_parks_it_at_once_and_no_other(kind: type[LakebedError]) -> None:
+    alone = batches({"a": kind("no")})
+    beside = batches({"a": kind("no"), "b": None, "c": Retry("no")})
+    assert list(alone.park) == ["a"] and not alone.failing
+    assert list(beside.park) == ["a"] and list(beside.failing) == ["c"] and beside.shared is None
+
+
+@pytest.mark.parametrize("kind", [*OWN, *OTHERS, *PASSING])
+def test_what_all_tables_fail_with_parks_nobody_however_often(kind: type[LakebedError]) -> None:
+    found = batches(*[{"a": kind("no"), "b": kind("no")}] * 3 * FAILURES_MAX)
+    assert not found.park and list(found.failing) == ["a", "b"]
+    assert isinstance(found.shared, kind)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_any_other_error_parks_a_table_once_another_has_worked(kind: type[LakebedError]) -> None:
+    failed: dict[str, LakebedError | None] = {"a": kind("no")}
+    assert not batches(*[failed] * 20).park
+    assert list(batches(failed, {"b": None}, failed).park) == ["a"]
+    assert list(batches({"a": kind("no"), "b": None}).park) == ["a"]
+    assert not batches({"b": None}, failed, failed).park  # it worked before: that shows nothing of now
+
+
+@pytest.mark.parametrize("kind", PASSING)
+def test_what_may_pass_parks_a_table_after_many_failures_while_others_work(kind: type[LakebedError]) -> None:
+    both: dict[str, LakebedError | None] = {"a": kind("no"), "b": None}
+    assert not batches(*[both] * (FAILURES_MAX - 1)).park
+    assert list(batches(*[both] * FAILURES_MAX).park) == ["a"]
+    assert batches(*[both] * FAILURES_MAX).park["a"].failures == FAILURES_MAX
+    assert not batches(*[{"a": kind("no")}] * 100).park
+
+
+def test_a_table_that_works_again_has_never_failed() -> None:
+    both: dict[str, LakebedError | None] = {"a": Retry("no"), "b": None}
+    found = batches(*[both] * (FAILURES_MAX - 1), {"a": None}, *[both] * (FAILURES_MAX - 1))
+    assert not found.park and found.failing["a"].failures == FAILURES_MAX - 1
+
+
+def test_pauses_grow_and_are_bounded() -> None:
+    pauses = []
+    found = Ruling(0, {}, {}, None)
+    for _ in range(8):
+        found = ruling(found.failing, {"a": Retry("no")}, found.worked, 0.0)
+        pauses.append(found.failing["a"].due)
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_when_the_first_works_again_those_that_waited_for_the_same_are_tried_soon_and_a_sick_one_is_not() -> None:
+    late = Failing(Retry("no"), 7, due=130.0, worked_before=5)
+    sick = Failing(Retry("no"), 7, due=130.0, worked_before=3)
+    found = ruling({"late": late, "sick": sick}, {"a": None}, 5, now=100.0)
+    assert found.failing["late"].due == 101.0 and found.failing["sick"].due == 130.0
+    again = ruling(found.failing, {"a": None}, found.worked, now=100.5)
+    assert again.failing["late"].due == 101.0
+
+
+def test_tables_that_were_not_read_stay_as_they_were() -> None:
+    waiting = {"z": Failing(Retry("no"), 3, 50.0, 1)}
+    assert ruling(waiting, {"a": Retry("no")}, 1, 0.0).failing["z"] == waiting["z"]
+    assert ruling(waiting, {}, 1, 0.0).failing == waiting
