@@ -336,7 +336,8 @@ class TableIngest:
             why = "the topic was deleted and created again, or is one of another cluster"
             return self._over_again(plan, bounds, topic_id, why)
         if offset is None:
-            return _Begin(start=bounds.starting, end=plan.end, topic_id=topic_id)
+            start = bounds.earliest if position else bounds.starting  # a new partition of a topic that is being read
+            return _Begin(start=start, end=plan.end, topic_id=topic_id)
         if bounds.end is not None and offset > bounds.end:
             return self._over_again(
                 plan, bounds, topic_id, f"it ends at offset {bounds.end}, and the table has {offset}"

@@ -21,7 +21,9 @@ from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import WriteWork
 from lakebed.manifest.positions import Position, positions_of
 from lakebed.manifest.table_log import TableLog
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.table import internals_of
 from tests.ingest.crashes import POINTS, Crash, dying
 from tests.ingest.memory_source import COLUMNS, MemorySource, Process, here, ids, quarantined, row
 from tests.internals import log_of
@@ -158,6 +160,68 @@ def test_a_record_that_two_processes_can_not_use_is_quarantined_once(tmp_path: P
     assert (ids(table), quarantined(table)) == ([0, 1, 2, 4], [3])
 
 
+def before_the_first_commit(root: str, other: Callable[[], object]) -> Any:
+    """Has somebody else do something right before the first commit to a table, once."""
+    commit, left = TableLog.commit, [other]
+
+    def later(self: TableLog, *args: Any) -> Any:
+        if self.root == root and left:
+            left.pop()()
+        return commit(self, *args)
+
+    return patch.object(TableLog, "commit", later)
+
+
+def test_two_processes_that_deliver_at_once_deliver_once(tmp_path: Path) -> None:
+    table, source = unkeyed(tmp_path), filled(1)
+    source.add("t", 0, b"{")
+    with dying(Handover, "deliver", "before", 2), pytest.raises(Crash):
+        Process(table.path, source).run()
+    one, other = Process(table.path, source), Process(table.path, source)
+    internals_of(table).quarantine_log()
+    with before_the_first_commit(table.path + QUARANTINE_SUFFIX, other.run):
+        one.run()
+    assert quarantined(table) == [1]
+
+
+def test_a_commit_keeps_what_another_process_has_listed_and_not_delivered(tmp_path: Path) -> None:
+    table, source = unkeyed(tmp_path), filled(1)
+    source.add("u", 0, b"{")
+    plans = {topic: [one for one in source.planned() if one.topic == topic] for topic in "tu"}
+
+    def dies() -> None:
+        with dying(Handover, "deliver", "before", 2), pytest.raises(Crash):
+            Process(table.path, source).run(plans["u"])
+
+    source.add("t", 0, b"[")
+    with dying(Handover, "deliver", "before", 3), pytest.raises(Crash):
+        Process(table.path, source).run(source.planned()[:1], run=during(dies))
+    Process(table.path, source).run()
+    assert quarantined(table) == [0, 1]
+
+
+def test_rewinding_moves_no_other_partition_that_a_pipeline_reads_meanwhile(tmp_path: Path) -> None:
+    table, source = unkeyed(tmp_path), filled(3, 3)
+    process = Process(table.path, source)
+    process.run()
+    source.add("t", 1, row(6))
+    with before_the_first_commit(table.path, process.run):
+        table.maintenance.rewind("t", {0: 2})
+    assert positions(table)["t"].offsets == {0: 2, 1: 4}
+
+
+def test_what_was_written_for_a_schema_that_is_gone_is_read_again(tmp_path: Path) -> None:
+    table, source = unkeyed(tmp_path), filled(3)
+    fits, refused = WriteSpec.fits, [True]
+
+    def once(self: WriteSpec, now: WriteSpec) -> bool:
+        return False if refused and refused.pop() else fits(self, now)
+
+    with patch.object(WriteSpec, "fits", once):
+        Process(table.path, source).run()
+    assert ids(table) == [0, 1, 2]
+
+
 def test_a_record_that_fits_for_one_process_alone_is_in_one_place(tmp_path: Path) -> None:
     """One of them knows how to change the table, and the other one sets the record aside."""
     for fast_first in (True, False):
@@ -239,6 +303,20 @@ def test_a_topic_that_was_made_anew_is_a_loss_or_begins_again(tmp_path: Path, wi
         Process(table.path, source).run()
     assert ids(table) == [*range(10), 10, 11]
     assert positions(table)["t"] == Position(offsets={0: 2, 1: 0}, topic_id="new" if with_id else None)
+
+
+def test_a_topic_that_was_made_anew_is_read_whole_though_its_partitions_come_one_by_one(tmp_path: Path) -> None:
+    table, source = unkeyed(tmp_path), filled(5, 5)
+    source.ids["t"], source.skips_losses = "old", True
+    Process(table.path, source).run()
+    source.starting = "latest"
+    source.make_anew("t", "new")
+    source.add("t", 0, row(10))
+    source.add("t", 1, row(11), row(12))
+    process = Process(table.path, source)
+    process.run([Range("t", 0, 0, 1, topic_id="new")])
+    process.run([Range("t", 1, 1, 2, topic_id="new")])
+    assert ids(table) == [*range(10), 10, 11, 12]
 
 
 def test_a_plan_from_before_the_topic_was_made_anew_reads_nothing(tmp_path: Path) -> None:
