@@ -82,13 +82,25 @@ class Warehouse:
         newest = self._points.newest()
         return None if newest is None else _time(newest.time_ms)
 
-    def at(self, moment: int | str | datetime.datetime = "newest", *, hold_seconds: float = HOLD_SECONDS) -> Moment:
+    def at(
+        self,
+        moment: int | str | datetime.datetime = "newest",
+        *,
+        settled: bool = False,
+        hold_seconds: float = HOLD_SECONDS,
+    ) -> Moment:
         """All tables as of one moment of the source: every transaction up to it is in, whole, and none after it.
 
         ``moment``: the number of a point, ``"newest"``, or a time of the source (a datetime or an ISO text, UTC without an
-        offset): then the newest point until that time. In a ``with`` block, no cleanup deletes what the tables that are read in
-        it need, for ``hold_seconds`` at most. Raises VersionNotFound if there is no such point, InvalidInput.
+        offset): then the newest point until that time. ``settled``: the newest point up to which all its tables are settled, so
+        every Delta reader can read them as of it (``Moment.settled_versions``). In a ``with`` block, no cleanup deletes what the
+        tables that are read in it need, for ``hold_seconds`` at most. Raises VersionNotFound if there is no such point,
+        InvalidInput.
         """
+        if settled:
+            if moment != "newest":
+                raise InvalidInput("settled=True is for the newest point; Moment.settled_versions says it of another")
+            return Moment(self, self._points, self._points.at(number=self._points.settled().number), hold_seconds)
         if isinstance(moment, bool) or not isinstance(moment, (int, str, datetime.datetime)):
             raise InvalidInput(f"{moment!r} is neither the number of a point nor a time; 'newest' is the newest point")
         if isinstance(moment, int):
@@ -98,7 +110,7 @@ class Warehouse:
         else:
             text = moment if isinstance(moment, str) else moment.isoformat()
             point = self._points.at(time_ms=epoch_ms(text))
-        return Moment(self, point, hold_seconds)
+        return Moment(self, self._points, point, hold_seconds)
 
     def query(self, sql: str, at: int | str | datetime.datetime = "newest") -> pa.Table:
         """The result of a SQL query over tables as of one moment (``Moment.query``)."""
@@ -112,8 +124,9 @@ class Warehouse:
 class Moment:
     """The tables of a database as of a point. Made by ``Warehouse.at``; a ``with`` block holds the versions that it reads."""
 
-    def __init__(self, warehouse: Warehouse, point: Point, hold_seconds: float) -> None:
+    def __init__(self, warehouse: Warehouse, points: PointLog, point: Point, hold_seconds: float) -> None:
         self._warehouse = warehouse
+        self._points = points
         self._point = point
         self._hold_seconds = hold_seconds
         self._tables: dict[str, tuple[Table, Snapshot]] = {}
@@ -163,8 +176,9 @@ class Moment:
 
     @property
     def settled_versions(self) -> Mapping[str, int]:
-        """The version at which every Delta reader sees each table as of this moment; tables that are not settled there lack."""
-        return {name: at.settled for name, at in sorted(self._point.tables.items()) if at.settled is not None}
+        """The version at which every Delta reader sees each table as of this moment. Raises VersionNotFound if the tables are not
+        settled here: ``at(settled=True)`` is the newest moment at which they are."""
+        return dict(sorted(self._points.settled(self.number).versions.items()))
 
     def read(self, spark: SparkSession, name: str) -> DataFrame:
         """A table as a DataFrame. Raises TableNotFound if it is not in the point, VersionNotFound if its version has expired."""

@@ -41,6 +41,11 @@ POINT = "lakebed.point"
 POINT_TABLE = "lakebed.point_table."
 """At which version a table is in the points, in the log of a database; with the table's name."""
 
+SETTLED = "lakebed.settled"
+"""The newest point up to which all its tables are settled, in the log of a database."""
+SETTLED_TABLE = "lakebed.settled_table."
+"""The version of a table at which it is settled up to that point; with the table's name."""
+
 # Names of applications in ``txn``, which committed a batch.
 STREAM = "lakebed.ingest."
 """A streaming query whose source has no positions; with the id of its checkpoint."""

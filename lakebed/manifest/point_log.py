@@ -1,13 +1,17 @@
 """The log of a database: its commits are points. It is a Delta log without rows, below ``_lakebed/database`` of the database.
 
     lakebed.point                  {"point": 57, "time_ms": …, "transaction": "754:39412448", "left_out": {…}, …}
-    lakebed.point_table.<table>    {"version": 12, "table": "<id>", "position": "1f0c…", "settled": 14}
+    lakebed.point_table.<table>    {"version": 12, "table": "<id>", "position": "1f0c…"}
+    lakebed.settled                {"point": 52}
+    lakebed.settled_table.<table>  {"version": 14}
 
 1. A commit that takes a point sets the first entry, and those of the tables whose version changed. So the snapshot at one version
    has the whole map, and a table that did not change costs nothing.
 2. Points only grow: the commit conflicts with each other one that takes a point, and a point that is not newer is not taken. The
    newest one may be taken again with tables that were left out of it.
 3. The entry of a table that is left out stays as it was; ``left_out`` says that it does not count.
+4. Tables are settled up to a point later than it was taken. The third and fourth entry say of which point that was done last, and
+   at which versions every Delta reader sees it.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -26,7 +30,7 @@ from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, VersionNotF
 from lakebed.manifest.actions import Action, CommitInfo, Domain, Metadata, Protocol
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import POINT, POINT_TABLE, Operation
+from lakebed.manifest.entries import POINT, POINT_TABLE, SETTLED, SETTLED_TABLE, Operation
 from lakebed.manifest.format import FORMAT, GATE_FEATURE
 from lakebed.manifest.outcome import Unknown
 from lakebed.manifest.positions import entry_of, positions_of
@@ -45,14 +49,20 @@ _FEATURES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAt:
-    """A table in a point. ``version``: for readers of lakebed's; ``settled``: for every reader of Delta tables, None if it is not
-    settled there; ``table_id``: of the table that had this name then; ``position``: tells what it had read (``position_digest``).
-    """
+    """A table in a point, at a version for readers of lakebed's. ``table_id``: of the table that had this name then;
+    ``position``: tells what it had read (``position_digest``)."""
 
     version: int
     table_id: str
     position: str = ""
-    settled: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The versions at which every Delta reader sees the tables of a point."""
+
+    number: int
+    versions: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +136,7 @@ class PointLog:
                 return Finished(newest)
             before = tables_of(snapshot)
             actions: list[Action] = [
-                Domain(POINT_TABLE + name, _text(at))
-                for name, at in point.tables.items()
-                if name not in before or replace(before[name], settled=None) != at
+                Domain(POINT_TABLE + name, _text(at)) for name, at in point.tables.items() if before.get(name) != at
             ]
             known = point.tables.keys() | point.left_out.keys()
             actions += [Domain(POINT_TABLE + name, "", removed=True) for name in before if name not in known]
@@ -143,24 +151,55 @@ class PointLog:
 
         return commit_loop(self.log, Operation.POINT, build)
 
-    def settled(self, number: int, versions: Mapping[str, int]) -> Point | None:
-        """Say at which versions the tables of the newest point are settled; None if there is a newer point by now."""
+    def settle(self, settled: Settled) -> None:
+        """Say at which versions the tables of a point are settled, unless that is known of a later one.
 
-        def build(snapshot: Snapshot) -> Proposal[Point | None] | Finished[Point | None]:
-            newest = point_of(snapshot)
-            if newest is None or newest.number != number:
+        Raises StoreUnavailable, Contention.
+        """
+
+        def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
+            known = settled_of(snapshot)
+            if known is not None and known.number >= settled.number:
                 return Finished(None)
-            actions: list[Action] = []
-            for name, version in versions.items():
-                at = newest.tables.get(name)
-                if at is not None and at.settled != version:
-                    actions.append(Domain(POINT_TABLE + name, _text(replace(at, settled=version))))
-            if not actions:
-                return Finished(newest)
-            access = ReadWriteSet(domains=frozenset([POINT]))
-            return Proposal(actions=actions, access=access, result=lambda committed: point_of(committed.snapshot))
+            before = known.versions if known else {}
+            actions: list[Action] = [
+                Domain(SETTLED_TABLE + name, orjson.dumps({"version": version}).decode())
+                for name, version in settled.versions.items()
+                if before.get(name) != version
+            ]
+            gone = before.keys() - settled.versions.keys()
+            actions += [Domain(SETTLED_TABLE + name, "", removed=True) for name in gone]
+            actions.append(Domain(SETTLED, orjson.dumps({"point": settled.number}).decode()))
+            access = ReadWriteSet(domains=frozenset([SETTLED]))
+            return Proposal(actions=actions, access=access, result=lambda _: None)
 
-        return commit_loop(self.log, Operation.POINT, build)
+        commit_loop(self.log, Operation.POINT, build)
+
+    def settled(self, number: int | None = None) -> Settled:
+        """At which versions the tables of a point are settled; by default of the newest that is. Raises VersionNotFound."""
+        try:
+            snapshot = self.log.refresh()
+            found = settled_of(snapshot)
+            low, high = self.log.oldest_version(), snapshot.version
+        except TableNotFound:
+            found = None
+        if found is not None and number is not None and found.number != number:
+            while low < high:
+                middle = (low + high) // 2
+                there = settled_of(self.log.at_version(middle))
+                low, high = (low, middle) if there is not None and there.number >= number else (middle + 1, high)
+            found = settled_of(self.log.at_version(low))
+        if found is None or (number is not None and found.number != number):
+            raise VersionNotFound(
+                f"{'no point is' if number is None else f'point {number} is not'} settled: with database.points.settle_seconds "
+                "in its file a pipeline settles all tables up to one point now and then",
+                table=self.log.root,
+            )
+        return found
+
+    def tidy(self) -> int:
+        """Delete points that are older than the log's retention; returns how many files went."""
+        return self.log.clean(self.log.refresh().settings.log_retention_seconds)
 
     def at(self, number: int | None = None, time_ms: int | None = None) -> Point:
         """The point of a number; or the newest of a time or before; or the newest. Raises VersionNotFound."""
@@ -255,9 +294,21 @@ def tables_of(snapshot: Snapshot) -> dict[str, TableAt]:
                 version=int(document["version"]),
                 table_id=document["table"],
                 position=document["position"],
-                settled=document.get("settled"),
             )
     return out
+
+
+def settled_of(snapshot: Snapshot) -> Settled | None:
+    """Of which point the tables are settled, as a version of the log says."""
+    text = snapshot.domains.get(SETTLED)
+    if text is None:
+        return None
+    versions = {
+        domain.removeprefix(SETTLED_TABLE): int(orjson.loads(one)["version"])
+        for domain, one in snapshot.domains.items()
+        if domain.startswith(SETTLED_TABLE)
+    }
+    return Settled(number=int(orjson.loads(text)["point"]), versions=versions)
 
 
 def _document(point: Point) -> dict[str, Any]:
@@ -272,10 +323,7 @@ def _document(point: Point) -> dict[str, Any]:
 
 
 def _text(at: TableAt) -> str:
-    document: dict[str, Any] = {"version": at.version, "table": at.table_id, "position": at.position}
-    if at.settled is not None:
-        document["settled"] = at.settled
-    return orjson.dumps(document).decode()
+    return orjson.dumps({"version": at.version, "table": at.table_id, "position": at.position}).decode()
 
 
 def _until(point: Point, time_ms: int | None) -> bool:

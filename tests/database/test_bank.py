@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import Future
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
+from lakebed.database.settled_points import SettledPoints
 from lakebed.errors import InvalidInput, TableNotFound, VersionNotFound
-from lakebed.manifest.point_log import Point
+from lakebed.manifest.point_log import Point, PointLog
+from lakebed.table import internals_of
 from tests.database.bank import TOTAL, TRANSACTIONS, Bank, Copy
 
 MONEY = """
@@ -53,6 +58,50 @@ def test_at_every_point_no_money_is_missing(tmp_path: Path, seed: int) -> None:
         with warehouse.at(point.number) as moment:
             assert seen_in(moment) == (TOTAL, point.time_ms)  # the bank's clock counts the transfers
     assert seen_in(warehouse.at("newest")) == (TOTAL, bank.transfers)
+
+
+def test_every_delta_reader_sees_the_money_at_the_versions_of_a_settled_point(tmp_path: Path) -> None:
+    """Also if the tables go on while they are settled, and others settle beyond the point."""
+    draw = random.Random(5)
+    bank = Bank(draw)
+    copy = Copy(tmp_path / "bank", bank)
+    warehouse, points = lakebed.warehouse(copy.path), PointLog.of(copy.path)
+
+    def settle_to(name: str, version: int) -> Future[int | None]:
+        if draw.random() < 0.3:
+            bank.transfer()
+            copy.batch()
+        future: Future[int | None] = Future()
+        future.set_result(internals_of(warehouse.table(name)).settler.settle_to(version))
+        return future
+
+    rounds = SettledPoints(points, settle_to, pause_seconds=0.0)
+    settled = set[int]()
+    for _ in range(12):
+        bank.transfer()
+        copy.batch(lagging(bank, draw))
+        if draw.random() < 0.2:
+            warehouse.table("public.left").settle()
+        rounds.next()
+        rounds.next()
+        try:
+            moment = warehouse.at(settled=True)
+        except VersionNotFound:
+            continue
+        settled.add(moment.number)
+        left, right, transfers = (
+            DeltaTable(f"{copy.path}/{name.replace('.', '/')}", version=moment.settled_versions[name])
+            for name in ("public.left", "public.right", "audit.transfers")
+        )
+        query = QueryBuilder().register("l", left).register("r", right).register("t", transfers)
+        sql = (
+            "select (select sum(balance) from l) + (select sum(balance) from r) as money, (select count(*) from t) as n"
+        )
+        (row,) = pa.table(query.execute(sql).read_all()).to_pylist()
+        assert (row["money"], row["n"]) == (TOTAL, moment.time.microsecond // 1000) == seen_in(moment)
+    assert len(settled) > 2
+    with pytest.raises(VersionNotFound, match=r"point \d+ is not settled"):
+        warehouse.at(min(set(warehouse.points()["point"].to_pylist()) - settled)).settled_versions  # noqa: B018
 
 
 def test_without_points_money_is_missing(tmp_path: Path) -> None:

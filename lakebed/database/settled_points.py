@@ -1,0 +1,73 @@
+"""Settles all tables of a database up to one point, now and then, so that every Delta reader can read them as of it.
+
+    idle --next--> the newest point is chosen; each table is settled up to the version that it names
+    settling --next--> not done: go on; done: the log of points says the versions; a table could not: nothing, the next point
+
+Tables that have not changed since they were settled keep their version, and cost nothing. Nothing waits here: ``next`` is called
+after each batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from lakebed.errors import LakebedError, Retry
+from lakebed.manifest.point_log import Point, PointLog, Settled, TableAt
+
+SettleTo = Callable[[str, int], "Future[int | None]"]
+"""Settles a table, by name, exactly up to a version. The result is the version at which it is; None if that can't be any more."""
+_logger = logging.getLogger("lakebed.compaction")
+
+
+@dataclass(slots=True)
+class SettledPoints:
+    """One thread at a time. ``pause_seconds``: from one round to the next."""
+
+    points: PointLog
+    settle_to: SettleTo
+    pause_seconds: float
+    clock: Callable[[], float] = time.monotonic
+    _round: tuple[Point, Mapping[str, Future[int | None]]] | None = None
+    _began: float = float("-inf")
+    _known: dict[str, tuple[TableAt, int]] = field(default_factory=dict)
+
+    def next(self) -> None:
+        """Begin a round if one is due, or end the one under way if its tables are settled."""
+        try:
+            if self._round is not None:
+                self._end(*self._round)
+            elif self.clock() - self._began >= self.pause_seconds:
+                self._begin()
+        except Retry as error:
+            _logger.warning("the tables are not settled up to a point yet: %s", error)
+
+    def _begin(self) -> None:
+        point = self.points.newest()
+        if point is None:
+            return
+        self._began = self.clock()
+        changed = {
+            name: at for name, at in point.tables.items() if name not in self._known or self._known[name][0] != at
+        }
+        if changed:
+            self._round = point, {name: self.settle_to(name, at.version) for name, at in changed.items()}
+
+    def _end(self, point: Point, futures: Mapping[str, Future[int | None]]) -> None:
+        if not all(future.done() for future in futures.values()):
+            return
+        self._round = None
+        for name, future in futures.items():
+            try:
+                version = future.result()
+            except LakebedError as error:
+                _logger.warning("table %s could not be settled up to point %d: %s", name, point.number, error)
+                version = None
+            if version is not None:
+                self._known[name] = point.tables[name], version
+        if all(name in self._known and self._known[name][0] == at for name, at in point.tables.items()):
+            versions = {name: self._known[name][1] for name in point.tables}
+            self.points.settle(Settled(number=point.number, versions=versions))
