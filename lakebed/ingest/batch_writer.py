@@ -113,12 +113,37 @@ class BatchResult:
     commit_seconds: float = 0.0
 
 
+class Marks(Protocol):
+    """What a commit says of the source that it has read: positions, or files."""
+
+    @property
+    def domains(self) -> frozenset[str]:
+        """The entries that it sets."""
+
+    def is_current(self, snapshot: Snapshot) -> bool:
+        """Whether the table has read what it had read when the batch was planned."""
+
+    def actions(self) -> list[Action]:
+        """The actions that set the entries."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
     """The positions of topics before a batch (None: the table has none) and after it."""
 
     before: Mapping[str, Position | None]
     after: Mapping[str, Position]
+
+    @property
+    def domains(self) -> frozenset[str]:
+        return frozenset(map(position_entry, self.after))
+
+    def is_current(self, snapshot: Snapshot) -> bool:
+        positions = positions_of(snapshot)
+        return all(positions.get(topic) == before for topic, before in self.before.items())
+
+    def actions(self) -> list[Action]:
+        return [entry_of(topic, position) for topic, position in self.after.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,17 +364,17 @@ def commit_written(
     batch: Transaction | None,
     operation: Operation,
     *,
-    moved: Moved | None = None,
+    marks: Marks | None = None,
     handover: Handover | None = None,
 ) -> BatchResult:
-    """Commit a batch's parts as the newest changes of the table, with the positions that it ``moved``.
+    """Commit a batch's parts as the newest changes of the table; ``marks``: what it has read of its source.
 
     ``handover``: to the quarantine of the table, for what is quarantined. Raises Retry if the table's schema or keys changed
-    meanwhile (with ``moved`` the result is ``outdated``); TableReplaced; Contention; StoreUnavailable (a batch with an id or
+    meanwhile (with ``marks`` the result is ``outdated``); TableReplaced; Contention; StoreUnavailable (a batch with an id or
     positions may then be repeated).
     """
     spec, started = write_spec_of(read), time.perf_counter()
-    domains = frozenset(map(position_entry, moved.after)) if moved else frozenset()
+    domains = marks.domains if marks else frozenset()
     access = ReadWriteSet(whole_table=bool(written.truncates), domains=domains)
     metrics = {"rows": written.rows, "bytes": sum(part.bytes for part in written.parts), "parts": len(written.parts)}
     if written.records_truncated:
@@ -364,18 +389,16 @@ def commit_written(
         nothing = BatchResult(version=snapshot.version, snapshot=snapshot, commit_seconds=time.perf_counter() - started)
         if batch is not None and snapshot.transaction_version(batch.app_id) >= batch.version:
             return Finished(replace(nothing, replayed=True))
-        if moved is not None:
-            positions = positions_of(snapshot)
-            if any(positions.get(topic) != before for topic, before in moved.before.items()):
-                return Finished(replace(nothing, outdated=True))
+        if marks is not None and not marks.is_current(snapshot):
+            return Finished(replace(nothing, outdated=True))
         if not spec.fits(write_spec_of(snapshot)):
-            if moved is not None:
+            if marks is not None:
                 return Finished(replace(nothing, outdated=True))
             raise Retry(
                 "the table's schema or keys changed while the batch was written; apply it again", table=log.root
             )
         actions = _actions(snapshot, written, spec)
-        actions += [entry_of(topic, position) for topic, position in moved.after.items()] if moved else []
+        actions += marks.actions() if marks else []
         listed = handover.entry(snapshot, written.quarantined) if handover else None
         actions += [listed] if listed else []
         # Of two commits at once, the later one would drop what the other one lists for the quarantine.
@@ -393,7 +416,7 @@ def commit_written(
 
         return Proposal(actions=actions, access=rests_on, result=result, metrics=metrics, batch=batch)
 
-    return commit_loop(log, operation, build, first=read, repeatable=batch is not None or moved is not None)
+    return commit_loop(log, operation, build, first=read, repeatable=batch is not None or marks is not None)
 
 
 def _actions(snapshot: Snapshot, written: Written, spec: WriteSpec) -> list[Action]:

@@ -16,6 +16,9 @@ from lakebed.quoting import quote_for_spark
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+FILE_COLUMN = "_lakebed_file"
+"""Internal to ingest: the path of the file that a row is from."""
+
 
 def changes_frame(
     changes: DataFrame,
@@ -28,6 +31,7 @@ def changes_frame(
 ) -> DataFrame:
     """A user's DataFrame as a struct of the columns that the write tasks expect; Spark evaluates which rows are deletes.
 
+    The file of each row stays beside the struct, if the DataFrame has it (``FILE_COLUMN``).
     ``rescued``: columns that the table lacks, and whose values are kept as JSON.
     Raises InvalidInput for a setting that does not fit, InvalidChanges for columns that do not fit the table.
     """
@@ -68,7 +72,8 @@ def changes_frame(
             raise InvalidChanges(f"the changes lack the column {spec.sequence_by!r}, which sequence_by names")
         columns.append(f"{quote_for_spark(spec.sequence_by)} as {SEQUENCE_COLUMN}")
     try:
-        return changes.selectExpr(f"struct({', '.join(columns)}) as row")
+        row = f"struct({', '.join(columns)}) as row"
+        return changes.selectExpr(row, FILE_COLUMN) if FILE_COLUMN in given else changes.selectExpr(row)
     except Exception as error:
         if apply_as_deletes is None or not _is_of_spark(error):
             raise

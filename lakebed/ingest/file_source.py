@@ -1,4 +1,4 @@
-"""Folders of files as a source, through Spark's file source, which records which files it has read.
+"""Folders of files as a source, through Spark's file source. Which files were read is in the table's log (``files_read``).
 
 json, debezium-json     one document per line: the stream carries records, decoded like those of Kafka; the topic is
                         the file's path, so the quarantine shows the file of a bad line
@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakebed.errors import InvalidInput
+from lakebed.ingest.changes_frame import FILE_COLUMN
 from lakebed.ingest.source import Carries
 from lakebed.storage.roots import spark_path
 
@@ -65,7 +66,8 @@ class FileSource:
                 stream = stream.options(
                     **{"header": "true", "mode": "FAILFAST", "enforceSchema": "false", **self.options}
                 )
-            return stream.format(self.format).schema(from_arrow_schema(self.schema)).load(spark_path(self.folder))
+            rows = stream.format(self.format).schema(from_arrow_schema(self.schema)).load(spark_path(self.folder))
+            return rows.select("*", F.col("_metadata.file_path").alias(FILE_COLUMN))
         lines = stream.format("text").load(spark_path(self.folder))
         return lines.where(F.length(F.trim("value")) > 0).select(
             F.lit(None).cast("binary").alias("key"),

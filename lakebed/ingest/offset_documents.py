@@ -41,6 +41,10 @@ class OffsetDocuments:
             return OffsetDocuments(checkpoint, lambda name: Path(folder, name).read_text())
         return OffsetDocuments(checkpoint, lambda name: _read_with_spark(spark, f"{checkpoint}/{name}"))
 
+    def read(self, name: str) -> str:
+        """The text of a file of the checkpoint."""
+        return self._read(name)
+
     def of_batch(self, batch_id: int) -> tuple[Document, Document]:
         """The documents between which a batch reads. Raises Unexpected if the checkpoint has not what Spark writes."""
         return {} if batch_id == 0 else self._document(batch_id - 1), self._document(batch_id)

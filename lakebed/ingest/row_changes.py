@@ -10,9 +10,11 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges
 from lakebed.ingest.decoder import Decoded
+from lakebed.ingest.files_read import of_files
 from lakebed.ingest.row_evolution import rescued
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
 from lakebed.parts.changes import WriteSpec, prepare
@@ -35,6 +37,8 @@ class RowChanges:
     """Columns of the DataFrame that the table lacks, and that nothing refers to."""
     rescues: bool = False
     """Whether they, and values that do not fit, are kept as JSON."""
+    left_out: frozenset[str] = frozenset()
+    """Files that the table has read already; the second column of the DataFrame, if it has one, is the file of each row."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         connection, incoming = connect(threads=1), self.spec.incoming
@@ -42,6 +46,10 @@ class RowChanges:
             if not batch.num_rows:
                 continue
             table = pa.Table.from_struct_array(batch.column(0))
+            if self.left_out:
+                table = table.filter(pc.invert(of_files(batch.column(1), self.left_out)))
+                if not len(table):
+                    continue
             if self.rescues:
                 table, texts = rescued(table, incoming, self.unknown_columns)
                 at = table.column_names.index(RESCUED_COLUMN)
@@ -52,7 +60,7 @@ class RowChanges:
                 if self.strict:
                     raise
                 good, bad = split(table, incoming)
-            names = {} if self.rescues else dict.fromkeys(self.unknown_columns, batch.num_rows)
+            names = {} if self.rescues else dict.fromkeys(self.unknown_columns, len(good) + len(bad))
             yield Decoded(changes=good, quarantined=bad, unknown_fields=names)
 
 

@@ -15,8 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
+from lakebed.ingest.files_read import of_files
 from lakebed.ingest.points.cut import Report, TaskCut
 from lakebed.ingest.points.decoders import transaction_ids_of
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
@@ -188,12 +190,17 @@ class RecordChanges:
 
     decoder: Decoder
     cutoff: Cutoff = NO_CUTOFF
+    left_out: frozenset[str] = frozenset()
+    """Files that the table has read already; the topic of a record is its file."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         decoding = _Decoding(self.decoder, self.cutoff)
         for batch in batches:
-            if batch.num_rows:
-                yield decoding.decode(pa.Table.from_batches([batch]).cast(RECORD_SCHEMA))
+            records = pa.Table.from_batches([batch]).cast(RECORD_SCHEMA)
+            if self.left_out:
+                records = records.filter(pc.invert(of_files(records["topic"], self.left_out)))
+            if len(records):
+                yield decoding.decode(records)
 
     def records_lost(self) -> int:
         return 0

@@ -4,6 +4,7 @@ What was read is in the log of the table, in the commit that brings it:
 
 - A source that carries ranges has positions there (``RangeIngest``, ``table_batch``). Spark's checkpoint only says how far to
   read, so it may be old, lost, or shared by two processes.
+- Of folders of files it has the files (``FrameIngest``, ``files_read``).
 - For any other source the id of the batch is there (``txn``), under the id of the query's checkpoint (``FrameIngest``). When
   Spark repeats a batch after a crash, it has the same id and the same input. A query with a new checkpoint is a new query.
 """
@@ -22,6 +23,7 @@ from lakebed import events
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import InvalidInput, Retry
 from lakebed.ingest.batch_writer import (
+    BatchResult,
     ChangeStream,
     TaskRow,
     WriteTask,
@@ -34,12 +36,13 @@ from lakebed.ingest.batch_writer import (
 )
 from lakebed.ingest.checkpoint_files import quick_checkpoint
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
+from lakebed.ingest.files_read import FilesRead, ReadFiles, files_of_batch
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.reading import grouped
 from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
-from lakebed.ingest.table_batch import BatchDone, TableIngest, WriteWork, refuse_mismatch, run_alone
+from lakebed.ingest.table_batch import ATTEMPTS_MAX, BatchDone, TableIngest, WriteWork, refuse_mismatch, run_alone
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.actions import Transaction
@@ -144,13 +147,14 @@ class FrameIngest:
 
     def __init__(
         self, table: str, log: TableLog, stream: ChangeStream, quarantine: str, quarantine_log: Callable[[], TableLog],
-        *, evolution: Evolution,
+        *, evolution: Evolution, documents: OffsetDocuments | None = None,
     ) -> None:  # fmt: skip
-        """``evolution``: changes the table where records need it."""
+        """``evolution``: changes the table where records need it; ``documents``: of a query that reads folders of files."""
         _check_quarantine(quarantine)
         self._table = table
         self._log = log
         self._stream = stream
+        self._documents = documents
         self._fails_on_quarantine = quarantine == "fail"
         self._handover = Handover(table, quarantine_log)
         self._evolution = evolution
@@ -158,37 +162,57 @@ class FrameIngest:
 
     @crosses_spark
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        batch = Transaction(STREAM + _query_of(frame), batch_id)
-        snapshot = self._log.refresh()
-        self._handover.deliver(snapshot)
-        if snapshot.transaction_version(batch.app_id) >= batch_id:
-            events.emit(events.BatchReplayed(table=self._table, query=batch.app_id, batch_id=batch_id))
-            return
+        query = STREAM + _query_of(frame)
+        self._handover.deliver(self._log.refresh())
         snapshot = self._backpressure.apply()
         started = time.perf_counter()
-        snapshot, written = self._write(frame, snapshot)
+        for _ in range(ATTEMPTS_MAX):
+            batch, files = Transaction(query, batch_id) if self._documents is None else None, None
+            if self._documents is not None:
+                files = self._unread(snapshot, batch_id, self._documents)
+            if files is None and snapshot.transaction_version(query) >= batch_id:
+                break
+            if files is not None and not files.brings:
+                break
+            snapshot, written = self._write(frame, snapshot)
+            self._refuse(written)
+            result = commit_written(
+                self._log, snapshot, written, batch, Operation.STREAMING_UPDATE, marks=files, handover=self._handover
+            )
+            snapshot = result.snapshot
+            if not result.outdated and not result.replayed:
+                self._report(result, written, query, batch_id, time.perf_counter() - started)
+                return
+        events.emit(events.BatchReplayed(table=self._table, query=query, batch_id=batch_id))
+
+    def _unread(self, snapshot: Snapshot, batch_id: int, documents: OffsetDocuments) -> ReadFiles:
+        """The files of a batch that the table has not read; the stream leaves the others out."""
+        files = files_of_batch(*documents.of_batch(batch_id), documents.read)
+        read = FilesRead.of(snapshot)
+        unread = read.without(files)
+        assert isinstance(self._stream, (RecordChanges, RowChanges))
+        self._stream = replace(self._stream, left_out=frozenset(files).difference(unread))
+        return read.plus(unread)
+
+    def _refuse(self, written: Written) -> None:
         if isinstance(self._stream, RecordChanges):
             refuse_mismatch(self._table, written, self._stream.decoder)
         if self._fails_on_quarantine:
             refuse_quarantine(written, self._table)
-        result = commit_written(
-            self._log, snapshot, written, batch, Operation.STREAMING_UPDATE, handover=self._handover
-        )
+
+    def _report(self, result: BatchResult, written: Written, query: str, batch_id: int, seconds: float) -> None:
         self._handover.deliver(result.snapshot)
-        if result.replayed:
-            events.emit(events.BatchReplayed(table=self._table, query=batch.app_id, batch_id=batch_id))
-            return
         report_unknown(self._table, written)
         done = BatchDone(
             snapshot=result.snapshot,
             version=result.version,
             written=written,
             attempts=result.attempts,
-            seconds=time.perf_counter() - started,
+            seconds=seconds,
             commit_seconds=result.commit_seconds,
         )
         self._backpressure.batch_seconds = done.seconds
-        events.emit(done.to_event(self._table, batch.app_id, batch_id))
+        events.emit(done.to_event(self._table, query, batch_id))
         self._log.checkpoint_if_due(result.snapshot, slack=2)  # if nobody maintains the table, the writer must do this
 
     def _write(self, frame: DataFrame, snapshot: Snapshot) -> tuple[Snapshot, Written]:

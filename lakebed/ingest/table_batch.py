@@ -257,7 +257,7 @@ class TableIngest:
         if not moved.after:  # the cut is where the table is
             return BatchResult(version=snapshot.version, snapshot=snapshot, replayed=True), written
         result = commit_written(
-            self._log, snapshot, written, None, Operation.STREAMING_UPDATE, moved=moved, handover=self._handover
+            self._log, snapshot, written, None, Operation.STREAMING_UPDATE, marks=moved, handover=self._handover
         )
         return result, written
 

@@ -38,6 +38,7 @@ from lakebed.manifest.entries import (
     CLAIM,
     DETACHED,
     EXPIRED,
+    FILES,
     HOLD,
     POSITION,
     QUARANTINED,
@@ -112,7 +113,9 @@ def is_append(actions: Iterable[Action], batch: Transaction | None = None) -> bo
                 brings = True
             case CommitInfo() | Transaction():
                 pass
-            case Domain(domain, _, False) if domain.startswith(POSITION):
+            case Domain(domain, _, removed) if domain.startswith(FILES) or (
+                domain.startswith(POSITION) and not removed
+            ):
                 brings = True
             case Domain(domain, _, False) if domain in batches or domain.startswith((UNKNOWN_NAMES, QUARANTINED)):
                 pass
@@ -159,7 +162,7 @@ def _kind_of_entries(commit: Commit) -> CommitKind:
     """The kind of a commit that changes no part."""
     entries = [action.domain for action in commit.actions if isinstance(action, Domain)]
     if any(isinstance(action, Transaction) for action in commit.actions) or any(
-        entry.startswith((POSITION, QUARANTINED)) for entry in entries
+        entry.startswith((POSITION, FILES, QUARANTINED)) for entry in entries
     ):
         return CommitKind.APPEND  # of an empty batch
     for prefix, kind in (

@@ -35,7 +35,7 @@ from lakebed.manifest.actions import (
 )
 from lakebed.manifest.claims import claim_of
 from lakebed.manifest.commit_kind import CommitKind, is_append, kind_of, settles
-from lakebed.manifest.entries import POSITION
+from lakebed.manifest.entries import FILES, POSITION
 from lakebed.manifest.evolve import is_compatible, only_adds_features
 from lakebed.manifest.snapshot import Snapshot
 
@@ -125,7 +125,7 @@ def find_conflict(
                 if access.looked_up_keys and data_change:
                     return Conflict(winner.version, ConflictKind.NEW_ROWS, part.path)
             case Domain(domain, _, _) if domain in access.domains:
-                kind = ConflictKind.POSITION if domain.startswith(POSITION) else ConflictKind.CLAIM
+                kind = ConflictKind.POSITION if domain.startswith((POSITION, FILES)) else ConflictKind.CLAIM
                 return Conflict(winner.version, kind, domain)
             case Domain(domain, configuration, False) if access.claimed:
                 claim = claim_of(domain, configuration)

@@ -28,6 +28,8 @@ SCHEMA = "lakebed.schema."
 """A change of the schema; with its number, counted from 1."""
 POSITION = "lakebed.position."
 """Up to where the table has read a topic of its source; with the topic."""
+FILES = "lakebed.files."
+"""Files of folders that the table has read; with a number, counted from 1."""
 QUARANTINED = "lakebed.quarantined"
 """In the log of a table: parts of its quarantine that the quarantine may not have yet. In the log of a quarantine, with the id of
 the table: which of them it has."""

@@ -17,12 +17,13 @@ from lakebed.compaction.settler import Settler
 from lakebed.compaction.upkeep import Chore, Upkeep
 from lakebed.errors import TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
+from lakebed.ingest.changes_frame import FILE_COLUMN
 from lakebed.ingest.decoder import Decoder
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.quarantine import set_aside
 from lakebed.ingest.replay import Replay, ReplayResult
-from lakebed.ingest.source import RangeChanges
+from lakebed.ingest.source import RangeChanges, RecordChanges
 from lakebed.ingest.stream import FrameIngest, RangeIngest, start_ingest
 from lakebed.manifest.actions import ChangePart
 from lakebed.manifest.schema_change import SchemaChange
@@ -129,7 +130,9 @@ class Internals:
             documents = OffsetDocuments.of(frame.sparkSession, place)
             ingest = RangeIngest(*common, evolution=evolution, documents=documents)
         else:
-            ingest = FrameIngest(*common, evolution=evolution)
+            reads_files = isinstance(stream, RecordChanges) or FILE_COLUMN in frame.columns
+            documents_of_files = OffsetDocuments.of(frame.sparkSession, place) if reads_files else None
+            ingest = FrameIngest(*common, evolution=evolution, documents=documents_of_files)
         # Named after the table too: one session may run the queries of many tables.
         return start_ingest(ingest, frame, place, f"{query_name} {self.path}", trigger)
 

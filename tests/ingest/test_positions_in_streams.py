@@ -1,20 +1,23 @@
-"""The checkpoint of a query may be repeated, old, lost or shared: each record is in the table once."""
+"""The checkpoint of a query may be repeated, old, lost or shared: each record, or file, is in the table once."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import lakebed
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
+from lakebed.ingest.file_source import FileSource
+from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import COLUMNS, OrderStream
 from lakebed.ingest.generator_source import GeneratorSource
-from lakebed.ingest.source import RangeChanges
+from lakebed.ingest.source import RangeChanges, RecordChanges
 from lakebed.table import internals_of
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.slow
+IDS = pa.schema([("id", pa.int64())])
 
 
 def started(spark: SparkSession, path: Path, events: int, checkpoint: str, batch: int = 400) -> StreamingQuery:
@@ -38,6 +42,54 @@ def started(spark: SparkSession, path: Path, events: int, checkpoint: str, batch
 def ingest(spark: SparkSession, path: Path, events: int, checkpoint: str = "c", batch: int = 400) -> None:
     query = started(spark, path, events, checkpoint, batch)
     assert query.awaitTermination(120) and query.exception() is None
+
+
+def read_files(spark: SparkSession, path: Path, folder: Path, form: str, checkpoint: str) -> None:
+    """Read the files of a folder that Spark offers, two a batch."""
+    table = lakebed.open(path) if path.exists() else lakebed.create(path, IDS)
+    kind: Any = form
+    source = FileSource(folder=str(folder), format=kind, schema=IDS, files_per_batch_max=2)
+    common: dict[str, Any] = {"checkpoint": str(path.parent / checkpoint), "trigger": {"availableNow": True}}
+    if form == "csv":
+        query = table.ingest(source.stream(spark), **common)
+    else:
+        changes = RecordChanges(decoder("json", DecoderSchema(IDS)))
+        query = internals_of(table).start_ingest(changes, source.stream(spark), **common)
+    assert query.awaitTermination(120) and query.exception() is None
+
+
+def ids(path: Path) -> list[int]:
+    return sorted(lakebed.open(path).to_arrow()["id"].to_pylist())
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_whatever_becomes_of_the_checkpoint_each_file_is_in_the_table_once(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    path, checkpoint, folder = tmp_path / "t", tmp_path / "c", tmp_path / "in"
+    folder.mkdir()
+
+    def add(number: int) -> None:
+        name = folder / f"the file ü%20 {number}.{form}"
+        name.write_text(f"id\n{number}\n" if form == "csv" else json.dumps({"id": number}))
+
+    for number in range(3):
+        add(number)
+    read_files(spark, path, folder, form, "c")
+    shutil.copytree(checkpoint, tmp_path / "old")
+    add(3)
+    read_files(spark, path, folder, form, "c")
+    assert ids(path) == [0, 1, 2, 3]
+
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "old", checkpoint)
+    add(4)
+    read_files(spark, path, folder, form, "c")  # its next batch has an id that the table has seen, and other files
+    assert ids(path) == [0, 1, 2, 3, 4]
+
+    add(5)
+    read_files(spark, path, folder, form, "lost")
+    assert ids(path) == [0, 1, 2, 3, 4, 5]
 
 
 def orders(path: Path) -> list[int]:

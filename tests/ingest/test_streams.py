@@ -87,7 +87,8 @@ def test_files_of_rows_are_read_with_the_given_schema(spark: SparkSession, tmp_p
     query = source.stream(spark).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = query.foreachBatch(lambda batch, number: collected.extend(tuple(row) for row in batch.collect()))
     assert query.trigger(availableNow=True).start().awaitTermination(120)
-    assert collected == [(1, "ä"), (2, None)]
+    assert [row[:2] for row in collected] == [(1, "ä"), (2, None)]
+    assert {Path(row[2]).name for row in collected} == {f"a.{form}"}
 
 
 def test_rows_need_a_schema_and_formats_are_known() -> None:
