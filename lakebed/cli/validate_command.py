@@ -12,12 +12,14 @@ import yaml
 from lakebed.cli import exit_codes
 from lakebed.cli.database_lines import database_lines, errors_in
 from lakebed.cli.escapes import shown, shown_lines
+from lakebed.cli.logs import note
 from lakebed.errors import LakebedError
 from lakebed.pipeline.check import Checked, check
 from lakebed.pipeline.check_database import check_database
 from lakebed.pipeline.document import HIDDEN, Document
 from lakebed.pipeline.places import is_local
 from lakebed.pipeline.settings import AnyPipeline, DatabasePipeline, Pipeline, load
+from lakebed.pipeline.transforming import Shape
 
 
 def validate(file: str, connect: bool = False) -> int:
@@ -53,8 +55,26 @@ def _check(pipeline: AnyPipeline, connect: bool) -> tuple[AnyPipeline, list[str]
         database = check_database(pipeline, connect=connect, topics=connect)
         return pipeline, [*database_lines(pipeline, database), *database.notes], errors_in(database)
     checked = check(pipeline, connect=connect)
+    if pipeline.transform is not None and checked.target is not None:
+        _check_with_spark(pipeline, checked.target)
     said = (_verdict(pipeline, checked), *checked.notes, _open_question(pipeline, checked.columns))
     return checked.pipeline, [line for line in said if line], []
+
+
+def _check_with_spark(pipeline: Pipeline, table: Shape) -> None:
+    """Have Spark plan the SQL of the file, which takes some seconds. Raises InvalidInput, MissingPrerequisite."""
+    from pyspark.sql import SparkSession
+
+    from lakebed.pipeline.driver import SparkStart
+    from lakebed.pipeline.transforming import check_transform
+
+    if (session := SparkSession.getActiveSession()) is not None:
+        check_transform(pipeline, table, session)
+        return
+    note("Spark is started to check the SQL of transform")
+    with SparkStart(pipeline) as start:
+        start.begin()
+        check_transform(pipeline, table, start.wait(lambda: False).spark)
 
 
 def effective_settings(pipeline: AnyPipeline) -> dict[str, Any]:

@@ -184,13 +184,8 @@ class WriteTask:
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str]]:
         connection, incoming = connect(threads=1), self.spec.incoming
         storage = open_part_storage(self.root)
-        seen: dict[str, Any] = {}
-        truncates: list[Truncate] = []
-        fields, operations = Names(), Names()
-        needs: list[SchemaChange] = []
-        for decoded in self._slices(_decodable(self.stream(batches), needs)):
-            if needs:
-                break  # the batch runs again, so what was read before them is not written
+        tally = Tally(self.stream)
+        for decoded in tally.slices(batches):
             changes, quarantined = decoded.changes, decoded.quarantined
             if len(changes):
                 try:
@@ -207,47 +202,79 @@ class WriteTask:
                 for layer in layers:
                     for part in write_parts(stored_rows(layer, self.spec), self.spec, storage):
                         yield "part", part.to_json()
-            if len(quarantined):
-                aside = open_part_storage(self.root + QUARANTINE_SUFFIX)
-                for part in write_parts(quarantined, WriteSpec(schema=QUARANTINE_SCHEMA), aside):
-                    yield "quarantined", part.to_json()
-            truncates += decoded.truncates
-            seen["ignored"] = seen.get("ignored", 0) + decoded.ignored
-            seen["truncated"] = seen.get("truncated", 0) + decoded.truncated
-            fields.add_all(decoded.unknown_fields)
-            operations.add_all(decoded.unknown_operations)
-            if decoded.mismatched:
-                seen["mismatched"] = seen.get("mismatched", 0) + decoded.mismatched
-                seen.setdefault("mismatch", decoded.mismatch)
-            if decoded.event_time_max is not None:
-                seen["newest_event_us"] = max(seen.get("newest_event_us", 0), decoded.event_time_max)
-        seen |= {"unknown_fields": fields.counts, "unknown_operations": operations.counts}
-        if truncates:
-            seen["truncates"] = [to_json(truncate) for truncate in Cutoff(new=tuple(truncates)).remembered()]
-        if needs:
-            seen["schema_needed"] = merged(needs).to_json()
-        lost = getattr(self.stream, "records_lost", None)
+            yield from write_aside(quarantined, self.root)
+        yield "seen", tally.to_json()
+
+
+class Tally:
+    """What a task counts while it decodes its input."""
+
+    def __init__(self, stream: ChangeStream) -> None:
+        self._stream = stream
+        self._seen: dict[str, Any] = {}
+        self._truncates: list[Truncate] = []
+        self._fields, self._operations = Names(), Names()
+        self._needs: list[SchemaChange] = []
+
+    def slices(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
+        """The decoded input, in slices that fit in the memory of a task, until something is needed of the table first."""
+        for decoded in _slices(_decodable(self._stream(batches), self._needs)):
+            if self._needs:
+                return  # the batch runs again, so what was read before them is not written
+            yield decoded
+            self._count(decoded)
+
+    def _count(self, decoded: Decoded) -> None:
+        seen = self._seen
+        self._truncates += decoded.truncates
+        seen["ignored"] = seen.get("ignored", 0) + decoded.ignored
+        seen["truncated"] = seen.get("truncated", 0) + decoded.truncated
+        self._fields.add_all(decoded.unknown_fields)
+        self._operations.add_all(decoded.unknown_operations)
+        if decoded.mismatched:
+            seen["mismatched"] = seen.get("mismatched", 0) + decoded.mismatched
+            seen.setdefault("mismatch", decoded.mismatch)
+        if decoded.event_time_max is not None:
+            seen["newest_event_us"] = max(seen.get("newest_event_us", 0), decoded.event_time_max)
+
+    def to_json(self) -> str:
+        """What was counted (``collected``)."""
+        seen = self._seen | {"unknown_fields": self._fields.counts, "unknown_operations": self._operations.counts}
+        if self._truncates:
+            seen["truncates"] = [to_json(truncate) for truncate in Cutoff(new=tuple(self._truncates)).remembered()]
+        if self._needs:
+            seen["schema_needed"] = merged(self._needs).to_json()
+        lost = getattr(self._stream, "records_lost", None)
         if callable(lost) and (count := lost()):
             seen["lost"] = count
-        if isinstance(self.stream, RangeChanges):
-            seen["read"] = [astuple(one) for one in self.stream.ranges_read]
-            if self.stream.reports:
-                seen["transactions"] = self.stream.reports
-        yield "seen", json.dumps(seen)
+        if isinstance(self._stream, RangeChanges):
+            seen["read"] = [astuple(one) for one in self._stream.ranges_read]
+            if self._stream.reports:
+                seen["transactions"] = self._stream.reports
+        return json.dumps(seen)
 
-    def _slices(self, stream: Iterator[Decoded]) -> Iterator[Decoded]:
-        """Groups decoded input into slices that fit in the memory of a task."""
-        held: list[Decoded] = []
-        rows = size = 0
-        for decoded in stream:
-            held.append(decoded)
-            rows += len(decoded.changes)
-            size += decoded.changes.nbytes
-            if rows >= SLICE_ROWS_MAX or size >= SLICE_BYTES_MAX:
-                yield Decoded.concat(held) if len(held) > 1 else held[0]
-                held, rows, size = [], 0, 0
-        if held:
+
+def write_aside(records: pa.Table, root: str) -> Iterator[tuple[str, str]]:
+    """Write records for the quarantine of a table; yields what a task says of the files."""
+    if len(records):
+        aside = open_part_storage(root + QUARANTINE_SUFFIX)
+        for part in write_parts(records, WriteSpec(schema=QUARANTINE_SCHEMA), aside):
+            yield "quarantined", part.to_json()
+
+
+def _slices(stream: Iterator[Decoded]) -> Iterator[Decoded]:
+    """Groups decoded input into slices that fit in the memory of a task."""
+    held: list[Decoded] = []
+    rows = size = 0
+    for decoded in stream:
+        held.append(decoded)
+        rows += len(decoded.changes)
+        size += decoded.changes.nbytes
+        if rows >= SLICE_ROWS_MAX or size >= SLICE_BYTES_MAX:
             yield Decoded.concat(held) if len(held) > 1 else held[0]
+            held, rows, size = [], 0, 0
+    if held:
+        yield Decoded.concat(held) if len(held) > 1 else held[0]
 
 
 def _decodable(stream: Iterator[Decoded], needs: list[SchemaChange]) -> Iterator[Decoded]:

@@ -32,7 +32,7 @@ from lakebed.ingest.batch_writer import (
     in_tasks,
     in_this_process,
     refuse_quarantine,
-    write_dataframe,
+    written_with,
 )
 from lakebed.ingest.checkpoint_files import quick_checkpoint
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
@@ -43,6 +43,9 @@ from lakebed.ingest.reading import grouped
 from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
 from lakebed.ingest.table_batch import ATTEMPTS_MAX, BatchDone, TableIngest, WriteWork, refuse_mismatch, run_alone
+from lakebed.ingest.transform.decode import SourceRows
+from lakebed.ingest.transform.query import Transform
+from lakebed.ingest.transform.run import transformed
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.actions import Transaction
@@ -101,9 +104,11 @@ class RangeIngest:
 
     def _run(self, work: WriteWork, spark: SparkSession) -> list[TaskRow]:
         """Do the work: in this process if it is small, and Spark's tasks run on this machine too."""
+        assert isinstance(work.task.stream, RangeChanges)
+        if isinstance(decoder := work.task.stream.decoder, SourceRows):
+            return run_in_tasks(work, spark, decoder.transform)
         if work.records <= RECORDS_HERE_MAX and _is_on_one_machine(spark):
             # A batch that waits for its source here can't be stopped, and a task can.
-            assert isinstance(work.task.stream, RangeChanges)
             stream = replace(work.task.stream, source=self._source.impatient())
             try:
                 return in_this_process(replace(work.task, stream=stream), work.ranges)
@@ -122,19 +127,22 @@ class RangeIngest:
         events.emit(done.to_event(self._table, STREAM + query, batch_id))
 
 
-def run_in_tasks(work: WriteWork, spark: SparkSession) -> list[TaskRow]:
+def run_in_tasks(work: WriteWork, spark: SparkSession, transform: Transform | None = None) -> list[TaskRow]:
     """Do the work in a job of Spark's; small ranges share a task."""
     parallel = spark.sparkContext.defaultParallelism
     groups = grouped(work.ranges, max(RECORDS_HERE_MAX, work.records // parallel))
     numbers = spark.range(0, len(groups), 1, len(groups))
-    return in_tasks(numbers, _NumberedTask(work.task, tuple(tuple(group) for group in groups)))
+    chosen = tuple(tuple(group) for group in groups)
+    if transform is not None:
+        return transformed(numbers, work.task, transform, lambda task: _NumberedTask(task, chosen))
+    return in_tasks(numbers, _NumberedTask(work.task, chosen))
 
 
 @dataclass(frozen=True, slots=True)
 class _NumberedTask:
     """Runs the task on the ranges of its number."""
 
-    task: WriteTask
+    task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     groups: tuple[tuple[Range, ...], ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -225,11 +233,17 @@ class FrameIngest:
             spec = write_spec_of(snapshot)
             if isinstance(self._stream, RowChanges):  # its rows are of the columns that the table had when it started
                 spec = self._stream.spec.in_the_order_of(spec)
-            written = write_dataframe(frame, WriteTask(spec, self._table, self._stream), cutoff_of(snapshot))
+            written = written_with(self._run(frame), WriteTask(spec, self._table, self._stream), cutoff_of(snapshot))
             if written.schema_needed is None:
                 return snapshot, written
             snapshot = self._evolution.evolve(snapshot, written.schema_needed)
         raise self._evolution.gave_up()
+
+    def _run(self, frame: DataFrame) -> Callable[[WriteTask], list[TaskRow]]:
+        if isinstance(self._stream, RecordChanges) and isinstance(self._stream.decoder, SourceRows):
+            transform = self._stream.decoder.transform
+            return lambda task: transformed(frame, task, transform)
+        return lambda task: in_tasks(frame, task)
 
 
 @dataclass(slots=True)

@@ -42,6 +42,7 @@ from lakebed.pipeline.settings import (
     decoder_options,
 )
 from lakebed.pipeline.target import ANOTHER_PATH, differences
+from lakebed.pipeline.transforming import Shape, records_before
 from lakebed.pipeline.typed_sections import TypedRowsFormat
 from lakebed.pipeline.upstream import Upstream, check_upstream, find_upstream, with_upstream
 from lakebed.settings import suggest
@@ -54,23 +55,22 @@ QUERY_NAME = "ingest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a check found out. ``table`` is None if there is none yet, or if nobody looked; ``columns`` that a run would write.
+    """What a check found out. ``table`` is None if there is none yet, or if nobody looked; ``target``: what a run would write to,
+    None if that is not known.
 
     ``pipeline``: with what its source says of a table that is to be created.
     """
 
     pipeline: Pipeline
     table: Table | None
-    columns: pa.Schema
+    target: Shape | None
     was_looked_for: bool
     notes: tuple[str, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    columns: pa.Schema
-    keys: tuple[str, ...]
-    sequence_by: str | None
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns that a run would write."""
+        return pa.schema([]) if self.target is None else self.target.columns
 
 
 def check(pipeline: Pipeline, *, connect: bool = False, only: Role | None = None) -> Checked:
@@ -84,20 +84,21 @@ def check(pipeline: Pipeline, *, connect: bool = False, only: Role | None = None
         check_stores(pipeline, findings)
     table, was_looked_for = _existing(pipeline, findings, connect)
     upstream = _upstream(pipeline, findings, connect) if only != "maintain" else None
-    if upstream is not None and table is None:
+    if upstream is not None and table is None and pipeline.transform is None:
         pipeline = with_upstream(pipeline, upstream)
     target = _target(pipeline, table, was_looked_for, findings)
     if target is not None and only != "maintain":
-        _check_format(pipeline, target, findings)
-    if target is not None and upstream is not None:
+        records = _records(pipeline, target, upstream, findings)
+        if records is not None:
+            _check_format(pipeline, records, findings)
+    if target is not None and upstream is not None and pipeline.transform is None:
         check_upstream(upstream, target.columns, target.keys, target.sequence_by, findings)
     if only != "maintain":
         _check_source(pipeline, findings, connect)
         check_registry(pipeline, findings, connect)
     findings.raise_if_any()
-    columns = pa.schema([]) if target is None else target.columns
     return Checked(
-        pipeline=pipeline, table=table, columns=columns, was_looked_for=was_looked_for, notes=tuple(findings.notes)
+        pipeline=pipeline, table=table, target=target, was_looked_for=was_looked_for, notes=tuple(findings.notes)
     )
 
 
@@ -127,16 +128,28 @@ def _upstream(pipeline: Pipeline, findings: Findings, connect: bool) -> Upstream
     return find_upstream(section, findings) if connect or is_local(section.path) else None
 
 
-def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findings: Findings) -> _Target | None:
+def _records(pipeline: Pipeline, target: Shape, upstream: Upstream | None, findings: Findings) -> Shape | None:
+    """What the format decodes to: rows of the table, or, with ``transform``, those that its SQL selects from."""
+    if pipeline.transform is None:
+        return target
+    if upstream is None and isinstance(pipeline.source, LakebedSection):
+        return None
+    records = None
+    with findings.at("transform"):
+        records = records_before(pipeline, target)
+    return records
+
+
+def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findings: Findings) -> Shape | None:
     """What a run would write to; None if that is not known."""
     section = pipeline.table
     if table is not None:
         for one in differences(section, pipeline.policy, table):
             findings.wrong(f"{one.text}; change the file, or {one.way or ANOTHER_PATH}", "table", *one.key)
         detail = table.inspect.detail().to_pylist()[0]
-        return _Target(table.schema, tuple(detail["keys"]), detail["sequence_by"])
+        return Shape(columns=table.schema, keys=tuple(detail["keys"]), sequence_by=detail["sequence_by"])
     if section.columns is None:
-        if isinstance(pipeline.source, LakebedSection):
+        if isinstance(pipeline.source, LakebedSection) and pipeline.transform is None:
             return None  # its upstream was not looked at, or is wrong
         if was_looked_for and not findings.has("table", "path"):
             findings.wrong(
@@ -166,7 +179,8 @@ def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findi
             check_layout(columns, new.settings(), section.partition_by)
     # What is wrong was reported: the format is checked against the rest.
     keys = [name for name in section.keys if name in columns.names] or columns.names[: len(section.keys[:1])]
-    return _Target(columns, tuple(keys), None if findings.has("table", "sequence_by") else section.sequence_by)
+    sequence_by = None if findings.has("table", "sequence_by") else section.sequence_by
+    return Shape(columns=columns, keys=tuple(keys), sequence_by=sequence_by)
 
 
 def _check_names(names: Sequence[str], columns: pa.Schema, setting: str, findings: Findings) -> None:
@@ -213,7 +227,7 @@ def _check_sequence(pipeline: Pipeline, columns: pa.Schema, findings: Findings) 
 # -- format and source -------------------------------------------------------------------------------------------------
 
 
-def _check_format(pipeline: Pipeline, target: _Target, findings: Findings) -> None:
+def _check_format(pipeline: Pipeline, target: Shape, findings: Findings) -> None:
     form = pipeline.format
     if isinstance(form, RowsFormat):
         before = len(findings.errors)
@@ -237,7 +251,7 @@ def _check_format(pipeline: Pipeline, target: _Target, findings: Findings) -> No
         decoder(pipeline.format_kind, decoder_schema, decoder_options(pipeline))
 
 
-def _check_names_of_fields(pipeline: Pipeline, target: _Target, findings: Findings) -> None:
+def _check_names_of_fields(pipeline: Pipeline, target: Shape, findings: Findings) -> None:
     """What ``columns`` says: each pair has a column in the table, and one only."""
     policy, names = pipeline.policy, target.columns.names
     with findings.at("columns"):
@@ -247,7 +261,7 @@ def _check_names_of_fields(pipeline: Pipeline, target: _Target, findings: Findin
             findings.wrong(f"the table has no column {old!r}, nor {new!r}{suggest(old, names)}", "columns", new)
 
 
-def _check_rows(form: RowsFormat, target: _Target, findings: Findings) -> None:
+def _check_rows(form: RowsFormat, target: Shape, findings: Findings) -> None:
     names = [*target.columns.names, *form.extra_columns]
     for name, kind in form.extra_columns.items():
         with findings.at("format", "extra_columns", name):

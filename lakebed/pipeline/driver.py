@@ -28,7 +28,7 @@ from lakebed.errors import MissingPrerequisite
 from lakebed.pipeline.jars import why_no_jars
 from lakebed.pipeline.java import Java, JavaEnded, QuickStart, quick_start
 from lakebed.pipeline.layer_sections import LakebedSection
-from lakebed.pipeline.settings import AnyPipeline, FilesSection
+from lakebed.pipeline.settings import AnyPipeline, FilesSection, Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +91,7 @@ def spark_settings(pipeline: AnyPipeline, maintains: bool = False) -> SparkSetti
     master = section.master or os.environ.get("LAKEBED_SPARK_MASTER") or LOCAL_MASTER
     is_local = master == "local" or master.startswith("local[")
     # Batches are ranges that Python reads, and no rows go through the JVM, unless Spark itself reads the files.
-    ranges = maintains or not isinstance(pipeline.source, FilesSection)
+    ranges = maintains or not (isinstance(pipeline.source, FilesSection) or _has_transform(pipeline))
     conf = sessions.settings(_wants_s3(pipeline), delta=False) | sessions.local_settings(master) | _STREAMING
     conf |= (_LOCAL if is_local else {}) | (_RANGES if ranges else {}) | dict(section.conf)
     return SparkSettings(master, conf, dict(section.conf), is_local and ranges)
@@ -115,6 +115,7 @@ class SparkStart:
         # When a query ends, lakebed reports the error itself; PySpark's own messages would repeat it.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         logging.getLogger("pyspark").setLevel(logging.CRITICAL)
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         # Start in another thread: in the main thread Spark would handle SIGINT itself, and progress could not be shown.
         self._thread = threading.Thread(target=self._start, name="lakebed-spark", daemon=True)
 
@@ -284,6 +285,10 @@ def end(gateway: Any) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _has_transform(pipeline: AnyPipeline) -> bool:
+    return isinstance(pipeline, Pipeline) and pipeline.transform is not None
 
 
 def _wants_s3(pipeline: AnyPipeline) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lakebed.errors import InvalidInput
@@ -33,6 +34,18 @@ class LakebedSection:
     def identity(self) -> dict[str, Any]:
         """What a checkpoint belongs to: for a source with another identity, the offsets in it are meaningless."""
         return {"table": self.path}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSection:
+    """``transform``: SQL between the records and the table; a text is short for ``{sql: …}``.
+
+    ``columns``: those of the records, name to type, where nothing else says them; ``keys``: those of them that identify a row.
+    """
+
+    sql: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

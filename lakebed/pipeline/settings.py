@@ -25,7 +25,7 @@ from lakebed.manifest.widening import widest_type
 from lakebed.pipeline.binding import bind, convert, leaves, mapping_of
 from lakebed.pipeline.database_section import DatabaseSection, wrong_in
 from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
-from lakebed.pipeline.layer_sections import CHANGES, ChangesFormat, LakebedSection
+from lakebed.pipeline.layer_sections import CHANGES, ChangesFormat, LakebedSection, TransformSection
 from lakebed.pipeline.typed_sections import (
     RegistrySection,
     TypedEventsFormat,
@@ -221,6 +221,8 @@ class _OfTable(_TopLevel):
     table: TableSection
     columns: Mapping[str, str] = field(default_factory=dict)
     """New name of a field of the source to the name that it had before."""
+    transform: TransformSection | str | None = None
+    """SQL between the records and the table. Of a pipeline it is never a text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +235,8 @@ class _OfDatabase(_TopLevel):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline(_OfTable):
     """A pipeline into one table. ``document`` masks its secrets in texts."""
+
+    transform: TransformSection | None = None
 
     source_kind: str
     source: SourceSection
@@ -361,6 +365,8 @@ def parse_any(text: str, file: str, environment: Mapping[str, str] | None = None
             )
     except (InvalidInput, ExceptionGroup) as error:
         errors += leaves(error)
+    if isinstance(top, _OfTable) and isinstance(top.transform, str):
+        top = replace(top, transform=TransformSection(sql=top.transform))
     if top is not None:
         errors += _wrong_values(document, members, top)
     if source is not None and chosen is not None:
@@ -380,7 +386,7 @@ def parse_any(text: str, file: str, environment: Mapping[str, str] | None = None
         format=chosen[1],
         document=document,
         **{item.name: getattr(top, item.name) for item in fields(top) if item.name != "evolve"},
-        evolve=_evolve_by_default(source[0], *chosen) if top.evolve is None else top.evolve,
+        evolve=_evolve_by_default(top, source[0], *chosen) if top.evolve is None else top.evolve,
     )
 
 
@@ -436,8 +442,12 @@ def decoder_options(pipeline: AnyPipeline) -> dict[str, Any]:
     return {name: value for name, value in asdict(pipeline.format).items() if value is not None}
 
 
-def _evolve_by_default(source: str, format_kind: str, section: FormatSection) -> tuple[Evolution, ...]:
+def _evolve_by_default(
+    top: _OfTable | _OfDatabase, source: str, format_kind: str, section: FormatSection
+) -> tuple[Evolution, ...]:
     """What may be done to the table where the file does not say so: what its records' schemas need, without a rewrite."""
+    if isinstance(top, _OfTable) and top.transform is not None:
+        return ()
     if format_kind not in FORMATS_WITH_SCHEMA or source == "generator":  # its events carry none
         return ()
     is_counted = getattr(section, "unknown_fields", "warn") == "warn"
@@ -447,6 +457,8 @@ def _evolve_by_default(source: str, format_kind: str, section: FormatSection) ->
 def _wrong_evolution(
     document: Document, top: _OfTable | _OfDatabase, kind: str, section: FormatSection
 ) -> Iterator[InvalidInput]:
+    if isinstance(top, _OfTable) and top.transform is not None:
+        yield from _wrong_with_transform(document, top)
     if isinstance(section, RowsFormat):
         for name in ("evolve", "on_mismatch", "columns"):
             if name in mapping_of(document, document.root):
@@ -473,6 +485,15 @@ def _wrong_evolution(
             EvolvePolicy(columns=columns)
         except InvalidInput as error:
             yield document.error(document.at(*place), str(error))
+
+
+def _wrong_with_transform(document: Document, top: _OfTable) -> Iterator[InvalidInput]:
+    text = "the columns of the table are those that the SQL of transform gives, so it has no effect; leave it out"
+    for name in ("evolve", "columns"):
+        if getattr(top, name):
+            yield document.error(document.at(name), text)
+    if top.on_mismatch == "rescue":
+        yield document.error(document.at("on_mismatch"), "with transform it can be quarantine or fail")
 
 
 def _wrong_schemas(

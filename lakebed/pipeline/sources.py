@@ -14,6 +14,8 @@ from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.pace import BATCH_SECONDS
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
+from lakebed.ingest.transform.decode import SourceRows
+from lakebed.ingest.transform.query import TYPE, changes_in_rows
 from lakebed.ingest.upstream.decoder import ChangeRows
 from lakebed.ingest.upstream.reader import UpstreamSettings
 from lakebed.manifest.type_names import table_schema
@@ -28,6 +30,7 @@ from lakebed.pipeline.settings import (
     RowsFormat,
     decoder_options,
 )
+from lakebed.pipeline.transforming import Shape, check_transform, records_before, schema_of_records, transform_of
 from lakebed.table import Table, internals_of
 
 if TYPE_CHECKING:
@@ -45,10 +48,19 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
         "quarantine": pipeline.quarantine,
         "trigger": trigger(pipeline.trigger_seconds),
     }
-    source = open_source(pipeline, table.schema)
+    shape = _shape_of(table)
+    records = shape if pipeline.transform is None else records_before(pipeline, shape)
+    source = open_source(pipeline, records.columns)
     frame = source.stream(spark)
+    if pipeline.transform is not None:
+        check_transform(pipeline, shape, spark)
     if isinstance(pipeline.format, RowsFormat):
         rows = pipeline.format
+        if pipeline.transform is not None:
+            result = transform_of(pipeline, records).over(
+                changes_in_rows(frame, rows.apply_as_deletes, rows.except_columns)
+            )
+            return table.ingest(result, f"{TYPE} = 'delete'" if shape.keys else None, (), evolve=("add",), **common)
         return table.ingest(frame, rows.apply_as_deletes, rows.except_columns, **common)
     decoding = open_decoder(pipeline, table)
     reader = source.reader
@@ -98,8 +110,21 @@ def order_stream(section: GeneratorSection) -> OrderStream:
 
 def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
     """The decoder of the format for a table's columns."""
+    shape = _shape_of(table)
+    decoder_schema = DecoderSchema.of_table(shape.columns, shape.keys, shape.sequence_by, pipeline.policy)
+    if pipeline.transform is None:
+        return _decoder(pipeline, decoder_schema)
+    records = records_before(pipeline, shape)
+    inner = _decoder(pipeline, schema_of_records(pipeline, records))
+    return SourceRows(inner, decoder_schema, transform_of(pipeline, records))
+
+
+def _shape_of(table: Table) -> Shape:
     detail = table.inspect.detail().to_pylist()[0]
-    decoder_schema = DecoderSchema.of_table(table.schema, tuple(detail["keys"]), detail["sequence_by"], pipeline.policy)
+    return Shape(columns=table.schema, keys=tuple(detail["keys"]), sequence_by=detail["sequence_by"])
+
+
+def _decoder(pipeline: Pipeline, decoder_schema: DecoderSchema) -> Decoder:
     if isinstance(pipeline.format, ChangesFormat):
         return ChangeRows(decoder_schema)
     return decoder(pipeline.format_kind, decoder_schema, decoder_options(pipeline))

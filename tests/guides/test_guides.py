@@ -158,6 +158,18 @@ def test_schemas_in_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert connectors[0]["value.converter"].endswith("AvroConverter")
 
 
+@pytest.mark.slow
+def test_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = {"--duration 10": "--duration 2", "--duration 8": "--duration 2 --metrics-port off"}
+    follow("docs/guides/layers.md", tmp_path, monkeypatch, Circumstances(instead=short))
+    orders, copy, kept = (
+        lakebed.open(tmp_path / "lake" / name) for name in ("ods/orders", "dwd/orders", "dwd/kept_orders")
+    )
+    whole = sorted(orders.to_arrow(["order_id", "amount"]).to_pylist(), key=lambda row: row["order_id"])
+    assert whole == sorted(copy.to_arrow(["order_id", "amount"]).to_pylist(), key=lambda row: row["order_id"])
+    assert kept.to_arrow().num_rows == orders.to_arrow(where="status <> 'returned'").num_rows > 0
+
+
 def test_deploying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("docs/guides/deploying.md", tmp_path, monkeypatch)
 

@@ -117,7 +117,7 @@ def a_layer(upstream: lakebed.Table, folder: Path, **more: Any) -> Layer:
 def quarantined(layer: Layer) -> list[tuple[int, int, dict[str, Any], str]]:
     path = layer.copy.path + QUARANTINE_SUFFIX
     rows = lakebed.open(path).to_arrow().to_pylist() if Path(path, "_delta_log").exists() else []
-    return sorted((row["partition"], row["offset"], json.loads(row["value"]), row["reason"]) for row in rows)
+    return [(row["partition"], row["offset"], json.loads(row["value"]), row["reason"]) for row in rows]
 
 
 class LayeredWorld(World):

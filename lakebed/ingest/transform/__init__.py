@@ -1,0 +1,1 @@
+"""A SQL query between the records of a source and the rows of a table."""

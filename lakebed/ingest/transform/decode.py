@@ -1,0 +1,131 @@
+"""Records as rows of the view ``changes``, which the SQL of a pipeline selects from.
+
+The view has the columns of the source, then ``_change_type`` (``upsert`` or ``delete``) and ``_change_sequence``: what orders the
+changes, where that is metadata of the records.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.error_transport import crosses_spark
+from lakebed.ingest.batch_writer import ChangeStream, Tally, write_aside
+from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
+from lakebed.ingest.row_changes import row_as_json
+from lakebed.ingest.transform.query import Transform
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
+from lakebed.manifest.schema_change import SchemaChange
+from lakebed.parts.change_columns import CHANGE_SEQUENCE
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.parts.nested import nullable
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA
+from lakebed.telemetry.task_requests import counted
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """A decoder whose rows are those of the source, not of the table: ``transform`` makes these of them.
+
+    ``inner`` decodes to the columns of the source. What the table becomes does not concern it.
+    """
+
+    inner: Decoder
+    decoder_schema: DecoderSchema
+    transform: Transform
+
+    def bound_to(self, decoder_schema: DecoderSchema) -> SourceRows:
+        return replace(self, decoder_schema=decoder_schema)
+
+    def schema_needed(self, records: pa.Table) -> SchemaChange | None:
+        return None
+
+    def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+        return self.inner.decode(records, cutoff)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTask:
+    """Yields what a task decodes: rows of the view (``kind`` is ``row``), and what a write task says besides (``TaskRow``)."""
+
+    stream: ChangeStream
+    root: str
+    transform: Transform
+
+    @crosses_spark
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        task = context.partitionId() if context else 0
+        view = self.transform.view
+        tally = Tally(self.stream)
+        with counted() as requests:
+            for decoded in tally.slices(batches):
+                rows, unsent = _of_view(decoded.changes, view)
+                for kind, body in write_aside(pa.concat_tables([decoded.quarantined, unsent]), self.root):
+                    yield _note(kind, task, body, view)
+                if len(rows):
+                    yield _as_batch(rows, task)
+        yield _note("seen", task, tally.to_json(), view)
+        yield _note("requests", task, requests.to_json(), view)
+
+
+def _of_view(changes: pa.Table, view: pa.Schema) -> tuple[pa.Table, pa.Table]:
+    """Decoded changes as rows of the view; and those of which values are not known, as records of the quarantine."""
+    unsent = QUARANTINE_SCHEMA.empty_table()
+    if UNAVAILABLE_COLUMN in changes.column_names:
+        lacks = pc.greater(pc.fill_null(pc.list_value_length(changes[UNAVAILABLE_COLUMN]), 0), 0)
+        unsent = _unsent(changes.filter(lacks))
+        changes = changes.filter(pc.invert(lacks))
+    count = len(changes)
+    kinds = (
+        pc.if_else(pc.equal(changes[OP_COLUMN], DELETE), "delete", "upsert")
+        if OP_COLUMN in changes.column_names
+        else None
+    )
+    extra = {
+        "_change_type": pa.repeat(pa.scalar("upsert"), count) if kinds is None else kinds,
+        CHANGE_SEQUENCE: changes[SEQUENCE_COLUMN] if SEQUENCE_COLUMN in changes.column_names else None,
+    }
+    columns = []
+    for field in view:
+        column = extra[field.name] if field.name in extra else changes[field.name]
+        columns.append(pa.nulls(count, field.type) if column is None else column.cast(nullable(field.type)))
+    return pa.table(columns, schema=view), unsent
+
+
+def _unsent(changes: pa.Table) -> pa.Table:
+    now = datetime.datetime.now(datetime.UTC)
+    records = []
+    values = changes.drop_columns([OP_COLUMN, UNAVAILABLE_COLUMN])
+    for row, names in enumerate(changes[UNAVAILABLE_COLUMN].to_pylist()):
+        reason = (
+            f"the source did not send {', '.join(map(repr, names))}, so the SQL of the pipeline can't be applied: let the "
+            "source send whole rows (PostgreSQL: REPLICA IDENTITY FULL), or bring the records into a table first and read "
+            "that table with the source lakebed"
+        )
+        records.append({"value": row_as_json(values.slice(row, 1)), "reason": reason, "time": now})
+    return pa.Table.from_pylist(records, QUARANTINE_SCHEMA)
+
+
+def _note(kind: str, task: int, body: str, view: pa.Schema) -> pa.RecordBatch:
+    row = pa.nulls(1, pa.struct(list(view)))
+    arrays = [pa.array([kind]), pa.array([task], pa.int32()), pa.array([body], pa.string()), row]
+    return pa.RecordBatch.from_arrays(arrays, names=["kind", "task", "body", "row"])
+
+
+def _as_batch(rows: pa.Table, task: int) -> pa.RecordBatch:
+    count = len(rows)
+    struct = pa.StructArray.from_arrays([column.combine_chunks() for column in rows.columns], fields=list(rows.schema))
+    arrays = [
+        pa.repeat(pa.scalar("row"), count),
+        pa.repeat(pa.scalar(task, pa.int32()), count),
+        pa.nulls(count, pa.string()),
+        struct,
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=["kind", "task", "body", "row"])

@@ -1,0 +1,152 @@
+"""The SQL of a pipeline: Spark's, on the rows of one batch. What it gives for a row depends on that row, and on other tables.
+
+Invariant: the result does not depend on where a batch ends. So the query may choose, compute, filter, explode, join with other
+tables, and unite several selections of ``changes``. It may not aggregate, count, limit, or compare changes with each other: that
+is refused by the plan that Spark makes of it.
+
+Order: without a sequence, changes of a key are applied in the order of their rows. Spark keeps it where it does not shuffle them;
+a plan that does needs a table with ``sequence_by``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.ingest.changes_frame import changes_frame, unknown_columns
+from lakebed.ingest.schema_evolution import EvolvePolicy
+from lakebed.parts.change_columns import CHANGE_SEQUENCE
+from lakebed.parts.changes import WriteSpec
+from lakebed.parts.nested import nullable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VIEW = "changes"
+TYPE = "_change_type"
+_METADATA = (pa.field(TYPE, pa.string()), pa.field(CHANGE_SEQUENCE, pa.int64()))
+_LACKING = EvolvePolicy(allowed=frozenset(["add"]))
+"""Columns of the table that the query does not give are null, where they may be."""
+_ROW_BY_ROW = frozenset({"Project", "Filter", "Generate", "Union", "Sort", "LogicalRDD", "LocalRelation", "MapInArrow"})
+_KEEPS = {"Inner": (0, 1), "Cross": (0, 1), "LeftOuter": (0,), "LeftSemi": (0,), "LeftAnti": (0,), "RightOuter": (1,)}
+"""On which sides of a join the changes may be: each result row then comes from one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """``sql``: one query of Spark's that selects from ``changes``; ``columns``: of the source."""
+
+    sql: str
+    columns: pa.Schema
+
+    @property
+    def view(self) -> pa.Schema:
+        """The columns of ``changes``; each may be null, since a delete may have its key alone."""
+        return pa.schema([*(pa.field(one.name, nullable(one.type)) for one in self.columns), *_METADATA])
+
+    def check(self, spark: SparkSession, spec: WriteSpec) -> None:
+        """Raises InvalidInput if the query can't be, or its rows can't be those of a table of this shape (``spec.incoming``)."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        try:
+            spark._jsparkSession.sessionState().sqlParser().parseQuery(self.sql)
+            none = spark.createDataFrame(spark.sparkContext.emptyRDD(), from_arrow_schema(self.view))
+            result = self.over(none)
+        except Exception as error:
+            raise _refused(error) from None
+        _require_row_by_row(result._jdf.queryExecution().optimizedPlan())
+        self.rows_for(result, spec)
+
+    def over(self, changes: DataFrame) -> DataFrame:
+        """The result of the query for these rows."""
+        changes.createOrReplaceTempView(VIEW)
+        return changes.sparkSession.sql(self.sql)
+
+    def rows_for(self, result: DataFrame, spec: WriteSpec) -> tuple[DataFrame, tuple[str, ...]]:
+        """The rows for the write tasks, and the columns that the table lacks. Raises InvalidInput as ``check`` does."""
+        names = result.columns
+        has_type = TYPE in names
+        if spec.keys and not has_type:
+            raise InvalidInput(
+                f"the result has no column {TYPE}, without which deletes would become rows: select it too"
+            )
+        if spec.keys and spec.sequence_by is None and _is_shuffled(result):
+            raise InvalidInput(
+                "Spark distributes the rows anew for this SQL, so the order of the changes of a key is lost: set "
+                "table.sequence_by, or let it broadcast the other table (/*+ broadcast(name) */)"
+            )
+        if spec.sequence_by is not None and spec.sequence_by not in (*spec.schema.names, *names):
+            if CHANGE_SEQUENCE not in names:
+                raise InvalidInput(
+                    f"the result has no column {CHANGE_SEQUENCE}, which orders the changes: select it too"
+                )
+            result = result.withColumnRenamed(CHANGE_SEQUENCE, spec.sequence_by)
+        if not spec.keys and has_type:
+            result = result.drop(TYPE) if TYPE not in spec.schema.names else result
+        if lacking := [
+            name for name in (*spec.keys, spec.sequence_by) if name is not None and name not in result.columns
+        ]:
+            raise InvalidInput(f"the result of the SQL lacks the column {lacking[0]!r} of the table; select it too")
+        deletes = f"{TYPE} = 'delete'" if spec.keys else None
+        try:
+            frame = changes_frame(result, spec, deletes, (), policy=_LACKING)
+        except InvalidChanges as error:
+            raise InvalidInput(str(error).replace("the changes lack", "the result of the SQL lacks")) from None
+        return frame, unknown_columns(result.columns, spec, deletes, (), _LACKING)
+
+
+def changes_in_rows(rows: DataFrame, apply_as_deletes: str | None, except_columns: Sequence[str]) -> DataFrame:
+    """Rows of files with the other columns of the view."""
+    deleted = "false" if apply_as_deletes is None else f"coalesce(cast(({apply_as_deletes}\n) as boolean), false)"
+    kinds = f"case when {deleted} then 'delete' else 'upsert' end as {TYPE}"
+    return rows.selectExpr("*", kinds, f"cast(null as long) as {CHANGE_SEQUENCE}").drop(*except_columns)
+
+
+def _refused(error: Exception) -> InvalidInput:
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, PySparkException):
+        raise error
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    place = next((line for line in lines if line.startswith("== SQL")), "")
+    return InvalidInput(f"Spark refuses the SQL: {lines[0]}{place.removeprefix('== SQL')}")
+
+
+def _require_row_by_row(plan: Any) -> bool:
+    """Whether a plan has changes in it. Raises InvalidInput if a row of its result depends on several of them."""
+    name = str(plan.nodeName())
+    children = [plan.children().apply(number) for number in range(plan.children().size())]
+    inside = [_require_row_by_row(child) for child in children]
+    subqueries = [plan.subqueries().apply(number) for number in range(plan.subqueries().size())]
+    if any([_require_row_by_row(each) for each in subqueries]):
+        raise InvalidInput(_WHY.format("a subquery on changes"))
+    if not children:
+        return TYPE in [str(plan.output().apply(number).name()) for number in range(plan.output().size())]
+    if not any(inside):
+        return False
+    if name == "Join":
+        kept = _KEEPS.get(str(plan.joinType()), ())
+        if all(inside):
+            raise InvalidInput(_WHY.format("a join of changes with changes"))
+        if inside.index(True) not in kept:
+            raise InvalidInput(
+                _WHY.format(f"a join ({plan.joinType()}) that keeps rows of the other table without a change")
+            )
+    elif name not in _ROW_BY_ROW:
+        raise InvalidInput(_WHY.format(name.lower()))
+    return True
+
+
+_WHY = (
+    "the SQL has {}: it would see the rows of one batch only, so its result would depend on where batches end. Select row by "
+    "row here, and aggregate when the table is read"
+)
+
+
+def _is_shuffled(result: DataFrame) -> bool:
+    plan = str(result._jdf.queryExecution().executedPlan().toString())
+    return "Exchange" in plan.replace("BroadcastExchange", "")
