@@ -43,7 +43,9 @@ class PointsSection:
     interval_seconds: float = 1.0
     """At least so much time passes from one point to the next."""
     wait_seconds: float = 60.0
-    """For so long a point waits for events that a transaction counts and that do not come."""
+    """For so long a point waits for a table that is not there yet."""
+    settle_seconds: float | None = None
+    """How often all tables are settled up to one point, so that every Delta reader can read them as of it; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +142,8 @@ def _wrong_numbers(document: Document, section: DatabaseSection) -> Iterator[Inv
             yield document.error(document.at("database", "prices", name), "a price must be at least 0")
     if section.points is None:
         return
-    for name in ("interval_seconds", "wait_seconds"):
-        if getattr(section.points, name) < 0:
+    for name in ("interval_seconds", "wait_seconds", "settle_seconds"):
+        if (getattr(section.points, name) or 0) < 0:
             yield document.error(document.at("database", "points", name), "it must be at least 0")
     if not section.points.transaction_topic:
         text = "it must name Debezium's topic of transactions, such as shop.transaction"

@@ -28,8 +28,8 @@ ACCOUNTS = 6
 MONEY = 100
 TRANSACTIONS = "bank.transaction"
 COLUMNS = {
-    "public.left": pa.schema([pa.field("id", pa.int64(), False), pa.field("balance", pa.int64())]),
-    "public.right": pa.schema([pa.field("id", pa.int64(), False), pa.field("balance", pa.int64())]),
+    "public.checking": pa.schema([pa.field("id", pa.int64(), False), pa.field("balance", pa.int64())]),
+    "public.savings": pa.schema([pa.field("id", pa.int64(), False), pa.field("balance", pa.int64())]),
     "audit.transfers": pa.schema([pa.field("id", pa.int64(), False), pa.field("amount", pa.int64())]),
 }
 TOTAL = 2 * ACCOUNTS * MONEY
@@ -50,7 +50,7 @@ class Bank:
             for partition in range(2):
                 self.source.add(f"bank.{name}", partition)
         self.source.add(TRANSACTIONS, 0)
-        for name in ("public.left", "public.right"):
+        for name in ("public.checking", "public.savings"):
             self.balances[name] = dict.fromkeys(range(ACCOUNTS), MONEY)
             for id in range(ACCOUNTS):
                 self._send(name, "r", {"id": id, "balance": MONEY}, None)
@@ -74,7 +74,7 @@ class Bank:
             self._send(name, op, row, block)
 
         amount = self.draw.randint(1, 30)
-        for name, sign in (("public.left", -1), ("public.right", 1)):
+        for name, sign in (("public.checking", -1), ("public.savings", 1)):
             id = self.draw.randrange(ACCOUNTS)
             self.balances[name][id] += sign * amount
             send(name, "u", {"id": id, "balance": self.balances[name][id]})

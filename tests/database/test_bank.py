@@ -18,7 +18,7 @@ from lakebed.table import internals_of
 from tests.database.bank import TOTAL, TRANSACTIONS, Bank, Copy
 
 MONEY = """
-    select (select sum(balance) from public."left") + (select sum(balance) from "right") as money, count(*) as n
+    select (select sum(balance) from public.checking) + (select sum(balance) from savings) as money, count(*) as n
     from transfers
 """
 LEFT_OUT = {"audit.transfers": "its type is impossible"}
@@ -81,7 +81,7 @@ def test_every_delta_reader_sees_the_money_at_the_versions_of_a_settled_point(tm
         bank.transfer()
         copy.batch(lagging(bank, draw))
         if draw.random() < 0.2:
-            warehouse.table("public.left").settle()
+            warehouse.table("public.checking").settle()
         rounds.next()
         rounds.next()
         try:
@@ -89,13 +89,13 @@ def test_every_delta_reader_sees_the_money_at_the_versions_of_a_settled_point(tm
         except VersionNotFound:
             continue
         settled.add(moment.number)
-        left, right, transfers = (
+        checking, savings, transfers = (
             DeltaTable(f"{copy.path}/{name.replace('.', '/')}", version=moment.settled_versions[name])
-            for name in ("public.left", "public.right", "audit.transfers")
+            for name in ("public.checking", "public.savings", "audit.transfers")
         )
-        query = QueryBuilder().register("l", left).register("r", right).register("t", transfers)
+        query = QueryBuilder().register("c", checking).register("s", savings).register("t", transfers)
         sql = (
-            "select (select sum(balance) from l) + (select sum(balance) from r) as money, (select count(*) from t) as n"
+            "select (select sum(balance) from c) + (select sum(balance) from s) as money, (select count(*) from t) as n"
         )
         (row,) = pa.table(query.execute(sql).read_all()).to_pylist()
         assert (row["money"], row["n"]) == (TOTAL, moment.time.microsecond // 1000) == seen_in(moment)
@@ -144,11 +144,13 @@ def test_a_moment_is_found_by_number_and_by_the_sources_time(copy: Copy) -> None
 def test_a_parked_table_is_left_out_and_named(copy: Copy) -> None:
     warehouse = lakebed.warehouse(copy.path)
     moment = warehouse.at(warehouse.points()["point"].to_pylist()[1])
-    assert moment.tables == ("public.left", "public.right")
+    assert moment.tables == ("public.checking", "public.savings")
     assert moment.left_out == LEFT_OUT
     with pytest.raises(TableNotFound, match=r"audit.transfers is left out of point \d+: its type is impossible"):
         moment.to_arrow("audit.transfers")
-    with pytest.raises(TableNotFound, match=r"no table audit.tranfers in point \d+; it has public.left, public.right"):
+    with pytest.raises(
+        TableNotFound, match=r"no table audit.tranfers in point \d+; it has public.checking, public.savings"
+    ):
         moment.to_arrow("audit.tranfers")
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from deltalake import write_deltalake
 
 import lakebed
 from lakebed.storage.s3_client import s3_client
+from tests.database.bank import Bank, Copy
 from tests.guides.follow import Circumstances, Reader
 from tests.guides.orders import orders_table
 from tests.guides.pages import ROOT, Block, Command, blocks_of, commands_of
@@ -377,3 +379,13 @@ def test_what_never_ends_in_the_runbook(tmp_path: Path, monkeypatch: pytest.Monk
     reader = Reader(tmp_path, Circumstances(skips=is_left_to_others, given={"lakebed": lakebed}), monkeypatch)
     reader.follow("docs/runbook.md")
     assert seen == wanted
+
+
+def test_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bank = Bank(random.Random(1))
+    copy = Copy(tmp_path / "lake/shop", bank)
+    for _ in range(3):
+        bank.transfer()
+        assert copy.batch() is not None
+    around = Circumstances(environment={"KAFKA": "127.0.0.1:9092"})
+    follow("docs/guides/points.md", tmp_path, monkeypatch, around)
