@@ -71,6 +71,7 @@ MAINTENANCE = {
     "hold": "version, seconds",
     "plan": "",
     "recluster": "where=None, final=False, on_progress=None, stop=None, dry_run=False",
+    "resume": "",
     "remove_orphan_files": "older_than=None, dry_run=True, allow_short_retention=False",
     "vacuum": "retention=None, dry_run=True, allow_short_retention=False",
 }
