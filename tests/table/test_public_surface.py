@@ -73,6 +73,7 @@ MAINTENANCE = {
     "recluster": "where=None, final=False, on_progress=None, stop=None, dry_run=False",
     "resume": "",
     "remove_orphan_files": "older_than=None, dry_run=True, allow_short_retention=False",
+    "rewind": "topic, to=None",
     "vacuum": "retention=None, dry_run=True, allow_short_retention=False",
 }
 MAINTAINED = {"awaitTermination": "timeout=None", "exception": "", "stop": ""}
