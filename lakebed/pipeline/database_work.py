@@ -12,7 +12,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,14 +23,19 @@ from lakebed.errors import LakebedError, Retry
 from lakebed.ingest.database.ingest import DatabaseIngest, TableStanding, Told
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
 from lakebed.ingest.database.naming import NoTable
+from lakebed.ingest.database.points import Points
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.kafka.lag import lag_by_topic, lag_in_all
 from lakebed.ingest.offset_documents import OffsetDocuments
+from lakebed.ingest.points.keeper import PointKeeper, PointSettings
+from lakebed.ingest.points.transaction_records import JsonTransactions, TransactionReader, TypedTransactions
 from lakebed.ingest.source import Range
 from lakebed.ingest.stream import start_ingest
 from lakebed.ingest.table_batch import TableIngest
+from lakebed.ingest.typed.formats import TYPED_FORMATS, schemas_of
 from lakebed.manifest.parked import parked_of
+from lakebed.manifest.point_log import PointLog
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.check import QUERY_NAME, Role
@@ -39,7 +44,7 @@ from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings, pace, trigger
 from lakebed.storage.roots import parse_root, spark_path
-from lakebed.table import Table, internals_of
+from lakebed.table import internals_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,8 +52,7 @@ if TYPE_CHECKING:
 
 OPEN_THREADS = 16
 """Opening a table is a few requests to its store."""
-SETTLE_THREADS = 4
-WAIT_SECONDS = 0.1
+DRAIN_SECONDS_MAX = 15.0
 _logger = logging.getLogger("lakebed.run")
 
 
@@ -91,7 +95,7 @@ class DatabaseWork:
         self._maintenance: DatabaseMaintenance | None = None
         self._spark: SparkSession | None = None
         self._unread: int | None = None
-        self._ingest = DatabaseIngest(self.path, self._open)
+        self._ingest = DatabaseIngest(self.path, self._open, points=self._points())
         self._ingest.know(self._members())
 
     # -- ingest --------------------------------------------------------------------------------------------------------
@@ -134,13 +138,29 @@ class DatabaseWork:
     def _tell(self, folder: Path, told: Told) -> None:
         from lakebed.ingest.kafka.control import Control, write_control
 
+        points = self._pipeline.database.points
         control = Control(
             tick=told.tick,
             default_max_age_seconds=self._pipeline.database.max_age_seconds,
             max_age_seconds=dict(self._max_ages),
             limits=dict.fromkeys(told.left_out, 0),
+            together_seconds=points.interval_seconds if points else None,
         )
         write_control(folder, control)
+
+    def _points(self) -> Points | None:
+        """What keeps the database's points, if the file asks for them. Raises StoreUnavailable."""
+        section = self._pipeline.database.points
+        if section is None:
+            return None
+        transactions: TransactionReader = JsonTransactions()
+        if self._pipeline.format_kind in TYPED_FORMATS:
+            transactions = TypedTransactions(schemas_of(self._pipeline.format_kind, self._decoder_options)[0])
+        settings = PointSettings(
+            topic=section.transaction_topic, prefix=self._pipeline.naming.prefix, wait_seconds=section.wait_seconds
+        )
+        keeper = PointKeeper(settings, PointLog.of(self.path), self._reader.impatient(), transactions)
+        return Points(keeper, section.interval_seconds)
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -210,13 +230,9 @@ class DatabaseWork:
         return next(iter(troubles.values()), None)
 
     def end_maintenance(self, waiting: Callable[[], None]) -> None:
-        if self._maintenance is None:
-            return
-        self.abandon()
-        with ThreadPoolExecutor(SETTLE_THREADS, "lakebed-settle") as pool:
-            settling = [pool.submit(_settled, found.table) for found in list(self._opened.values())]
-            while wait(settling, WAIT_SECONDS).not_done:
-                waiting()
+        if self._maintenance is not None:
+            self._maintenance.drain(DRAIN_SECONDS_MAX, waiting)
+            self._maintenance.stop()
 
     def abandon(self) -> None:
         if self._maintenance is not None:
@@ -228,12 +244,3 @@ class DatabaseWork:
         names = {found.table.path: str(found.name) for found in list(self._opened.values())}
         rates = {names.get(root, root): rate for root, rate in self.progress.rates().items()}
         return DatabaseState(tables=tuple(self._ingest.standings()), rates=rates, unread=self._unread)
-
-
-def _settled(table: Table) -> None:
-    """Settle what is left in the tail of a table. One that can't be settled now is settled by whoever maintains it next."""
-    try:
-        if internals_of(table).log.refresh().tail:
-            table.settle()
-    except LakebedError as error:
-        _logger.warning("%s is not settled: %s", table.path, error)

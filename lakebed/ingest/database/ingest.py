@@ -24,6 +24,7 @@ from lakebed.failures import Health
 from lakebed.ingest.database.member import Ignored, Member, Open
 from lakebed.ingest.database.parking import LOOK_SECONDS as PARKED_LOOK_SECONDS
 from lakebed.ingest.database.parking import ParkedTables
+from lakebed.ingest.database.points import Points
 from lakebed.ingest.database.runner import Outcome, Runner, Skipped
 from lakebed.ingest.database.standing import Failing, ruling
 from lakebed.ingest.source import Range
@@ -51,13 +52,6 @@ class PlannedBatch(Protocol):
     def tick(self) -> int: ...
     @property
     def ranges(self) -> Sequence[Range]: ...
-
-
-class Keeper(Protocol):
-    """Keeps the points of a database: says how far a batch may read, and hears what became of it."""
-
-    def cut_for(self, ranges: Sequence[Range]) -> Any: ...
-    def batch_done(self, results: Mapping[str, BatchDone | LakebedError]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +96,14 @@ class DatabaseIngest:
     """Called by Structured Streaming with every micro-batch; serves one query after the other until ``close``."""
 
     def __init__(
-        self, path: str, open_table: Open, *, keeper: Keeper | None = None, runner: Runner | None = None,
+        self, path: str, open_table: Open, *, points: Points | None = None, runner: Runner | None = None,
         clock: Callable[[], float] = time.monotonic, look_seconds: float = PARKED_LOOK_SECONDS,
     ) -> None:  # fmt: skip
-        """``path``: of the database. ``look_seconds``: how often the logs of parked tables are looked at."""
+        """``path``: of the database. ``points``: keeps its points. ``look_seconds``: how often the logs of parked tables are looked at."""
         self.path = path
         self._clock = clock
         self._runner = runner or Runner(open_table)
-        self._keeper = keeper
+        self._points = points
         self._state = _State()
         self._lock = threading.Lock()
         self._planned: Callable[[int], PlannedBatch] = _nothing_planned
@@ -138,7 +132,7 @@ class DatabaseIngest:
             if member.table is not None and member.table.log.newest is not None:
                 positions = positions_of(member.table.log.newest)
                 found |= {topic: one for topic, one in positions.items() if topic == member.topic}
-        return found
+        return found | (self._points.positions() if self._points else {})
 
     @crosses_spark
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -146,20 +140,24 @@ class DatabaseIngest:
 
     def batch(self, planned: PlannedBatch, spark: Any = None) -> None:
         """Read what a batch planned, and what is left of earlier ones."""
-        self._hear(self._runner.late())
+        ended = self._runner.late()
+        self._hear(ended)
         with self._lock:
             self._take(planned)
-            now = self._clock()
-            chosen = [member for member in self._state.members.values() if member.is_due(now)]
             self._state.in_batch = True
         try:
-            cut = self._keeper.cut_for(planned.ranges) if self._keeper else None
+            self._hear(self._runner.open([member for member in self._due() if member.table is None]))
+            chosen = [member for member in self._due() if member.table is not None]
+            cut = None
+            if self._points is not None:
+                self._points.know(self._members())
+                self._points.hear(ended)
+                cut = self._points.cut_for(planned.ranges)
             ended = self._runner.run(chosen, cut, spark)
             self._hear(ended)
-            if self._keeper:
-                self._keeper.batch_done(
-                    {m.topic: one for m, one in ended if isinstance(one, (BatchDone, LakebedError))}
-                )
+            if self._points is not None:
+                self._points.hear(ended)
+                self._points.batch_done(self._members())
         finally:
             with self._lock:
                 self._state.in_batch = False
@@ -216,9 +214,22 @@ class DatabaseIngest:
 
     # -- what a batch means --------------------------------------------------------------------------------------------
 
+    def _members(self) -> list[Member]:
+        with self._lock:
+            return list(self._state.members.values())
+
+    def _due(self) -> list[Member]:
+        now = self._clock()
+        return [member for member in self._members() if member.is_due(now)]
+
     def _take(self, planned: PlannedBatch) -> None:
         self._state.tick = max(self._state.tick, planned.tick)
+        if self._points is not None and self._points.may_move(planned.ranges):
+            for member in self._state.members.values():
+                member.is_stopped = False
         for one in planned.ranges:
+            if self._points is not None and one.topic == self._points.topic:
+                continue
             self._state.members.setdefault(one.topic, Member(one.topic)).want(one)
 
     def _hear(self, ended: Sequence[tuple[Member, Outcome]]) -> None:
@@ -264,6 +275,7 @@ class DatabaseIngest:
     def _pause(self, member: Member, done: BatchDone) -> float:
         """How long a table waits before it is read again."""
         read = member.has_read(done)
+        member.is_stopped = bool(done.stopped) and not done.left
         if member.table is None or member.table.log.newest is None:
             return 0.0
         found = pressure(member.table.log.newest)
@@ -299,6 +311,7 @@ class DatabaseIngest:
         assert member.table is not None
         with self._lock:
             member.parked = None
+            member.is_kept = False
             member.due = 0.0
             self._state.failing = {topic: one for topic, one in self._state.failing.items() if topic != member.topic}
         _logger.info("%s is resumed", member.table.name)
@@ -318,7 +331,8 @@ class DatabaseIngest:
         with self._lock:
             state, now = self._state, self._clock()
             members = state.members.values()
-            wants = not state.in_batch and any(member.is_due(now) for member in members)
+            wants = any(member.is_due(now) for member in members)
+            wants = not state.in_batch and (wants or (self._points is not None and self._points.wants_batch()))
             left_out = frozenset(one.topic for one in members if one.parked is not None or one.is_ignored)
             told = Told(state.tick + 1 if wants else state.tick, left_out)
             changed = told != state.told

@@ -50,6 +50,10 @@ class Member:
     """Whether a thread reads it now."""
     due: float = 0.0
     """When it may be read again, in monotonic seconds."""
+    is_kept: bool = False
+    """Whether the points of the database know its table as it is."""
+    is_stopped: bool = False
+    """Whether it has read up to where the batches are cut: what is left it can read when more transactions have ended."""
     is_apart: bool = False
     """Whether a thread reads it apart from all others, because it failed or was slow."""
 
@@ -60,7 +64,8 @@ class Member:
 
     def is_due(self, now: float) -> bool:
         """Whether a batch reads it now."""
-        return bool(self.wanted) and self.parked is None and not self.is_busy and now >= self.due
+        is_free = self.parked is None and not self.is_busy and not self.is_stopped
+        return bool(self.wanted) and is_free and now >= self.due
 
     def want(self, chosen: Range) -> None:
         """A batch was planned that reads this range."""

@@ -23,6 +23,7 @@ from lakebed.failures import failure_in
 from lakebed.ingest.batch_writer import TaskRow
 from lakebed.ingest.database.member import Ignored, Member, Open, OpenTable
 from lakebed.ingest.database.task import run_here, run_in_tasks
+from lakebed.ingest.points.cut import Cut
 from lakebed.ingest.table_batch import Batch, BatchDone, WriteWork
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The batch went on without the table; a later one reads it."""
+    """The table is open, and nothing was read of what it wants: a later batch reads it."""
 
 
 Outcome: TypeAlias = BatchDone | Ignored | Skipped | LakebedError
@@ -56,11 +57,22 @@ class Runner:
         self._replaced = 0
         self._late: SimpleQueue[tuple[Member, Outcome]] = SimpleQueue()
 
-    def run(self, members: Sequence[Member], cut: Any, spark: SparkSession | None) -> list[tuple[Member, Outcome]]:
-        """Read what the tables want, and return how it went for those that ended.
+    def open(self, members: Sequence[Member]) -> list[tuple[Member, Outcome]]:
+        """Open the tables of topics, or make them, and return how it went for those that have none now."""
+        for member in members:
+            member.is_busy = True
+        opening = {self._pool.submit(self._opened, member): member for member in members}
+        wait(opening, self._patience_seconds)
+        ended: list[tuple[Member, Outcome]] = []
+        for future, member in opening.items():
+            ended += [one for one in self._taken(member, future) if not isinstance(one[1], Skipped)]
+        self._replace_threads()
+        return ended
 
-        Raises the error of a Spark job that failed for all tables in it.
-        """
+    def run(
+        self, members: Sequence[Member], cut: Cut | None, spark: SparkSession | None
+    ) -> list[tuple[Member, Outcome]]:
+        """Read what the tables want, all of which are open, and return how it went for those that ended."""
         deadline = time.monotonic() + self._patience_seconds
         here, together = split(members, spark)
         for member in members:
@@ -89,11 +101,9 @@ class Runner:
 
     # -- one table by a thread of its own ------------------------------------------------------------------------------
 
-    def _read(self, member: Member, cut: Any) -> BatchDone | Ignored:
-        found = self._opened(member)
-        if isinstance(found, Ignored):
-            return found
-        batch = begun(member, found, cut, RECORDS_HERE_MAX)
+    def _read(self, member: Member, cut: Cut | None) -> BatchDone:
+        assert member.table is not None
+        batch = begun(member, member.table, cut, RECORDS_HERE_MAX)
         done = advanced(batch, None)
         while isinstance(done, WriteWork):
             try:
@@ -101,16 +111,15 @@ class Runner:
             except LakebedError as error:
                 rows = error
             done = advanced(batch, rows)
-        return finished(found, done)
+        return finished(member.table, done)
 
-    def _opened(self, member: Member) -> OpenTable | Ignored:
-        if member.table is None:
-            ranges = sorted(member.wanted.values(), key=lambda one: one.partition)
-            found = self._open(member.topic, ranges)
-            if isinstance(found, Ignored):
-                return found
-            member.table = found
-        return member.table
+    def _opened(self, member: Member) -> Skipped | Ignored:
+        ranges = sorted(member.wanted.values(), key=lambda one: one.partition)
+        found = self._open(member.topic, ranges)
+        if isinstance(found, Ignored):
+            return found
+        member.table = found
+        return Skipped()
 
     def _taken(self, member: Member, future: Future[Any]) -> list[tuple[Member, Outcome]]:
         """How it went for a table, if its thread has ended; else it is left to its thread, or to the next batch."""
@@ -141,7 +150,9 @@ class Runner:
 
     # -- several tables in one Spark job -------------------------------------------------------------------------------
 
-    def _read_together(self, members: Sequence[Member], cut: Any, spark: SparkSession) -> list[tuple[Member, Outcome]]:
+    def _read_together(
+        self, members: Sequence[Member], cut: Cut | None, spark: SparkSession
+    ) -> list[tuple[Member, Outcome]]:
         records = RECORDS_TASKS_MAX * spark.sparkContext.defaultParallelism
         shares = shares_of({member.topic: member.unread for member in members}, records)
         by_topic = {member.topic: member for member in members}
@@ -191,7 +202,7 @@ def outcome_of(member: Member, future: Future[Any]) -> Outcome:
     """How it went for a table whose thread has ended."""
     error = future.exception()
     if error is None:
-        found: BatchDone | Ignored | WriteWork = future.result()
+        found: BatchDone | Ignored | Skipped | WriteWork = future.result()
         # Work of a thread that was left behind is not done any more: a later batch plans it again.
         return Skipped() if isinstance(found, WriteWork) else found
     if isinstance(error, LakebedError):
@@ -212,7 +223,7 @@ def split(members: Sequence[Member], spark: SparkSession | None) -> tuple[list[M
     for member in ordered:
         records += member.unread
         is_small = is_local and records <= RECORDS_HERE_MAX
-        alone = is_small or member.is_apart or member.table is None
+        alone = is_small or member.is_apart
         (here if alone else together).append(member)
     return here, together
 
@@ -228,10 +239,10 @@ def shares_of(unread: Mapping[str, int], records: int) -> dict[str, int]:
     return shares
 
 
-def begun(member: Member, table: OpenTable, cut: Any, records_max: int) -> Batch:
+def begun(member: Member, table: OpenTable, cut: Cut | None, records_max: int) -> Batch:
     """The batch of a table, which has not begun to plan yet."""
     ranges = sorted(member.wanted.values(), key=lambda one: one.partition)
-    return table.ingest.batch(ranges, records_max=records_max)
+    return table.ingest.batch(ranges, records_max=records_max, cut=cut)
 
 
 def advanced(batch: Batch, answer: list[TaskRow] | LakebedError | None) -> WriteWork | BatchDone:
@@ -251,5 +262,4 @@ def finished(table: OpenTable, done: BatchDone) -> BatchDone:
         if lost := done.written.records_lost:
             events.emit(events.OffsetsLost(table=table.root, source=table.name, records=lost))
         events.emit(done.to_event(table.root))
-        table.log.checkpoint_if_due(done.snapshot, slack=2)  # if nobody maintains the table, the writer must do this
     return done

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import lakebed
 from lakebed.ingest.database.ingest import DatabaseIngest, Told
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
+from lakebed.ingest.database.points import Points
 from lakebed.ingest.database.runner import Runner
+from lakebed.ingest.decoder import Decoder
 from lakebed.ingest.source import Place, Range
 from lakebed.manifest.parked import parked_of
 from lakebed.manifest.positions import positions_of
@@ -45,12 +48,18 @@ class Planner:
 class Database:
     """One process that keeps the tables below a folder. ``patience_seconds``: of its batches."""
 
-    def __init__(self, folder: Path, source: MemorySource, *, patience_seconds: float = 30.0) -> None:
+    def __init__(
+        self, folder: Path, source: MemorySource, *, patience_seconds: float = 30.0, points: Points | None = None,
+        reading: Decoder | None = None,
+    ) -> None:  # fmt: skip
         self.folder, self.source = folder, source
         self.opening: Callable[[str], None] = lambda topic: None
         self.now = 0.0
+        self.reading = reading
         runner = Runner(self.open, patience_seconds=patience_seconds)
-        self.ingest = DatabaseIngest(str(folder), self.open, runner=runner, clock=lambda: self.now, look_seconds=0.01)
+        self.ingest = DatabaseIngest(
+            str(folder), self.open, runner=runner, clock=lambda: self.now, look_seconds=0.01, points=points
+        )
         self.ingest.know([self._member(topic) for topic in sorted(source.topics) if Path(folder, topic).exists()])
         self.planner = Planner(source)
         self.begin()
@@ -83,7 +92,7 @@ class Database:
         path = str(self.folder / topic)
         if not Path(path, "_delta_log").exists():
             lakebed.create(path, COLUMNS)
-        process = Process(path, self.source)
+        process = Process(path, self.source, reading=self.reading)
         return OpenTable(topic, path, log_of(process.table), process.ingest)
 
     def _member(self, topic: str) -> Member:
@@ -112,9 +121,9 @@ class Database:
 
 
 @contextmanager
-def database(folder: Path, source: MemorySource, *, patience_seconds: float = 30.0) -> Iterator[Database]:
+def database(folder: Path, source: MemorySource, **more: Any) -> Iterator[Database]:
     """A process, until the block ends."""
-    one = Database(folder, source, patience_seconds=patience_seconds)
+    one = Database(folder, source, **more)
     try:
         yield one
     finally:
