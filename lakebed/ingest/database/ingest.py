@@ -99,7 +99,7 @@ class DatabaseIngest:
         self, path: str, open_table: Open, *, points: Points | None = None, runner: Runner | None = None,
         clock: Callable[[], float] = time.monotonic, look_seconds: float = PARKED_LOOK_SECONDS,
     ) -> None:  # fmt: skip
-        """``path``: of the database. ``points``: keeps its points. ``look_seconds``: how often the logs of parked tables are looked at."""
+        """``path``: of the database. ``look_seconds``: how often the logs of parked tables are looked at."""
         self.path = path
         self._clock = clock
         self._runner = runner or Runner(open_table)
