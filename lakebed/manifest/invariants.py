@@ -266,8 +266,9 @@ INVARIANTS: dict[str, Invariant] = {
         ),
         Invariant(
             "M6",
-            "A batch from Kafka that comes again is skipped only if it read the same records as the batch in the "
-            "table.",
+            "A record of a source with offsets is in the table if and only if its offset is below the table's position: "
+            "once, whatever becomes of the checkpoint, and however many processes read. The same holds for each of the "
+            "newest 500,000 files of folders.",
         ),
         Invariant(
             "M7",
@@ -372,8 +373,8 @@ INVARIANTS: dict[str, Invariant] = {
         Invariant(
             "D8",
             "A record of a batch is in the table or in the quarantine, never in both or in neither, whatever ends "
-            "the process between their commits, and whatever schema and settings there are when the batch comes "
-            "again.",
+            "the process between their commits, whatever schema and settings there are when the batch comes again, and "
+            "whoever reads it too.",
         ),
         Invariant(
             "D9",
