@@ -32,7 +32,8 @@ QUICK = {
     ("storage/range_cache.py", "_lock"): "the blocks in memory, and those that are being fetched",
     ("storage/remote_part_storage.py", "_lock"): "the readers of this process",
     ("ui/live.py", "_lock"): "what this process knows of tables, for the page",
-    ("ui/watch.py", "_changed"): "what was seen of a table last",
+    ("ui/members.py", "_lock"): "which tables of a database are watched",
+    ("ui/looking.py", "_changed"): "what was seen last",
     ("view/merge_on_read.py", "_lock"): "the version that was resolved last, and which views show what",
 }
 

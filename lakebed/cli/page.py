@@ -1,4 +1,4 @@
-"""The web page beside a running pipeline: of its table, with what only this process knows."""
+"""The web page beside a running pipeline: of its table, or of all tables of its database, with what only this process knows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,19 @@ def served_page(pipeline: AnyPipeline) -> Iterator[str | None]:
     A port that is taken is no reason not to ingest: then it is any free one. Raises MissingPrerequisite if there is none.
     """
     page = pipeline.page
-    if page.port is None or not isinstance(pipeline, Pipeline):
+    if page.port is None:
         yield None
         return
     live = Live()
+
+    def server_at(port: int) -> PageServer:
+        paths, databases = ([pipeline.path], []) if isinstance(pipeline, Pipeline) else ([], [pipeline.path])
+        return PageServer(paths, page.host, port, LOOK_SECONDS, live, databases=databases, where=_WHERE)
+
     try:
-        server = PageServer([pipeline.table.path], page.host, page.port, LOOK_SECONDS, live, where=_WHERE)
+        server = server_at(page.port)
     except MissingPrerequisite:
-        server = PageServer([pipeline.table.path], page.host, 0, LOOK_SECONDS, live, where=_WHERE)
+        server = server_at(0)
     stop = events.listen(live)
     server.start()
     try:

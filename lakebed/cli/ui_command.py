@@ -13,10 +13,14 @@ from lakebed.cli import exit_codes
 
 def ui(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM."""
+    from lakebed.cli.database_commands import is_table
+    from lakebed.ingest.database.tables import tables_below
     from lakebed.monitoring.event_log import log_fields
     from lakebed.ui.server import PageServer
 
-    server = PageServer(options.paths, options.host, options.port, options.interval)
+    databases = [path for path in options.paths if not is_table(path) and tables_below(path)]
+    paths = [path for path in options.paths if path not in databases]
+    server = PageServer(paths, options.host, options.port, options.interval, databases=databases)
     done = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: done.set())

@@ -4,8 +4,9 @@
 2. The commits, in order: each can be decoded (M1), was made on the one before (M4), breaks no invariant that has a predicate
    (``manifest.invariants``), and was written by lakebed, since the table became lakebed's.
 3. Each checkpoint equals what replaying gives (M2).
-4. A version (``state_findings``): this lakebed may read and write it, its properties can be read, no part is claimed twice (P4),
-   no claim was left behind, and each change part of the tail has a place of its own in the order of changes (T1).
+4. A version (``state_findings``): this lakebed may read and write it, its properties can be read, its pipeline has not parked it,
+   no part is claimed twice (P4), no claim was left behind, and each change part of the tail has a place of its own in the
+   order of changes (T1).
 
 After a commit that can't be read, the replay goes on at the next checkpoint. At most some hundred commits are in memory.
 """
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from lakebed.compaction.merge import LEASE_SECONDS
@@ -28,6 +30,7 @@ from lakebed.manifest.entries import NAMED_BATCH
 from lakebed.manifest.format import require_format
 from lakebed.manifest.holds import holds_of
 from lakebed.manifest.invariants import Violation, violations
+from lakebed.manifest.parked import parked_of
 from lakebed.manifest.schema_history import past_changes
 from lakebed.manifest.snapshot import Snapshot, apply, without_expired
 from lakebed.manifest.table_log import (
@@ -282,6 +285,16 @@ def _batches(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
+def parked_finding(snapshot: Snapshot, path: str) -> Finding | None:
+    """What is wrong with a table that the pipeline of its database leaves alone; None if it does not."""
+    parked = parked_of(snapshot)
+    if parked is None:
+        return None
+    since = datetime.fromtimestamp(parked.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    what = f"the pipeline of its database has left it alone since {since}: {parked.error}"
+    return critical("parked", "", what, f"remove the cause, then lakebed resume {path}")
+
+
 def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
     """Step 4: what a version shows without its files."""
     try:
@@ -306,10 +319,13 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         holds_of(snapshot.domains)
         claims = claims_of(snapshot.domains)
         past_changes(snapshot.domains)
+        parked = parked_finding(snapshot, path)
     except (ValueError, KeyError, TypeError) as error:
         what = f"an entry of lakebed's in version {snapshot.version} can't be read: {error!r}"
         yield critical("M1", "", what, f"look at lakebed timeline {path} for who wrote it")
         return
+    if parked is not None:
+        yield parked
     claims_by_source: dict[str, str] = {}
     for claim in sorted(claims.values(), key=lambda claim: (claim.since_ms, claim.id)):
         for source in claim.sources:

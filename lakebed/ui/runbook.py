@@ -19,6 +19,7 @@ _SECTIONS = {
     "claim": "LakebedClaimsStuck",
     "quarantine": "LakebedQuarantineGrowing",
     "query": "LakebedQueryDown",
+    "parked": "LakebedTableParked",
 }
 _INVARIANT = re.compile(r"[A-Z]\d+")
 

@@ -26,8 +26,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.ui.live import Live
+from lakebed.ui.overview import Tables
 from lakebed.ui.runbook import sections
-from lakebed.ui.watch import Answer, Tables, Watched
+from lakebed.ui.watch import Answer, Watched
 
 REQUEST_SECONDS_MAX = 30
 CONNECTIONS_MAX = 100
@@ -72,10 +73,11 @@ class PageServer:
         interval_seconds: float,
         live: Live | None = None,
         *,
+        databases: Sequence[str] = (),
         where: str = "--host and --port",
     ) -> None:
-        """``port`` 0: any free one. ``live``: what this process knows of the tables beyond their logs. ``where``: host and port
-        are set.
+        """``port`` 0: any free one. ``live``: what this process knows of the tables beyond their logs. ``databases``: paths with
+        tables below. ``where``: host and port are set.
 
         Raises InvalidInput for a path that can't be one, MissingPrerequisite for a taken port.
         """
@@ -84,7 +86,7 @@ class PageServer:
                 f"the host of the page is empty, which means every address of this machine; set {where} (0.0.0.0, if that is "
                 "wanted)"
             )
-        self.tables = Tables(paths, interval_seconds, live)
+        self.tables = Tables(paths, interval_seconds, live, databases)
         try:
             self._server = _Server((host, port), _Page(self.tables, host))
         except OSError as error:

@@ -1,7 +1,6 @@
 """Looks at tables and keeps the answers ready: a request never touches a table.
 
-1. Each table has a thread. While requests come (the last one within ``IDLE_SECONDS``), it asks the log for a newer version every
-   ``interval_seconds``; otherwise it sleeps. A request that comes while it sleeps wakes it and waits for the next look.
+1. Each table has a thread (``looking``). While requests come, it asks the log for a newer version every ``interval_seconds``.
 2. When there is a new version, and every ``RELOOK_SECONDS`` because claims and tails age, it takes the figures, asks the planner,
    lays out the levels, reads the commits and counts the quarantine. That takes at most a fifth of the time.
 3. Each answer is JSON with a tag computed from its bytes, so an answer that did not change keeps its tag.
@@ -14,8 +13,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,21 +30,14 @@ from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import RecentCommits
 from lakebed.parts.read_counts import ReadCounts
 from lakebed.planning.planner import plan
-from lakebed.storage.open import open_part_storage
 from lakebed.ui import documents
 from lakebed.ui.history import History
 from lakebed.ui.levels import Levels, levels
 from lakebed.ui.live import Live
+from lakebed.ui.looking import Looking
 from lakebed.ui.quarantine import QuarantineReasons
-from lakebed.ui.texts import blotted, cut, utf8
-from lakebed.version import __version__
+from lakebed.ui.texts import blotted, cut
 
-IDLE_SECONDS = 60.0
-RELOOK_SECONDS = 30.0
-LATE_SECONDS = 15.0
-WAIT_SECONDS = 5.0
-CLOSE_SECONDS = 0.5
-_SHARE = 0.2
 _PICTURES = 3
 _LOG_SECONDS = 0.5
 _ERROR_MAX = 1_000
@@ -108,86 +98,35 @@ class Watched:
         self.name = name
         self._live = live
         self._root = root
-        self._interval_seconds = interval_seconds
-        self._seen: Seen | None = None
-        self._asked = 0.0
-        self._began: float | None = None
-        self._is_asleep = True
-        self._is_closed = False
-        self._changed = threading.Condition()
+        self._last: Seen | None = None
         self._open: _Open | None = None
-        self._thread = threading.Thread(target=self._follow, name=f"lakebed-ui-{name}", daemon=True)
+        self._looking = Looking(name, interval_seconds, self._look)
 
     @property
     def is_asleep(self) -> bool:
         """Whether the table is not read, because nobody has asked for a while."""
-        return self._is_asleep
+        return self._looking.is_asleep
 
     def start(self) -> None:
-        self._thread.start()
+        self._looking.start()
 
     def close(self) -> None:
-        """Stop looking; waits at most ``CLOSE_SECONDS`` for a look under way."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(CLOSE_SECONDS)
+        """Stop looking; waits a moment for a look under way."""
+        self._looking.close()
 
     def ask(self) -> None:
-        """Look, and keep looking for ``IDLE_SECONDS``."""
-        with self._changed:
-            self._asked = time.monotonic()
-            self._changed.notify_all()
+        """Look, and keep looking for a while."""
+        self._looking.ask()
 
     def seen(self, deadline: float | None = None) -> tuple[Seen | None, bool]:
-        """The result of the newest look, and whether the look under way is late.
-
-        Without a result, or after a sleep, it waits for a look until ``deadline``; but not for one that has already taken
-        ``WAIT_SECONDS``.
-        """
-        deadline = time.monotonic() + WAIT_SECONDS if deadline is None else deadline
-        self.ask()
-        with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    (self._seen is not None and not self._is_asleep) or self._is_closed or self._takes(WAIT_SECONDS)
-                ),
-                max(0.0, deadline - time.monotonic()),
-            )
-            return self._seen, self._takes(LATE_SECONDS)
-
-    def _takes(self, seconds: float) -> bool:
-        """Whether the look under way has taken longer than that."""
-        return self._began is not None and time.monotonic() - self._began > seconds
-
-    # -- the thread ----------------------------------------------------------------------------------------------------
-
-    def _follow(self) -> None:
-        full_at, pause = 0.0, 0.0
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_closed, pause)
-                if not self._is_wanted():
-                    self._is_asleep = True
-                    self._changed.wait_for(self._is_wanted)
-                if self._is_closed:
-                    return
-                self._began = time.monotonic()
-            began = time.monotonic()
-            is_due = began - full_at >= RELOOK_SECONDS
-            seen = self._look(is_due)
-            ended = time.monotonic()
-            full_at = ended if is_due else full_at
-            with self._changed:
-                self._seen, self._began, self._is_asleep = seen, None, False
-                self._changed.notify_all()
-            pause = max(self._interval_seconds, (ended - began) * (1 / _SHARE - 1))
-
-    def _is_wanted(self) -> bool:
-        return self._is_closed or (self._asked > 0 and time.monotonic() - self._asked < IDLE_SECONDS)
+        """The result of the newest look, and whether the look under way is late (``Looking.seen``)."""
+        return self._looking.seen(deadline)
 
     def _look(self, is_due: bool) -> Seen:
+        self._last = self._look_now(is_due)
+        return self._last
+
+    def _look_now(self, is_due: bool) -> Seen:
         try:
             self._open = self._open or self._opened()
             return self._seen_now(self._open, is_due)
@@ -215,7 +154,7 @@ class Watched:
         else:
             text = str(error) if isinstance(error, LakebedError) else f"unexpected {type(error).__name__}: {error}"
         text = cut(blotted(text), _ERROR_MAX)
-        last = self._seen
+        last = self._last
         if isinstance(error, Retry) and last is not None and last.levels is not None:
             kept = orjson.loads(last.table.body) | {"error": text}
             return replace(last, summary=last.summary | {"error": text}, table=Answer(kept))
@@ -230,7 +169,7 @@ class Watched:
         return {"path": self.name, "name": self.name.rstrip("/").rsplit("/", 1)[-1] or self.name, "error": None}
 
     def _seen_now(self, table: _Open, is_due: bool) -> Seen:
-        last = self._seen
+        last = self._last
         if last is not None and last.levels is not None and last.summary["error"] is None and not is_due:
             newest = table.log.refresh()
             if newest.version == last.version:
@@ -289,38 +228,3 @@ class Watched:
 def _part(pictures: Sequence[Levels], number: int) -> dict[str, Any] | None:
     """A part of the newest picture that has it: a browser may still show an earlier one."""
     return next((found for picture in reversed(pictures) if (found := picture.part(number)) is not None), None)
-
-
-class Tables:
-    """All tables of a page, by their names on the page."""
-
-    def __init__(self, paths: Sequence[str], interval_seconds: float, live: Live | None = None) -> None:
-        """Raises InvalidInput for a path that can't be one."""
-        self._watched: dict[str, Watched] = {}
-        for root in dict.fromkeys(open_part_storage(path).root for path in paths):
-            name = utf8(blotted(root))
-            while name in self._watched:  # they differ only in credentials
-                name += " (another)"
-            self._watched[name] = Watched(root, name, interval_seconds, live)
-
-    def start(self) -> None:
-        for each in self._watched.values():
-            each.start()
-
-    def close(self) -> None:
-        for each in self._watched.values():
-            each.close()
-
-    def find(self, name: str) -> Watched | None:
-        return self._watched.get(name)
-
-    def overview(self) -> Answer:
-        """The summaries of all tables; a table without a look so far has no figures."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        for each in self._watched.values():
-            each.ask()
-        summary = []
-        for each in self._watched.values():
-            seen, is_late = each.seen(deadline)
-            summary.append({**(seen.summary if seen else each.unseen()), "is_late": is_late})
-        return Answer({"lakebed": __version__, "tables": summary})

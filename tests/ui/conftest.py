@@ -75,6 +75,25 @@ def serve() -> Iterator[Serve]:
         server.close()
 
 
+ServeDatabase = Callable[..., Served]
+
+
+@pytest.fixture
+def serve_database() -> Iterator[ServeDatabase]:
+    """Serves the tables of a database until the test ends."""
+    servers: list[PageServer] = []
+
+    def started(path: Path, live: Live | None = None) -> Served:
+        server = PageServer([], "127.0.0.1", 0, 0.05, live, databases=[str(path)])
+        server.start()
+        servers.append(server)
+        return Served(server)
+
+    yield started
+    for server in servers:
+        server.close()
+
+
 @pytest.fixture
 def orders(tmp_path: Path) -> lakebed.Table:
     """A table of some levels, with a tail."""

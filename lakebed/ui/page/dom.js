@@ -163,7 +163,7 @@ const WORDS = { ok: "healthy", warning: "warning", critical: "critical" };
 /** The health of a table: a word, and a symbol in its colour. */
 export function health(table) {
   const severity = table.severity ?? "unknown";
-  return h("span", { class: `health ${severity}` }, WORDS[severity] ?? "looking…");
+  return h("span", { class: `health ${severity}` }, table.is_parked ? "parked" : WORDS[severity] ?? "looking…");
 }
 
 /** Each finding with its remedy, as a list; null without findings. */

@@ -10,6 +10,7 @@ const COLUMNS = [
   ["Parts", true],
   ["Tail rows", true],
   ["Newest commit", true],
+  ["Unread", true],
   ["Depth / budget", true],
   ["Write ampl.", true],
   ["Reference", true],
@@ -33,9 +34,11 @@ export class Overview {
       h("p", { class: "controls" }, h("label", { for: "search" }, "Search"), this.search, this.found),
       h("div", { class: "wide" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, head)), this.body)),
       h("p", { class: "quiet note" },
-        "Tables that are not healthy come first. Write amplification is that of the last hour. The reference is what the " +
-        "best order of merges writes for equal batches of new rows that span the whole sort key; other batches may cost " +
-        "less. Depth counts runs of parts over the deepest point of the sort key."));
+        "Tables that are not healthy come first. Unread are records of the source that no batch has read yet, where the " +
+        "process that ingests serves the page. A table of a database has the figures that need a closer look on a page of " +
+        "its own. Write amplification is that of the last hour. The reference is what the best order of merges writes for " +
+        "equal batches of new rows that span the whole sort key; other batches may cost less. Depth counts runs of parts " +
+        "over the deepest point of the sort key."));
   }
 
   async update(data) {
@@ -76,7 +79,8 @@ function rows(table) {
   const cells = figures
     ? [
         count(figures.rows), bytes(figures.bytes), count(figures.parts), count(figures.tail_rows),
-        age(figures.committed_ms), over(figures.depth, figures.read_budget), ratio(figures.write_amplification),
+        age(figures.committed_ms), count(table.unread), over(figures.depth, figures.read_budget),
+        ratio(figures.write_amplification),
         ratio(figures.write_amplification_reference), bytes(figures.backlog_bytes),
       ]
     : COLUMNS.slice(2).map(() => "–");
@@ -89,5 +93,6 @@ function rows(table) {
 }
 
 function over(depth, budget) {
+  if (depth === undefined) return "–"; // a table of a database: its own page knows
   return h("span", { class: depth > 2 * budget ? "beyond" : null }, `${count(depth)} / ${count(budget)}`);
 }

@@ -1,0 +1,159 @@
+"""The tables of a database on the page: hundreds of rows, from looks that cost little, and a whole look at one that is opened.
+
+1. One thread looks at all tables, some at a time, while the overview is asked for: each log is asked for a newer version, and of
+   a new one the figures are taken that a snapshot tells. Which tables there are is looked up every ``LIST_SECONDS``.
+2. A table whose own page is asked for is watched as any table is (``watch``), the ``WATCHED_MAX`` last ones of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from lakebed.errors import LakebedError
+from lakebed.health.finding import Finding, Severity
+from lakebed.health.log_checks import parked_finding
+from lakebed.ingest.database.tables import tables_below
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_figures import figures_of
+from lakebed.manifest.table_log import TableLog
+from lakebed.ui import documents
+from lakebed.ui.live import Live
+from lakebed.ui.looking import Looking
+from lakebed.ui.texts import blotted, cut, utf8
+from lakebed.ui.watch import Watched
+
+LIST_SECONDS = 10.0
+THREADS = 8
+WATCHED_MAX = 8
+_ERROR_MAX = 1_000
+_logger = logging.getLogger("lakebed.ui")
+
+
+@dataclass(slots=True)
+class _Member:
+    name: str
+    root: str
+    path: str
+    """The root as the page names it, without credentials."""
+    log: TableLog
+    version: int = -1
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+class Members:
+    """The tables of one database, from ``start`` until ``close``."""
+
+    def __init__(self, path: str, interval_seconds: float, live: Live | None = None) -> None:
+        """``path``: of the database. ``live``: what this process knows of its tables."""
+        self.path = path
+        self._interval_seconds = interval_seconds
+        self._live = live
+        self._members: dict[str, _Member] = {}
+        self._listed_at = -LIST_SECONDS
+        self._watched: OrderedDict[str, Watched] = OrderedDict()
+        self._lock = threading.Lock()  # of what is watched
+        self._looking: Looking[list[dict[str, Any]]] = Looking(path, interval_seconds, self._look)
+
+    def start(self) -> None:
+        self._looking.start()
+
+    def close(self) -> None:
+        self._looking.close()
+        with self._lock:
+            watched = list(self._watched.values())
+        for each in watched:
+            each.close()
+
+    def ask(self) -> None:
+        """Look, and keep looking for a while."""
+        self._looking.ask()
+
+    def summaries(self, deadline: float) -> list[dict[str, Any]]:
+        """A row for each table; waits for the first look until ``deadline``."""
+        seen, is_late = self._looking.seen(deadline)
+        return [{**each, "is_late": is_late} for each in seen or []]
+
+    def find(self, path: str) -> Watched | None:
+        """The table of this path, watched from now on."""
+        with self._lock:
+            member = self._members.get(path)
+            if member is None:
+                return None
+            watched = self._watched.get(path)
+            if watched is None:
+                watched = self._watched[path] = Watched(member.root, path, self._interval_seconds, self._live)
+                watched.start()
+            self._watched.move_to_end(path)
+            left = self._watched.popitem(last=False)[1] if len(self._watched) > WATCHED_MAX else None
+        if left is not None:
+            left.close()
+        return watched
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _look(self, is_due: bool) -> list[dict[str, Any]]:
+        try:
+            self._list()
+        except Exception as error:  # what is known is shown; the next look tries again
+            if not isinstance(error, LakebedError):
+                _logger.warning("%s: %s", self.path, error, exc_info=True)
+            return [*(each.summary for each in self._members.values()), _broken(self.path, self.path, error)]
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="lakebed-ui") as pool:
+            return list(pool.map(self._summary, self._members.values()))
+
+    def _list(self) -> None:
+        if self._members and time.monotonic() - self._listed_at < LIST_SECONDS:
+            return
+        found = tables_below(self.path)
+        self._listed_at = time.monotonic()
+        known = {member.root: member for member in self._members.values()}
+        members = [
+            known.get(root) or _Member(name, root, utf8(blotted(root)), TableLog(open_store(root)))
+            for name, root in found.items()
+        ]
+        self._members = {member.path: member for member in members}
+
+    def _summary(self, member: _Member) -> dict[str, Any]:
+        try:
+            snapshot = member.log.refresh()
+            if snapshot.version != member.version or not member.summary:
+                member.summary, member.version = _row(member, snapshot), snapshot.version
+        except Exception as error:  # an error of one table must not stop the page
+            if not isinstance(error, LakebedError):
+                _logger.warning("%s: %s", member.name, error, exc_info=True)
+            member.summary, member.version = _broken(member.name, member.path, error), -1
+        live = self._live.of(member.root) if self._live else None
+        return member.summary | {"unread": sum(each["records"] for each in live["lag"]) if live else None}
+
+
+def _row(member: _Member, snapshot: Snapshot) -> dict[str, Any]:
+    figures = figures_of(snapshot)
+    parked = parked_finding(snapshot, member.path)
+    return documents.findings(() if parked is None else (parked,)) | {
+        "path": member.path,
+        "name": member.name,
+        "error": None,
+        "is_parked": parked is not None,
+        "figures": {
+            "version": snapshot.version,
+            "committed_ms": snapshot.timestamp_ms,
+            "rows": figures.rows,
+            "bytes": figures.bytes,
+            "parts": figures.parts,
+            "tail_rows": figures.tail_rows,
+        },
+    }
+
+
+def _broken(name: str, path: str, error: Exception) -> dict[str, Any]:
+    text = str(error) if isinstance(error, LakebedError) else f"unexpected {type(error).__name__}: {error}"
+    text = cut(blotted(text), _ERROR_MAX)
+    finding = Finding(severity=Severity.CRITICAL, check="look", where="", what=text, remedy=f"lakebed doctor {path}")
+    return documents.findings((finding,)) | {"path": path, "name": name, "error": text, "figures": None, "unread": None}
