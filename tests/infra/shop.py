@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shop.open(options.rate, options.pause)
             print(_to_try(shop), file=sys.stderr, flush=True)
             duration = [] if options.duration is None else ["--duration", str(options.duration)]
-            return _lakebed(["run", str(PIPELINE), *duration], {"KAFKA": shop.kafka.bootstrap})
+            return _lakebed(["run", str(PIPELINE), "--metrics-port", "0", *duration], {"KAFKA": shop.kafka.bootstrap})
     except (MissingPrerequisite, ServerFailed) as failed:
         sys.exit(str(failed))
 
