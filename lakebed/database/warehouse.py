@@ -19,6 +19,7 @@ import pyarrow as pa
 from lakebed.database.joined_query import TableOfQuery, query_tables
 from lakebed.errors import InvalidInput, TableNotFound, VersionNotFound
 from lakebed.ingest.database.naming import TableName
+from lakebed.ingest.database.tables import tables_below
 from lakebed.manifest.point_log import Point, PointLog, TableAt, position_digest
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.operations.hold import hold
@@ -58,6 +59,10 @@ class Warehouse:
 
     def __repr__(self) -> str:
         return f"lakebed.warehouse({self.path!r})"
+
+    def tables(self) -> tuple[str, ...]:
+        """The names of all tables that there are now, ``schema.table``. Raises StoreUnavailable."""
+        return tuple(tables_below(self.path))
 
     def table(self, name: str) -> Table:
         """The table ``schema.table``, at its newest version. Raises TableNotFound."""

@@ -131,6 +131,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
 
 def test_a_moment_is_found_by_number_and_by_the_sources_time(copy: Copy) -> None:
     warehouse = lakebed.warehouse(copy.path)
+    assert warehouse.tables() == ("audit.transfers", "public.checking", "public.savings")
     points = warehouse.points()
     numbers = points["point"].to_pylist()[::-1]
     assert numbers == sorted(numbers) and len(numbers) == 3

@@ -83,6 +83,7 @@ WAREHOUSE = {
     "points": "limit=100",
     "query": "sql, at='newest'",
     "table": "name",
+    "tables": "",
     "watermark": "",
 }
 MOMENT = {

@@ -30,6 +30,7 @@ from lakebed.manifest.point_log import Point, PointLog, TableAt, position_digest
 from lakebed.manifest.positions import positions_of
 from lakebed.manifest.snapshot import Snapshot
 
+TIDY_SECONDS = 3600.0
 _logger = logging.getLogger("lakebed.ingest")
 
 
@@ -72,6 +73,7 @@ class PointKeeper:
         self._now_ms = now_ms
         self._names: dict[str, _Name] = {}
         self._left_out: dict[str, str] = {}
+        self._tidied = clock()
         points.create()
         newest = points.newest()
         window = Window(prefix=settings.prefix)
@@ -161,11 +163,21 @@ class PointKeeper:
             _logger.warning("point %d could not be taken yet: %s", point.number, error)
             return None
         self.state.took(taken.number, reached.left_out)
-        self._points.log.checkpoint_if_due(self._points.log.refresh())
+        self._keep_short(now)
         if taken.number != point.number:
             return None
         self._say(point)
         return taken
+
+    def _keep_short(self, now: float) -> None:
+        """Write a checkpoint of the log if it is due, and delete old points once an hour."""
+        try:
+            self._points.log.checkpoint_if_due(self._points.log.refresh())
+            if now - self._tidied >= TIDY_SECONDS:
+                self._tidied = now
+                self._points.tidy()
+        except Retry as error:
+            _logger.warning("old points are not deleted yet: %s", error)
 
     def _read(self, one: Range) -> None:
         if one.partition != 0:

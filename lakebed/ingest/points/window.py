@@ -97,8 +97,9 @@ class Window:
         return next((end for end in reversed(self.ends) if end.place == place), None)
 
     def expected(self, topic: str, after: int, until: int) -> list[Expected]:
-        """What transactions between two places count of a topic."""
-        return [one for one in self._expected.get(topic, ()) if after < one.place <= until]
+        """What transactions between two places count of a topic, in order."""
+        newest = takewhile(lambda one: one.place > after, reversed(self._expected.get(topic, deque())))
+        return [one for one in newest if one.place <= until][::-1]
 
     def topics(self, after: int, until: int) -> set[str]:
         """The topics that have events of transactions between two places."""
