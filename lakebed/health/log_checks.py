@@ -31,6 +31,7 @@ from lakebed.manifest.format import require_format
 from lakebed.manifest.holds import holds_of
 from lakebed.manifest.invariants import Violation, violations
 from lakebed.manifest.parked import parked_of
+from lakebed.manifest.positions import positions_of
 from lakebed.manifest.schema_history import past_changes
 from lakebed.manifest.snapshot import Snapshot, apply, without_expired
 from lakebed.manifest.table_log import (
@@ -320,7 +321,8 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         claims = claims_of(snapshot.domains)
         past_changes(snapshot.domains)
         parked = parked_finding(snapshot, path)
-    except (ValueError, KeyError, TypeError) as error:
+        positions_of(snapshot)
+    except (ValueError, KeyError, TypeError, Corrupt) as error:
         what = f"an entry of lakebed's in version {snapshot.version} can't be read: {error!r}"
         yield critical("M1", "", what, f"look at lakebed timeline {path} for who wrote it")
         return

@@ -344,8 +344,11 @@ def test_a_checkpoint_that_can_t_be_read_is_named(table: lakebed.Table) -> None:
         assert checkpoint.name in findings[0].where
 
 
-def test_an_entry_of_the_log_that_can_t_be_read_is_named(table: lakebed.Table) -> None:
-    commit(table, Domain("lakebed.detached.x", '{"parts": [{}]}'))
+@pytest.mark.parametrize(
+    ("entry", "text"), [("lakebed.detached.x", '{"parts": [{}]}'), ("lakebed.position.t", '{"offsets": 1}')]
+)
+def test_an_entry_of_the_log_that_can_t_be_read_is_named(table: lakebed.Table, entry: str, text: str) -> None:
+    commit(table, Domain(entry, text))
     [finding] = examine(table.path, deep=True).findings
     assert "an entry of lakebed's" in finding.what
 
