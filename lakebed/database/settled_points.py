@@ -3,56 +3,74 @@
     idle --next--> the newest point is chosen; each table is settled up to the version that it names
     settling --next--> not done: go on; done: the log of points says the versions; a table could not: nothing, the next point
 
-Tables that have not changed since they were settled keep their version, and cost nothing. Nothing waits here: ``next`` is called
-after each batch.
+Tables that have not changed since they were settled keep their version, and cost nothing. Between two rounds a table is not
+settled beyond the point. One that is left out of the points is settled at its own pace, and all are if no point comes for long.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from lakebed.errors import LakebedError, Retry
+from lakebed.errors import LakebedError
 from lakebed.manifest.point_log import Point, PointLog, Settled, TableAt
 
 SettleTo = Callable[[str, int], "Future[int | None]"]
 """Settles a table, by name, exactly up to a version. The result is the version at which it is; None if that can't be any more."""
+PAUSES_MAX = 5
+"""After so many rounds without a newer point, tables are settled at their own pace."""
+_LOOK_SECONDS = 0.5
 _logger = logging.getLogger("lakebed.compaction")
 
 
 @dataclass(slots=True)
 class SettledPoints:
-    """One thread at a time. ``pause_seconds``: from one round to the next."""
+    """``release``: lets a table, by name, be settled at its own pace; ``pause_seconds``: from one round to the next."""
 
     points: PointLog
     settle_to: SettleTo
     pause_seconds: float
+    release: Callable[[str], None] = lambda name: None
     clock: Callable[[], float] = time.monotonic
     _round: tuple[Point, Mapping[str, Future[int | None]]] | None = None
     _began: float = float("-inf")
+    _number: int = -1
+    _moved: float = 0.0
     _known: dict[str, tuple[TableAt, int]] = field(default_factory=dict)
 
+    def run(self, stop: threading.Event) -> None:
+        """Settle in this thread until ``stop`` is set."""
+        while not stop.wait(min(_LOOK_SECONDS, self.pause_seconds)):
+            try:
+                self.next()
+            except LakebedError as error:
+                _logger.warning("the tables are not settled up to a point yet: %s", error)
+
     def next(self) -> None:
-        """Begin a round if one is due, or end the one under way if its tables are settled."""
-        try:
-            if self._round is not None:
-                self._end(*self._round)
-            elif self.clock() - self._began >= self.pause_seconds:
-                self._begin()
-        except Retry as error:
-            _logger.warning("the tables are not settled up to a point yet: %s", error)
+        """Begin a round if one is due, or end the one under way if its tables are settled. Raises LakebedError."""
+        if self._round is not None:
+            self._end(*self._round)
+        elif self.clock() - self._began >= self.pause_seconds:
+            self._begin()
 
     def _begin(self) -> None:
+        self._began = self.clock()
         point = self.points.newest()
         if point is None:
             return
-        self._began = self.clock()
-        changed = {
-            name: at for name, at in point.tables.items() if name not in self._known or self._known[name][0] != at
-        }
+        if point.number > self._number:
+            self._number, self._moved = point.number, self._began
+        elif self._began - self._moved >= PAUSES_MAX * self.pause_seconds:
+            for name in point.tables:
+                self.release(name)
+            return
+        for name in point.left_out:
+            self.release(name)
+        changed = {n: at for n, at in point.tables.items() if n not in self._known or self._known[n][0] != at}
         if changed:
             self._round = point, {name: self.settle_to(name, at.version) for name, at in changed.items()}
 
@@ -65,7 +83,7 @@ class SettledPoints:
                 version = future.result()
             except LakebedError as error:
                 _logger.warning("table %s could not be settled up to point %d: %s", name, point.number, error)
-                version = None
+                continue
             if version is not None:
                 self._known[name] = point.tables[name], version
         if all(name in self._known and self._known[name][0] == at for name, at in point.tables.items()):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,10 +20,11 @@ from typing import TYPE_CHECKING
 
 from lakebed import events
 from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.database.settled_points import SettledPoints
 from lakebed.errors import LakebedError, Retry
 from lakebed.ingest.database.ingest import DatabaseIngest, TableStanding, Told
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
-from lakebed.ingest.database.naming import NoTable
+from lakebed.ingest.database.naming import NoTable, TableName
 from lakebed.ingest.database.points import Points
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
@@ -93,6 +95,7 @@ class DatabaseWork:
         self._max_ages: dict[str, float] = {}
         self._opened: dict[str, Introduced] = {}
         self._maintenance: DatabaseMaintenance | None = None
+        self._ending = threading.Event()
         self._spark: SparkSession | None = None
         self._unread: int | None = None
         self._ingest = DatabaseIngest(self.path, self._open, points=self._points())
@@ -215,6 +218,7 @@ class DatabaseWork:
 
     def maintain(self, spark: SparkSession) -> None:
         self._maintenance = DatabaseMaintenance()
+        self._settle_up_to_points(self._maintenance)
         self._spark = spark
         for found in list(self._opened.values()):
             self._maintain(found)
@@ -229,12 +233,33 @@ class DatabaseWork:
         troubles = self._maintenance.troubles() if self._maintenance is not None else {}
         return next(iter(troubles.values()), None)
 
+    def _settle_up_to_points(self, maintenance: DatabaseMaintenance) -> None:
+        """Settle all tables up to one point now and then, in a thread, if the file asks for it."""
+        section = self._pipeline.database.points
+        if section is None or section.settle_seconds is None:
+            return
+
+        def path(name: str) -> str:
+            return f"{self.path}/{TableName(name).folder}"
+
+        settling = SettledPoints(
+            PointLog.of(self.path),
+            lambda name, version: maintenance.settle_to(path(name), version),
+            section.settle_seconds,
+            lambda name: maintenance.hold_back(path(name), None),
+        )
+        threading.Thread(target=settling.run, args=(self._ending,), name="lakebed-settled-points", daemon=True).start()
+
     def end_maintenance(self, waiting: Callable[[], None]) -> None:
+        self._ending.set()
         if self._maintenance is not None:
+            for path in self._maintenance.tables:
+                self._maintenance.hold_back(path, None)
             self._maintenance.drain(DRAIN_SECONDS_MAX, waiting)
             self._maintenance.stop()
 
     def abandon(self) -> None:
+        self._ending.set()
         if self._maintenance is not None:
             self._maintenance.stop()
 

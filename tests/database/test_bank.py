@@ -13,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 import lakebed
 from lakebed.database.settled_points import SettledPoints
 from lakebed.errors import InvalidInput, TableNotFound, VersionNotFound
-from lakebed.manifest.point_log import Point, PointLog
+from lakebed.manifest.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
 from tests.database.bank import TOTAL, TRANSACTIONS, Bank, Copy
 
@@ -102,6 +102,29 @@ def test_every_delta_reader_sees_the_money_at_the_versions_of_a_settled_point(tm
     assert len(settled) > 2
     with pytest.raises(VersionNotFound, match=r"point \d+ is not settled"):
         warehouse.at(min(set(warehouse.points()["point"].to_pylist()) - settled)).settled_versions  # noqa: B018
+
+
+def test_tables_are_settled_at_their_own_pace_where_points_do_not_come(tmp_path: Path) -> None:
+    """One that is left out, and all if there is no newer point for long: their tails must not grow without end."""
+    points = PointLog.of(str(tmp_path))
+    points.create()
+    now, released = [0.0], list[str]()
+
+    def settle_to(name: str, version: int) -> Future[int | None]:
+        future: Future[int | None] = Future()
+        future.set_result(version)
+        return future
+
+    rounds = SettledPoints(points, settle_to, 1.0, released.append, clock=lambda: now[0])
+    at = TableAt(version=1, table_id="x")
+    points.take(Point(number=7, time_ms=0, transaction="7", tables={"a.b": at}, left_out={"a.c": "it is parked"}))
+    rounds.next()
+    assert released == ["a.c"]
+    for _ in range(20):
+        now[0] += 0.5
+        rounds.next()
+    assert points.settled().number == 7
+    assert set(released) == {"a.b", "a.c"}
 
 
 def test_without_points_money_is_missing(tmp_path: Path) -> None:
