@@ -34,30 +34,32 @@ SCHEMA = pa.schema([
     pa.field("id", pa.int64(), nullable=False), ("customer", pa.string()), ("amount", pa.decimal128(12, 2)),
     ("note", pa.string()), ("updated_at", pa.timestamp("us", "UTC")),
 ])  # fmt: skip
-BATCHES, ROWS = 6, 200
+BATCHES, ROWS = 2, 200
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tables", default="100,500")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long nothing happens")
     parser.add_argument("--load", nargs=3, metavar=("FOLDER", "TABLES", "KIND"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.load:
-        print(orjson.dumps(measured(Path(args.load[0]), int(args.load[1]), args.load[2], args.seconds)).decode())
+        place, count, kind = Path(args.load[0]), int(args.load[1]), args.load[2]
+        if kind == "fill":
+            filled(place, count)
+        else:
+            print(orjson.dumps(measured(place, count, kind, args.seconds)).decode())
         return
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
         counts = [int(each) for each in args.tables.split(",")]
-        filled(Path(folder), max(counts) + 1)
+        load = [sys.executable, "-m", "benchmarks.many_tables", "--seconds", str(args.seconds), "--load", folder]
+        subprocess.run([*load, str(max(counts) + 1), "fill"], check=True)
         for kind in ("idle", "quiet"):
             for count in counts:
-                command = [sys.executable, "-m", "benchmarks.many_tables", "--seconds", str(args.seconds)]
-                done = subprocess.run(
-                    [*command, "--load", folder, str(count), kind], stdout=subprocess.PIPE, text=True, check=True
-                )
+                done = subprocess.run([*load, str(count), kind], stdout=subprocess.PIPE, text=True, check=True)
                 rows.append([kind, count, *orjson.loads(done.stdout.splitlines()[-1])])
     columns = ["", "tables", "KB a table", "% of a core", "requests a minute", "threads", "files", "CPU ms to open one"]
     print_table("Tables that one process maintains", columns, rows)
