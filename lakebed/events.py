@@ -318,7 +318,8 @@ class QueryChanged:
     """A streaming query of this process, or what does its work without Spark, changed. ``role``: ingest or maintain.
 
     ``state``: running; waiting (it failed, and starts again after ``pause_seconds``); failed (for a cause that never passes, or
-    too often in a row); stopped. ``error``: the class of the error, ``reason``: its text.
+    too often in a row); stopped. ``error``: the class of the error, ``reason``: its text. ``routine``: it began or was stopped
+    together with those of many other tables.
     """
 
     table: str
@@ -327,6 +328,7 @@ class QueryChanged:
     error: str = ""
     reason: str = ""
     pause_seconds: float | None = None
+    routine: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

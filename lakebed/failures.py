@@ -119,9 +119,11 @@ class Restarts:
 class Health:
     """Whether a table's ingest or maintenance runs in this process (``role``: ingest, maintain). Safe for several threads."""
 
-    def __init__(self, table: str, role: str) -> None:
+    def __init__(self, table: str, role: str, one_of_many: bool = False) -> None:
+        """``one_of_many``: many tables begin and stop together, so an event of that is ``routine``."""
         self.table = table
         self.role = role
+        self._one_of_many = one_of_many
         self.error: LakebedError | None = None
         self.pause_seconds: float | None = None
         self._state = ""
@@ -131,8 +133,9 @@ class Health:
 
     def runs(self) -> None:
         """It runs, for the first time or again."""
+        routine = self._one_of_many and not self._state
         if self._becomes("running", None, None):
-            events.emit(events.QueryChanged(table=self.table, role=self.role, state="running"))
+            events.emit(events.QueryChanged(table=self.table, role=self.role, state="running", routine=routine))
 
     def waits(self, error: LakebedError, pause_seconds: float) -> None:
         """It failed, and will be tried again."""
@@ -172,7 +175,8 @@ class Health:
             if _here.get((self.table, self.role)) is self:
                 del _here[self.table, self.role]
         if self._becomes("stopped", None, None):
-            events.emit(events.QueryChanged(table=self.table, role=self.role, state="stopped"))
+            routine = self._one_of_many
+            events.emit(events.QueryChanged(table=self.table, role=self.role, state="stopped", routine=routine))
 
     def _becomes(self, state: str, error: LakebedError | None, pause_seconds: float | None) -> bool:
         with self._lock:

@@ -17,11 +17,14 @@ from contextlib import suppress
 
 from lakebed import events
 from lakebed.compaction.compactor import CLOSE_SECONDS_MAX
+from lakebed.compaction.scheduler import Job
 from lakebed.compaction.upkeep import Maintained, Pools, Upkeep
 from lakebed.errors import Cancelled, LakebedError
 
 ONE_TABLE_LOOK_SECONDS = (0.02, 0.5)
 """The first and the longest pause between two looks at the log of a table that has a maintenance of its own."""
+AGAIN_SECONDS = 600.0
+"""When the maintenance of one table among many begins again that an error has ended."""
 _DRAIN_LOOK_SECONDS = 0.1
 LOOK_SECONDS = (1.0, 60.0)
 """Those of one table among many. Batches of this process need no look."""
@@ -56,9 +59,7 @@ class DatabaseMaintenance:
         """
         with self._changing:
             upkeep.settler.until_version = until_version
-            self._stop(upkeep.path)
-            self._tables[upkeep.path] = maintained = Maintained(upkeep, self._pools, self._look_seconds)
-            maintained.start()
+            self._begin(upkeep)
 
     def remove(self, path: str) -> None:
         """Maintain a table no more: its cycle ends, its merges are cancelled, and their claims released."""
@@ -90,7 +91,10 @@ class DatabaseMaintenance:
         return {path: error for path, error in found.items() if error is not None}
 
     def ended(self) -> frozenset[str]:
-        """The paths of tables whose maintenance has ended, for an error that never passes. ``add`` begins it again."""
+        """The paths of tables whose maintenance has ended, for an error that never passes by itself.
+
+        It begins again after ``AGAIN_SECONDS``, or with ``add``.
+        """
         return frozenset(path for path, each in list(self._tables.items()) if each.error is not None)
 
     def parked(self) -> dict[str, frozenset[str]]:
@@ -121,6 +125,31 @@ class DatabaseMaintenance:
             for path in list(self._tables):
                 self._stop(path, max(0.0, deadline - time.monotonic()))
             self._pools.close(max(0.0, deadline - time.monotonic()))
+
+    def _begin(self, upkeep: Upkeep) -> None:
+        self._stop(upkeep.path)
+        self._tables[upkeep.path] = maintained = Maintained(
+            upkeep, self._pools, self._look_seconds, on_end=lambda: self._begin_later(maintained), one_of_many=True
+        )
+        maintained.start()
+
+    def _begin_later(self, ended: Maintained) -> None:
+        """After an error that never passes by itself: somebody may have mended the table by then."""
+        if ended.error is not None:
+            self._pools.chores.wake(Job(lambda: self._begin_again(ended)), AGAIN_SECONDS)
+
+    def _begin_again(self, ended: Maintained) -> None:
+        path = ended.upkeep.path
+        if ended.upkeep.renewed is None or self._tables.get(path) is not ended:
+            return
+        try:
+            upkeep = ended.upkeep.renewed()
+        except LakebedError:
+            self._begin_later(ended)
+            return
+        with self._changing:
+            if self._tables.get(path) is ended:
+                self._begin(upkeep)
 
     def _stop(self, path: str, timeout_seconds: float = CLOSE_SECONDS_MAX) -> None:
         maintained = self._tables.pop(path, None)

@@ -114,7 +114,7 @@ class Compaction:
         choice = volatile_choice(
             self._log.refresh().settings, self._storage.root, self.volatile_base, on_cluster=cluster is not None
         )
-        _logger.info(
+        _logger.debug(
             "merges of %s %s on local disk: %s", self._path, "stay" if choice.is_on else "do not stay", choice.why
         )
         if choice.is_on:

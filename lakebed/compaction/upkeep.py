@@ -75,7 +75,8 @@ class Upkeep:
     """What the maintenance of one table consists of.
 
     ``step`` runs one cycle on the newest snapshot that ``log`` has; ``settle_to``: see ``Settler``; ``release`` lets go of the
-    key index, unless it has more bytes than that; ``spark_runs``: the maintenance ends when it returns False.
+    key index, unless it has more bytes than that; ``renewed`` gives the upkeep for another beginning, after an error that ended
+    it; ``spark_runs``: the maintenance ends when it returns False.
     """
 
     path: str
@@ -86,6 +87,7 @@ class Upkeep:
     compactor: Compactor
     chores: tuple[Chore, ...] = ()
     release: Callable[[int | None], object] = lambda bytes_max: None
+    renewed: Callable[[], Upkeep] | None = None
     spark_runs: Callable[[], bool] = always
 
 
@@ -114,13 +116,14 @@ class Maintained:
         pools: Pools,
         look_seconds: tuple[float, float],
         on_end: Callable[[], object] = lambda: None,
+        one_of_many: bool = False,
     ) -> None:
         """``look_seconds``: the first and longest pause between looks at the log; ``on_end``: called before it has ended."""
         self.upkeep = upkeep
         self._pools = pools
         self._look_seconds = look_seconds
         self._on_end = on_end
-        self._health = Health(upkeep.path, QUERY)
+        self._health = Health(upkeep.path, QUERY, one_of_many)
         self._restarts = Restarts()
         self._restarts.has_started = True
         self._cycles = self._cycles_at_failure = 0

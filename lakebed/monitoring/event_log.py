@@ -119,12 +119,14 @@ def level_of(event: Event) -> int:
             return logging.DEBUG
         case BatchReplayed() | KeyIndexRebuilt() | MutationBegan() | MutationEnded() | CommitEnded() | SchemaChanged():
             return logging.INFO
+        case QueryChanged(routine=True):
+            return logging.DEBUG
         case QueryChanged() | TableResumed():
             return logging.INFO
 
 
 def fields_of(event: Event) -> dict[str, Value]:
-    """The fields of an event with a value: without None, empty texts, and the version -1, which means none.
+    """The fields of an event with a value: without None, empty texts, the version -1, which means none, and what is not routine.
 
     A level of parts is ``part_level``: ``level`` is the line's own.
     """
@@ -132,7 +134,7 @@ def fields_of(event: Event) -> dict[str, Value]:
     return {
         name: round(value, 6) if isinstance(value, float) else value
         for name, value in values.items()
-        if value is not None and value != "" and (name, value) != ("version", -1)
+        if value is not None and value != "" and (name, value) not in (("version", -1), ("routine", False))
     }
 
 

@@ -191,6 +191,7 @@ class Internals:
             settle_to=lambda version: self.settler.settle_to(version, spark),
             compactor=compactor,
             release=self.locators.release,
+            renewed=lambda: self.upkeep(spark),
             chores=(
                 *self.compaction.chores(),
                 Chore(run=self.tidy, seconds=max(60.0, min(_TIDY_SECONDS, log_retention_seconds / 2))),

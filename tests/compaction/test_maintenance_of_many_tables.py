@@ -14,9 +14,11 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed import events
 from lakebed.compaction.maintenance import DatabaseMaintenance
 from lakebed.compaction.upkeep import Chore, Upkeep
 from lakebed.errors import Cancelled, Corrupt, Retry, TableNotFound
+from lakebed.events import QueryChanged
 from lakebed.manifest.claims import claims_of
 from lakebed.table import internals_of
 from tests.foreign.readers import delta_rs, own
@@ -134,6 +136,31 @@ def test_a_table_that_fails_is_in_trouble_alone(tmp_path: Path) -> None:
         wait_until(lambda: is_settled(broken))
         assert not maintenance.troubles() and not maintenance.ended()
     assert not broken.status().findings
+
+
+def test_a_table_whose_error_somebody_mended_is_maintained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.compaction.maintenance.AGAIN_SECONDS", 0.05)
+    [table], errors = tables_in(tmp_path, 1), [Corrupt("the file x is missing") for _ in range(2)]
+
+    def renewed() -> Upkeep:
+        return replace(upkeep_of(table), step=fails_twice, renewed=renewed)
+
+    def fails_twice() -> None:
+        if errors:
+            raise errors.pop()
+        internals_of(table).step()
+
+    heard: list[QueryChanged] = []
+    end = events.listen(lambda event: heard.append(event) if isinstance(event, QueryChanged) else None)
+    with maintained([renewed()]) as maintenance:
+        table.apply(changes(1))
+        wait_until(lambda: is_settled(table))
+        wait_until(lambda: not maintenance.troubles())
+    end()
+    assert [event.state for event in heard if not event.routine] == ["failed", "failed"]
+    assert [event.state for event in heard if event.routine][-2:] == ["running", "stopped"]
 
 
 def test_a_table_that_fails_often_waits_between_its_tries_whatever_comes_in(
