@@ -77,6 +77,7 @@ class RangeIngest:
         """``evolution``: changes the table where records need it; ``documents``: what the batches of the query read."""
         _check_quarantine(quarantine)
         self._table = table
+        self._log = log
         self._source = stream.source
         self._documents = documents
         self._backpressure = _Backpressure(table, log)
@@ -96,7 +97,7 @@ class RangeIngest:
         ranges = self._source.ranges(*self._documents.of_batch(batch_id))
         piece = max(PIECE_RECORDS_MAX, sum(one.size for one in ranges))
         while True:
-            self._backpressure.apply()
+            self._backpressure.apply(self._log.newest or self._log.refresh())
             done = run_alone(self._ingest.batch(ranges, records_max=piece), lambda work: self._run(work, spark))
             self._report(done, query, batch_id)
             if not done.left or done.version is None:
@@ -171,8 +172,9 @@ class FrameIngest:
     @crosses_spark
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         query = STREAM + _query_of(frame)
-        self._handover.deliver(self._log.refresh())
-        snapshot = self._backpressure.apply()
+        snapshot = self._log.refresh()
+        self._handover.deliver(snapshot)
+        snapshot = self._backpressure.apply(snapshot)
         started = time.perf_counter()
         for _ in range(ATTEMPTS_MAX):
             batch, files = Transaction(query, batch_id) if self._documents is None else None, None
@@ -254,9 +256,8 @@ class _Backpressure:
     log: TableLog
     batch_seconds: float = 0.0
 
-    def apply(self) -> Snapshot:
+    def apply(self, snapshot: Snapshot) -> Snapshot:
         """Returns the snapshot to write against: after a wait, the newest one."""
-        snapshot = self.log.refresh()
         found = pressure(snapshot)
         delay = found.delay_seconds(self.batch_seconds)
         if not delay:

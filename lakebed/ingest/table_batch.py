@@ -350,7 +350,8 @@ class TableIngest:
         if not self._source.skips_losses:
             raise DataLoss(
                 f"topic {topic!r} partition {partition}: what the table {self._table} has not read of it is lost: {why}. To "
-                "continue with the records that are there now, set on_data_loss to 'skip'",
+                f"continue with the records that are there now, set on_data_loss to 'skip', or for this table alone: lakebed "
+                f"rewind {self._table} {topic}",
                 table=self._table, topic=topic, partition=partition,
             )  # fmt: skip
         _logger.warning(

@@ -15,6 +15,8 @@ import pytest
 import lakebed
 from lakebed.errors import DataLoss, QuarantineRefused, StoreUnavailable
 from lakebed.ingest.batch_writer import TaskRow
+from lakebed.ingest.decoder import DecoderSchema
+from lakebed.ingest.formats import decoder
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.schema_evolution import EvolvePolicy
 from lakebed.ingest.source import Range
@@ -26,6 +28,7 @@ from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.table import internals_of
 from tests.ingest.crashes import POINTS, Crash, dying
 from tests.ingest.memory_source import COLUMNS, MemorySource, Process, here, ids, quarantined, row
+from tests.ingest.records import event, with_schema
 from tests.internals import log_of
 
 
@@ -452,3 +455,74 @@ def test_a_table_with_keys_has_the_newest_change_whoever_brought_it(tmp_path: Pa
     slow.run(run=during(lambda: fast.run([Range("t", 0, 0, 7, is_first=True)])))
     table.settle()
     assert sorted(table.to_arrow()["n"].to_pylist()) == [16, 17, 18, 19]
+
+
+def test_a_table_that_forgets_a_topic_that_was_made_anew_begins_with_the_new_one(tmp_path: Path) -> None:
+    table, source = unkeyed(tmp_path), filled(5)
+    source.ids["t"] = "old"
+    Process(table.path, source).run()
+    source.make_anew("t", "new")
+    source.add("t", 0, row(10), row(11))
+    since = {("t", 0): 2}  # the plan is further
+    with pytest.raises(DataLoss, match=f"lakebed rewind {table.path} t$"):
+        Process(table.path, source).run(source.planned(since))
+    table.maintenance.rewind("t")
+    Process(table.path, source).run(source.planned(since))
+    assert ids(table) == [*range(5), 10, 11]
+
+
+# -- truncates and schemas ---------------------------------------------------------------------------------------------
+
+KEYED = pa.schema([pa.field("id", pa.int64(), False), ("n", pa.int64())])
+
+
+def truncated_topic() -> MemorySource:
+    """Two rows, a truncate, a row, and one with a column that the table lacks."""
+    source = MemorySource()
+    fields = [{"type": "int64", "field": "id", "optional": False}, {"type": "int64", "field": "n", "optional": True}]
+    note = {"type": "string", "field": "note", "optional": True}
+    changes = [
+        with_schema(event("c", {"id": 1, "n": 1}, lsn=1), fields),
+        with_schema(event("c", {"id": 2, "n": 2}, lsn=2), fields),
+        with_schema(event("t", lsn=3), fields),
+        with_schema(event("c", {"id": 3, "n": 3}, lsn=4), fields),
+        with_schema(event("c", {"id": 4, "n": 4, "note": "x"}, lsn=5), [*fields, note]),
+    ]
+    source.add("t", 0, *changes)
+    return source
+
+
+def debezium(table: lakebed.Table, source: MemorySource) -> Process:
+    policy = EvolvePolicy(allowed=frozenset({"add"}), by_schema=True)
+    return Process(
+        table.path, source, reading=decoder("debezium-json", DecoderSchema.of_table(KEYED, ("id",), None, policy))
+    )
+
+
+@pytest.mark.parametrize(("owner", "name", "when", "count"), POINTS)
+def test_a_truncate_and_a_schema_in_a_batch_that_dies_anywhere_count_once(
+    tmp_path: Path, owner: Any, name: str, when: str, count: int
+) -> None:
+    table, source = lakebed.create(tmp_path / "t", KEYED, keys=["id"]), truncated_topic()
+    with dying(owner, name, when, count), pytest.raises(Crash):
+        debezium(table, source).run()
+    for _ in range(2):
+        debezium(table, source).run()
+    assert sorted((row["id"], row["note"]) for row in table.to_arrow().to_pylist()) == [(3, None), (4, "x")]
+
+
+def test_rewinding_over_a_truncate_takes_nothing_away_that_came_after_it(tmp_path: Path) -> None:
+    table, source = lakebed.create(tmp_path / "t", KEYED, keys=["id"]), truncated_topic()
+    debezium(table, source).run()
+    table.apply(pa.table({"id": [9], "n": [9], "note": ["by hand"]}, schema=table.schema))
+    table.maintenance.rewind("t", 0)
+    done = debezium(table, source).run()
+    assert (done.rows, done.written.records_truncated) == (2, 2)
+    assert ids(table) == [3, 4, 9]
+
+
+def test_two_processes_that_meet_a_truncate_empty_the_table_once(tmp_path: Path) -> None:
+    table, source = lakebed.create(tmp_path / "t", KEYED, keys=["id"]), truncated_topic()
+    fast = debezium(table, source)
+    debezium(table, source).run(run=during(fast.run))
+    assert ids(table) == [3, 4]
