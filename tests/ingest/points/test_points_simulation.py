@@ -8,7 +8,7 @@ import pytest
 
 from tests.ingest.points.world import World
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "60"))
+SEEDS = int(os.environ.get("LAKEBED_SEEDS", "40"))
 STEPS = 600
 
 

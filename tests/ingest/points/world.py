@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 import pyarrow as pa
 
-from lakebed.ingest.points.cut import Cut
+from lakebed.ingest.points.cut import Cut, Cutting
 from lakebed.ingest.points.keeper import PointKeeper, PointSettings
 from lakebed.ingest.points.state import TableDone
 from lakebed.ingest.points.transaction_ids import TransactionIds
@@ -98,6 +98,16 @@ class World:
         self.store = MemoryLogStore("points")
         self.points: list[Point] = []
         self.counts: Counter[str] = Counter()
+        self.first = 0  # the offset where the topic of transactions begins
+        if self.draw.random() < 0.3:
+            for _ in range(self.draw.randint(1, 8)):
+                for _ in self._commit():
+                    pass
+            self.now += 100.0
+            self.first = len(self.transactions.values)
+            for partitions in self.topics.values():
+                for partition in partitions:
+                    partition.seen = len(partition.events)
         self.processes = [self._process() for _ in range(processes)]
         self.parked: dict[str, str] = {}
 
@@ -184,7 +194,8 @@ class World:
             self._add(keeper, topic)
         yield
         while True:
-            ranges = [Range(TRANSACTIONS, 0, 0, self.transactions.seen)]
+            start = min(self.first, self.transactions.seen)
+            ranges = [Range(TRANSACTIONS, 0, start, self.transactions.seen, is_first=True)]
             ends = {topic: [one.seen for one in partitions] for topic, partitions in self.topics.items()}
             yield
             cut = keeper.cut_for(ranges)
@@ -246,9 +257,10 @@ class World:
             ),
         )
 
-    def _take(self, cutting: object, events: list[Event], first: int) -> int:
+    def _take(self, cutting: Cutting, events: list[Event], first: int) -> int:
         if not self.cuts:
-            return len(events)
+            everything = frozenset(e.transaction for e in events if e.transaction)
+            cutting.cut = replace(cutting.cut, passing=cutting.cut.passing | everything)
         records = pa.table(
             {
                 "offset": pa.array(range(first, first + len(events)), pa.int64()),
@@ -259,7 +271,7 @@ class World:
             pa.array([e.transaction for e in events], pa.string()),
             pa.array([e.order or None for e in events], pa.int64()),
         )
-        return len(cutting.take(records, ids)[0])  # type: ignore[attr-defined]
+        return len(cutting.take(records, ids)[0])
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
