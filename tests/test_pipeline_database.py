@@ -104,6 +104,14 @@ def test_what_is_wrong_is_said_with_its_line_and_a_way_out(old: str, new: str, s
     assert said in complaint(old, new)
 
 
+def test_points_are_for_events_alone() -> None:
+    rows = SHOP.replace("debezium-avro", "avro").replace(
+        "  exclude", "  points: {transaction_topic: shop.tx}\n  exclude"
+    )
+    with pytest.raises(InvalidInput, match=r"line 5: database\.points: points need Debezium's events"):
+        read(rows)
+
+
 def test_a_prefix_that_is_given_needs_not_be_found() -> None:
     text = SHOP.replace("  include", "  topic_prefix: my.shop\n  include").replace(r"shop\\.public\\..*", "(a|b).*")
     assert read(text).naming.prefix == "my.shop"

@@ -9,12 +9,13 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from lakebed.ingest.kafka.settings import KafkaSettings
+    from lakebed.pipeline.database_section import PointsSection
+
 OPEN_THREADS = 16
 """Opening a table is a few requests to its store."""
 DRAIN_SECONDS_MAX = 15.0
@@ -86,7 +90,7 @@ class DatabaseWork:
         self._metrics = metrics
         self.path = str(parse_root(pipeline.path))
         self.progress = Progress(self.path, is_database=True)
-        self._settings = kafka_settings(pipeline.source)
+        self._settings = with_transactions(kafka_settings(pipeline.source), pipeline.database.points)
         self._reader = KafkaDatabaseReader(self._settings)
         self._introducer = Introducer(pipeline, self._reader)
         self._decoder_options = decoder_options(pipeline)
@@ -269,3 +273,12 @@ class DatabaseWork:
         names = {found.table.path: str(found.name) for found in list(self._opened.values())}
         rates = {names.get(root, root): rate for root, rate in self.progress.rates().items()}
         return DatabaseState(tables=tuple(self._ingest.standings()), rates=rates, unread=self._unread)
+
+
+def with_transactions(settings: KafkaSettings, points: PointsSection | None) -> KafkaSettings:
+    """The settings of a source that also reads the topic of transactions, if points are taken."""
+    if points is None or points.transaction_topic in settings.topics:
+        return settings
+    if settings.topic_pattern is None:
+        return replace(settings, topics=(*settings.topics, points.transaction_topic))
+    return replace(settings, topic_pattern=f"{settings.topic_pattern}|{re.escape(points.transaction_topic)}")

@@ -429,6 +429,9 @@ def _wrong_in_database(
             document.at("format", "kind"),
             f"records of {chosen[0]} carry no schema, so no table can be made from them; use one of {listed}",
         )
+    if section.points is not None and not chosen[0].startswith(EVENTS):
+        text = "points need Debezium's events, whose transactions they keep whole; use a format of Debezium's, or leave it out"
+        yield document.error(document.at("database", "points"), text)
     for name in ("schema_file", "key_schema_file"):
         if getattr(chosen[1], name, None) is not None:
             text = "one schema can't be that of every table; leave it out, and give a registry"
