@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from lakebed.ingest.kafka.control import Control
-from lakebed.ingest.kafka.gathering import HOT_RECORDS, JOINS, PIECE_RECORDS, Gathering
+from lakebed.ingest.kafka.gathering import HOT_RECORDS, JOINS, PIECE_RECORDS, TOPICS_MAX, Gathering
 from lakebed.ingest.kafka.shares import in_proportion, in_turn
 from lakebed.ingest.source import Range
 
@@ -97,6 +97,21 @@ def test_a_large_backlog_leaves_room_for_the_others_and_is_read_in_turn() -> Non
     assert seen[0] == {"huge": PIECE_RECORDS, "large": 10_000}
     assert seen[1] == {"small": 2_000, "huge": PIECE_RECORDS, "large": 8_000}
     assert sum(seen[2].values()) == 60_000
+
+
+def test_many_topics_that_are_due_at_once_are_read_by_batches_that_follow_each_other() -> None:
+    topics = [f"t{number:02}" for number in range(2 * TOPICS_MAX + 3)]
+    gathering = quiet(*topics)
+    gathering.saw({(topic, 0): 1 for topic in topics}, 101.0)
+    read: list[list[str]] = []
+    while due := gathering.due(TEN, 110.0 + len(read)):
+        _, left_some = gathering.take(due, TEN, MANY, 110.0 + len(read))
+        assert left_some == (len(read) < 2)
+        read.append(due)
+    assert [len(due) for due in read] == [TOPICS_MAX, TOPICS_MAX, 3]
+    assert sorted(topic for due in read for topic in due) == topics
+    gathering.saw({(topic, 0): 2 for topic in topics}, 113.0)
+    assert len(gathering.due(Control(together_seconds=1.0), 114.0)) == len(topics), "with points they are read together"
 
 
 def test_the_partitions_of_a_topic_are_read_together() -> None:

@@ -3,8 +3,10 @@
 1. A topic is due when it has as many unread records as are worth a commit, or when records have been unread for its maximal age.
    What was unread before the first look is due at once.
 2. If any topic is due, those that would be due soon join the batch.
-3. At the pace of ``together_seconds`` all topics with unread records are due.
-4. A limit of records is shared in turn: those served longest ago first (``shares.in_turn``).
+3. A batch reads ``TOPICS_MAX`` topics at most, and the next one follows at once. So no topic waits long for the others, and
+   topics that became due together do not stay together.
+4. At the pace of ``together_seconds`` all topics with unread records are due, and in one batch.
+5. A limit of records is shared in turn: those served longest ago first (``shares.in_turn``).
 
 Pure: the time is an argument.
 """
@@ -23,6 +25,8 @@ HOT_RECORDS = 1_000
 """About as many cost as much to decode and write as a table's commit and all that follows it."""
 JOINS = 0.8
 """A topic joins a batch from this share of its maximal age on."""
+TOPICS_MAX = 20
+"""Their commits cost some ten times as much as the batch itself."""
 PIECE_RECORDS = 50_000
 _LONG_AGO = float("-inf")
 
@@ -37,6 +41,7 @@ class Gathering:
     _served: dict[str, float] = field(default_factory=dict)
     _looked: float = _LONG_AGO
     _together: float = _LONG_AGO
+    _leaves_due: bool = False
 
     def saw(self, ends: Mapping[tuple[str, int], int], now: float) -> None:
         """The ends of partitions that have a position. A topic without an end has nothing to read."""
@@ -55,6 +60,7 @@ class Gathering:
     def due(self, control: Control, now: float) -> list[str]:
         """The topics that a batch reads now; none if no batch is due. Those served longest ago come first."""
         unread = {topic: count for topic, count in self.unread().items() if control.limits.get(topic, 1) > 0}
+        self._leaves_due = False
         if control.together_seconds is not None and now - self._together >= control.together_seconds:
             return self._in_order(unread)
         age = {
@@ -63,14 +69,16 @@ class Gathering:
         }
         if not any(share >= 1 for share in age.values()):
             return []
-        return self._in_order(topic for topic, share in age.items() if share >= JOINS)
+        order = self._in_order(topic for topic, share in age.items() if share >= JOINS)
+        self._leaves_due = any(age[topic] >= 1 for topic in order[TOPICS_MAX:])
+        return order[:TOPICS_MAX]
 
     def all(self) -> list[str]:
         """All topics that have unread records."""
         return self._in_order(self._unread)
 
     def take(self, topics: Iterable[str], control: Control, records_max: int, now: float) -> tuple[list[Range], bool]:
-        """The ranges of a batch of these topics; and whether ``records_max`` leaves some of their records out."""
+        """The ranges of a batch of these topics; and whether a limit leaves out records that are due."""
         order, unread = list(topics), self.unread()
         if len(order) == len(unread):
             self._together = now
@@ -85,7 +93,7 @@ class Gathering:
             self._served[topic] = now
         for each in ranges:
             self._read(each)
-        return ranges, sum(shares.values()) < sum(wanted.values())
+        return ranges, self._leaves_due or sum(shares.values()) < sum(wanted.values())
 
     def start_over(self, positions: Partitions) -> None:
         """What was known of these partitions is of records that are gone. They are due with the next look."""
