@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from lakebed.error_transport import crosses_spark, from_spark
-from lakebed.errors import InvalidChanges, QuarantineRefused, Retry, TableReplaced
+from lakebed.errors import InvalidChanges, Retry, TableReplaced
 from lakebed.ingest.decoder import Decoded
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.points.cut import Report
@@ -52,7 +52,6 @@ from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.manifest.unknown_names import Names, sum_of, unknown_names_of
 from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
-from lakebed.parts.sql import parquet
 from lakebed.parts.unavailable_values import newest_in_layers
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.storage.engine import connect
@@ -463,22 +462,3 @@ def appended(parts: Sequence[WrittenPart], spec: WriteSpec) -> list[Action]:
     if spec.keys:
         return [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(parts)]
     return [AddPart(part.base_part(has_op_column=False)) for part in parts]
-
-
-def refuse_quarantine(written: Written, table: str) -> None:
-    """For ``quarantine: fail``. Raises QuarantineRefused with the reason of the first bad record."""
-    if not written.quarantined:
-        return
-    storage = open_part_storage(table + QUARANTINE_SUFFIX)
-    connection = connect()
-    storage.attach(connection)
-    scan = parquet(storage.duckdb_url(written.quarantined[0].path))
-    row = connection.execute(f'select topic, partition, "offset", reason from {scan} limit 1').fetchone()
-    assert row is not None
-    total = sum(part.rows for part in written.quarantined)
-    raise QuarantineRefused(
-        f"{total} records can't be used; the first is at topic {row[0]}, partition {row[1]}, offset {row[2]}: {row[3]} "
-        "(quarantine: fail is set; with quarantine: table they go to the quarantine table and the stream continues)",
-        table=table,
-        records=total,
-    )

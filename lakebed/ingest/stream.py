@@ -31,7 +31,6 @@ from lakebed.ingest.batch_writer import (
     commit_written,
     in_tasks,
     in_this_process,
-    refuse_quarantine,
     written_with,
 )
 from lakebed.ingest.checkpoint_files import quick_checkpoint
@@ -40,9 +39,10 @@ from lakebed.ingest.files_read import FilesRead, ReadFiles, files_of_batch
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.reading import grouped
+from lakebed.ingest.refusals import discard, refuse
 from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
-from lakebed.ingest.table_batch import ATTEMPTS_MAX, BatchDone, TableIngest, WriteWork, refuse_mismatch, run_alone
+from lakebed.ingest.table_batch import ATTEMPTS_MAX, BatchDone, TableIngest, WriteWork, run_alone
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.transform.run import transformed
@@ -185,7 +185,8 @@ class FrameIngest:
             if files is not None and not files.brings:
                 break
             snapshot, written = self._write(frame, snapshot)
-            self._refuse(written)
+            decoder = self._stream.decoder if isinstance(self._stream, RecordChanges) else None
+            refuse(self._table, written, decoder, self._fails_on_quarantine)
             result = commit_written(
                 self._log, snapshot, written, batch, Operation.STREAMING_UPDATE, marks=files, handover=self._handover
             )
@@ -193,6 +194,7 @@ class FrameIngest:
             if not result.outdated and not result.replayed:
                 self._report(result, written, query, batch_id, time.perf_counter() - started)
                 return
+            discard(self._table, written)
         events.emit(events.BatchReplayed(table=self._table, query=query, batch_id=batch_id))
 
     def _unread(self, snapshot: Snapshot, batch_id: int, documents: OffsetDocuments) -> ReadFiles:
@@ -203,12 +205,6 @@ class FrameIngest:
         assert isinstance(self._stream, (RecordChanges, RowChanges))
         self._stream = replace(self._stream, left_out=frozenset(files).difference(unread))
         return read.plus(unread)
-
-    def _refuse(self, written: Written) -> None:
-        if isinstance(self._stream, RecordChanges):
-            refuse_mismatch(self._table, written, self._stream.decoder)
-        if self._fails_on_quarantine:
-            refuse_quarantine(written, self._table)
 
     def _report(self, result: BatchResult, written: Written, query: str, batch_id: int, seconds: float) -> None:
         self._handover.deliver(result.snapshot)

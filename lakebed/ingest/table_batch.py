@@ -6,7 +6,7 @@
 2. The work is yielded to whoever runs it: in this process, in a task, or in a task with the work of other tables.
 3. What records need of the schema alters the table, a truncate decides what counts: then the work is yielded again.
 4. The commit carries the new positions. If another process has moved them meanwhile, nothing is committed, and what is left is
-   read again. The files of the lost attempt are orphans.
+   read again. The files of the lost attempt are deleted.
 5. What can't be used is handed over to the quarantine (``handover``).
 
 A position that the source no longer has (the topic was made anew, or it ends before) is ``DataLoss``, or, where the settings
@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lakebed import events
-from lakebed.errors import Contention, DataLoss, QuarantineRefused
+from lakebed.errors import Contention, DataLoss
 from lakebed.ingest.batch_writer import (
     BatchResult,
     Moved,
@@ -29,7 +29,6 @@ from lakebed.ingest.batch_writer import (
     WriteTask,
     Written,
     commit_written,
-    refuse_quarantine,
     writing,
 )
 from lakebed.ingest.decoder import Decoder
@@ -37,6 +36,7 @@ from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.points.cut import Cut, Report
 from lakebed.ingest.reading import Planned, clipped, joined, limited, planned, read_to
+from lakebed.ingest.refusals import discard, refuse
 from lakebed.ingest.source import Bounds, Place, Range, RangeChanges, RangeReader
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.ingest.unknown_report import report_unknown
@@ -221,6 +221,7 @@ class TableIngest:
             snapshot = result.snapshot
             if not result.outdated:
                 break
+            discard(self._table, written)
             _logger.info("%s: another process was faster, so a batch is read again (%d)", self._table, attempt)
         else:
             raise Contention(
@@ -252,7 +253,7 @@ class TableIngest:
         written = Written()
         if reading.ranges:
             snapshot, written = yield from self._written(snapshot, reading, cut)
-        self._refuse(written)
+        refuse(self._table, written, self._decoder, self._fails_on_quarantine)
         moved = reading.moved(written.read, cut, written.transactions)
         if not moved.after:  # the cut is where the table is
             return BatchResult(version=snapshot.version, snapshot=snapshot, replayed=True), written
@@ -284,12 +285,6 @@ class TableIngest:
                 return snapshot, written
             snapshot = self._evolution.evolve(snapshot, written.schema_needed)
         raise self._evolution.gave_up()
-
-    def _refuse(self, written: Written) -> None:
-        """For ``on_mismatch: fail`` and ``quarantine: fail``. Raises QuarantineRefused."""
-        refuse_mismatch(self._table, written, self._decoder)
-        if self._fails_on_quarantine and written.quarantined:
-            refuse_quarantine(written, self._table)
 
     # -- what is read --------------------------------------------------------------------------------------------------
 
@@ -359,14 +354,3 @@ class TableIngest:
             self._table, topic, partition, bounds.earliest, why,
         )  # fmt: skip
         return _Begin(start=bounds.earliest, end=plan.end, topic_id=topic_id)
-
-
-def refuse_mismatch(table: str, written: Written, decoder: Decoder) -> None:
-    """For ``on_mismatch: fail``. Raises QuarantineRefused."""
-    if written.records_mismatched and decoder.decoder_schema.policy.on_mismatch == "fail":
-        raise QuarantineRefused(
-            f"{written.records_mismatched} records do not fit the table; the first: {written.mismatch} (on_mismatch: fail "
-            "is set; with quarantine they go to the quarantine table, with rescue what fits comes in)",
-            table=table,
-            records=written.records_mismatched,
-        )

@@ -404,6 +404,20 @@ def test_quarantine_fail_commits_nothing(tmp_path: Path) -> None:
     with pytest.raises(QuarantineRefused, match="the first is at topic t, partition 0, offset 1"):
         Process(table.path, source, quarantine="fail").run()
     assert (table.version, positions(table)) == (0, {})
+    assert files_of(table) == [[], []]
+
+
+def test_the_files_of_a_batch_that_came_too_late_are_deleted(tmp_path: Path) -> None:
+    table, source = unkeyed(tmp_path), filled(3)
+    source.add("t", 0, b"{")
+    fast = Process(table.path, source)
+    Process(table.path, source).run(run=during(fast.run))
+    assert list(map(len, files_of(table))) == [1, 1]
+
+
+def files_of(table: lakebed.Table) -> list[list[Path]]:
+    """The data files of the table, and of its quarantine."""
+    return [list(Path(path).glob("**/*.parquet")) for path in (table.path, table.path + QUARANTINE_SUFFIX)]
 
 
 # -- all of it at random -----------------------------------------------------------------------------------------------

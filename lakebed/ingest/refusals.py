@@ -1,0 +1,66 @@
+"""Batches that are not committed: those that the settings refuse, and those that came too late. Their files are deleted at once.
+
+Other attempts that end without a commit (a crash, a store that does not answer) leave files that no log refers to. A cleanup of
+the table deletes these; but a table whose records are refused has no quarantine, so nobody would clean up in its folder.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from lakebed.errors import LakebedError, QuarantineRefused
+from lakebed.ingest.batch_writer import Written
+from lakebed.ingest.decoder import Decoder
+from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.parts.sql import parquet
+from lakebed.storage.engine import connect
+from lakebed.storage.open import open_part_storage
+
+
+def refuse(table: str, written: Written, decoder: Decoder | None, fails_on_quarantine: bool) -> None:
+    """For ``on_mismatch: fail`` and ``quarantine: fail``. Raises QuarantineRefused."""
+    try:
+        if decoder is not None and decoder.decoder_schema.policy.on_mismatch == "fail":
+            _refuse_mismatch(table, written)
+        if fails_on_quarantine:
+            _refuse_quarantine(table, written)
+    except QuarantineRefused:
+        discard(table, written)
+        raise
+
+
+def discard(table: str, written: Written) -> None:
+    """Delete the files of a batch that was certainly not committed, as far as possible."""
+    for root, parts in ((table, written.parts), (table + QUARANTINE_SUFFIX, written.quarantined)):
+        if parts:
+            with suppress(LakebedError):
+                open_part_storage(root).delete_many([part.path for part in parts])
+
+
+def _refuse_mismatch(table: str, written: Written) -> None:
+    if written.records_mismatched:
+        raise QuarantineRefused(
+            f"{written.records_mismatched} records do not fit the table; the first: {written.mismatch} (on_mismatch: fail "
+            "is set; with quarantine they go to the quarantine table, with rescue what fits comes in)",
+            table=table,
+            records=written.records_mismatched,
+        )
+
+
+def _refuse_quarantine(table: str, written: Written) -> None:
+    """The error has the reason of the first bad record."""
+    if not written.quarantined:
+        return
+    storage = open_part_storage(table + QUARANTINE_SUFFIX)
+    connection = connect()
+    storage.attach(connection)
+    scan = parquet(storage.duckdb_url(written.quarantined[0].path))
+    row = connection.execute(f'select topic, partition, "offset", reason from {scan} limit 1').fetchone()
+    assert row is not None
+    total = sum(part.rows for part in written.quarantined)
+    raise QuarantineRefused(
+        f"{total} records can't be used; the first is at topic {row[0]}, partition {row[1]}, offset {row[2]}: {row[3]} "
+        "(quarantine: fail is set; with quarantine: table they go to the quarantine table and the stream continues)",
+        table=table,
+        records=total,
+    )
