@@ -13,13 +13,14 @@ from lakebed.pipeline.database_work import DatabaseState
 
 TABLES_MAX = 12
 """So many fit on a terminal beside the rest; those in trouble come first, then the busiest."""
+NAMES_MAX = 5
 ERROR_CHARACTERS = 100
 
 
 def counts(state: DatabaseState) -> str:
     """How many tables there are, and how many of them do not just live."""
     others = [f"{count:,} {name}" for name in ("parked", "waiting", "new") if (count := state.count(name))]
-    return ", ".join([f"{len(state.tables):,} tables", *others])
+    return ", ".join([_tables(len(state.tables)), *others])
 
 
 def parts(state: DatabaseState) -> list[str]:
@@ -58,6 +59,31 @@ def rows(state: DatabaseState) -> Iterator[tuple[str, str | Table]]:
     if more := len(state.tables) - TABLES_MAX:
         grid.add_row(f"and {more:,} more" if more > 0 else "")
     yield "", grid
+
+
+def news(before: DatabaseState | None, now: DatabaseState) -> Iterator[str]:
+    """What changed of the tables since the last look, a line each."""
+    earlier = {one.name: one.state for one in before.tables} if before else {}
+    made = [one.name for one in now.tables if one.state == "live" and earlier.get(one.name, "new") == "new"]
+    if made:
+        more = f" and {len(made) - NAMES_MAX:,} more" if len(made) > NAMES_MAX else ""
+        yield f"{_tables(len(made), 'new ')}: {', '.join(made[:NAMES_MAX])}{more}" if before else _tables(len(made))
+    for one in now.tables:
+        was = earlier.get(one.name)
+        if one.state in ("parked", "waiting") and was != one.state:
+            yield f"{one.name} is {one.state}: {one.error}"
+        elif one.state == "live" and was in ("parked", "waiting"):
+            yield f"{one.name} goes on"
+
+
+def example(state: DatabaseState) -> str | None:
+    """The path of a table, the busiest."""
+    live = [one for one in state.tables if one.state == "live"]
+    return max(live, key=lambda one: state.rates.get(one.name, 0.0)).root if live else None
+
+
+def _tables(count: int, what: str = "") -> str:
+    return f"{count:,} {what}table{'s' if count != 1 else ''}"
 
 
 def _short(error: str) -> str:

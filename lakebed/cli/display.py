@@ -75,6 +75,7 @@ class PlainDisplay:
         self._phase: str | None = None
         self._at = 0.0
         self._has_rows = False
+        self._database: DatabaseState | None = None
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -85,6 +86,10 @@ class PlainDisplay:
         return None
 
     def __call__(self, look: Look) -> None:
+        if isinstance(look.state, DatabaseState):
+            for text in database_display.news(self._database, look.state) if self._logged is None else ():
+                print(time.strftime("%H:%M:%S"), shown(text), flush=True)
+            self._database = look.state
         changed = look.phase != self._phase
         due = (look.figures.rows and not self._has_rows) or time.monotonic() - self._at >= LINE_SECONDS
         if not changed and (look.phase in STARTING or not due):
@@ -183,7 +188,10 @@ def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
     for name, text in rows:
         print(f"  {name:<20}{shown(text)}")
     if outcome.table is None:
-        print(f"\nnext:  lakebed status {path}", flush=True)
+        print(f"\nnext:  lakebed status {path}     lakebed ui {path}")
+        if isinstance(state, DatabaseState) and (root := database_display.example(state)):
+            table = root.rsplit("/", 1)[-1]
+            print(f"       lakebed query {shown(root)} 'select count(*) from \"{shown(table)}\"'", flush=True)
         return
     name = outcome.table.path.rstrip("/").rsplit("/", 1)[-1]
     try:

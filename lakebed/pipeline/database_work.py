@@ -175,15 +175,19 @@ class DatabaseWork:
         """The topics whose tables can be opened now. Any other topic's is opened, or made, by the batch that reads it first."""
         from lakebed.ingest.kafka.database_cluster import DatabaseCluster
 
-        topics = sorted({topic for topic, _ in DatabaseCluster(self._settings).partitions()})
+        points = self._pipeline.database.points
+        topics = {topic for topic, _ in DatabaseCluster(self._settings).partitions()}
+        topics -= {points.transaction_topic} if points else set()
         with ThreadPoolExecutor(OPEN_THREADS, "lakebed-open") as pool:
-            return [member for member in pool.map(self._member, topics) if member is not None]
+            return [member for member in pool.map(self._member, sorted(topics)) if member is not None]
 
     def _member(self, topic: str) -> Member | None:
         try:
             found = self._open(topic, ())
-        except LakebedError as error:  # one table's trouble; the batch that reads it tries again, and reports it
-            _logger.info("the table of the topic %s is not opened yet: %s", topic, error)
+        except (
+            LakebedError
+        ) as error:  # one table's trouble, or it has none yet: the batch that reads it tries again, and reports it
+            _logger.debug("the table of the topic %s is not opened yet: %s", topic, error)
             return None
         if isinstance(found, Ignored):
             return Member(topic, is_ignored=True)

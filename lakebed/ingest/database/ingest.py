@@ -41,7 +41,7 @@ CLOSE_SECONDS = 10.0
 UNOPENED_SECONDS = 60.0
 """A topic that can't be made a table has no log that could say so: it is tried again after that time."""
 _STOPPED_SECONDS = 1.0
-"""After a batch in which a table read nothing of what it wants: it waits for other tables, or for a transaction to end."""
+"""After a batch in which a table read nothing of what it wants."""
 _logger = logging.getLogger("lakebed.ingest")
 
 
@@ -66,10 +66,11 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class TableStanding:
-    """How a topic stands, for the display. ``state``: live, waiting, parked or new (it has no table yet)."""
+    """How a topic stands. ``state``: live, waiting, parked or new (it has no table yet); ``root``: of its table."""
 
     topic: str
     name: str
+    root: str
     state: str
     error: str = ""
     unread: int = 0
@@ -190,7 +191,8 @@ class DatabaseIngest:
         with self._lock:
             now = self._clock()
             members = self._state.members.values()
-            return not self._state.in_batch and not any(one.is_busy or one.is_due(now) for one in members)
+            at_work = (one.is_busy or (one.is_due(now) and not one.is_stopped) for one in members)
+            return not self._state.in_batch and not any(at_work)
 
     def know(self, members: Sequence[Member]) -> None:
         """Topics whose tables are open before the first batch, parked ones among them."""
@@ -210,7 +212,7 @@ class DatabaseIngest:
             state, error = "waiting", str(failing.error)
         else:
             state, error = "live" if member.table else "new", ""
-        return TableStanding(member.topic, name, state, error, member.unread)
+        return TableStanding(member.topic, name, member.table.root if member.table else "", state, error, member.unread)
 
     # -- what a batch means --------------------------------------------------------------------------------------------
 
@@ -224,9 +226,6 @@ class DatabaseIngest:
 
     def _take(self, planned: PlannedBatch) -> None:
         self._state.tick = max(self._state.tick, planned.tick)
-        if self._points is not None and self._points.may_move(planned.ranges):
-            for member in self._state.members.values():
-                member.is_stopped = False
         for one in planned.ranges:
             if self._points is not None and one.topic == self._points.topic:
                 continue
@@ -284,7 +283,7 @@ class DatabaseIngest:
             events.emit(
                 events.IngestDelayed(table=member.table.root, reason=found.reason, factor=found.factor, seconds=delay)
             )
-        return max(delay, 0.0 if read or not member.wanted else _STOPPED_SECONDS)
+        return max(delay, 0.0 if read or member.is_stopped or not member.wanted else _STOPPED_SECONDS)
 
     def _report(self, member: Member, before: Failing | None, now: Failing | None) -> None:
         place = member.table.root if member.table else member.topic
@@ -331,7 +330,7 @@ class DatabaseIngest:
         with self._lock:
             state, now = self._state, self._clock()
             members = state.members.values()
-            wants = any(member.is_due(now) for member in members)
+            wants = any(member.is_due(now) and not member.is_stopped for member in members)
             wants = not state.in_batch and (wants or (self._points is not None and self._points.wants_batch()))
             left_out = frozenset(one.topic for one in members if one.parked is not None or one.is_ignored)
             told = Told(state.tick + 1 if wants else state.tick, left_out)

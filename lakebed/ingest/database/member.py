@@ -53,7 +53,7 @@ class Member:
     is_kept: bool = False
     """Whether the points of the database know its table as it is."""
     is_stopped: bool = False
-    """Whether it has read up to where the batches are cut: what is left it can read when more transactions have ended."""
+    """Whether it has read up to where the last batch was cut: what is left needs no batch of its own."""
     is_apart: bool = False
     """Whether a thread reads it apart from all others, because it failed or was slow."""
 
@@ -64,8 +64,7 @@ class Member:
 
     def is_due(self, now: float) -> bool:
         """Whether a batch reads it now."""
-        is_free = self.parked is None and not self.is_busy and not self.is_stopped
-        return bool(self.wanted) and is_free and now >= self.due
+        return bool(self.wanted) and self.parked is None and not self.is_busy and now >= self.due
 
     def want(self, chosen: Range) -> None:
         """A batch was planned that reads this range."""

@@ -52,10 +52,6 @@ class Points:
                 self._keeper.park(member.topic, member.parked.error)
                 self._parked.add(member.topic)
 
-    def may_move(self, ranges: Iterable[Range]) -> bool:
-        """Whether a batch of these ranges is cut elsewhere than the last one."""
-        return any(one.topic == self.topic for one in ranges) or self.wants_batch()
-
     def cut_for(self, ranges: Sequence[Range]) -> Cut:
         """Up to where the tables read in a batch. Raises Retry, Unsupported, InvalidInput."""
         return self._keeper.cut_for(ranges)
