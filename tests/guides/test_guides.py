@@ -14,7 +14,7 @@ import sysconfig
 import urllib.request
 import venv
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ import yaml
 from deltalake import write_deltalake
 
 import lakebed
+from lakebed.errors import TableNotFound
 from lakebed.storage.s3_client import s3_client
 from tests.database.bank import Bank, Copy
 from tests.guides.follow import Circumstances, Reader
@@ -252,18 +253,25 @@ def test_kafka_and_debezium(
     debezium: DebeziumServer,
 ) -> None:
     postgres.create_database("shop")
-    kafka.create_topic("shop.public.orders", 2)
     connect = f"http://127.0.0.1:{debezium.ports[0]}"
-    table = partial(lakebed.open, tmp_path / "lake/orders")
-    rows = 'lakebed query lake/orders "select id, customer, note, amount from orders order by id"'
+    table = partial(lakebed.open, tmp_path / "lake/shop/public/orders")
+    orders = 'lakebed query lake/shop/public/orders "select id, customer, note, amount from orders order by id"'
+    reviews = 'lakebed query lake/shop/public/reviews "select * from reviews"'
 
     def connected() -> bool:
         told = json.loads(urllib.request.urlopen(f"{connect}/connectors/shop/status").read())
         assert told["connector"]["state"] != "FAILED", told
         return [task["state"] for task in told["tasks"]] == ["RUNNING"]
 
-    def has(**wanted: Any) -> bool:
-        return bool(is_settled(table()) and wanted in table().to_arrow(list(wanted)).to_pylist())
+    def has_sent() -> bool:
+        found = kafka.admin().list_topics(timeout=10).topics
+        return {f"shop.public.{name}" for name in ("orders", "customers", "audit_log")} <= found.keys()
+
+    def has(name: str = "orders", **wanted: Any) -> bool:
+        with suppress(TableNotFound):
+            there = lakebed.open(tmp_path / "lake/shop/public" / name)
+            return bool(is_settled(there) and wanted in there.to_arrow(list(wanted)).to_pylist())
+        return False
 
     def sql(text: str) -> None:
         if "debezium_signal values" in text:  # a row that is missing comes back
@@ -278,13 +286,14 @@ def test_kafka_and_debezium(
             "http://connect:8083": connect,
             '"database.hostname": "postgres"': '"database.hostname": "127.0.0.1"',
             '"5432"': f'"{postgres.port}"',
-            "--metrics-port 9465": f"--metrics-port {free_ports(1)[0]}",
             "/etc/ssl/certs/kafka-ca.pem": str(Path(botocore.__file__).with_name("cacert.pem")),
         },
         sql=sql,
         before={
             "curl -sS --fail-with-body http://connect:8083/connectors/shop/status": lambda: wait_until(connected),
-            rows: lambda: wait_until(lambda: has(id=1, amount=Decimal("11.00")) and not has(id=3)),
+            "lakebed validate --connect shop.yml": lambda: wait_until(has_sent),
+            orders: lambda: wait_until(lambda: has(id=1, amount=Decimal("11.00")) and not has(id=3)),
+            reviews: lambda: wait_until(lambda: has("reviews", stars=5)),
         },
     )
     try:
@@ -292,7 +301,7 @@ def test_kafka_and_debezium(
     finally:
         debezium.release("shop")
     assert table().to_arrow(["id"])["id"].to_pylist() == [1, 2]
-    assert not (tmp_path / "lake/orders_quarantine").exists()
+    assert not list((tmp_path / "lake/shop/public").glob("*_quarantine"))
 
 
 def test_the_pipeline_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
