@@ -184,9 +184,7 @@ class DatabaseWork:
     def _member(self, topic: str) -> Member | None:
         try:
             found = self._open(topic, ())
-        except (
-            LakebedError
-        ) as error:  # one table's trouble, or it has none yet: the batch that reads it tries again, and reports it
+        except LakebedError as error:  # or it has none yet: the batch that reads it tries again, and reports it
             _logger.debug("the table of the topic %s is not opened yet: %s", topic, error)
             return None
         if isinstance(found, Ignored):

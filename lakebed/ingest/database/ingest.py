@@ -29,7 +29,9 @@ from lakebed.ingest.database.runner import Outcome, Runner, Skipped
 from lakebed.ingest.database.standing import Failing, ruling
 from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import BatchDone
+from lakebed.manifest.parked import parked_of
 from lakebed.manifest.positions import Position, positions_of
+from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.backpressure import pressure
 
 if TYPE_CHECKING:
@@ -74,6 +76,17 @@ class TableStanding:
     state: str
     error: str = ""
     unread: int = 0
+
+
+def _position_of(member: Member) -> Position | None:
+    """The position of a topic in the log of its table; None if it has none, or if that is not known now."""
+    if member.table is None:
+        return None
+    try:
+        log = member.table.log
+        return positions_of(log.newest or log.refresh()).get(member.topic)
+    except LakebedError:  # more is planned then than the table reads
+        return None
 
 
 def _nothing_planned(batch_id: int) -> PlannedBatch:
@@ -130,9 +143,8 @@ class DatabaseIngest:
             self._state.told = None
         found: dict[str, Position] = {}
         for member in members:
-            if member.table is not None and member.table.log.newest is not None:
-                positions = positions_of(member.table.log.newest)
-                found |= {topic: one for topic, one in positions.items() if topic == member.topic}
+            position = _position_of(member)
+            found |= {member.topic: position} if position else {}
         return found | (self._points.positions() if self._points else {})
 
     @crosses_spark
@@ -147,7 +159,11 @@ class DatabaseIngest:
             self._take(planned)
             self._state.in_batch = True
         try:
-            self._hear(self._runner.open([member for member in self._due() if member.table is None]))
+            opening = [member for member in self._due() if member.table is None]
+            self._hear(self._runner.open(opening))
+            for member in opening:
+                if member.table is not None and member.table.log.newest is not None:
+                    self._heed(member, member.table.log.newest)
             chosen = [member for member in self._due() if member.table is not None]
             cut = None
             if self._points is not None:
@@ -178,7 +194,8 @@ class DatabaseIngest:
     @property
     def trouble(self) -> LakebedError | None:
         """Why no table can be read now: the newest error of one of them. None if any can."""
-        return self._state.shared
+        with self._lock:
+            return self._state.shared if self._state.failing else None
 
     def standings(self) -> list[TableStanding]:
         """How each topic that is a table stands, by name."""
@@ -265,19 +282,29 @@ class DatabaseIngest:
                 state.members[topic].due = one.due
             for topic in outcomes:
                 state.members[topic].is_apart = topic in failing
+        for member, outcome in ended:
+            if isinstance(outcome, BatchDone):
+                self._heed(member, outcome.snapshot)
         for topic in outcomes:
             self._report(self._state.members[topic], before.get(topic), failing.get(topic))
         for member in parked:
             self._report_parked(member)
             self._parked.watch(member, in_log=False)
 
+    def _heed(self, member: Member, snapshot: Snapshot) -> None:
+        """Leave a table alone if its log says so: another process has parked it, or an earlier run."""
+        parked = parked_of(snapshot)
+        if parked is not None and member.parked is None:
+            member.parked = parked
+            self._report_parked(member)
+            self._parked.watch(member, in_log=True)
+
     def _pause(self, member: Member, done: BatchDone) -> float:
         """How long a table waits before it is read again."""
         read = member.has_read(done)
         member.is_stopped = bool(done.stopped) and not done.left
-        if member.table is None or member.table.log.newest is None:
-            return 0.0
-        found = pressure(member.table.log.newest)
+        assert member.table is not None
+        found = pressure(done.snapshot)
         delay = found.delay_seconds(1.0)
         if delay:
             events.emit(
@@ -322,8 +349,8 @@ class DatabaseIngest:
         while not self._closing.wait(LOOK_SECONDS):
             try:
                 self._tell_if_due()
-            except OSError as error:
-                _logger.warning("the planner can't be told to plan a batch: %s", error)
+            except Exception:  # a later look may do better, and nothing else asks for batches
+                _logger.exception("the planner can't be told to plan a batch")
 
     def _tell_if_due(self) -> None:
         """Tell the planner what changed: that a batch is wanted, and what no batch need read."""

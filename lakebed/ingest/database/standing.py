@@ -76,7 +76,7 @@ class Ruling:
     """All tables that wait now, by topic."""
     park: Mapping[str, Park]
     shared: LakebedError | None
-    """The error of a table, if no table that read has worked."""
+    """The error of a table, if several were read and none worked."""
 
 
 def ruling(
@@ -102,7 +102,7 @@ def ruling(
             park[topic] = Park(error, failures)
         else:
             failing[topic] = Failing(error, failures, now + _pause(failures), since)
-    shared = next(iter(failed.values())) if failed and len(failed) == len(outcomes) else None
+    shared = next(iter(failed.values())) if len(failed) > 1 and len(failed) == len(outcomes) else None
     return Ruling(worked, failing, park, shared)
 
 

@@ -16,7 +16,7 @@ from lakebed.errors import DataLoss, LakebedError, Retry, StoreUnavailable
 from lakebed.ingest import table_batch
 from lakebed.ingest.database import runner
 from lakebed.ingest.database.standing import FAILURES_MAX
-from lakebed.manifest.parked import parked_of, resume
+from lakebed.manifest.parked import Parked, park, parked_of, resume
 from lakebed.manifest.table_log import TableLog
 from tests.ingest.database.databases import Database, Gate, database, filled, more
 from tests.internals import log_of
@@ -130,6 +130,21 @@ def test_a_parked_table_stays_parked_in_the_next_run_and_goes_on_where_it_stoppe
         assert resume(log_of(lakebed.open(tmp_path / "sick"))) is True  # another process
         catches_up(two, "sick", 20)
         assert two.rows("a") == list(range(15))
+
+
+def test_a_table_that_another_process_parks_is_left_alone_here_too(tmp_path: Path) -> None:
+    source = filled("a", "b")
+    with database(tmp_path, source) as one:
+        one.batch()
+        park(log_of(lakebed.open(tmp_path / "a")), Parked(error="gone", kind="DataLoss", since_ms=0))
+        for _ in range(3):
+            more(source, "a", 1)
+            more(source, "b", 1)
+            one.batches(1)
+        assert one.states() == {"a": "parked", "b": "live"}
+        assert one.position("a") == {0: 6} and one.position("b") == {0: 8}  # it notices when it reads the log next
+        resume(log_of(lakebed.open(tmp_path / "a")))
+        catches_up(one, "a", 8)
 
 
 @pytest.mark.parametrize("error", [Retry("no broker"), StoreUnavailable("no store"), DataLoss("all gone")])
