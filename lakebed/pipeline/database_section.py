@@ -31,7 +31,6 @@ class TableRules:
     columns: Mapping[str, str] = field(default_factory=dict)
     """New name of a field of the source to the name that it had before."""
     max_age_seconds: float | None = None
-    mirror: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +74,6 @@ class DatabaseSection:
     max_age_seconds: float = MAX_AGE_SECONDS
     """How old a record may be before a batch takes it, where a table has so few that they can wait."""
     max_tables: int = MAX_TABLES
-    mirror: bool = False
-    """Whether rows that a snapshot no longer has are removed at its end."""
     points: PointsSection | None = None
     prices: PricesSection = field(default_factory=PricesSection)
 
@@ -93,11 +90,11 @@ class DatabaseSection:
         said = {
             key: value
             for rules in applied
-            for key in ("keys", "sort_key", "sequence_by", "partition_by", "types", "max_age_seconds", "mirror")
+            for key in ("keys", "sort_key", "sequence_by", "partition_by", "types", "max_age_seconds")
             if (value := getattr(rules, key)) is not None
         }
         return TableWishes(
-            **{"max_age_seconds": self.max_age_seconds, "mirror": self.mirror, **said},
+            **{"max_age_seconds": self.max_age_seconds, **said},
             properties={
                 **self.properties,
                 **{name: text for rules in applied for name, text in rules.properties.items()},

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from lakebed.errors import LakebedError
 from lakebed.health.finding import Finding, Severity
 from lakebed.health.log_checks import parked_finding
 from lakebed.ingest.database.tables import tables_below
+from lakebed.manifest.point_log import PointLog
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_figures import figures_of
@@ -32,8 +34,17 @@ from lakebed.ui.watch import Watched
 LIST_SECONDS = 10.0
 THREADS = 8
 WATCHED_MAX = 8
+LEFT_OUT_MAX = 100
 _ERROR_MAX = 1_000
 _logger = logging.getLogger("lakebed.ui")
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSeen:
+    """The result of a look. ``point``: the newest one, None if there is none."""
+
+    tables: list[dict[str, Any]]
+    point: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -59,7 +70,8 @@ class Members:
         self._listed_at = -LIST_SECONDS
         self._watched: OrderedDict[str, Watched] = OrderedDict()
         self._lock = threading.Lock()  # of what is watched
-        self._looking: Looking[list[dict[str, Any]]] = Looking(path, interval_seconds, self._look)
+        self._points = PointLog.of(path)
+        self._looking: Looking[DatabaseSeen] = Looking(path, interval_seconds, self._look)
 
     def start(self) -> None:
         self._looking.start()
@@ -75,10 +87,13 @@ class Members:
         """Look, and keep looking for a while."""
         self._looking.ask()
 
-    def summaries(self, deadline: float) -> list[dict[str, Any]]:
-        """A row for each table; waits for the first look until ``deadline``."""
+    def seen(self, deadline: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """A row for each table, and what is to say of all together; waits for the first look until ``deadline``."""
         seen, is_late = self._looking.seen(deadline)
-        return [{**each, "is_late": is_late} for each in seen or []]
+        rows = [{**each, "is_late": is_late} for each in (seen.tables if seen else ())]
+        parked = sum(1 for each in rows if each.get("is_parked"))
+        whole = {"path": utf8(blotted(self.path)), "tables": len(rows), "parked": parked}
+        return rows, whole | {"point": seen.point if seen else None}
 
     def find(self, path: str) -> Watched | None:
         """The table of this path, watched from now on."""
@@ -98,15 +113,24 @@ class Members:
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
-    def _look(self, is_due: bool) -> list[dict[str, Any]]:
+    def _look(self, is_due: bool) -> DatabaseSeen:
         try:
             self._list()
         except Exception as error:  # what is known is shown; the next look tries again
             if not isinstance(error, LakebedError):
                 _logger.warning("%s: %s", self.path, error, exc_info=True)
-            return [*(each.summary for each in self._members.values()), _broken(self.path, self.path, error)]
+            path = utf8(blotted(self.path))
+            return DatabaseSeen([*(each.summary for each in self._members.values()), _broken(path, path, error)])
         with ThreadPoolExecutor(THREADS, thread_name_prefix="lakebed-ui") as pool:
-            return list(pool.map(self._summary, self._members.values()))
+            return DatabaseSeen(list(pool.map(self._summary, self._members.values())), self._point())
+
+    def _point(self) -> dict[str, Any] | None:
+        with suppress(LakebedError):  # the tables are shown without it
+            point = self._points.newest()
+            if point is not None:
+                left_out = {cut(name): cut(why) for name, why in sorted(point.left_out.items())[:LEFT_OUT_MAX]}
+                return {"number": point.number, "time_ms": point.time_ms, "left_out": left_out}
+        return None
 
     def _list(self) -> None:
         if self._members and time.monotonic() - self._listed_at < LIST_SECONDS:

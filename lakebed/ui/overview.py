@@ -54,6 +54,9 @@ class Tables:
         for watched in self._watched.values():
             seen, is_late = watched.seen(deadline)
             summary.append({**(seen.summary if seen else watched.unseen()), "is_late": is_late})
+        databases = []
         for database in self._databases:
-            summary += database.summaries(deadline)
-        return Answer({"lakebed": __version__, "tables": summary})
+            rows, whole = database.seen(deadline)
+            summary += rows
+            databases.append(whole)
+        return Answer({"lakebed": __version__, "tables": summary, "databases": databases})

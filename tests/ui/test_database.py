@@ -13,6 +13,7 @@ import pytest
 import lakebed
 from lakebed.events import SourceLagged
 from lakebed.manifest.parked import Parked, park
+from lakebed.manifest.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
 from lakebed.ui import members
 from lakebed.ui.live import Live
@@ -80,6 +81,24 @@ def test_a_parked_table_and_a_damaged_one_say_why_and_the_others_are_shown(
     assert "parked" in [each["check"] for each in page.of("table", orders)["findings"]], "as its own page says it"
     orders.maintenance.resume()
     wait_until(lambda: rows(page)["public.orders"]["severity"] == "ok")
+
+
+def test_the_newest_point_is_shown_with_what_is_left_out(tmp_path: Path, serve_database: ServeDatabase) -> None:
+    made(tmp_path, "orders")
+    page = serve_database(tmp_path)
+    wait_until(lambda: len(rows(page)) == 1)
+    [database] = page.json("/api/tables")["databases"]
+    assert (database["tables"], database["parked"], database["point"]) == (1, 0, None)
+    points = PointLog.of(str(tmp_path))
+    points.create()
+    at = TableAt(version=1, table_id="t")
+    left_out = {"public.audit": "it is parked"}
+    points.take(
+        Point(number=7, time_ms=1_800_000_000_000, transaction="9", tables={"public.orders": at}, left_out=left_out)
+    )
+    expected = {"number": 7, "time_ms": 1_800_000_000_000, "left_out": left_out}
+    wait_until(lambda: page.json("/api/tables")["databases"][0]["point"] == expected)
+    assert sorted(rows(page)) == ["public.orders"], "the log of the points is no table"
 
 
 def test_the_lag_of_each_table_is_shown_beside_the_run(tmp_path: Path, serve_database: ServeDatabase) -> None:

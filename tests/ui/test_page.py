@@ -14,9 +14,12 @@ from playwright.sync_api import Browser, Page, expect
 
 import lakebed
 from benchmarks.ui import many_parts
+from lakebed.manifest.parked import Parked, park
+from lakebed.manifest.point_log import Point, PointLog, TableAt
+from lakebed.table import internals_of
 from tests.infra.chromium import browser
 from tests.ui import live_page
-from tests.ui.conftest import Serve
+from tests.ui.conftest import Serve, ServeDatabase
 from tests.ui.tables import Clock, batch, claim, lived_in
 
 pytestmark = pytest.mark.slow
@@ -46,6 +49,28 @@ def page(chromium: Browser) -> Iterator[Page]:
         "503 (Service Unavailable)"  # what a broken table's levels are answered with, which a browser always tells
     )
     assert not [text for text in wrong if refused not in text]
+
+
+def test_a_database_is_a_row_a_table_and_a_line_with_its_newest_point(
+    serve_database: ServeDatabase, page: Page, tmp_path: Path
+) -> None:
+    orders, customers = (
+        lived_in(tmp_path / f"shop/public/{name}", Clock(1_790_000_000.0), batches=1) for name in ("a", "b")
+    )
+    park(internals_of(customers).log, Parked(error=SCRIPT, kind="InvalidSchema", since_ms=1_790_000_000_000))
+    points, at = PointLog.of(str(tmp_path / "shop")), TableAt(version=orders.version, table_id="")
+    points.create()
+    points.take(
+        Point(number=7, time_ms=1_790_000_000_000, transaction="9", tables={"public.a": at}, left_out={"b": SCRIPT})
+    )
+    page.goto(serve_database(tmp_path / "shop").url)
+    line = page.locator("p.database")
+    expect(line).to_contain_text("2 tables · 1 parked · point 7")
+    expect(line).to_contain_text(SCRIPT)
+    expect(page.get_by_role("row").filter(has_text="public.b").first).to_contain_text("parked")
+    page.get_by_role("link", name="public.a", exact=True).click()
+    expect(page.locator("canvas[data-bars]")).to_be_visible()
+    assert page.title() != "owned"
 
 
 def test_a_time_that_can_t_be_and_an_address_that_is_none_hold_up_nothing(

@@ -21,4 +21,3 @@ class TableWishes:
     types: Literal["given", "wide"] = "given"
     columns: Mapping[str, str] = field(default_factory=dict)
     max_age_seconds: float = 10.0
-    mirror: bool = False

@@ -27,10 +27,12 @@ export class Overview {
       type: "search", id: "search", value: sought, placeholder: "name, path, health or finding", autocomplete: "off",
       oninput: () => this.seek(),
     });
+    this.databases = h("div");
     this.found = h("span", { class: "quiet", role: "status" });
     const head = COLUMNS.map(([name, isNumber]) => h("th", { scope: "col", class: isNumber ? "number" : null }, name));
     this.element = h("section", { class: "overview", "aria-label": "All tables" },
       h("h1", {}, "Tables"),
+      this.databases,
       h("p", { class: "controls" }, h("label", { for: "search" }, "Search"), this.search, this.found),
       h("div", { class: "wide" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, head)), this.body)),
       h("p", { class: "quiet note" },
@@ -55,9 +57,21 @@ export class Overview {
   draw() {
     const words = sought.toLowerCase().split(/\s+/).filter(Boolean);
     const shown = this.data.tables.filter((table) => isFound(table, words)).sort(bySickness);
+    this.databases.replaceChildren(...this.data.databases.map(databaseLine));
     keyed(this.body, shown.map((table) => [table.path, table, rows]));
     this.found.textContent = words.length ? `${counted(shown.length, "table", "tables")} found` : "";
   }
+}
+
+/** A database in a line: how many tables, how many of them are parked, and up to when all are whole. */
+function databaseLine(database) {
+  const point = database.point;
+  const left = point ? Object.entries(point.left_out) : [];
+  return h("p", { class: "database" }, h("b", { class: "path" }, database.path),
+    ` · ${counted(database.tables, "table", "tables")}`,
+    database.parked ? h("span", { class: "critical" }, ` · ${count(database.parked)} parked`) : null,
+    point ? [` · point ${count(point.number)}, of the source `, age(point.time_ms, " ago")] : null,
+    left.length ? ` · without ${left.map(([name, why]) => `${name} (${why})`).join(", ")}` : null);
 }
 
 function isFound(table, words) {
