@@ -117,3 +117,32 @@ def test_a_checkpoint_of_another_upstream_is_refused(tmp_path: Path) -> None:
     (place / "lakebed_source.json").write_text('{"kind": "lakebed", "table": "lake/other"}')
     with pytest.raises(InvalidInput, match="records how far the table lake/other was read"):
         check_checkpoint(pipeline_of(tmp_path), str(place))
+
+
+# -- transform and bootstrap: what the file itself shows ---------------------------------------------------------------
+
+KAFKA = {"kind": "kafka", "topics": ["orders"], "config": {"bootstrap.servers": "127.0.0.1:1"}}
+TABLE = {"path": "lake/t", "schema": {"id": "long", "n": "long"}, "keys": ["id"]}
+PARQUET = {"kind": "parquet", "path": "rows", "position": {"orders": {"0": 5}}}
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"transform": "select 1", "evolve": ["add"]}, "evolve: the columns of the table are those that the SQL"),
+        ({"transform": "select 1", "on_mismatch": "rescue"}, "with transform it can be quarantine or fail"),
+        ({"transform": {"sql": "select 1", "keys": ["no"]}}, "keys names 'no', which is none of the columns"),
+        ({"transform": {"sql": "select 1", "columns": {"id": "longg"}}}, "longg"),
+        ({"bootstrap": {**PARQUET, "position": {"order": {"0": 5}}}}, "'order' is none of source.topics.*orders"),
+        ({"bootstrap": {**PARQUET, "position": {"orders": {"x": 5}}}}, "use partitions and offsets"),
+        ({"bootstrap": {**PARQUET, "position": {}}}, "position is empty"),
+        ({"bootstrap": {**PARQUET, "table": "t"}}, "for parquet give path"),
+        ({"bootstrap": {**PARQUET, "kind": "jdbc"}}, "for jdbc give url"),
+        ({"bootstrap": PARQUET, "source": {"kind": "generator"}, "format": None}, "follows Kafka from there"),
+    ],
+)
+def test_what_transform_and_bootstrap_can_not_be_is_refused(more: dict[str, object], expected: str) -> None:
+    content: dict[str, object] = {"table": TABLE, "source": KAFKA, "format": {"kind": "json"}, **more}
+    content = {key: value for key, value in content.items() if value is not None}
+    with pytest.raises(InvalidInput, match=expected):
+        check(parse_pipeline(yaml.safe_dump(content, sort_keys=False), "p.yml", {}))

@@ -91,7 +91,7 @@ def spark_settings(pipeline: AnyPipeline, maintains: bool = False) -> SparkSetti
     master = section.master or os.environ.get("LAKEBED_SPARK_MASTER") or LOCAL_MASTER
     is_local = master == "local" or master.startswith("local[")
     # Batches are ranges that Python reads, and no rows go through the JVM, unless Spark itself reads the files.
-    ranges = maintains or not (isinstance(pipeline.source, FilesSection) or _has_transform(pipeline))
+    ranges = maintains or not (isinstance(pipeline.source, FilesSection) or _has_rows(pipeline))
     conf = sessions.settings(_wants_s3(pipeline), delta=False) | sessions.local_settings(master) | _STREAMING
     conf |= (_LOCAL if is_local else {}) | (_RANGES if ranges else {}) | dict(section.conf)
     return SparkSettings(master, conf, dict(section.conf), is_local and ranges)
@@ -287,8 +287,9 @@ def end(gateway: Any) -> None:
         process.wait()
 
 
-def _has_transform(pipeline: AnyPipeline) -> bool:
-    return isinstance(pipeline, Pipeline) and pipeline.transform is not None
+def _has_rows(pipeline: AnyPipeline) -> bool:
+    """Whether Spark itself computes rows, or reads them."""
+    return isinstance(pipeline, Pipeline) and (pipeline.transform is not None or pipeline.bootstrap is not None)
 
 
 def _wants_s3(pipeline: AnyPipeline) -> bool:
@@ -297,4 +298,6 @@ def _wants_s3(pipeline: AnyPipeline) -> bool:
         places.append(pipeline.source.folder)
     elif isinstance(pipeline.source, LakebedSection):
         places.append(pipeline.source.path)
+    if isinstance(pipeline, Pipeline) and pipeline.bootstrap is not None:
+        places.append(pipeline.bootstrap.path or "")
     return any(place.startswith(("s3:", "s3a:")) for place in places)

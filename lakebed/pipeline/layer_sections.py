@@ -48,6 +48,49 @@ class TransformSection:
     keys: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapSection:
+    """``bootstrap``: rows that fill the table before its source is followed. Spark reads them.
+
+    ``position``: topic to partition to the first offset that they do not have. ``path`` is for ``parquet``; ``url``, and
+    ``table`` or ``query``, for ``jdbc``. ``options``: of Spark's reader.
+    """
+
+    kind: Literal["parquet", "jdbc"]
+    position: Mapping[str, Mapping[str, int]]
+    path: str | None = None
+    url: str | None = None
+    table: str | None = None
+    query: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        offsets_of(self.position)
+        given = {name for name in ("path", "url", "table", "query") if getattr(self, name) is not None}
+        if self.kind == "parquet" and given != {"path"}:
+            raise InvalidInput("for parquet give path, and none of url, table and query")
+        if self.kind == "jdbc" and given not in ({"url", "table"}, {"url", "query"}):
+            raise InvalidInput("for jdbc give url, and either table or query; path is for parquet")
+
+    @property
+    def offsets(self) -> dict[str, dict[int, int]]:
+        """``position`` with the partitions as numbers."""
+        return offsets_of(self.position)
+
+
+def offsets_of(position: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    """A position with its partitions as numbers. Raises InvalidInput."""
+    if not position or not all(position.values()):
+        raise InvalidInput("position is empty; name each topic with its partitions: {orders: {0: 1200}}")
+    for topic, partitions in position.items():
+        for partition, offset in partitions.items():
+            if not partition.isdecimal() or offset < 0:
+                raise InvalidInput(
+                    f"position of {topic!r} has {partition}: {offset}; use partitions and offsets, both from 0 on"
+                )
+    return {topic: {int(one): offset for one, offset in several.items()} for topic, several in position.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class ChangesFormat:
     """What the changes of a table are: rows with the table's columns."""

@@ -25,7 +25,13 @@ from lakebed.manifest.widening import widest_type
 from lakebed.pipeline.binding import bind, convert, leaves, mapping_of
 from lakebed.pipeline.database_section import DatabaseSection, wrong_in
 from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
-from lakebed.pipeline.layer_sections import CHANGES, ChangesFormat, LakebedSection, TransformSection
+from lakebed.pipeline.layer_sections import (
+    CHANGES,
+    BootstrapSection,
+    ChangesFormat,
+    LakebedSection,
+    TransformSection,
+)
 from lakebed.pipeline.typed_sections import (
     RegistrySection,
     TypedEventsFormat,
@@ -223,6 +229,8 @@ class _OfTable(_TopLevel):
     """New name of a field of the source to the name that it had before."""
     transform: TransformSection | str | None = None
     """SQL between the records and the table. Of a pipeline it is never a text."""
+    bootstrap: BootstrapSection | None = None
+    """What fills the table before its source is followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,6 +377,8 @@ def parse_any(text: str, file: str, environment: Mapping[str, str] | None = None
         top = replace(top, transform=TransformSection(sql=top.transform))
     if top is not None:
         errors += _wrong_values(document, members, top)
+    if isinstance(top, _OfTable) and top.bootstrap is not None and source is not None:
+        errors += _wrong_bootstrap(document, top.bootstrap, source[1])
     if source is not None and chosen is not None:
         errors += _wrong_format(document, members, source[0], chosen[0])
     if top is not None and chosen is not None:
@@ -488,6 +498,21 @@ def _wrong_evolution(
             EvolvePolicy(columns=columns)
         except InvalidInput as error:
             yield document.error(document.at(*place), str(error))
+
+
+def _wrong_bootstrap(document: Document, section: BootstrapSection, source: SourceSection) -> Iterator[InvalidInput]:
+    if not isinstance(source, KafkaSection):
+        text = "a table that is filled at a position follows Kafka from there; this source has no such positions"
+        yield document.error(document.at("bootstrap"), text)
+        return
+    for topic in section.position:
+        if source.topics and topic not in source.topics:
+            text = f"{topic!r} is none of source.topics{suggest(topic, source.topics)}"
+            yield document.error(document.at("bootstrap", "position", topic), text)
+    for topic in source.topics:
+        if topic not in section.position:
+            text = f"it lacks the topic {topic!r}, so that would be read from its beginning"
+            yield document.error(document.at("bootstrap", "position"), text)
 
 
 def _wrong_with_transform(document: Document, top: _OfTable) -> Iterator[InvalidInput]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.ingest.bootstrap import OLDEST
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import OrderStream
@@ -31,10 +32,11 @@ from lakebed.pipeline.settings import (
     decoder_options,
 )
 from lakebed.pipeline.transforming import Shape, check_transform, records_before, schema_of_records, transform_of
+from lakebed.storage.roots import spark_path
 from lakebed.table import Table, internals_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from lakebed.ingest.kafka.settings import KafkaSettings
@@ -54,6 +56,8 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
     frame = source.stream(spark)
     if pipeline.transform is not None:
         check_transform(pipeline, shape, spark)
+    if pipeline.bootstrap is not None:
+        internals_of(table).bootstrap(lambda: bootstrap_rows(pipeline, records, spark), pipeline.bootstrap.offsets)
     if isinstance(pipeline.format, RowsFormat):
         rows = pipeline.format
         if pipeline.transform is not None:
@@ -66,6 +70,24 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
     reader = source.reader
     changes = RecordChanges(decoding) if reader is None else RangeChanges(reader, decoding)
     return internals_of(table).start_ingest(changes, frame, **common)
+
+
+def bootstrap_rows(pipeline: Pipeline, records: Shape, spark: SparkSession) -> DataFrame:
+    """The rows that fill the table, after the SQL if there is any. Raises InvalidInput if Spark can't read them."""
+    section = pipeline.bootstrap
+    assert section is not None
+    reader = spark.read.format(section.kind).options(**section.options)
+    for name, value in (("url", section.url), ("dbtable", section.table), ("query", section.query)):
+        reader = reader if value is None else reader.option(name, value)
+    try:
+        rows = reader.load(*([spark_path(section.path)] if section.path is not None else []))
+    except Exception as error:
+        document = pipeline.document
+        first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+        raise document.error(document.at("bootstrap"), f"Spark can't read it: {document.redact(first)}") from None
+    if pipeline.transform is None:
+        return rows
+    return transform_of(pipeline, records).over(changes_in_rows(rows, None, (), sequence=OLDEST))
 
 
 def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:

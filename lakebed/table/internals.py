@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from lakebed.compaction.settler import Settler
 from lakebed.compaction.upkeep import Chore, Upkeep
 from lakebed.errors import TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
+from lakebed.ingest.bootstrap import bootstrap
 from lakebed.ingest.changes_frame import FILE_COLUMN
 from lakebed.ingest.decoder import Decoder
 from lakebed.ingest.evolving import Evolution
@@ -135,6 +136,10 @@ class Internals:
             ingest = FrameIngest(*common, evolution=evolution, documents=documents_of_files)
         # Named after the table too: one session may run the queries of many tables.
         return start_ingest(ingest, frame, place, f"{query_name} {self.path}", trigger)
+
+    def bootstrap(self, rows: Callable[[], DataFrame], offsets: Mapping[str, Mapping[int, int]]) -> int | None:
+        """Fill the table, unless it was filled before (``ingest.bootstrap``)."""
+        return bootstrap(self.path, self.log, rows, offsets, self.quarantine_log)
 
     def replay_quarantine(self, decoder: Decoder, where: str = "true") -> ReplayResult:
         """Apply the quarantined records that are fine now (``ingest.replay``). Raises TableNotFound if there is no quarantine."""

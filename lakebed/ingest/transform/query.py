@@ -99,11 +99,13 @@ class Transform:
         return frame, unknown_columns(result.columns, spec, deletes, (), _LACKING)
 
 
-def changes_in_rows(rows: DataFrame, apply_as_deletes: str | None, except_columns: Sequence[str]) -> DataFrame:
-    """Rows of files with the other columns of the view."""
+def changes_in_rows(
+    rows: DataFrame, apply_as_deletes: str | None, except_columns: Sequence[str], sequence: str = "cast(null as long)"
+) -> DataFrame:
+    """Rows of files with the other columns of the view. ``sequence``: what orders them, an expression of Spark's."""
     deleted = "false" if apply_as_deletes is None else f"coalesce(cast(({apply_as_deletes}\n) as boolean), false)"
     kinds = f"case when {deleted} then 'delete' else 'upsert' end as {TYPE}"
-    return rows.selectExpr("*", kinds, f"cast(null as long) as {CHANGE_SEQUENCE}").drop(*except_columns)
+    return rows.selectExpr("*", kinds, f"{sequence} as {CHANGE_SEQUENCE}").drop(*except_columns)
 
 
 def _refused(error: Exception) -> InvalidInput:

@@ -1,0 +1,82 @@
+"""Fill a new table with rows that Spark reads, as of a position of its source; from there on the source is followed.
+
+One commit brings the rows and the positions of the topics. So after a crash there are both or neither, and of two processes that
+begin at once only one commits. A table that has a position of one of the topics was filled before, or has read the topic: nothing
+is done then.
+
+Where what orders the changes is metadata of the records, the rows are older than every change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from lakebed.errors import Contention, InvalidChanges, InvalidInput
+from lakebed.ingest.batch_writer import Moved, WriteTask, commit_written, write_dataframe
+from lakebed.ingest.changes_frame import changes_frame, unknown_columns
+from lakebed.ingest.evolving import ROUNDS_MAX
+from lakebed.ingest.handover import Handover
+from lakebed.ingest.row_changes import RowChanges
+from lakebed.ingest.schema_evolution import EvolvePolicy
+from lakebed.ingest.transform.query import TYPE
+from lakebed.ingest.unknown_report import report_unknown
+from lakebed.manifest.entries import Operation
+from lakebed.manifest.positions import Position, positions_of
+from lakebed.manifest.table_log import TableLog
+from lakebed.parts.changes import OLDEST_SEQUENCE, SEQUENCE_COLUMN, write_spec_of
+from lakebed.quoting import quote_for_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+OLDEST = f"cast('{OLDEST_SEQUENCE}' as long)"
+"""In Spark's SQL: the sequence of a row that is older than every change."""
+_LACKING = EvolvePolicy(allowed=frozenset(["add"]))
+_logger = logging.getLogger("lakebed.ingest")
+
+
+def bootstrap(
+    table: str,
+    log: TableLog,
+    rows: Callable[[], DataFrame],
+    offsets: Mapping[str, Mapping[int, int]],
+    quarantine_log: Callable[[], TableLog],
+) -> int | None:
+    """Fill the table, unless it was filled before; returns the version, None if nothing was done.
+
+    ``rows``: with the columns of the table, and ``_change_type`` if some are deletes; ``offsets``: by topic and partition, the
+    first one that the rows do not have.
+    Raises InvalidInput if the table has other rows, or the rows do not fit it; Contention, StoreUnavailable (it may be repeated).
+    """
+    handover = Handover(table, quarantine_log)
+    for _ in range(ROUNDS_MAX):
+        snapshot = log.refresh()
+        if positions_of(snapshot).keys() & offsets.keys():
+            handover.deliver(snapshot)
+            return None
+        if snapshot.parts or snapshot.tail:
+            raise InvalidInput(f"{table} has rows already, and bootstrap fills an empty table; leave bootstrap out")
+        spec = write_spec_of(snapshot)
+        given, incoming = rows(), spec.incoming
+        if spec.sequence_column == SEQUENCE_COLUMN and spec.sequence_by not in given.columns:
+            given = given.selectExpr("*", f"{OLDEST} as {quote_for_spark(str(spec.sequence_by))}")
+        if lacking := [key for key in incoming.keys if key not in given.columns]:
+            raise InvalidInput(f"the rows of bootstrap have no column {lacking[0]!r}, which is a key of {table}")
+        deletes = f"{TYPE} = 'delete'" if incoming.keys and TYPE in given.columns else None
+        try:
+            frame = changes_frame(given, incoming, deletes, (), policy=_LACKING)
+        except InvalidChanges as error:
+            raise InvalidInput(str(error).replace("the changes lack", "the rows of bootstrap lack")) from None
+        unknown = unknown_columns(given.columns, incoming, deletes, (), _LACKING)
+        _logger.info("%s is filled by bootstrap", table)
+        written = write_dataframe(frame, WriteTask(spec, table, RowChanges(spec, unknown_columns=unknown)))
+        after = {topic: Position(offsets=dict(partitions)) for topic, partitions in offsets.items()}
+        marks = Moved(before=dict.fromkeys(after), after=after)
+        result = commit_written(log, snapshot, written, None, Operation.BOOTSTRAP, marks=marks, handover=handover)
+        if not result.outdated:
+            handover.deliver(result.snapshot)
+            report_unknown(table, written)
+            return result.version
+    raise Contention(f"{table} was changed by others while it was filled; it is tried again", table=table)
