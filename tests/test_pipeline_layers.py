@@ -86,7 +86,10 @@ def test_settings_of_the_file_win_over_those_of_the_upstream(tmp_path: Path) -> 
         ({"table": {"schema": {"no": "long"}, "keys": ["no"]}}, "the table 'no' is a key of has changes without it"),
         ({"table": {"schema": {"id": "long", "x": "int not null"}}}, "the source has no column 'x', which is not null"),
         ({"table": {"sequence_by": "nmae"}}, r"no column 'nmae'.*did you mean 'name'"),
-        ({"source": {"starting_version": "last"}}, "starting_version is 'last'; it must be a version or newest"),
+        (
+            {"source": {"starting_version": "last"}},
+            "starting_version is 'last'; it must be snapshot, newest or a version",
+        ),
         ({"format": {"kind": "json"}}, "the source lakebed makes changes, so leave the format out"),
     ],
 )

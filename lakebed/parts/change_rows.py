@@ -16,6 +16,7 @@ then upserts for the rows that are live only after it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from lakebed.manifest.actions import (
     part_domain,
 )
 from lakebed.manifest.commit_kind import settles, truncates
+from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.change_columns import CHANGE_SEQUENCE, ChangeColumns, columns_at, narrowed, read_as
@@ -51,29 +53,66 @@ from lakebed.storage.part_storage import PartStorage
 _IS_WHOLE = " where coalesce(len({}), 0) = 0"
 
 
+@dataclass(slots=True, kw_only=True)
 class ChangedVersion:
     """Where the change rows of a version are; picklable, so that a task need not read the log.
 
-    ``newest``: the stored schema of the table's newest version, None while it is that of ``columns``.
+    ``newest``: the stored schema of the table's newest version, None while it is that of ``columns``. ``newer``: if there are
+    ``completed`` rows, the tail after the settle. ``tombstones``: parts of which the deletes are change rows.
     """
 
-    def __init__(self, commit: Commit, columns: ChangeColumns, newest: pa.Schema | None) -> None:
-        self.version = commit.version
-        self.timestamp_ms = commit.timestamp_ms
-        self.columns = columns
-        self.newest = newest
-        self.truncates = truncates(commit)
-        self.change_parts = [action.part for action in commit.actions if isinstance(action, AddChangePart)]
+    version: int
+    timestamp_ms: int
+    columns: ChangeColumns
+    newest: pa.Schema | None = None
+    truncates: bool = False
+    change_parts: Sequence[ChangePart] = ()
+    completed: Sequence[Part] = ()
+    newer: Sequence[ChangePart] = ()
+    before: Mapping[str, RemovePart] = field(default_factory=dict)
+    after: Mapping[str, Part] = field(default_factory=dict)
+    tombstones: Sequence[Part] = ()
+
+    @staticmethod
+    def of_commit(commit: Commit, columns: ChangeColumns, newest: pa.Schema | None = None) -> ChangedVersion:
+        """What a commit changed."""
         base = [action for action in commit.actions if isinstance(action, (AddPart, RemovePart)) and action.data_change]
-        self.completed: list[Part] = []
-        self.newer: list[ChangePart] = []  # if there are completed rows: the tail after the settle
+        completed: list[Part] = []
         if settles(commit):
-            self.completed = _completed(commit)
+            completed = _completed(commit)
             base = []  # the changes that it settles were change rows of the versions that committed them
-        self.before = {action.path: action for action in base if isinstance(action, RemovePart)}
-        self.after = {action.part.path: action.part for action in base if isinstance(action, AddPart)}
-        if self.truncates:
-            self.before = {}
+        is_truncate = truncates(commit)
+        before = {} if is_truncate else {action.path: action for action in base if isinstance(action, RemovePart)}
+        return ChangedVersion(
+            version=commit.version,
+            timestamp_ms=commit.timestamp_ms,
+            columns=columns,
+            newest=newest,
+            truncates=is_truncate,
+            change_parts=[action.part for action in commit.actions if isinstance(action, AddChangePart)],
+            completed=completed,
+            before=before,
+            after={action.part.path: action.part for action in base if isinstance(action, AddPart)},
+        )
+
+    @staticmethod
+    def of_snapshot(snapshot: Snapshot) -> ChangedVersion:
+        """The whole table at a version, as if that one version had brought it: its rows, then the changes of its tail.
+
+        With a sequence, the deletes that the base remembers are among them, so that late changes lose against them in a copy too.
+        """
+        columns = columns_at(snapshot)
+        has_sequence = columns.spec.sequence_column is not None
+        return ChangedVersion(
+            version=snapshot.version,
+            timestamp_ms=snapshot.timestamp_ms,
+            columns=columns,
+            change_parts=snapshot.tail_in_order(),
+            after=snapshot.parts,
+            tombstones=[
+                part for part in snapshot.parts.values() if has_sequence and part.deletes and part.has_op_column
+            ],
+        )
 
     @property
     def has_rows(self) -> bool:
@@ -108,7 +147,7 @@ def changed_versions(
     found: list[ChangedVersion] = []
     tail: dict[str, ChangePart] | None = None  # kept up to date from the first version on that needs it
     for commit in log.commits(first, last):
-        version = ChangedVersion(commit, columns, newest)
+        version = ChangedVersion.of_commit(commit, columns, newest)
         if tail is not None:
             _follow(tail, commit)
         if version.completed:
@@ -145,6 +184,9 @@ def read_version(path: str, version: ChangedVersion) -> Iterator[pa.RecordBatch]
     if version.truncates:
         nothing = pa.table([pa.nulls(1, field.type) for field in version.columns.stored], version.columns.stored)
         yield from _change_rows(nothing, pa.repeat(pa.scalar("truncate"), 1), version)
+    for remembered in version.tombstones:
+        table = reading.deletes(remembered)
+        yield from _change_rows(table, pa.repeat(pa.scalar("delete"), len(table)), version)
     deletion_vectors = DeletionVectorCache(storage)
     for kind, parts, others in (
         ("delete", version.before, version.after),
@@ -182,6 +224,11 @@ class _Reading:
     def base(self, part: Part | RemovePart) -> pa.Table:
         """All rows of a part of the base, dead rows included."""
         return self._read(part, {}, "")
+
+    def deletes(self, part: Part) -> pa.Table:
+        """The deletes that a part of the base remembers."""
+        rows = self._read(part, {OP_COLUMN: "VARCHAR"}, "")
+        return rows.filter(pc.equal(rows[OP_COLUMN], DELETE))
 
     def changes(self, part: ChangePart) -> pa.Table:
         """The changes of a change part with their operation, without those that have unavailable values."""
@@ -268,6 +315,6 @@ def _change_rows(table: pa.Table, kinds: Any, version: ChangedVersion) -> Iterat
         "_commit_timestamp": pa.repeat(pa.scalar(version.timestamp_ms * 1000, pa.timestamp("us", "UTC")), count),
     }
     rows = columns.mapping.to_logical(table_as_declared(table, columns.stored))
-    for field in columns.extra:
-        rows = rows.append_column(field, extra[field.name])
+    for one in columns.extra:
+        rows = rows.append_column(one, extra[one.name])
     yield from rows.to_batches()

@@ -17,18 +17,25 @@ class LakebedSection:
     """``source: {kind: lakebed}``."""
 
     path: str
-    starting_version: str = "0"
-    """The first version that is read: a number, or ``newest`` for what is committed from now on."""
+    starting_version: str = "snapshot"
+    """``snapshot``: begin with all rows of the table as it is; a number: with the changes of that version; ``newest``: with those
+    that are committed from now on."""
     on_data_loss: Literal["fail", "skip"] = "fail"
 
     def __post_init__(self) -> None:
-        if self.starting_version != "newest" and not self.starting_version.isdecimal():
-            raise InvalidInput(f"starting_version is {self.starting_version!r}; it must be a version or newest")
+        if self.starting_version not in ("snapshot", "newest") and not self.starting_version.isdecimal():
+            raise InvalidInput(
+                f"starting_version is {self.starting_version!r}; it must be snapshot, newest or a version"
+            )
 
     @property
-    def first_version(self) -> int | Literal["newest"]:
-        """``starting_version`` as a number, or ``newest``."""
-        return "newest" if self.starting_version == "newest" else int(self.starting_version)
+    def first_version(self) -> int | Literal["newest", "snapshot"]:
+        """``starting_version``, a version as a number."""
+        match self.starting_version:
+            case "newest" | "snapshot" as word:
+                return word
+            case number:
+                return int(number)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -127,7 +127,8 @@ class LayeredWorld(World):
         super().__init__(seed, folder, sequence)
         order = {"column": "seq", "hidden": SEQUENCE}.get(sequence or "")
         copy = lakebed.create(folder / "layer", self.table.schema, keys=["id"], sequence_by=order)
-        self.copy = Layer(self.table, copy)  # type: ignore[assignment]
+        begins = self.random.choice([0, "snapshot"])
+        self.copy = Layer(self.table, copy, starting_version=begins)  # type: ignore[assignment]
         self.checkpoints: list[dict[str, Any]] = [{}]
 
     def step(self) -> None:
@@ -347,6 +348,51 @@ def test_a_layer_begins_at_the_version_that_it_is_told(starting: Any, expected: 
     upstream.apply(as_arrow([change(3, 1, "a")], upstream))
     layer.follow()
     assert [row["id"] for row in layer.rows()] == expected
+
+
+def test_a_layer_that_begins_with_the_whole_table_needs_no_earlier_version(tmp_path: Path) -> None:
+    clock, upstream = Clock(), a_table(tmp_path)
+    some_history(upstream, clock)
+    upstream.apply(as_arrow([change(1, 90, None, "d"), change(7, 7, "tail")], upstream))
+    forget(upstream, clock)
+    layer = at(a_layer(upstream, tmp_path, starting_version="snapshot"), clock)
+    [first, *rest] = layer.follow()
+    assert layer.rows() == rows_of(upstream) and not rest and first.rows == 5  # of the deleted row too
+    upstream.apply(as_arrow([change(8, 8, "more")], upstream))
+    layer.restart({})  # a lost checkpoint
+    [again] = at(layer, clock).follow()
+    assert layer.rows() == rows_of(upstream) and again.rows == 1
+
+
+def test_a_late_change_of_a_deleted_row_loses_in_a_layer_that_began_after_the_delete(tmp_path: Path) -> None:
+    upstream = lakebed.create(tmp_path / "ods", SCHEMA, keys=["id"], sequence_by="seq")
+    layer = Layer(
+        upstream,
+        lakebed.create(tmp_path / "dwd", SCHEMA, keys=["id"], sequence_by=SEQUENCE),
+        starting_version="snapshot",
+    )
+    upstream.apply(as_arrow([change(1, 1, "a", seq=1), change(2, 2, "b", seq=2)], upstream))
+    upstream.apply(as_arrow([change(1, 0, None, "d", seq=9)], upstream))
+    upstream.settle()
+    layer.follow()
+    upstream.apply(as_arrow([change(1, 5, "late", seq=5)], upstream))
+    layer.follow()
+    assert layer.rows() == rows_of(upstream) and [row["id"] for row in layer.rows()] == [2]
+
+
+def test_two_processes_that_begin_a_table_without_keys_bring_each_row_once(tmp_path: Path) -> None:
+    upstream = lakebed.create(tmp_path / "ods", SCHEMA)
+    row = {"region": "eu", "small": 1, "large": ""}
+    upstream.apply([{"id": 1, **row}])
+    copy = lakebed.create(tmp_path / "dwd", SCHEMA)
+    one, other = (Layer(upstream, copy, starting_version="snapshot") for _ in range(2))
+    mine = ranges_between({}, one.planner.next({}))
+    upstream.apply([{"id": 2, **row}])
+    other.follow()
+    run_alone(one.ingest.batch(mine), here)
+    one.follow()
+    other.follow()
+    assert [row["id"] for row in one.rows()] == [1, 2]
 
 
 def test_versions_that_only_rearrange_rows_are_no_batch_until_they_are_many(tmp_path: Path) -> None:

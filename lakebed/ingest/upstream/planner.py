@@ -1,7 +1,7 @@
 """Which versions of an upstream table the next batch reads. Knows no Spark.
 
 An offset document is ``{"table": id, "next": version, "begin": version}``: versions below ``next`` are read, and ``begin`` is
-where the first batch began. ``{}`` is the beginning.
+where the first batch began; ``whole`` is the version with which a layer begins, as a whole. ``{}`` is the beginning.
 
 1. A new checkpoint begins where the table stopped (``manifest.positions``), so losing one loses nothing.
 2. Look at the upstream's log. If the table was made anew, or versions that were not read are gone, that is DataLoss, or reading
@@ -67,8 +67,12 @@ class UpstreamPlanner:
         self.left_some = end <= snapshot.version
         if begin is None and not has_changes and end - first < EMPTY_VERSIONS_MAX:
             return dict(start)
-        document = {"table": snapshot.metadata.id, "next": end}
-        return document if begin is None else document | {"begin": begin}
+        document: dict[str, Any] = {"table": snapshot.metadata.id, "next": end}
+        if begin is not None:
+            document["begin"] = begin
+            if not start and self._settings.starting_version == "snapshot" and begin == snapshot.version + 1:
+                document["whole"] = snapshot.version
+        return document
 
     def _begin(self, start: Mapping[str, Any], snapshot: Snapshot) -> int | None:
         """Where reading begins, if it does not go on at ``start``."""
@@ -95,7 +99,7 @@ class UpstreamPlanner:
             position = positions_of(TableLog(open_store(table)).refresh()).get(snapshot.metadata.id)
             if position is not None and PARTITION in position.offsets:
                 return position.offsets[PARTITION]
-        return snapshot.version + 1 if wanted == "newest" else wanted
+        return wanted if isinstance(wanted, int) else snapshot.version + 1
 
     def _oldest(self, snapshot: Snapshot) -> int:
         """The oldest version that is kept. The log is listed once: cleanups let versions expire before they delete them."""
@@ -121,7 +125,7 @@ class UpstreamPlanner:
         self._scanned = {version: found for version, found in self._scanned.items() if first <= version <= last}
         columns = columns_at(snapshot)
         for commit in self.log.commits(max(self._scanned, default=first - 1) + 1, last):
-            self._scanned[commit.version] = ChangedVersion(commit, columns, None)
+            self._scanned[commit.version] = ChangedVersion.of_commit(commit, columns)
 
     def _hold(self, first: int, snapshot: Snapshot) -> None:
         """Hold what is read next, and the version before it: rows that a version removed are in parts of the one before."""

@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from lakebed.errors import DataLoss, VersionNotFound
 from lakebed.ingest.source import Bounds, Place, Range
-from lakebed.ingest.upstream.records import PARTITION, records_of
+from lakebed.ingest.upstream.records import PARTITION, WHOLE, records_of
 from lakebed.manifest.holds import first_unexpired
+from lakebed.manifest.positions import positions_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.change_rows import changed_versions, read_version
+from lakebed.parts.change_rows import ChangedVersion, changed_versions, read_version
 
 _WHAT_TO_DO = (
     "to go on with the changes that are there now, set on_data_loss to 'skip'; to have all rows again, write into a new "
@@ -30,11 +31,14 @@ _WHAT_TO_DO = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamSettings:
-    """``path``: of the upstream; ``table``: where its changes go; ``starting_version``: where the first batch begins."""
+    """``path``: of the upstream; ``table``: where its changes go; ``starting_version``: where the first batch begins.
+
+    ``snapshot``: with the whole table at its newest version.
+    """
 
     path: str
     table: str | None = None
-    starting_version: int | Literal["newest"] = 0
+    starting_version: int | Literal["newest", "snapshot"] = 0
     on_data_loss: Literal["fail", "skip"] = "fail"
 
 
@@ -60,7 +64,8 @@ class UpstreamReader:
         log = _log_of(self.path)
         snapshot = log.refresh()
         oldest, wanted, end = oldest_version(log, snapshot), self.settings.starting_version, snapshot.version + 1
-        found = Bounds(earliest=oldest, starting=end if wanted == "newest" else max(wanted, oldest), end=end)
+        starting = max(wanted, oldest) if isinstance(wanted, int) else end
+        found = Bounds(earliest=oldest, starting=starting, end=end)
         return {place: found for place in places if place == (snapshot.metadata.id, PARTITION)}
 
     def impatient(self) -> UpstreamReader:
@@ -75,6 +80,9 @@ class UpstreamReader:
             snapshot = log.refresh()
         if snapshot.metadata.id != chosen.topic:
             raise made_anew(self.path)
+        if chosen.partition == WHOLE:
+            yield from self._whole(log, chosen)
+            return
         first = chosen.start
         if self.skips_losses:
             first = max(first, oldest_version(log, snapshot))
@@ -83,6 +91,18 @@ class UpstreamReader:
             for version in changed_versions(log, first, chosen.end - 1):
                 for batch in read_version(self.path, version):
                     yield records_of(pa.Table.from_batches([batch]), snapshot.logical_schema, chosen.topic)
+        except VersionNotFound as error:
+            raise lost(self.path, chosen.start, str(error)) from error
+
+    def _whole(self, log: TableLog, chosen: Range) -> Iterator[pa.Table]:
+        """The table at a version. A layer that has read of this topic began with one before, so there is nothing then."""
+        assert self.settings.table is not None
+        if chosen.topic in positions_of(TableLog(open_store(self.settings.table)).refresh()):
+            return
+        try:
+            snapshot = log.at_version(chosen.start)
+            for batch in read_version(self.path, ChangedVersion.of_snapshot(snapshot)):
+                yield records_of(pa.Table.from_batches([batch]), snapshot.logical_schema, chosen.topic)
         except VersionNotFound as error:
             raise lost(self.path, chosen.start, str(error)) from error
 
@@ -99,7 +119,10 @@ def ranges_between(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Ran
         return []
     is_first = "begin" in end and start != end
     first = end["begin"] if is_first else min(start.get("next", end["next"]), end["next"])
-    return [Range(end["table"], PARTITION, first, end["next"], is_first=is_first)]
+    changes = Range(end["table"], PARTITION, first, end["next"], is_first=is_first)
+    if not is_first or "whole" not in end:
+        return [changes]
+    return [changes, Range(end["table"], WHOLE, end["whole"], end["whole"] + 1, is_first=True)]
 
 
 def oldest_version(log: TableLog, snapshot: Snapshot) -> int:

@@ -14,7 +14,9 @@ TYPE, SEQUENCE, VERSION, TIME = "_change_type", CHANGE_SEQUENCE, "_commit_versio
 """What a change row says besides its columns (``parts.change_rows``)."""
 ROW = "row"
 PARTITION = 0
-"""A table is a topic of one partition, and the offset of its records is their version."""
+"""A table is a topic, and the offset of its records is their version."""
+WHOLE = 1
+"""The partition of the whole table: what is read of it at most once is the table at one version, with which a layer begins."""
 
 
 def records_of(rows: pa.Table, columns: pa.Schema, topic: str) -> pa.Table:
