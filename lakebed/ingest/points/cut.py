@@ -23,6 +23,7 @@ import pyarrow as pa
 from lakebed.ingest.points.transaction_ids import TransactionIds
 from lakebed.manifest.progress import Counts, Progress
 
+_ORDER_MAX = (1 << 40) - 1
 Report = Mapping[str, Any]
 """Of one partition, as JSON: ``counts``, by transaction its events and the number of the last one; ``stopped``, the transaction
 that the partition was cut before, or None."""
@@ -84,16 +85,24 @@ class Cutting:
         return records.slice(0, end), _offset(records, end)
 
     def _count(self, names: Sequence[str], which: np.ndarray[Any, Any], orders: pa.Array) -> None:
-        for number in np.unique(which).tolist():
-            if number == len(names) or names[number] not in self.cut.counting:
-                continue
-            rows = np.flatnonzero(which == number)
-            count, last = self.counts.get(names[number], (0, 0))
-            for order in orders.take(pa.array(rows)).to_pylist():
-                if order is not None and order > last:
-                    count, last = count + 1, order
-            self.counts[names[number]] = (count, last)
-            self.changed.add(names[number])
+        """Count the events whose number is larger than those of their transaction before."""
+        wanted = np.array([name in self.cut.counting for name in names] + [False], bool)
+        rows = np.flatnonzero(wanted[which])
+        if not len(rows):
+            return
+        rows = rows[np.argsort(which[rows], kind="stable")]
+        codes, order = which[rows], np.minimum(np.asarray(orders.fill_null(0))[rows], _ORDER_MAX)
+        first = np.flatnonzero(np.diff(codes, prepend=-1))
+        known = [self.counts.get(names[code], (0, 0)) for code in codes[first].tolist()]
+        before = np.array([last for _, last in known])
+        group = np.repeat(np.arange(len(first)), np.diff(first, append=len(rows)))
+        place = group * (_ORDER_MAX + 1) + order  # transaction by transaction, so one maximum serves all
+        is_new = (order > before[group]) & (place > np.maximum.accumulate(np.concatenate(([-1], place[:-1]))))
+        counted = np.add.reduceat(is_new.astype(np.int64), first).tolist()
+        newest = np.maximum(before, np.maximum.reduceat(np.where(is_new, order, 0), first)).tolist()
+        for code, (count, _), more, last in zip(codes[first].tolist(), known, counted, newest, strict=True):
+            self.counts[names[code]] = (count + more, last)
+            self.changed.add(names[code])
 
     def report(self) -> dict[str, Any]:
         """What the driver needs to know of the partition."""

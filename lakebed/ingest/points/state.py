@@ -95,10 +95,7 @@ class PointState:
             if self.target > self.window.base:
                 self._patience = min(2 * self._patience, max(self.wait_seconds, PATIENCE_SECONDS))
             self.target, self._chosen_at = place, now
-        behind = any(
-            table.trouble is None and (table.progress is None or table.progress.through < self.window.base)
-            for table in self._tables.values()
-        )
+        behind = any(table.trouble is None and table.missed >= self.window.base for table in self._tables.values())
         cut = self.window.cut(self.target, whole=self._whole or behind, wall_ms=wall_ms)
         self._whole = False
         return cut

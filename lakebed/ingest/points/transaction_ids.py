@@ -21,14 +21,14 @@ from lakebed.ingest.typed.metadata import members_of
 from lakebed.ingest.typed.record_format import NarrowingReader
 from lakebed.ingest.typed.schemas import Schemas
 
-_POSTGRESQL = re.compile(r"([0-9]+):[0-9]+")
+_POSTGRESQL = "([0-9]+):[0-9]+"
 _TRANSACTION = pa.struct([("id", pa.string()), ("data_collection_order", pa.int64())])
 _SCHEMA = pa.schema([("transaction", _TRANSACTION), ("payload", pa.struct([("transaction", _TRANSACTION)]))])
 
 
 def identity(id: str) -> str:
     """What is the same for all records of a transaction: PostgreSQL's ids have the position of each operation behind a colon."""
-    found = _POSTGRESQL.fullmatch(id)
+    found = re.fullmatch(_POSTGRESQL, id)
     return found[1] if found else id
 
 
@@ -125,9 +125,7 @@ def _arrays(found: list[tuple[str | None, int | None]]) -> TransactionIds:
 
 def _placed(read: TransactionIds, places: np.ndarray[Any, Any], count: int) -> TransactionIds:
     """The ids of some records at their places among all, as identities."""
-    encoded = read.ids.dictionary_encode()
-    names = pa.array([identity(name) for name in encoded.dictionary.to_pylist()], pa.string())
-    ids = names.take(encoded.indices)
+    ids = pc.replace_substring_regex(read.ids, f"^{_POSTGRESQL}$", r"\1")
     if len(places) == count and (places == np.arange(count)).all():
         return TransactionIds(ids, read.orders)
     at = np.full(count, -1)

@@ -129,8 +129,8 @@ class Window:
         and ``RECENT`` before it."""
         since = -1
         if not whole:
-            before = [end.place for end in islice(reversed(self.ends), KEPT + RECENT) if end.place <= self.base]
-            since = before[:RECENT][-1] if before else -1
+            before = list(islice((end.place for end in reversed(self.ends) if end.place <= self.base), RECENT))
+            since = before[-1] if before else -1
         chosen = list(takewhile(lambda end: end.place >= since, reversed(self.ends)))
         return Cut(
             target=target,
