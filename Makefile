@@ -16,7 +16,7 @@ WORKERS ?= 2
 # Prefer the Python that the tests of a release run with; any from 3.11 on will do.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: help setup run run-shop test test-fast soak-pgbench soak-kill soak-replicas soak-schema soak-page bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
+.PHONY: help setup run run-shop test test-fast soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -86,6 +86,9 @@ soak-replicas: setup build-tools  ## replicas and writers on one table, killed i
 
 soak-schema: setup build-tools  ## tables of PostgreSQL and MariaDB altered in every way under load, with kill -9; ROUNDS=5
 	@exec $(BIN)/python -m tests.end_to_end.soak_schema_changes --rounds $(or $(ROUNDS),5) $(ARGS)
+
+soak-database: setup build-tools  ## a hundred tables of PostgreSQL altered under load, the pipeline killed twenty times (KILLS=20)
+	@exec $(BIN)/python -m tests.end_to_end.soak_database --kills $(or $(KILLS),20) $(ARGS)
 
 soak-page: setup  ## the web page in a headless Chromium while its tables are written: what a reader does survives; DURATION=600 seconds
 	@exec $(BIN)/python -m tests.ui.live_page --seconds $(or $(DURATION),600) $(ARGS)

@@ -22,14 +22,14 @@ from tests.waiting import length_of, wait_until
 
 
 class RunProcess(Server):
-    """``lakebed run`` of a pipeline; ready when its table has a commit that it did not have before."""
+    """``lakebed run`` of a pipeline; ready when its table, or one of its database, has a commit that it did not have before."""
 
     ports_needed = 0
 
     def __init__(self, name: str, folder: Path, pipeline: Mapping[str, Any]) -> None:
         self.name = name
         super().__init__(folder)
-        self.table = Path(pipeline["table"]["path"])
+        self.table = Path(pipeline["table" if "table" in pipeline else "database"]["path"])
         self.ready_after_seconds: float | None = None
         self._started = 0.0
         self._version = -1
@@ -40,7 +40,7 @@ class RunProcess(Server):
 
     def prepare(self) -> None:
         self._started = time.monotonic()
-        self._version = max(0, newest_version(self.table))  # creating the table is not yet a commit of ours
+        self._version = max(0, self.version())  # creating the table is not yet a commit of ours
 
     def command(self) -> list[str]:
         return [
@@ -58,7 +58,11 @@ class RunProcess(Server):
     def is_ready(self) -> bool:
         if self.ready_after_seconds is not None:
             return time.monotonic() - self._started >= self.ready_after_seconds
-        return newest_version(self.table) > self._version
+        return self.version() > self._version
+
+    def version(self) -> int:
+        """Grows with each commit of the pipeline."""
+        return newest_version(self.table)
 
     def kill(self) -> None:
         """SIGKILL to everything at once."""

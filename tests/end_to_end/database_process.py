@@ -1,0 +1,295 @@
+"""``lakebed run`` of a whole database as a process, and how far its tables are.
+
+1.  Capture a database of many tables, start ``lakebed run``, start pgbench.
+2.  Alter tables at random. Kill the pipeline with -9, now and then Debezium too, and start them again.
+3.  Give one column of one table a type that its column can't become: the table is parked, and the others go on. Put a column of
+    that type in its place, and resume the table.
+4.  End the clients, wait until all has arrived, and compare every table with the database. If there are points, compare the sums
+    of the bank at each of them.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import OffsetSpec
+from deltalake import DeltaTable, QueryBuilder
+
+import lakebed
+from lakebed.cli import main as command
+from lakebed.errors import TableNotFound
+from lakebed.manifest.parked import Parked, parked_of
+from lakebed.manifest.positions import positions_of
+from lakebed.manifest.stores import LocalLogStore
+from lakebed.manifest.table_log import TableLog
+from tests.end_to_end.many_tables import ACCOUNTS, BALANCE, BANK, ManyTables
+from tests.end_to_end.run_process import RunProcess, newest_version
+from tests.end_to_end.schema_changes import INLINE_SCHEMAS
+from tests.foreign.readers import comparable
+from tests.infra.connect import avro_converters
+from tests.infra.kafka import REQUEST_SECONDS_MAX, KafkaServer
+from tests.infra.registry import RegistryServer
+from tests.waiting import length_of, wait_until
+
+IMPOSSIBLE = "hot_0"
+PROBES = 5
+
+
+@dataclass
+class Outcome:
+    """What happened, for whoever reads the output of a long run."""
+
+    tables: int = 0
+    rows: int = 0
+    records: int = 0
+    versions: int = 0
+    kills: int = 0
+    altered: Counter[str] = field(default_factory=Counter)
+    points: int = 0
+    torn_without_points: int = 0
+    parked: str = ""
+    freshness_seconds: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class DatabaseProcess(RunProcess):
+    """``lakebed run`` of a database."""
+
+    def __init__(
+        self, kafka: KafkaServer, database: ManyTables, folder: Path, *, registry: RegistryServer | None,
+        max_age_seconds: float, more: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self._kafka, self._prefix = kafka, f"{database.name}.public."
+        self._logs: dict[str, TableLog] = {}
+        section: dict[str, Any] = {"format": {"kind": "debezium-json"}}
+        if registry is not None:
+            section = {"format": {"kind": "debezium-avro"}, "registry": {"url": registry.url}}
+        super().__init__(
+            "shop",
+            folder,
+            {
+                "database": {
+                    "path": str(folder / "shop"),
+                    "include": [r"public\..*"],
+                    "max_age_seconds": max_age_seconds,
+                    **(more or {}),
+                },
+                "source": {
+                    "kind": "kafka",
+                    "config": {"bootstrap.servers": kafka.bootstrap},
+                    "topic_pattern": rf"{database.name}\..*",
+                },
+                **section,
+                "evolve": ["add", "widen", "relax"],
+                "on_mismatch": "fail",
+                "metrics": {"port": None},
+                "page": {"port": None},
+                "spark": {"master": "local[2]"},
+            },
+        )
+
+    def version(self) -> int:
+        return sum(newest_version(log.parent) for log in self.table.glob("public/*/_delta_log"))
+
+    def path(self, table: str) -> str:
+        return str(self.table / "public" / table)
+
+    def ends(self) -> dict[str, int]:
+        """The end of each table's topic, which has one partition."""
+        admin = self._kafka.admin()
+        topics = [
+            name for name in admin.list_topics(timeout=REQUEST_SECONDS_MAX).topics if name.startswith(self._prefix)
+        ]
+        places = {TopicPartition(name, 0): OffsetSpec.latest() for name in topics}
+        found = admin.list_offsets(places) if places else {}
+        return {place.topic.removeprefix(self._prefix): each.result().offset for place, each in found.items()}
+
+    def behind(self) -> dict[str, int]:
+        """How many records each table has not read; tables that have read all are left out."""
+        return {table: end - at for table, end in self.ends().items() if (at := self._position(table)) < end}
+
+    def parked(self, table: str) -> Parked | None:
+        log = self._log(table)
+        return None if log is None else parked_of(log.refresh())
+
+    def wait_until_ingested(self) -> None:
+        """Returns when every table has read all there is. Raises AssertionError if the pipeline ends before."""
+        wait_until(
+            lambda: not self.is_running or not self.behind(),
+            lambda: f"tables that did not catch up: {self.behind()}\n{self.log_tail()}",
+            moving=lambda: (length_of(self.log_path)(), sum(self.behind().values())),
+        )
+        assert self.is_running, f"the pipeline ended by itself:\n{self.log_tail()}"
+
+    def _position(self, table: str) -> int:
+        log = self._log(table)
+        positions = {} if log is None else positions_of(log.refresh())
+        position = positions.get(self._prefix + table)
+        return position.offsets.get(0, 0) if position else 0
+
+    def _log(self, table: str) -> TableLog | None:
+        if table not in self._logs:
+            log = TableLog(LocalLogStore(self.path(table)))
+            try:
+                log.refresh()
+            except TableNotFound:
+                return None
+            self._logs[table] = log
+        return self._logs[table]
+
+
+def run_and_compare(
+    kafka: KafkaServer, database: ManyTables, folder: Path, *, registry: RegistryServer | None, kills: int, seed: int,
+    per_second: int, points: bool, max_age_seconds: float = 2.0, say: Callable[[str], None] = print,
+) -> Outcome:  # fmt: skip
+    """Runs the whole; raises AssertionError naming the table and what differs."""
+    chance, started, outcome = random.Random(seed), time.monotonic(), Outcome(kills=kills)
+    more = {"points": {"transaction_topic": f"{database.name}.transaction", "settle_seconds": 1.0}} if points else {}
+    process = DatabaseProcess(kafka, database, folder, registry=registry, max_age_seconds=max_age_seconds, more=more)
+    database.capture(INLINE_SCHEMAS if registry is None else avro_converters(registry))
+    say(f"{time.monotonic() - started:3.0f} s: captured")
+    try:
+        process.start()
+        process.wait_until_ingested()
+        say(f"{time.monotonic() - started:3.0f} s: all tables are there")
+        with database.load(folder, per_second):
+            for number in range(kills):
+                for _ in range(chance.randint(1, 3)):
+                    done = database.alter_something(chance)
+                    outcome.altered[done.split(": ")[-1].split()[0]] += 1
+                    say(f"{time.monotonic() - started:3.0f} s: {done}")
+                    time.sleep(chance.uniform(0, 1.5))
+                _kill(process, database, chance)
+                say(f"{time.monotonic() - started:3.0f} s: killed and started again ({number + 1})")
+            _give_an_impossible_type(process, database, outcome, say)
+        database.wait_until_idle()
+        database.wait_until_sent()
+        process.wait_until_ingested()
+        outcome.records = sum(process.ends().values())
+    finally:
+        process.kill()
+    _compare(process, database, outcome)
+    if points:
+        _compare_points(process, outcome)
+    database.release()
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+def _kill(process: DatabaseProcess, database: ManyTables, chance: random.Random) -> None:
+    if chance.random() < 0.3:
+        process.kill_alone()
+        process.wait_for_orphans()
+    else:
+        process.kill()
+    if chance.random() < 0.2:
+        database.kill_debezium()
+    # Mostly some moments after its first commit, since what can go wrong goes wrong between commits.
+    process.ready_after_seconds = chance.uniform(0, 8) if chance.random() < 0.25 else None
+    process.start()
+    time.sleep(chance.uniform(0, 3))
+
+
+def _give_an_impossible_type(
+    process: DatabaseProcess, database: ManyTables, outcome: Outcome, say: Callable[[str], None]
+) -> None:
+    """A number becomes text: its column can't, so the table is parked until somebody puts another in its place."""
+    outcome.freshness_seconds["before"] = freshness(process, database)
+    database.sql(f"alter table {IMPOSSIBLE} alter qty type text using 'seven'")
+    database.change_all(IMPOSSIBLE)
+    wait_until(
+        lambda: process.parked(IMPOSSIBLE) is not None or not process.is_running,
+        f"{IMPOSSIBLE} was not parked",
+        moving=length_of(process.log_path),
+    )
+    assert process.is_running, process.log_tail()
+    parked = process.parked(IMPOSSIBLE)
+    assert parked is not None
+    outcome.parked = f"{parked.kind}: {parked.error}"
+    say(f"parked: {outcome.parked}")
+    outcome.freshness_seconds["while one is parked"] = freshness(process, database)
+    lakebed.open(process.path(IMPOSSIBLE)).alter(drop=["qty"], add={"qty": "string"})
+    assert command(["resume", str(process.table), f"public.{IMPOSSIBLE}"]) == 0
+    database.change_all(IMPOSSIBLE)
+
+
+def freshness(process: DatabaseProcess, database: ManyTables) -> float:
+    """The median time in seconds from a row's insert to when a reader sees it, in quiet tables."""
+    quiet = [table for table in database.tables if table.startswith("quiet_")][:PROBES]
+    seconds = []
+    for table in quiet:
+        [[key]] = database.sql(f"insert into {table} (id) select max(id) + 1 from {table} returning id")[:1]
+        began = time.monotonic()
+        wait_until(
+            lambda table=table, key=key: lakebed.open(process.path(table)).lookup([{"id": int(key)}]).num_rows == 1,  # type: ignore[misc]
+            f"row {key} of {table} did not arrive",
+            moving=length_of(process.log_path),
+        )
+        seconds.append(time.monotonic() - began)
+    return statistics.median(seconds)
+
+
+def _compare(process: DatabaseProcess, database: ManyTables, outcome: Outcome) -> None:
+    differences = []
+    for name in [*database.tables, *BANK]:
+        table = lakebed.open(process.path(name))
+        assert newest_version(Path(f"{table.path}_quarantine")) < 0, f"records of {name} are in the quarantine"
+        here = set(database.columns(name))
+        schema = pa.schema([column for column in table.schema if column.name in here])
+        assert here == set(schema.names), f"{name} lacks {here - set(schema.names)}"
+        expected = comparable(database.rows(name, schema), schema)
+        for when in ("with a tail", "settled"):
+            rows = comparable(table.to_arrow(schema.names), schema)
+            missing, surplus = Counter(expected) - Counter(rows), Counter(rows) - Counter(expected)
+            if missing or surplus:
+                differences.append(
+                    f"{name}, {when}: {missing.total()} rows are missing, e.g. {sorted(missing)[:1]}; {surplus.total()} are "
+                    f"not the database's, e.g. {sorted(surplus)[:1]}"
+                )
+            table.settle()
+        outcome.tables += 1
+        outcome.rows += len(expected)
+        outcome.versions += table.version
+    assert not differences, "\n".join(differences)
+
+
+def _compare_points(process: DatabaseProcess, outcome: Outcome) -> None:
+    """At every point the bank's sums are what they must be; at versions that are chosen without points they need not be."""
+    warehouse = lakebed.warehouse(str(process.table))
+    for point in warehouse.points(limit=1_000_000)["point"].to_pylist():
+        with warehouse.at(point) as at:
+            debits, credits, moved = (at.to_arrow(f"public.{name}") for name in BANK)
+            assert _is_whole(debits, credits, moved), f"point {point}: {_sums(debits, credits, moved)}"
+        outcome.points += 1
+    settled = warehouse.at(settled=True).settled_versions
+    read = [_by_delta_rs(process.path(name), settled[f"public.{name}"]) for name in BANK]
+    assert _is_whole(*read), f"for delta-rs, at {settled}: {_sums(*read)}"
+    tables = [lakebed.open(process.path(name)) for name in BANK]
+    steps = min(30, *(table.version for table in tables))
+    for step in range(1, steps + 1):  # each table as far as it was, measured by its versions
+        read = [table.to_arrow(version=table.version * step // steps) for table in tables]
+        outcome.torn_without_points += not _is_whole(*read)
+
+
+def _by_delta_rs(path: str, version: int) -> pa.Table:
+    return pa.table(QueryBuilder().register("t", DeltaTable(path, version=version)).execute("select * from t"))
+
+
+def _sums(debits: pa.Table, credits: pa.Table, transfers: pa.Table) -> tuple[int, int, int]:
+    columns = (debits["balance"], credits["balance"], transfers["amount"])
+    debited, credited, moved = (sum(column.to_pylist()) for column in columns)
+    return debited, credited, moved
+
+
+def _is_whole(debits: pa.Table, credits: pa.Table, transfers: pa.Table) -> bool:
+    debited, credited, moved = _sums(debits, credits, transfers)
+    return debited + moved == ACCOUNTS * BALANCE == credited - moved
