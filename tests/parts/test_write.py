@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.manifest.actions import Part
-from lakebed.parts import write
+from lakebed.parts import changes, write
 from lakebed.parts.changes import OP_COLUMN, WriteSpec, newest_per_key, prepare
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.write import write_parts
@@ -138,3 +138,25 @@ def test_a_part_lets_readers_skip_pages_but_never_one_that_may_hold_nan(tmp_path
     stats = orjson.loads(part.stats)
     assert "x" not in stats["minValues"] and stats["nullCount"]["x"] == 0
     assert stats["minValues"]["id"] == 0 and stats["maxValues"]["id"] == 19_999
+
+
+def test_the_newest_of_few_plain_changes_is_the_one_that_a_query_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = pa.schema([("a", pa.int32()), ("b", pa.string()), ("seq", pa.int64())])
+    rng = random.Random(3)
+    for case in range(60):
+        count = rng.randrange(2, 200)
+        rows = pa.table(
+            [
+                [rng.choice((-1, 0, 1, 2**31 - 1)) for _ in range(count)],
+                [rng.choice(("", "a", "A", "ä", "a\u0308", "a\0", "a ")) for _ in range(count)],
+                [rng.choice((-(2**63), -1, 0, 1, 2, 2**63 - 1)) for _ in range(count)],
+            ],
+            schema=schema,
+        )
+        spec = WriteSpec(
+            schema=schema, keys=(("a", "b"), ("a",), ("b",))[case % 3], sequence_by="seq" if case % 2 else None
+        )
+        few = newest_per_key(rows, spec, connect())
+        with monkeypatch.context() as patch:
+            patch.setattr(changes, "FEW_ROWS_MAX", 0)
+            assert few.equals(newest_per_key(rows, spec, connect()))
