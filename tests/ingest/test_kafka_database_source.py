@@ -218,6 +218,13 @@ def test_the_limit_is_of_all_topics_together(kafka: KafkaServer, prefix: str, tm
     assert sizes == [12, 12, 6]
 
 
+def test_a_batch_takes_about_its_limit_of_bytes(kafka: KafkaServer, prefix: str, tmp_path: Path) -> None:
+    produce(kafka, kafka.create_topic(f"{prefix}a"), 500, size=1000)
+    produce(kafka, kafka.create_topic(f"{prefix}b"), 2, size=1000)
+    batch = Planner(kafka, prefix, tmp_path, max_bytes_per_batch=100_000).batch({})
+    assert 80 <= sum(one.size for one in batch.ranges) <= 110
+
+
 def test_planning_goes_on_when_the_broker_was_away(tmp_path: Path) -> None:
     with KafkaServer() as own:
         produce(own, own.create_topic("away"), 2)

@@ -35,6 +35,7 @@ from lakebed.ingest.kafka.control import ControlFile, read_positions, write_posi
 from lakebed.ingest.kafka.database_cluster import DatabaseCluster
 from lakebed.ingest.kafka.gathering import Gathering
 from lakebed.ingest.kafka.planned_batch import PlannedBatch
+from lakebed.ingest.kafka.record_bytes import RecordBytes
 from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.kafka.source import PACE_OPTION, SETTINGS_OPTION, KafkaReader
 from lakebed.ingest.pace import BATCH_SECONDS, Pace
@@ -147,6 +148,7 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._identified: dict[str, float] = {}
         self._partitions: list[tuple[str, int]] = []
         self._first: set[tuple[str, int]] = set()
+        self._record_bytes = RecordBytes(settings)
         self._begin: Partitions = {}
         self._targets: Partitions | None = None
         self._look_at = self._ends_at = float("-inf")
@@ -210,7 +212,7 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         notes_begin = not before.number and self._settings.starting_offsets != "earliest"
         if not topics and control.tick <= self._tick and not notes_begin:
             return None
-        ranges, left_some = self._gathering.take(topics, control, records_max, now)
+        ranges, left_some = self._gathering.take(topics, control, self._within_bytes(topics, records_max), now)
         self._tick = max(self._tick, control.tick)
         self._pace.began(left_some)
         told = tuple(
@@ -218,6 +220,14 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._first.difference_update(each.place for each in ranges)
         return PlannedBatch(number=before.number + 1, tick=self._tick, ranges=told, begin=self._begin)
+
+    def _within_bytes(self, topics: Sequence[str], records_max: int) -> int:
+        """How many records a batch may have, if it has a limit of bytes too."""
+        bytes_max = self._settings.max_bytes_per_batch
+        if bytes_max is None or not topics:
+            return records_max
+        topic, partition, start, end = self._gathering.longest(topics)
+        return max(1, min(records_max, int(bytes_max / self._record_bytes.mean(topic, partition, start, end))))
 
     def _look(self, before: PlannedBatch) -> None:
         """Look which partitions there are, and where those begin that are new."""

@@ -95,6 +95,14 @@ class Gathering:
             self._read(each)
         return ranges, self._leaves_due or sum(shares.values()) < sum(wanted.values())
 
+    def longest(self, topics: Iterable[str]) -> tuple[str, int, int, int]:
+        """The partition of these topics with most unread records: its topic, number, and their first and last offset + 1."""
+        (topic, partition), count = max(
+            (item for topic in topics for item in self._unread[topic].items()), key=lambda item: item[1]
+        )
+        start = self.positions[topic, partition]
+        return topic, partition, start, start + count
+
     def start_over(self, positions: Partitions) -> None:
         """What was known of these partitions is of records that are gone. They are due with the next look."""
         self.positions |= positions

@@ -44,6 +44,7 @@ from lakebed.errors import DataLoss, InvalidInput
 from lakebed.ingest.batch_limit import BatchLimit
 from lakebed.ingest.kafka.cluster import KafkaCluster, Partitions
 from lakebed.ingest.kafka.range import consume_range
+from lakebed.ingest.kafka.record_bytes import RecordBytes
 from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.kafka.shares import in_proportion
 from lakebed.ingest.pace import Pace
@@ -60,8 +61,6 @@ METADATA_SECONDS = 5.0
 IMPATIENT_SECONDS = 5.0
 IDLE_WAIT_SECONDS = 0.5
 IDLE_POLL_SECONDS = 0.1
-SAMPLE_SECONDS = 10.0
-SAMPLE_RECORDS = 500
 
 log = logging.getLogger(__name__)
 
@@ -161,8 +160,7 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._asked_at = time.monotonic()
         self._targets: Partitions | None = None
         self._ends: Partitions = {}
-        self._record_bytes: float | None = None
-        self._sampled_at = float("-inf")
+        self._record_bytes = RecordBytes(settings)
 
     def __reduce__(self) -> tuple[type[KafkaRangeStream], tuple[KafkaSettings]]:
         """Tasks get a copy that only reads: they need no connection for planning."""
@@ -309,28 +307,14 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             records = min(records, self._settings.max_records_per_batch or total)
             if self._settings.max_bytes_per_batch is not None and total:
-                record_bytes = self._bytes_per_record(positions, waiting)
+                (topic, partition), count = max(waiting.items(), key=lambda item: item[1])
+                start = positions[topic, partition]
+                record_bytes = self._record_bytes.mean(topic, partition, start, start + count)
                 records = min(records, int(self._settings.max_bytes_per_batch / record_bytes))
         if records >= total:
             return {p: offset + waiting[p] for p, offset in positions.items()}
         shares = in_proportion(waiting, records)
         return {p: offset + shares[p] for p, offset in positions.items()}
-
-    def _bytes_per_record(self, positions: Partitions, waiting: Partitions) -> float:
-        """Mean size of records, from a sample at the beginning of the batch."""
-        if self._record_bytes is None or time.monotonic() - self._sampled_at >= SAMPLE_SECONDS:
-            (topic, partition), count = max(waiting.items(), key=lambda item: item[1])
-            start = positions[topic, partition]
-            records = size = 0
-            for table in consume_range(
-                self._settings, topic, partition, start, start + min(count, SAMPLE_RECORDS), lambda lost: None
-            ):
-                records += table.num_rows
-                size += table.column("key").nbytes + table.column("value").nbytes
-            if records:
-                self._record_bytes = max(1.0, size / records)
-            self._sampled_at = time.monotonic()
-        return self._record_bytes or 1024.0
 
     def _offset(self, start: Mapping[str, Any], positions: Partitions, begin: Partitions) -> dict[str, Any]:
         topics = sorted({topic for topic, _ in positions})
