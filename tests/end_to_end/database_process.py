@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -230,12 +231,16 @@ def freshness(process: DatabaseProcess, database: ManyTables) -> float:
         [[key]] = database.sql(f"insert into {table} (id) select max(id) + 1 from {table} returning id")[:1]
         began = time.monotonic()
         wait_until(
-            lambda table=table, key=key: lakebed.open(process.path(table)).lookup([{"id": int(key)}]).num_rows == 1,  # type: ignore[misc]
+            partial(_is_there, process.path(table), int(key)),
             f"row {key} of {table} did not arrive",
             moving=length_of(process.log_path),
         )
         seconds.append(time.monotonic() - began)
     return statistics.median(seconds)
+
+
+def _is_there(path: str, key: int) -> bool:
+    return lakebed.open(path).lookup([{"id": key}]).num_rows == 1
 
 
 def _compare(process: DatabaseProcess, database: ManyTables, outcome: Outcome) -> None:
