@@ -36,6 +36,7 @@ _RANGE_SCHEMA = pa.schema(
         ("clock_micros", pa.int64()), ("topic_id", pa.string()), ("is_first", pa.bool_()),
     ]
 )  # fmt: skip
+JOINED_RECORDS = 4096
 Place = tuple[str, int]
 """A partition of a topic."""
 
@@ -158,14 +159,26 @@ class RangeChanges:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         decoding = _Decoding(self.decoder, self.cutoff)
+        held: list[pa.Table] = []  # small ends of ranges: each decoding has a fixed cost, so they share one
         for batch in batches:
             for chosen in ranges_of(batch):
                 if chosen.topic in self.cuts:
                     yield from self._cut(chosen, decoding)
                     continue
+                last: pa.Table | None = None
                 for records in self.source.read(chosen):
-                    yield decoding.decode(records)
+                    if last is not None:
+                        yield decoding.decode(pa.concat_tables([*held, last]))
+                        held = []
+                    last = records
+                if last is not None:
+                    held.append(last)
+                if sum(map(len, held)) >= JOINED_RECORDS:
+                    yield decoding.decode(pa.concat_tables(held))
+                    held = []
                 self.ranges_read.append(chosen)
+        if held:
+            yield decoding.decode(pa.concat_tables(held))
 
     def _cut(self, chosen: Range, decoding: _Decoding) -> Iterator[Decoded]:
         """Reads a partition up to the cut."""

@@ -59,6 +59,20 @@ def test_a_batch_brings_the_records_and_the_position_in_one_commit(tmp_path: Pat
     assert ids(table) == list(range(8))
 
 
+def test_small_ranges_share_one_decoding(tmp_path: Path) -> None:
+    table, source = unkeyed(tmp_path), filled(*[2] * 20)
+    reading = decoder("json", DecoderSchema.of_table(COLUMNS, (), None))
+    plain, decoded = type(reading).decode, []
+
+    def counted(self: Any, records: pa.Table, *rest: Any) -> Any:
+        decoded.append(len(records))
+        return plain(self, records, *rest)
+
+    with patch.object(type(reading), "decode", counted):
+        Process(table.path, source, reading=reading).run()
+    assert (decoded, ids(table)) == ([40], list(range(40)))
+
+
 def test_the_same_ranges_again_change_nothing_and_ask_nobody(tmp_path: Path) -> None:
     table, source = unkeyed(tmp_path), filled(5)
     process = Process(table.path, source)
