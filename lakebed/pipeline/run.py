@@ -308,6 +308,7 @@ class _Run:
     def _end_ingest(self) -> None:
         query = self._ingest
         if query is None:
+            self._work.end_ingest()
             return
         batches = self._progress.figures().batches
         deadline = time.monotonic() + BATCH_SECONDS_MAX
